@@ -1,13 +1,13 @@
 //! Entries: their order and numbers, and whose they are.
 
 use super::MOST_POLLS;
-use super::stage::{Client, Stage, dropped_after, queue, retry_until_settled};
+use super::test_store::{Client, TestStore, dropped_after, queue, retry_until_settled};
 use crate::backend::{EntryRef, Mode, NewEntry, PAGE, Position, Write};
 use crate::error::Result;
 use crate::key::QueueKey;
 
-pub(super) async fn repeat_enter(stage: &Stage<'_>) -> Result<()> {
-    let (client, other, queue) = (stage.client("a").await?, stage.client("b").await?, queue("q"));
+pub(super) async fn repeat_enter(tested: &TestStore<'_>) -> Result<()> {
+    let (client, other, queue) = (tested.client("a").await?, tested.client("b").await?, queue("q"));
     let (entry, first) = client.enter(&queue).await?;
     let (second, behind) = other.enter(&queue).await?;
     assert_eq!(client.enter_this(&entry).await?, first);
@@ -16,8 +16,8 @@ pub(super) async fn repeat_enter(stage: &Stage<'_>) -> Result<()> {
     Ok(())
 }
 
-pub(super) async fn repeat_update(stage: &Stage<'_>) -> Result<()> {
-    let (client, queue) = (stage.client("a").await?, queue("q"));
+pub(super) async fn repeat_update(tested: &TestStore<'_>) -> Result<()> {
+    let (client, queue) = (tested.client("a").await?, queue("q"));
     let (entry, position) = client.enter(&queue).await?;
     let changed = NewEntry { mode: Mode::Shared, data: "new".into(), ..entry };
     for _ in 0..2 {
@@ -29,8 +29,8 @@ pub(super) async fn repeat_update(stage: &Stage<'_>) -> Result<()> {
     Ok(())
 }
 
-pub(super) async fn repeat_leave(stage: &Stage<'_>) -> Result<()> {
-    let (client, queue) = (stage.client("a").await?, queue("q"));
+pub(super) async fn repeat_leave(tested: &TestStore<'_>) -> Result<()> {
+    let (client, queue) = (tested.client("a").await?, queue("q"));
     let (entry, position) = client.enter(&queue).await?;
     for seq in [Some(position.seq), Some(position.seq), None] {
         client.leave(&entry, seq).await?;
@@ -43,8 +43,8 @@ pub(super) async fn repeat_leave(stage: &Stage<'_>) -> Result<()> {
     client.leave(&never, None).await
 }
 
-pub(super) async fn order_is_that_of_arrival(stage: &Stage<'_>) -> Result<()> {
-    let (client, other, queue) = (stage.client("a").await?, stage.client("b").await?, queue("q"));
+pub(super) async fn order_is_that_of_arrival(tested: &TestStore<'_>) -> Result<()> {
+    let (client, other, queue) = (tested.client("a").await?, tested.client("b").await?, queue("q"));
     let mut numbers = Vec::new();
     for mode in [Mode::Exclusive, Mode::Shared, Mode::Shared, Mode::Exclusive] {
         for client in [&client, &other] {
@@ -56,8 +56,8 @@ pub(super) async fn order_is_that_of_arrival(stage: &Stage<'_>) -> Result<()> {
     Ok(())
 }
 
-pub(super) async fn order_over_an_empty_queue(stage: &Stage<'_>) -> Result<()> {
-    let (client, other, queue) = (stage.client("a").await?, stage.client("b").await?, queue("q"));
+pub(super) async fn order_over_an_empty_queue(tested: &TestStore<'_>) -> Result<()> {
+    let (client, other, queue) = (tested.client("a").await?, tested.client("b").await?, queue("q"));
     let mut last = 0;
     for _ in 0..5 {
         for client in [&client, &other] {
@@ -70,11 +70,11 @@ pub(super) async fn order_over_an_empty_queue(stage: &Stage<'_>) -> Result<()> {
     Ok(())
 }
 
-pub(super) async fn order_over_the_end_of_a_session(stage: &Stage<'_>) -> Result<()> {
-    let (watcher, queue) = (stage.client("w").await?, queue("q"));
+pub(super) async fn order_over_the_end_of_a_session(tested: &TestStore<'_>) -> Result<()> {
+    let (watcher, queue) = (tested.client("w").await?, queue("q"));
     let mut last = 0;
     for _ in 0..3 {
-        let client = stage.client("a").await?;
+        let client = tested.client("a").await?;
         let (_, position) = client.enter(&queue).await?;
         assert!(position.seq > last, "{} after {last}", position.seq);
         last = position.seq;
@@ -84,8 +84,8 @@ pub(super) async fn order_over_the_end_of_a_session(stage: &Stage<'_>) -> Result
     Ok(())
 }
 
-pub(super) async fn order_over_a_value_that_comes_and_goes(stage: &Stage<'_>) -> Result<()> {
-    let (client, queue) = (stage.client("a").await?, queue("q"));
+pub(super) async fn order_over_a_value_that_comes_and_goes(tested: &TestStore<'_>) -> Result<()> {
+    let (client, queue) = (tested.client("a").await?, queue("q"));
     let mut last = 0;
     for _ in 0..3 {
         let (entry, position) = client.enter(&queue).await?;
@@ -117,8 +117,8 @@ async fn waits_for(client: &Client, entry: &NewEntry, seq: u64) -> Result<Option
     number_of_blocker(client, &entry.entry_ref.queue, &position).await
 }
 
-pub(super) async fn blocker_is_the_newest_before(stage: &Stage<'_>) -> Result<()> {
-    let (client, other, queue) = (stage.client("a").await?, stage.client("b").await?, queue("q"));
+pub(super) async fn blocker_is_the_newest_before(tested: &TestStore<'_>) -> Result<()> {
+    let (client, other, queue) = (tested.client("a").await?, tested.client("b").await?, queue("q"));
     let (first, one) = client.enter(&queue).await?;
     let (second, two) = client.enter(&queue).await?;
     let (third, three) = other.enter(&queue).await?;
@@ -133,8 +133,8 @@ pub(super) async fn blocker_is_the_newest_before(stage: &Stage<'_>) -> Result<()
     Ok(())
 }
 
-pub(super) async fn blocker_of_shared_entries(stage: &Stage<'_>) -> Result<()> {
-    let (client, other, queue) = (stage.client("a").await?, stage.client("b").await?, queue("q"));
+pub(super) async fn blocker_of_shared_entries(tested: &TestStore<'_>) -> Result<()> {
+    let (client, other, queue) = (tested.client("a").await?, tested.client("b").await?, queue("q"));
     let (_, one) = client.enter_as(&queue, Mode::Shared).await?;
     let (_, two) = other.enter_as(&queue, Mode::Shared).await?;
     assert_eq!((one.blocker, two.blocker), (None, None));
@@ -146,8 +146,8 @@ pub(super) async fn blocker_of_shared_entries(stage: &Stage<'_>) -> Result<()> {
     Ok(())
 }
 
-pub(super) async fn blocker_after_an_update(stage: &Stage<'_>) -> Result<()> {
-    let (client, other, queue) = (stage.client("a").await?, stage.client("b").await?, queue("q"));
+pub(super) async fn blocker_after_an_update(tested: &TestStore<'_>) -> Result<()> {
+    let (client, other, queue) = (tested.client("a").await?, tested.client("b").await?, queue("q"));
     let (first, one) = client.enter(&queue).await?;
     let (reader, two) = other.enter_as(&queue, Mode::Shared).await?;
     let (writer, three) = other.enter(&queue).await?;
@@ -161,8 +161,8 @@ pub(super) async fn blocker_after_an_update(stage: &Stage<'_>) -> Result<()> {
     Ok(())
 }
 
-pub(super) async fn snapshot_has_all_that_was_said(stage: &Stage<'_>) -> Result<()> {
-    let (client, other, queue) = (stage.client("a").await?, stage.client("b").await?, queue("q"));
+pub(super) async fn snapshot_has_all_that_was_said(tested: &TestStore<'_>) -> Result<()> {
+    let (client, other, queue) = (tested.client("a").await?, tested.client("b").await?, queue("q"));
     let listing = other.read(&queue).await?;
     assert!(listing.entries.is_empty() && listing.value.is_none());
     let entry = client.entry(&queue, Mode::Shared, "said");
@@ -189,8 +189,8 @@ pub(super) async fn snapshot_has_all_that_was_said(stage: &Stage<'_>) -> Result<
     Ok(())
 }
 
-pub(super) async fn pages_have_every_name(stage: &Stage<'_>) -> Result<()> {
-    let client = stage.client("a").await?;
+pub(super) async fn pages_have_every_name(tested: &TestStore<'_>) -> Result<()> {
+    let client = tested.client("a").await?;
     let mut expected = Vec::new();
     for number in 0..PAGE + PAGE / 5 {
         let name = format!("{number:03}");
@@ -204,9 +204,9 @@ pub(super) async fn pages_have_every_name(stage: &Stage<'_>) -> Result<()> {
 }
 
 pub(super) async fn snapshot_has_another_revision_after_each_change(
-    stage: &Stage<'_>,
+    tested: &TestStore<'_>,
 ) -> Result<()> {
-    let (client, other, queue) = (stage.client("a").await?, stage.client("b").await?, queue("q"));
+    let (client, other, queue) = (tested.client("a").await?, tested.client("b").await?, queue("q"));
     let mut revisions = Vec::new();
     let (entry, position) = client.enter(&queue).await?;
     revisions.push(other.read(&queue).await?.revision);
@@ -226,8 +226,8 @@ pub(super) async fn snapshot_has_another_revision_after_each_change(
     Ok(())
 }
 
-pub(super) async fn own_entries_answer_to_their_session_only(stage: &Stage<'_>) -> Result<()> {
-    let (client, other, queue) = (stage.client("a").await?, stage.client("b").await?, queue("q"));
+pub(super) async fn own_entries_answer_to_their_session_only(tested: &TestStore<'_>) -> Result<()> {
+    let (client, other, queue) = (tested.client("a").await?, tested.client("b").await?, queue("q"));
     let (entry, position) = client.enter(&queue).await?;
     let foreign = NewEntry { session: other.session.id, data: "new".into(), ..entry.clone() };
     assert!(!other.update(&foreign, position.seq).await?);
@@ -238,8 +238,8 @@ pub(super) async fn own_entries_answer_to_their_session_only(stage: &Stage<'_>) 
     Ok(())
 }
 
-pub(super) async fn own_entries_have_their_number(stage: &Stage<'_>) -> Result<()> {
-    let (client, queue) = (stage.client("a").await?, queue("q"));
+pub(super) async fn own_entries_have_their_number(tested: &TestStore<'_>) -> Result<()> {
+    let (client, queue) = (tested.client("a").await?, queue("q"));
     let (first, one) = client.enter(&queue).await?;
     let (_, two) = client.enter(&queue).await?;
     let changed = NewEntry { data: "new".into(), ..first };
@@ -249,8 +249,8 @@ pub(super) async fn own_entries_have_their_number(stage: &Stage<'_>) -> Result<(
     Ok(())
 }
 
-pub(super) async fn exact_leave_takes_one(stage: &Stage<'_>) -> Result<()> {
-    let (client, other, queue) = (stage.client("a").await?, stage.client("b").await?, queue("q"));
+pub(super) async fn exact_leave_takes_one(tested: &TestStore<'_>) -> Result<()> {
+    let (client, other, queue) = (tested.client("a").await?, tested.client("b").await?, queue("q"));
     let (_, one) = client.enter(&queue).await?;
     let (second, two) = client.enter(&queue).await?;
     let (_, three) = other.enter(&queue).await?;
@@ -259,8 +259,10 @@ pub(super) async fn exact_leave_takes_one(stage: &Stage<'_>) -> Result<()> {
     Ok(())
 }
 
-pub(super) async fn exact_leave_takes_anothers_as_it_is_listed(stage: &Stage<'_>) -> Result<()> {
-    let (client, other, queue) = (stage.client("a").await?, stage.client("b").await?, queue("q"));
+pub(super) async fn exact_leave_takes_anothers_as_it_is_listed(
+    tested: &TestStore<'_>,
+) -> Result<()> {
+    let (client, other, queue) = (tested.client("a").await?, tested.client("b").await?, queue("q"));
     let (first, one) = client.enter(&queue).await?;
     let (_, two) = client.enter(&queue).await?;
     let listing = other.read(&queue).await?;
@@ -272,8 +274,8 @@ pub(super) async fn exact_leave_takes_anothers_as_it_is_listed(stage: &Stage<'_>
     Ok(())
 }
 
-pub(super) async fn exact_leave_spares_the_next(stage: &Stage<'_>) -> Result<()> {
-    let (client, other, queue) = (stage.client("a").await?, stage.client("b").await?, queue("q"));
+pub(super) async fn exact_leave_spares_the_next(tested: &TestStore<'_>) -> Result<()> {
+    let (client, other, queue) = (tested.client("a").await?, tested.client("b").await?, queue("q"));
     let (entry, position) = client.enter(&queue).await?;
     client.leave(&entry, Some(position.seq)).await?;
     let mut before = (entry, position);
@@ -292,8 +294,8 @@ pub(super) async fn exact_leave_spares_the_next(stage: &Stage<'_>) -> Result<()>
     Ok(())
 }
 
-pub(super) async fn cancel_safe_enter(stage: &Stage<'_>) -> Result<()> {
-    let (client, queue) = (stage.client("a").await?, queue("q"));
+pub(super) async fn cancel_safe_enter(tested: &TestStore<'_>) -> Result<()> {
+    let (client, queue) = (tested.client("a").await?, queue("q"));
     for polls in 0..=MOST_POLLS {
         // Repeated under its id it is entered once.
         let entry = client.entry(&queue, Mode::Exclusive, "");
@@ -313,8 +315,8 @@ pub(super) async fn cancel_safe_enter(stage: &Stage<'_>) -> Result<()> {
     Ok(())
 }
 
-pub(super) async fn cancel_safe_update(stage: &Stage<'_>) -> Result<()> {
-    let (client, queue) = (stage.client("a").await?, queue("q"));
+pub(super) async fn cancel_safe_update(tested: &TestStore<'_>) -> Result<()> {
+    let (client, queue) = (tested.client("a").await?, queue("q"));
     let (entry, position) = client.enter(&queue).await?;
     for polls in 0..=MOST_POLLS {
         let changed = NewEntry { data: format!("{polls}").into(), ..entry.clone() };
@@ -330,8 +332,8 @@ pub(super) async fn cancel_safe_update(stage: &Stage<'_>) -> Result<()> {
     Ok(())
 }
 
-pub(super) async fn cancel_safe_leave(stage: &Stage<'_>) -> Result<()> {
-    let (client, queue) = (stage.client("a").await?, queue("q"));
+pub(super) async fn cancel_safe_leave(tested: &TestStore<'_>) -> Result<()> {
+    let (client, queue) = (tested.client("a").await?, queue("q"));
     for polls in 0..=MOST_POLLS {
         let (entry, position) = client.enter(&queue).await?;
         let seq = Some(position.seq);

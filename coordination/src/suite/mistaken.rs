@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::time::Instant;
 
-use super::stage::{CALL, attempt};
+use super::test_store::{CALL, attempt};
 use crate::backend::{
     Cursor, Data, Entries, EntryId, EntryRef, Gone, Listing, Mode, NewEntry, NewSession, Page,
     Position, SessionId, Sessions, Store, Values, Watching, Write,

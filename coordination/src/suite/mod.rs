@@ -14,7 +14,7 @@ mod late;
 mod mistaken;
 mod sessions;
 mod simulated;
-mod stage;
+mod test_store;
 mod values;
 mod watching;
 
@@ -26,7 +26,7 @@ use std::time::Duration;
 pub use self::access::{Proxy, StoreAccess};
 pub use self::mistaken::Mistake;
 pub use self::simulated::simulated;
-use self::stage::Stage;
+use self::test_store::TestStore;
 use crate::error::Result;
 
 /// No check takes longer, whatever hangs.
@@ -47,7 +47,7 @@ pub struct Check {
     pub name: &'static str,
     /// Whether it runs only where a client and the store can be kept apart; [`WITHOUT_PROXY`] says why.
     pub needs_proxy: bool,
-    run: for<'a> fn(&'a Stage<'a>) -> Running<'a>,
+    run: for<'a> fn(&'a TestStore<'a>) -> Running<'a>,
 }
 
 impl fmt::Debug for Check {
@@ -150,7 +150,7 @@ macro_rules! store_suite {
         &[$(Check {
             name: stringify!($check),
             needs_proxy: matches!(stringify!($need).as_bytes(), b"proxy"),
-            run: |stage| Box::pin($module::$check(stage)),
+            run: |tested| Box::pin($module::$check(tested)),
         }),+]
     };
     (@each [$way:ident $run:path] $($module:ident $check:ident [$need:ident];)+) => {
@@ -180,8 +180,8 @@ pub const CHECKS: &[Check] = crate::store_suite!(@list table);
 /// When what is checked does not hold, and where there is no such check.
 pub async fn run(name: &str, access: &dyn StoreAccess, mistake: Option<Mistake>) -> Result<()> {
     let check = CHECKS.iter().find(|check| check.name == name).expect("a check of this name");
-    let stage = Stage::new(access, mistake);
-    tokio::time::timeout(LIMIT, (check.run)(&stage)).await.expect("the check ends")
+    let tested = TestStore::new(access, mistake);
+    tokio::time::timeout(LIMIT, (check.run)(&tested)).await.expect("the check ends")
 }
 
 #[cfg(test)]

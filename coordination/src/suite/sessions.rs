@@ -3,13 +3,15 @@
 use std::sync::Arc;
 
 use super::MOST_POLLS;
-use super::stage::{Client, Stage, attempt, dropped_after, open, queue, retry_until_settled};
+use super::test_store::{
+    Client, TestStore, attempt, dropped_after, open, queue, retry_until_settled,
+};
 use crate::backend::{Mode, NewSession, SessionId, Write};
 use crate::characteristics::LossDetection;
 use crate::error::{Effect, ErrorKind, Result};
 
-pub(super) async fn repeat_open(stage: &Stage<'_>) -> Result<()> {
-    let (client, queue) = (stage.client("a").await?, queue("q"));
+pub(super) async fn repeat_open(tested: &TestStore<'_>) -> Result<()> {
+    let (client, queue) = (tested.client("a").await?, queue("q"));
     let (_, position) = client.enter(&queue).await?;
     let leases = [client.open_again().await?, client.open_again().await?];
     assert_eq!(leases[0].is_some(), leases[1].is_some(), "{leases:?}");
@@ -17,8 +19,8 @@ pub(super) async fn repeat_open(stage: &Stage<'_>) -> Result<()> {
     Ok(())
 }
 
-pub(super) async fn repeat_open_keeps_the_session_alive(stage: &Stage<'_>) -> Result<()> {
-    let (client, other, queue) = (stage.client("a").await?, stage.client("b").await?, queue("q"));
+pub(super) async fn repeat_open_keeps_the_session_alive(tested: &TestStore<'_>) -> Result<()> {
+    let (client, other, queue) = (tested.client("a").await?, tested.client("b").await?, queue("q"));
     client.open_again().await?;
     other.close().await?;
     let lost = client.renew(&[]).await?;
@@ -27,8 +29,8 @@ pub(super) async fn repeat_open_keeps_the_session_alive(stage: &Stage<'_>) -> Re
     Ok(())
 }
 
-pub(super) async fn session_end_takes_its_entries(stage: &Stage<'_>) -> Result<()> {
-    let (client, other) = (stage.client("a").await?, stage.client("b").await?);
+pub(super) async fn session_end_takes_its_entries(tested: &TestStore<'_>) -> Result<()> {
+    let (client, other) = (tested.client("a").await?, tested.client("b").await?);
     let queues = [queue("one"), queue("two")];
     for queue in &queues {
         client.enter(queue).await?;
@@ -45,8 +47,10 @@ pub(super) async fn session_end_takes_its_entries(stage: &Stage<'_>) -> Result<(
     Ok(())
 }
 
-pub(super) async fn session_end_refuses_what_is_entered_after(stage: &Stage<'_>) -> Result<()> {
-    let (client, other, queue) = (stage.client("a").await?, stage.client("b").await?, queue("q"));
+pub(super) async fn session_end_refuses_what_is_entered_after(
+    tested: &TestStore<'_>,
+) -> Result<()> {
+    let (client, other, queue) = (tested.client("a").await?, tested.client("b").await?, queue("q"));
     client.enter(&queue).await?;
     client.close().await?;
     let entry = client.entry(&queue, Mode::Exclusive, "");
@@ -56,8 +60,8 @@ pub(super) async fn session_end_refuses_what_is_entered_after(stage: &Stage<'_>)
     Ok(())
 }
 
-pub(super) async fn session_end_keeps_values(stage: &Stage<'_>) -> Result<()> {
-    let (client, other, queue) = (stage.client("a").await?, stage.client("b").await?, queue("q"));
+pub(super) async fn session_end_keeps_values(tested: &TestStore<'_>) -> Result<()> {
+    let (client, other, queue) = (tested.client("a").await?, tested.client("b").await?, queue("q"));
     client.enter(&queue).await?;
     client.write(&Write::new(&queue, None, Some("kept".into()))).await?;
     client.close().await?;
@@ -65,8 +69,8 @@ pub(super) async fn session_end_keeps_values(stage: &Stage<'_>) -> Result<()> {
     Ok(())
 }
 
-pub(super) async fn close_twice(stage: &Stage<'_>) -> Result<()> {
-    let (client, other, queue) = (stage.client("a").await?, stage.client("b").await?, queue("q"));
+pub(super) async fn close_twice(tested: &TestStore<'_>) -> Result<()> {
+    let (client, other, queue) = (tested.client("a").await?, tested.client("b").await?, queue("q"));
     client.enter(&queue).await?;
     let (_, position) = other.enter(&queue).await?;
     for _ in 0..2 {
@@ -76,8 +80,8 @@ pub(super) async fn close_twice(stage: &Stage<'_>) -> Result<()> {
     Ok(())
 }
 
-pub(super) async fn close_twice_spares_the_next_session(stage: &Stage<'_>) -> Result<()> {
-    let (client, queue) = (stage.client("a").await?, queue("q"));
+pub(super) async fn close_twice_spares_the_next_session(tested: &TestStore<'_>) -> Result<()> {
+    let (client, queue) = (tested.client("a").await?, queue("q"));
     client.close().await?;
     let next = Client::open(client.store.clone(), "a").await?;
     let (_, position) = next.enter(&queue).await?;
@@ -86,17 +90,17 @@ pub(super) async fn close_twice_spares_the_next_session(stage: &Stage<'_>) -> Re
     Ok(())
 }
 
-pub(super) async fn close_twice_of_what_was_never_opened(stage: &Stage<'_>) -> Result<()> {
-    let (client, queue) = (stage.client("a").await?, queue("q"));
+pub(super) async fn close_twice_of_what_was_never_opened(tested: &TestStore<'_>) -> Result<()> {
+    let (client, queue) = (tested.client("a").await?, queue("q"));
     let (_, position) = client.enter(&queue).await?;
     retry_until_settled(|| client.store.close(SessionId::random())).await?;
     assert_eq!(client.numbers(&queue).await?, [position.seq]);
     Ok(())
 }
 
-pub(super) async fn forgets_what_lost_sessions_had(stage: &Stage<'_>) -> Result<()> {
+pub(super) async fn forgets_what_lost_sessions_had(tested: &TestStore<'_>) -> Result<()> {
     const LOSSES: usize = 200;
-    let (client, queue) = (stage.client("a").await?, queue("q"));
+    let (client, queue) = (tested.client("a").await?, queue("q"));
     let mut kept = Vec::new();
     for round in 0..LOSSES {
         let lost = Client::open(Arc::clone(&client.store), &format!("lost-{round}")).await?;
@@ -110,8 +114,8 @@ pub(super) async fn forgets_what_lost_sessions_had(stage: &Stage<'_>) -> Result<
     Ok(())
 }
 
-pub(super) async fn member_is_taken(stage: &Stage<'_>) -> Result<()> {
-    let (client, other, queue) = (stage.client("a").await?, stage.client("b").await?, queue("q"));
+pub(super) async fn member_is_taken(tested: &TestStore<'_>) -> Result<()> {
+    let (client, other, queue) = (tested.client("a").await?, tested.client("b").await?, queue("q"));
     let (_, position) = client.enter(&queue).await?;
     let second = NewSession { id: SessionId::random(), ..client.session.clone() };
     let refused = open(&*other.store, &second).await.expect_err("it is taken");
@@ -125,8 +129,8 @@ pub(super) async fn member_is_taken(stage: &Stage<'_>) -> Result<()> {
     Ok(())
 }
 
-pub(super) async fn member_has_one_session_of_a_client(stage: &Stage<'_>) -> Result<()> {
-    let client = stage.client("a").await?;
+pub(super) async fn member_has_one_session_of_a_client(tested: &TestStore<'_>) -> Result<()> {
+    let client = tested.client("a").await?;
     let second = NewSession { id: SessionId::random(), ..client.session.clone() };
     // A store may end the first one for it: a client has one session at a time.
     let opened = open(&*client.store, &second).await;
@@ -139,42 +143,43 @@ pub(super) async fn member_has_one_session_of_a_client(stage: &Stage<'_>) -> Res
     Ok(())
 }
 
-pub(super) async fn member_is_free_after_close(stage: &Stage<'_>) -> Result<()> {
-    let (client, other) = (stage.client("a").await?, stage.client("b").await?);
+pub(super) async fn member_is_free_after_close(tested: &TestStore<'_>) -> Result<()> {
+    let (client, other) = (tested.client("a").await?, tested.client("b").await?);
     client.close().await?;
     Client::open(other.store.clone(), "a").await?;
     Ok(())
 }
 
-pub(super) async fn lost_is_told_when_the_session_is_over(stage: &Stage<'_>) -> Result<()> {
-    let client = stage.client("a").await?;
+pub(super) async fn lost_is_told_when_the_session_is_over(tested: &TestStore<'_>) -> Result<()> {
+    let client = tested.client("a").await?;
     client.close().await?;
     let renewed = client.renew(&[]).await;
     assert_eq!(renewed.expect_err("it is over").kind(), ErrorKind::Lost);
     Ok(())
 }
 
-pub(super) async fn lost_is_not_said_of_a_silent_store(stage: &Stage<'_>) -> Result<()> {
-    let (client, queue) = (stage.client_by_proxy("a").await?, queue("q"));
+pub(super) async fn lost_is_not_said_of_a_silent_store(tested: &TestStore<'_>) -> Result<()> {
+    let (client, queue) = (tested.client_by_proxy("a").await?, queue("q"));
     let (entry, position) = client.enter(&queue).await?;
     let is_lost = |error: &crate::Error| error.kind() == ErrorKind::Lost;
-    for disturb in
-        [|stage: &Stage<'_>| stage.proxy().silence(), |stage: &Stage<'_>| stage.proxy().cut()]
-    {
-        disturb(stage);
+    for disturb in [
+        |tested: &TestStore<'_>| tested.proxy().silence(),
+        |tested: &TestStore<'_>| tested.proxy().cut(),
+    ] {
+        disturb(tested);
         let renewed = client.renew_once(&[]).await;
         assert!(!renewed.as_ref().is_err_and(is_lost), "renew: {renewed:?}");
         let found = attempt(client.store.position(&entry, position.seq)).await;
         assert!(!found.as_ref().is_err_and(is_lost), "position: {found:?}");
-        stage.proxy().heal();
+        tested.proxy().heal();
         client.renew(&[]).await?;
         assert!(client.position(&entry, position.seq).await?.is_some(), "it has its entry yet");
     }
     Ok(())
 }
 
-pub(super) async fn held_entries_that_are_gone_are_told(stage: &Stage<'_>) -> Result<()> {
-    let (client, other) = (stage.client("a").await?, stage.client("b").await?);
+pub(super) async fn held_entries_that_are_gone_are_told(tested: &TestStore<'_>) -> Result<()> {
+    let (client, other) = (tested.client("a").await?, tested.client("b").await?);
     let mut held = Vec::new();
     for name in ["one", "two", "three"] {
         held.push(client.enter(&queue(name)).await?);
@@ -192,16 +197,16 @@ pub(super) async fn held_entries_that_are_gone_are_told(stage: &Stage<'_>) -> Re
     Ok(())
 }
 
-pub(super) async fn effect_of_a_refusal_is_none(stage: &Stage<'_>) -> Result<()> {
-    let (client, other) = (stage.client("a").await?, stage.client("b").await?);
+pub(super) async fn effect_of_a_refusal_is_none(tested: &TestStore<'_>) -> Result<()> {
+    let (client, other) = (tested.client("a").await?, tested.client("b").await?);
     let second = NewSession { id: SessionId::random(), ..client.session };
     let refused = open(&*other.store, &second).await.expect_err("the name is taken");
     assert_eq!(refused.effect(), Effect::None);
     Ok(())
 }
 
-pub(super) async fn cancel_safe_open(stage: &Stage<'_>) -> Result<()> {
-    let (client, other, queue) = (stage.client("a").await?, stage.client("w").await?, queue("q"));
+pub(super) async fn cancel_safe_open(tested: &TestStore<'_>) -> Result<()> {
+    let (client, other, queue) = (tested.client("a").await?, tested.client("w").await?, queue("q"));
     for polls in 0..=MOST_POLLS {
         let member = format!("b{polls}").into();
         let session = NewSession { id: SessionId::random(), member, ttl: client.session.ttl };

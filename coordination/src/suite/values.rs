@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::MOST_POLLS;
-use super::stage::{CALL, Client, Stage, dropped_after, queue, retry_until_settled};
+use super::test_store::{CALL, Client, TestStore, dropped_after, queue, retry_until_settled};
 use crate::backend::{Beside, Data, MOST_BESIDE, Write};
 use crate::error::Result;
 use crate::key::QueueKey;
@@ -11,8 +11,8 @@ use crate::key::QueueKey;
 /// How often to look whether a call that was dropped has had an effect.
 const LOOKS: u32 = 10;
 
-pub(super) async fn write_once_by_compare_and_set(stage: &Stage<'_>) -> Result<()> {
-    let (client, other, queue) = (stage.client("a").await?, stage.client("b").await?, queue("q"));
+pub(super) async fn write_once_by_compare_and_set(tested: &TestStore<'_>) -> Result<()> {
+    let (client, other, queue) = (tested.client("a").await?, tested.client("b").await?, queue("q"));
     let created = client.write(&Write::new(&queue, None, Some("1".into()))).await?;
     assert!(created.is_some(), "there was none");
     let refused = other.write(&Write::new(&queue, None, Some("no".into()))).await?;
@@ -30,8 +30,8 @@ pub(super) async fn write_once_by_compare_and_set(stage: &Stage<'_>) -> Result<(
     Ok(())
 }
 
-pub(super) async fn write_once_however_often_it_is_repeated(stage: &Stage<'_>) -> Result<()> {
-    let (client, other, queue) = (stage.client("a").await?, stage.client("b").await?, queue("q"));
+pub(super) async fn write_once_however_often_it_is_repeated(tested: &TestStore<'_>) -> Result<()> {
+    let (client, other, queue) = (tested.client("a").await?, tested.client("b").await?, queue("q"));
     let create = Write::new(&queue, None, Some("1".into()));
     let created = client.write(&create).await?;
     assert_eq!(client.write(&create).await?, created, "it answers what it answered");
@@ -48,8 +48,8 @@ pub(super) async fn write_once_however_often_it_is_repeated(stage: &Stage<'_>) -
     Ok(())
 }
 
-pub(super) async fn write_once_if_there_is_no_entry(stage: &Stage<'_>) -> Result<()> {
-    let (client, other, queue) = (stage.client("a").await?, stage.client("b").await?, queue("q"));
+pub(super) async fn write_once_if_there_is_no_entry(tested: &TestStore<'_>) -> Result<()> {
+    let (client, other, queue) = (tested.client("a").await?, tested.client("b").await?, queue("q"));
     let (entry, position) = other.enter(&queue).await?;
     let write =
         |data: &str| Write { if_empty: true, ..Write::new(&queue, None, Some(data.into())) };
@@ -61,23 +61,25 @@ pub(super) async fn write_once_if_there_is_no_entry(stage: &Stage<'_>) -> Result
     Ok(())
 }
 
-pub(super) async fn write_once_though_it_was_removed_since(stage: &Stage<'_>) -> Result<()> {
-    unanswered_and_repeated(stage, &[None]).await
+pub(super) async fn write_once_though_it_was_removed_since(tested: &TestStore<'_>) -> Result<()> {
+    unanswered_and_repeated(tested, &[None]).await
 }
 
-pub(super) async fn write_once_though_it_was_written_over_since(stage: &Stage<'_>) -> Result<()> {
-    unanswered_and_repeated(stage, &[Some("2")]).await
+pub(super) async fn write_once_though_it_was_written_over_since(
+    tested: &TestStore<'_>,
+) -> Result<()> {
+    unanswered_and_repeated(tested, &[Some("2")]).await
 }
 
 pub(super) async fn write_once_though_it_was_written_over_and_removed_since(
-    stage: &Stage<'_>,
+    tested: &TestStore<'_>,
 ) -> Result<()> {
-    unanswered_and_repeated(stage, &[Some("2"), None]).await
+    unanswered_and_repeated(tested, &[Some("2"), None]).await
 }
 
 /// A value is created and the answer is lost, another client makes these changes, and the call is repeated.
-async fn unanswered_and_repeated(stage: &Stage<'_>, changes: &[Option<&str>]) -> Result<()> {
-    let (client, other) = (stage.client("a").await?, stage.client("b").await?);
+async fn unanswered_and_repeated(tested: &TestStore<'_>, changes: &[Option<&str>]) -> Result<()> {
+    let (client, other) = (tested.client("a").await?, tested.client("b").await?);
     // What stands above values is there already, on a store where that has to be made.
     client.write(&Write::new(&queue("other"), None, Some("0".into()))).await?;
     for polls in 0..=MOST_POLLS {
@@ -112,8 +114,8 @@ async fn created(client: &Client, queue: &QueueKey) -> Result<Option<u64>> {
     Ok(None)
 }
 
-pub(super) async fn versions_rise_over_removals(stage: &Stage<'_>) -> Result<()> {
-    let (client, other, queue) = (stage.client("a").await?, stage.client("b").await?, queue("q"));
+pub(super) async fn versions_rise_over_removals(tested: &TestStore<'_>) -> Result<()> {
+    let (client, other, queue) = (tested.client("a").await?, tested.client("b").await?, queue("q"));
     let mut last = None;
     for client in [&client, &other, &client] {
         let created = client.write(&Write::new(&queue, None, Some("1".into()))).await?;
@@ -125,8 +127,8 @@ pub(super) async fn versions_rise_over_removals(stage: &Stage<'_>) -> Result<()>
     Ok(())
 }
 
-pub(super) async fn cancel_safe_write(stage: &Stage<'_>) -> Result<()> {
-    let (client, queue) = (stage.client("a").await?, queue("q"));
+pub(super) async fn cancel_safe_write(tested: &TestStore<'_>) -> Result<()> {
+    let (client, queue) = (tested.client("a").await?, queue("q"));
     let mut version = None;
     for polls in 0..=MOST_POLLS {
         let write = Write::new(&queue, version, Some(format!("{polls}").into()));
@@ -173,9 +175,9 @@ fn with(write: Write, records: &[(&str, Option<&str>, bool)]) -> Write {
 }
 
 pub(super) async fn beside_is_written_with_the_value_or_not_at_all(
-    stage: &Stage<'_>,
+    tested: &TestStore<'_>,
 ) -> Result<()> {
-    let (client, other, queue) = (stage.client("a").await?, stage.client("b").await?, queue("q"));
+    let (client, other, queue) = (tested.client("a").await?, tested.client("b").await?, queue("q"));
     let names = ["0p1-", "0p12-", "x"];
     assert_eq!(records(&client, &queue, &names).await?, [None, None, None]);
     let create = Write::new(&queue, None, Some("1".into()));
@@ -198,12 +200,12 @@ pub(super) async fn beside_is_written_with_the_value_or_not_at_all(
     assert_eq!(client.names().await?, ["q"], "a record is no queue");
     assert!(client.is_empty(&queue).await?, "and no entry");
     // A new client finds all of it.
-    assert_eq!(records(&stage.client("c").await?, &queue, &names).await?, there);
+    assert_eq!(records(&tested.client("c").await?, &queue, &names).await?, there);
     Ok(())
 }
 
-pub(super) async fn beside_as_much_as_is_allowed(stage: &Stage<'_>) -> Result<()> {
-    let (client, queue) = (stage.client("a").await?, queue("q"));
+pub(super) async fn beside_as_much_as_is_allowed(tested: &TestStore<'_>) -> Result<()> {
+    let (client, queue) = (tested.client("a").await?, queue("q"));
     let names: Vec<_> = (0..MOST_BESIDE).map(|number| format!("{number}-")).collect();
     let names: Vec<_> = names.iter().map(String::as_str).collect();
     let text = "x".repeat(352 * 1024 / MOST_BESIDE);
@@ -220,9 +222,9 @@ pub(super) async fn beside_as_much_as_is_allowed(stage: &Stage<'_>) -> Result<()
 }
 
 pub(super) async fn beside_is_not_brought_back_by_a_repeated_write(
-    stage: &Stage<'_>,
+    tested: &TestStore<'_>,
 ) -> Result<()> {
-    let (client, other, queue) = (stage.client("a").await?, stage.client("b").await?, queue("q"));
+    let (client, other, queue) = (tested.client("a").await?, tested.client("b").await?, queue("q"));
     let create = Write::new(&queue, None, Some("1".into()));
     let create = with(create, &[("x", Some("old"), true)]);
     let created = client.write(&create).await?;
@@ -233,8 +235,8 @@ pub(super) async fn beside_is_not_brought_back_by_a_repeated_write(
     Ok(())
 }
 
-pub(super) async fn beside_is_apart_by_queue(stage: &Stage<'_>) -> Result<()> {
-    let client = stage.client("a").await?;
+pub(super) async fn beside_is_apart_by_queue(tested: &TestStore<'_>) -> Result<()> {
+    let client = tested.client("a").await?;
     let long = "n".repeat(300);
     for name in ["q", "q/x", "q~records", &long] {
         let write = Write::new(&queue(name), None, Some("1".into()));

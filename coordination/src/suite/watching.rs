@@ -4,7 +4,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use super::MOST_POLLS;
-use super::stage::{BOUND, CALL, Client, Stage, attempt, dropped_after, may_pass, queue};
+use super::test_store::{BOUND, CALL, Client, TestStore, attempt, dropped_after, may_pass, queue};
 use crate::backend::{EntryRef, Mode, NewEntry, Write};
 use crate::error::{Error, Result};
 use crate::key::QueueKey;
@@ -81,8 +81,8 @@ async fn meanwhile<T>(
     Ok(both.expect("who waits is told, or looks again")?.1)
 }
 
-pub(super) async fn recheck_gone_is_told_of_a_leave(stage: &Stage<'_>) -> Result<()> {
-    let (client, other, queue) = (stage.client("a").await?, stage.client("b").await?, queue("q"));
+pub(super) async fn recheck_gone_is_told_of_a_leave(tested: &TestStore<'_>) -> Result<()> {
+    let (client, other, queue) = (tested.client("a").await?, tested.client("b").await?, queue("q"));
     for _ in 0..3 {
         let (entry, position) = client.enter(&queue).await?;
         let waiter = Waiter::behind(&other, &queue, Mode::Exclusive).await?;
@@ -93,15 +93,17 @@ pub(super) async fn recheck_gone_is_told_of_a_leave(stage: &Stage<'_>) -> Result
     Ok(())
 }
 
-pub(super) async fn recheck_gone_is_told_of_the_end_of_a_session(stage: &Stage<'_>) -> Result<()> {
-    let (client, other, queue) = (stage.client("a").await?, stage.client("b").await?, queue("q"));
+pub(super) async fn recheck_gone_is_told_of_the_end_of_a_session(
+    tested: &TestStore<'_>,
+) -> Result<()> {
+    let (client, other, queue) = (tested.client("a").await?, tested.client("b").await?, queue("q"));
     client.enter(&queue).await?;
     let waiter = Waiter::behind(&other, &queue, Mode::Exclusive).await?;
     meanwhile(waiter.until_gone(SELDOM), client.close()).await
 }
 
-pub(super) async fn recheck_gone_is_told_of_an_update(stage: &Stage<'_>) -> Result<()> {
-    let (client, other, queue) = (stage.client("a").await?, stage.client("b").await?, queue("q"));
+pub(super) async fn recheck_gone_is_told_of_an_update(tested: &TestStore<'_>) -> Result<()> {
+    let (client, other, queue) = (tested.client("a").await?, tested.client("b").await?, queue("q"));
     let (entry, position) = client.enter(&queue).await?;
     let waiter = Waiter::behind(&other, &queue, Mode::Shared).await?;
     let shared = NewEntry { mode: Mode::Shared, ..entry };
@@ -110,8 +112,8 @@ pub(super) async fn recheck_gone_is_told_of_an_update(stage: &Stage<'_>) -> Resu
     Ok(())
 }
 
-pub(super) async fn recheck_gone_of_what_is_gone_already(stage: &Stage<'_>) -> Result<()> {
-    let (client, other, queue) = (stage.client("a").await?, stage.client("b").await?, queue("q"));
+pub(super) async fn recheck_gone_of_what_is_gone_already(tested: &TestStore<'_>) -> Result<()> {
+    let (client, other, queue) = (tested.client("a").await?, tested.client("b").await?, queue("q"));
     let (entry, position) = client.enter(&queue).await?;
     let waiter = Waiter::behind(&other, &queue, Mode::Exclusive).await?;
     client.leave(&entry, Some(position.seq)).await?;
@@ -119,23 +121,23 @@ pub(super) async fn recheck_gone_of_what_is_gone_already(stage: &Stage<'_>) -> R
     gone.expect("it is gone")
 }
 
-pub(super) async fn recheck_gone_without_a_notification(stage: &Stage<'_>) -> Result<()> {
-    let (client, other) = (stage.client_by_proxy("a").await?, stage.client("b").await?);
+pub(super) async fn recheck_gone_without_a_notification(tested: &TestStore<'_>) -> Result<()> {
+    let (client, other) = (tested.client_by_proxy("a").await?, tested.client("b").await?);
     let queue = queue("q");
     let (entry, position) = other.enter(&queue).await?;
     let waiter = Waiter::behind(&client, &queue, Mode::Exclusive).await?;
     let unheard = async {
-        stage.proxy().silence();
+        tested.proxy().silence();
         other.leave(&entry, Some(position.seq)).await?;
         tokio::time::sleep(CALL / 5).await;
-        stage.proxy().heal();
+        tested.proxy().heal();
         Ok(())
     };
     meanwhile(waiter.until_gone(RECHECK), unheard).await
 }
 
-pub(super) async fn recheck_changed_is_told_of_each_change(stage: &Stage<'_>) -> Result<()> {
-    let (client, other, queue) = (stage.client("a").await?, stage.client("b").await?, queue("q"));
+pub(super) async fn recheck_changed_is_told_of_each_change(tested: &TestStore<'_>) -> Result<()> {
+    let (client, other, queue) = (tested.client("a").await?, tested.client("b").await?, queue("q"));
     let (entry, position) = client.enter(&queue).await?;
     let (changed, mut version) = (NewEntry { data: "new".into(), ..entry }, None);
     for change in 0..4 {
@@ -156,8 +158,10 @@ pub(super) async fn recheck_changed_is_told_of_each_change(stage: &Stage<'_>) ->
     Ok(())
 }
 
-pub(super) async fn recheck_changed_ends_though_nothing_changes(stage: &Stage<'_>) -> Result<()> {
-    let (client, queue) = (stage.client("a").await?, queue("q"));
+pub(super) async fn recheck_changed_ends_though_nothing_changes(
+    tested: &TestStore<'_>,
+) -> Result<()> {
+    let (client, queue) = (tested.client("a").await?, queue("q"));
     client.enter(&queue).await?;
     for _ in 0..3 {
         let revision = client.read(&queue).await?.revision;
@@ -168,18 +172,18 @@ pub(super) async fn recheck_changed_ends_though_nothing_changes(stage: &Stage<'_
     Ok(())
 }
 
-pub(super) async fn recheck_changed_without_a_notification(stage: &Stage<'_>) -> Result<()> {
-    let (client, other) = (stage.client_by_proxy("a").await?, stage.client("b").await?);
+pub(super) async fn recheck_changed_without_a_notification(tested: &TestStore<'_>) -> Result<()> {
+    let (client, other) = (tested.client_by_proxy("a").await?, tested.client("b").await?);
     let queue = queue("q");
     let (entry, position) = other.enter(&queue).await?;
     let before = client.read(&queue).await?.revision;
     let is_over = async || Ok(client.read(&queue).await?.revision != before);
     let told = until(is_over, || client.store.changed(&queue, before, RECHECK));
     meanwhile(told, async {
-        stage.proxy().silence();
+        tested.proxy().silence();
         other.leave(&entry, Some(position.seq)).await?;
         tokio::time::sleep(CALL / 5).await;
-        stage.proxy().heal();
+        tested.proxy().heal();
         Ok(())
     })
     .await
@@ -192,38 +196,38 @@ async fn ends(wait: impl Future<Output = Result<()>>) {
     assert!(outcome.as_ref().err().is_none_or(Error::is_transient), "{outcome:?}");
 }
 
-pub(super) async fn bounded_gone_while_it_begins(stage: &Stage<'_>) -> Result<()> {
-    bounded_gone_while_it_begins_as(stage, Mode::Exclusive).await
+pub(super) async fn bounded_gone_while_it_begins(tested: &TestStore<'_>) -> Result<()> {
+    bounded_gone_while_it_begins_as(tested, Mode::Exclusive).await
 }
 
 pub(super) async fn bounded_gone_of_a_shared_waiter_while_it_begins(
-    stage: &Stage<'_>,
+    tested: &TestStore<'_>,
 ) -> Result<()> {
-    bounded_gone_while_it_begins_as(stage, Mode::Shared).await
+    bounded_gone_while_it_begins_as(tested, Mode::Shared).await
 }
 
-async fn bounded_gone_while_it_begins_as(stage: &Stage<'_>, mode: Mode) -> Result<()> {
-    let (client, other) = (stage.client_by_proxy("a").await?, stage.client("b").await?);
+async fn bounded_gone_while_it_begins_as(tested: &TestStore<'_>, mode: Mode) -> Result<()> {
+    let (client, other) = (tested.client_by_proxy("a").await?, tested.client("b").await?);
     let queue = queue("q");
     other.enter(&queue).await?;
     let waiter = Waiter::behind(&client, &queue, mode).await?;
-    stage.proxy().silence();
+    tested.proxy().silence();
     ends(waiter.gone(RECHECK)).await;
     Ok(())
 }
 
-pub(super) async fn bounded_gone_while_it_waits(stage: &Stage<'_>) -> Result<()> {
-    bounded_gone_while_it_waits_as(stage, Mode::Exclusive).await
+pub(super) async fn bounded_gone_while_it_waits(tested: &TestStore<'_>) -> Result<()> {
+    bounded_gone_while_it_waits_as(tested, Mode::Exclusive).await
 }
 
 pub(super) async fn bounded_gone_of_a_shared_waiter_while_it_waits(
-    stage: &Stage<'_>,
+    tested: &TestStore<'_>,
 ) -> Result<()> {
-    bounded_gone_while_it_waits_as(stage, Mode::Shared).await
+    bounded_gone_while_it_waits_as(tested, Mode::Shared).await
 }
 
-async fn bounded_gone_while_it_waits_as(stage: &Stage<'_>, mode: Mode) -> Result<()> {
-    let (client, other) = (stage.client_by_proxy("a").await?, stage.client("b").await?);
+async fn bounded_gone_while_it_waits_as(tested: &TestStore<'_>, mode: Mode) -> Result<()> {
+    let (client, other) = (tested.client_by_proxy("a").await?, tested.client("b").await?);
     let queue = queue("q");
     other.enter(&queue).await?;
     let waiter = Waiter::behind(&client, &queue, mode).await?;
@@ -231,32 +235,32 @@ async fn bounded_gone_while_it_waits_as(stage: &Stage<'_>, mode: Mode) -> Result
     while !goes_on(waiting.as_mut()).await {
         waiting = Box::pin(waiter.gone(RECHECK));
     }
-    stage.proxy().silence();
+    tested.proxy().silence();
     ends(waiting).await;
     Ok(())
 }
 
-pub(super) async fn bounded_gone_without_a_connection(stage: &Stage<'_>) -> Result<()> {
-    let (client, other) = (stage.client_by_proxy("a").await?, stage.client("b").await?);
+pub(super) async fn bounded_gone_without_a_connection(tested: &TestStore<'_>) -> Result<()> {
+    let (client, other) = (tested.client_by_proxy("a").await?, tested.client("b").await?);
     let queue = queue("q");
     other.enter(&queue).await?;
     let waiter = Waiter::behind(&client, &queue, Mode::Exclusive).await?;
-    stage.proxy().cut();
+    tested.proxy().cut();
     ends(waiter.gone(RECHECK)).await;
     Ok(())
 }
 
-pub(super) async fn bounded_changed_while_it_begins(stage: &Stage<'_>) -> Result<()> {
-    let (client, queue) = (stage.client_by_proxy("a").await?, queue("q"));
+pub(super) async fn bounded_changed_while_it_begins(tested: &TestStore<'_>) -> Result<()> {
+    let (client, queue) = (tested.client_by_proxy("a").await?, queue("q"));
     client.enter(&queue).await?;
     let revision = client.read(&queue).await?.revision;
-    stage.proxy().silence();
+    tested.proxy().silence();
     ends(client.store.changed(&queue, revision, RECHECK)).await;
     Ok(())
 }
 
-pub(super) async fn bounded_changed_while_it_waits(stage: &Stage<'_>) -> Result<()> {
-    let (client, queue) = (stage.client_by_proxy("a").await?, queue("q"));
+pub(super) async fn bounded_changed_while_it_waits(tested: &TestStore<'_>) -> Result<()> {
+    let (client, queue) = (tested.client_by_proxy("a").await?, queue("q"));
     client.enter(&queue).await?;
     let mut waiting;
     loop {
@@ -266,18 +270,18 @@ pub(super) async fn bounded_changed_while_it_waits(stage: &Stage<'_>) -> Result<
             break;
         }
     }
-    stage.proxy().silence();
+    tested.proxy().silence();
     ends(waiting).await;
     Ok(())
 }
 
-pub(super) async fn no_retry_of_a_call_that_was_lost(stage: &Stage<'_>) -> Result<()> {
-    let (client, queue) = (stage.client_by_proxy("a").await?, queue("q"));
+pub(super) async fn no_retry_of_a_call_that_was_lost(tested: &TestStore<'_>) -> Result<()> {
+    let (client, queue) = (tested.client_by_proxy("a").await?, queue("q"));
     let (entry, position) = client.enter(&queue).await?;
-    stage.proxy().silence();
+    tested.proxy().silence();
     let mut call = Box::pin(client.store.position(&entry, position.seq));
     assert!(attempt(call.as_mut()).await.is_err(), "the store is silent");
-    stage.proxy().heal();
+    tested.proxy().heal();
     // Nobody gives it up here, and a connection would be there for another try.
     let answer = tokio::time::timeout(BOUND, call).await;
     assert!(!matches!(answer, Ok(Ok(_))), "it was made again: {answer:?}");
@@ -285,8 +289,8 @@ pub(super) async fn no_retry_of_a_call_that_was_lost(stage: &Stage<'_>) -> Resul
     Ok(())
 }
 
-pub(super) async fn cancel_safe_gone(stage: &Stage<'_>) -> Result<()> {
-    let (client, other, queue) = (stage.client("a").await?, stage.client("b").await?, queue("q"));
+pub(super) async fn cancel_safe_gone(tested: &TestStore<'_>) -> Result<()> {
+    let (client, other, queue) = (tested.client("a").await?, tested.client("b").await?, queue("q"));
     let (entry, position) = client.enter(&queue).await?;
     let waiter = Waiter::behind(&other, &queue, Mode::Exclusive).await?;
     for polls in 0..MOST_POLLS {

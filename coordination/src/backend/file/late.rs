@@ -108,123 +108,122 @@ fn runtime(threads: usize) -> Runtime {
 
 #[test]
 fn late_enter_after_leave() {
-    let crowded_store = Crowded::new();
-    let entry = crowded_store.entry();
-    crowded_store.keep_back(crowded_store.store.enter(&entry));
-    crowded_store.call(crowded_store.store.leave(&entry.entry_ref, None));
-    assert_eq!(crowded_store.arrive().entries, [], "the entry that was left has come back");
+    let crowded = Crowded::new();
+    let entry = crowded.entry();
+    crowded.keep_back(crowded.store.enter(&entry));
+    crowded.call(crowded.store.leave(&entry.entry_ref, None));
+    assert_eq!(crowded.arrive().entries, [], "the entry that was left has come back");
 }
 
 #[test]
 fn late_enter_after_it_was_entered_and_left() {
-    let crowded_store = Crowded::new();
-    let entry = crowded_store.entry();
-    crowded_store.keep_back(crowded_store.store.enter(&entry));
-    let position = crowded_store.call(crowded_store.store.enter(&entry));
-    crowded_store.call(crowded_store.store.leave(&entry.entry_ref, Some(position.seq)));
-    assert_eq!(crowded_store.arrive().entries, [], "the entry that was left has come back");
+    let crowded = Crowded::new();
+    let entry = crowded.entry();
+    crowded.keep_back(crowded.store.enter(&entry));
+    let position = crowded.call(crowded.store.enter(&entry));
+    crowded.call(crowded.store.leave(&entry.entry_ref, Some(position.seq)));
+    assert_eq!(crowded.arrive().entries, [], "the entry that was left has come back");
 }
 
 #[test]
 fn late_update_after_update() {
-    let crowded_store = Crowded::new();
-    let entry = crowded_store.entry();
-    let seq = crowded_store.call(crowded_store.store.enter(&entry)).seq;
+    let crowded = Crowded::new();
+    let entry = crowded.entry();
+    let seq = crowded.call(crowded.store.enter(&entry)).seq;
     let old = NewEntry { data: "old".into(), ..entry.clone() };
     let new = NewEntry { data: "new".into(), ..entry };
-    crowded_store.keep_back(crowded_store.store.update(&old, seq));
-    assert!(crowded_store.call(crowded_store.store.update(&new, seq)));
-    assert_eq!(crowded_store.arrive().entry(seq).map(|entry| &*entry.data), Some("new"));
+    crowded.keep_back(crowded.store.update(&old, seq));
+    assert!(crowded.call(crowded.store.update(&new, seq)));
+    assert_eq!(crowded.arrive().entry(seq).map(|entry| &*entry.data), Some("new"));
 }
 
 #[test]
 fn late_write_after_a_removal() {
-    let crowded_store = Crowded::new();
-    let create = Write::new(&crowded_store.queue, None, Some("1".into()));
-    crowded_store.keep_back(crowded_store.store.write(&create));
-    let version = crowded_store.call(crowded_store.store.write(&create));
-    crowded_store.call(crowded_store.store.write(&Write::new(&crowded_store.queue, version, None)));
-    assert_eq!(crowded_store.arrive().value, None, "the value that was removed has come back");
+    let crowded = Crowded::new();
+    let create = Write::new(&crowded.queue, None, Some("1".into()));
+    crowded.keep_back(crowded.store.write(&create));
+    let version = crowded.call(crowded.store.write(&create));
+    crowded.call(crowded.store.write(&Write::new(&crowded.queue, version, None)));
+    assert_eq!(crowded.arrive().value, None, "the value that was removed has come back");
 }
 
 #[test]
 fn session_end_refuses_an_enter_that_is_late() {
-    let crowded_store = Crowded::new();
-    let entry = crowded_store.entry();
-    let mut entering = Box::pin(crowded_store.store.enter(&entry));
-    crowded_store.keep_back(entering.as_mut());
-    crowded_store.call(crowded_store.store.close(crowded_store.session));
-    crowded_store.free.send(()).expect("it listens");
-    let answer = crowded_store.crowded.block_on(entering);
+    let crowded = Crowded::new();
+    let entry = crowded.entry();
+    let mut entering = Box::pin(crowded.store.enter(&entry));
+    crowded.keep_back(entering.as_mut());
+    crowded.call(crowded.store.close(crowded.session));
+    crowded.free.send(()).expect("it listens");
+    let answer = crowded.crowded.block_on(entering);
     assert_eq!(answer.expect_err("its session is over").kind(), ErrorKind::Lost);
-    assert_eq!(crowded_store.arrive().entries, []);
+    assert_eq!(crowded.arrive().entries, []);
 }
 
 /// F-70: if there is no thread, the session's own thread runs the step.
 #[cfg(coordination_internals)]
 #[test]
 fn f70_a_write_goes_on_while_no_thread_can_be_started() {
-    let crowded_store = Crowded::new();
-    let entry = crowded_store.entry();
+    let crowded = Crowded::new();
+    let entry = crowded.entry();
     crate::panics::arm("thread");
-    let position = crowded_store.call(crowded_store.store.enter(&entry));
+    let position = crowded.call(crowded.store.enter(&entry));
     assert_eq!(crate::panics::armed(), [""; 0], "it needed no thread");
-    let listing = crowded_store.call(crowded_store.store.read(&crowded_store.queue));
+    let listing = crowded.call(crowded.store.read(&crowded.queue));
     assert!(listing.entry(position.seq).is_some(), "{listing:?}");
-    crowded_store.call(crowded_store.store.leave(&entry.entry_ref, Some(position.seq)));
-    assert_eq!(crowded_store.arrive().entries, []);
+    crowded.call(crowded.store.leave(&entry.entry_ref, Some(position.seq)));
+    assert_eq!(crowded.arrive().entries, []);
 }
 
 #[test]
 fn late_enter_while_the_queue_is_busy() {
-    let crowded_store = Crowded::new();
-    crowded_store.call(crowded_store.store.read(&crowded_store.queue));
+    let crowded = Crowded::new();
+    crowded.call(crowded.store.read(&crowded.queue));
     for _ in 0..ROUNDS {
-        let (entry, lock) = (crowded_store.entry(), crowded_store.lock());
-        crowded_store.runtime.block_on(async {
-            let answer = timeout(Duration::ZERO, crowded_store.store.enter(&entry)).await;
+        let (entry, lock) = (crowded.entry(), crowded.lock());
+        crowded.runtime.block_on(async {
+            let answer = timeout(Duration::ZERO, crowded.store.enter(&entry)).await;
             assert!(answer.is_err(), "it was answered, though the queue is locked");
         });
         // The call is given up at a random moment, between two tries for the lock or within one.
         std::thread::sleep(Duration::from_micros(rand::random_range(0..2_000)));
         drop(lock);
-        crowded_store.call(crowded_store.store.leave(&entry.entry_ref, None));
+        crowded.call(crowded.store.leave(&entry.entry_ref, None));
     }
     std::thread::sleep(WHILE);
-    let listing = crowded_store.call(crowded_store.store.read(&crowded_store.queue));
+    let listing = crowded.call(crowded.store.read(&crowded.queue));
     assert_eq!(listing.entries, [], "an entry that was left has come back");
 }
 
 #[test]
 fn late_enter_within_its_step() {
-    let crowded_store = Crowded::new();
-    let entry = crowded_store.entry();
+    let crowded = Crowded::new();
+    let entry = crowded.entry();
     let (begin, begun) = mpsc::channel();
     let new = entry.clone();
-    let entering =
-        crowded_store.store.change("enter", &crowded_store.queue, move |store, queue| {
-            begin.send(()).expect("it is waited for");
-            std::thread::sleep(5 * WHILE);
-            store.enter(queue, &new)
-        });
-    crowded_store.runtime.block_on(async {
+    let entering = crowded.store.change("enter", &crowded.queue, move |store, queue| {
+        begin.send(()).expect("it is waited for");
+        std::thread::sleep(5 * WHILE);
+        store.enter(queue, &new)
+    });
+    crowded.runtime.block_on(async {
         let mut entering = Box::pin(entering);
         assert!(timeout(Duration::ZERO, entering.as_mut()).await.is_err(), "it is not done");
         begun.recv_timeout(SOON).expect("it begins");
     });
-    crowded_store.call(crowded_store.store.leave(&entry.entry_ref, None));
-    assert_eq!(crowded_store.arrive().entries, [], "the entry that was left has come back");
+    crowded.call(crowded.store.leave(&entry.entry_ref, None));
+    assert_eq!(crowded.arrive().entries, [], "the entry that was left has come back");
 }
 
 /// A call that was given up takes no thread any more.
 #[test]
 fn a_call_that_was_given_up_does_not_try_for_ever() {
-    let crowded_store = Crowded::new();
-    crowded_store.call(crowded_store.store.read(&crowded_store.queue));
-    let _lock = crowded_store.lock();
-    crowded_store.runtime.block_on(async {
+    let crowded = Crowded::new();
+    crowded.call(crowded.store.read(&crowded.queue));
+    let _lock = crowded.lock();
+    crowded.runtime.block_on(async {
         for _ in 0..3 {
-            let answer = timeout(WHILE, crowded_store.store.enter(&crowded_store.entry())).await;
+            let answer = timeout(WHILE, crowded.store.enter(&crowded.entry())).await;
             assert!(answer.is_err(), "it was answered, though the queue is locked");
         }
         let next = tokio::task::spawn_blocking(|| ());
@@ -235,14 +234,14 @@ fn a_call_that_was_given_up_does_not_try_for_ever() {
 /// When the disk takes seconds, neither the session's thread waits for it, nor a thread that drops a guard.
 #[test]
 fn nobody_waits_for_the_disk_of_others() {
-    let crowded_store = Crowded::new();
-    let entry = crowded_store.entry();
-    crowded_store.call(crowded_store.store.enter(&entry));
-    let store = crowded_store.store.store();
+    let crowded = Crowded::new();
+    let entry = crowded.entry();
+    crowded.call(crowded.store.enter(&entry));
+    let store = crowded.store.store();
     let ((begin, begun), (end, ended)) = (mpsc::channel(), mpsc::channel());
     let listening = Builder::new_current_thread().enable_all().build().expect("a runtime");
     let _listening = listening.enter();
-    let (store, queue) = (&store, &crowded_store.queue);
+    let (store, queue) = (&store, &crowded.queue);
     std::thread::scope(|scope| {
         scope.spawn(move || {
             store.with_queue(queue, |_| {
@@ -262,19 +261,17 @@ fn nobody_waits_for_the_disk_of_others() {
 #[test]
 fn many_that_leave_take_turns() {
     const WHILE: Duration = Duration::from_secs(1);
-    let crowded_store = Crowded::new();
-    crowded_store.call(crowded_store.store.read(&crowded_store.queue));
-    let _lock = crowded_store.lock();
-    let store = Arc::new(crowded_store.store);
+    let crowded = Crowded::new();
+    crowded.call(crowded.store.read(&crowded.queue));
+    let _lock = crowded.lock();
+    let store = Arc::new(crowded.store);
     let used = || Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).expect("it goes on");
     let before = used();
-    crowded_store.runtime.block_on(async {
+    crowded.runtime.block_on(async {
         let mut leaving = tokio::task::JoinSet::new();
         for _ in 0..1_000 {
-            let (store, entry_ref) = (
-                Arc::clone(&store),
-                new_entry(crowded_store.session, &crowded_store.queue).entry_ref,
-            );
+            let (store, entry_ref) =
+                (Arc::clone(&store), new_entry(crowded.session, &crowded.queue).entry_ref);
             leaving.spawn(async move { store.leave(&entry_ref, None).await });
         }
         let answer = timeout(WHILE, leaving.join_next()).await;

@@ -28,7 +28,7 @@ const REPEATED: Duration = Duration::from_secs(15);
 pub(super) const BOUND: Duration = Duration::from_millis(2_500);
 
 /// A namespace of the store that only one check uses.
-pub(super) struct Stage<'a> {
+pub(super) struct TestStore<'a> {
     access: &'a dyn StoreAccess,
     mistake: Option<Mistake>,
 }
@@ -39,7 +39,7 @@ pub(super) struct Client {
     pub(super) session: NewSession,
 }
 
-impl<'a> Stage<'a> {
+impl<'a> TestStore<'a> {
     pub(super) fn new(access: &'a dyn StoreAccess, mistake: Option<Mistake>) -> Self {
         Self { access, mistake }
     }
