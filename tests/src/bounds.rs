@@ -1,6 +1,6 @@
 //! How long what a clause of `docs/guarantees.md` bounds may take: one function for each clause.
 //!
-//! What the machine adds is not in them: [`Stage::scheduling`](crate::checks::Stage::scheduling) in checks,
+//! What the machine adds is not in them: [`TestStore::scheduling`](crate::checks::TestStore::scheduling) in checks,
 //! [`SCHEDULING`](crate::faults::SCHEDULING) in fault rows. L1 and T3 differ from store to store:
 //! [`crash_release`](crate::harness::Server::crash_release), [`notice`](crate::harness::Server::notice).
 

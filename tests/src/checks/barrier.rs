@@ -10,7 +10,7 @@ use serde_json::json;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
-use super::Stage;
+use super::TestStore;
 use super::tools::{
     ANSWERED, MOMENT, PATIENCE, assert_out_of_time, drop_after_polls, without_a_runtime,
 };
@@ -58,8 +58,8 @@ async fn both_in(one: &Coordinator, other: &Coordinator) -> Result<(Inside, Insi
 }
 
 /// BR1: all who wait are let go when it is opened, and nobody before.
-pub async fn br1_lets_go_all_and_nobody_before(stage: &Stage) -> Result<()> {
-    let first = stage.connect("first").await?;
+pub async fn br1_lets_go_all_and_nobody_before(store: &TestStore) -> Result<()> {
+    let first = store.connect("first").await?;
     assert!(barrier(&first).is_open().await?);
     barrier(&first).wait(None).await?;
     for round in 0..3 {
@@ -68,7 +68,7 @@ pub async fn br1_lets_go_all_and_nobody_before(stage: &Stage) -> Result<()> {
         let opened = Arc::new(AtomicBool::new(false));
         let mut waiting = JoinSet::new();
         for client in 0..2 {
-            let coordinator = stage.connect(&format!("client-{round}-{client}")).await?;
+            let coordinator = store.connect(&format!("client-{round}-{client}")).await?;
             for _ in 0..10 {
                 let (barrier, opened) = (barrier(&coordinator), Arc::clone(&opened));
                 waiting.spawn(async move {
@@ -90,10 +90,10 @@ pub async fn br1_lets_go_all_and_nobody_before(stage: &Stage) -> Result<()> {
 }
 
 /// BR1: what was closed a moment ago holds, also in a process that has just seen it open.
-pub async fn br1_what_was_just_closed_holds(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn br1_what_was_just_closed_holds(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let mine = barrier(&one);
-    for round in 0..stage.rounds(20, 6) {
+    for round in 0..store.rounds(20, 6) {
         // Somebody of this process follows it.
         mine.close().await?;
         let waiting = wait_in_background(&mine);
@@ -111,11 +111,11 @@ pub async fn br1_what_was_just_closed_holds(stage: &Stage) -> Result<()> {
 }
 
 /// BR1: who waits when it is opened is let go, though it is closed again at once.
-pub async fn br1_opened_for_a_moment(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn br1_opened_for_a_moment(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (mine, theirs) = (barrier(&one), barrier(&other));
     mine.close().await?;
-    for round in 0..stage.rounds(10, 4) {
+    for round in 0..store.rounds(10, 4) {
         let waiting: Vec<_> =
             [&mine, &theirs, &mine, &theirs].into_iter().map(wait_in_background).collect();
         // Each has found it closed.
@@ -133,12 +133,12 @@ pub async fn br1_opened_for_a_moment(stage: &Stage) -> Result<()> {
 }
 
 /// BR1: waits that are dropped leave nothing behind, and the others are let go.
-pub async fn br1_dropped_waits(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect("one").await?;
+pub async fn br1_dropped_waits(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect("one").await?;
     let barrier = barrier(&coordinator);
     barrier.close().await?;
     let stays = wait_in_background(&barrier);
-    for polls in 0..stage.rounds(20, 10) {
+    for polls in 0..store.rounds(20, 10) {
         assert!(!drop_after_polls(barrier.wait(None), polls).await, "it is closed");
     }
     let aborted = wait_in_background(&barrier);
@@ -149,11 +149,11 @@ pub async fn br1_dropped_waits(stage: &Stage) -> Result<()> {
 }
 
 /// BR1: it stays closed when the session of who closed it is lost, and anybody opens it.
-pub async fn br1_belongs_to_nobody(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn br1_belongs_to_nobody(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     barrier(&one).close().await?;
     let waiting = wait_in_background(&barrier(&other));
-    stage.lose(&one, "one").await?;
+    store.lose(&one, "one").await?;
     sleep(MOMENT).await;
     assert!(!waiting.is_finished());
     assert!(!barrier(&other).is_open().await?);
@@ -162,12 +162,12 @@ pub async fn br1_belongs_to_nobody(stage: &Stage) -> Result<()> {
 }
 
 /// BR1: it stays closed when the process that closed it is killed.
-pub async fn br1_stays_closed_after_a_kill(stage: &Stage) -> Result<()> {
-    let worker = stage.worker("closer");
+pub async fn br1_stays_closed_after_a_kill(store: &TestStore) -> Result<()> {
+    let worker = store.worker("closer");
     let close = json!({ "command": "close_barrier", "barrier": NAME });
     assert_eq!(worker.call(close)["closed"], true);
     worker.kill();
-    let coordinator = stage.connect("one").await?;
+    let coordinator = store.connect("one").await?;
     assert!(!barrier(&coordinator).is_open().await?);
     let refused = barrier(&coordinator).wait(Some(2 * MOMENT)).await.expect_err("it is closed");
     assert!(matches!(refused.kind(), ErrorKind::Timeout | ErrorKind::Unavailable), "{refused}");
@@ -175,28 +175,28 @@ pub async fn br1_stays_closed_after_a_kill(stage: &Stage) -> Result<()> {
 }
 
 /// BR1: who was cut off while it was opened is let go when it is back; meanwhile time runs.
-pub async fn br1_cut_off(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect_by_proxy("one").await?, stage.connect("other").await?);
+pub async fn br1_cut_off(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect_by_proxy("one").await?, store.connect("other").await?);
     barrier(&other).close().await?;
     let waiting = {
         let barrier = barrier(&one);
         tokio::spawn(async move { barrier.wait(None).await })
     };
     sleep(MOMENT).await;
-    stage.proxy().set_both(Mode::Blackhole);
+    store.proxy().set_both(Mode::Blackhole);
     barrier(&other).open().await?;
     let start = Instant::now();
     let refused = barrier(&one).wait(Some(4 * MOMENT)).await.expect_err("cut off");
     assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
-    assert!(start.elapsed() <= 6 * MOMENT + stage.scheduling(), "{:?}", start.elapsed());
+    assert!(start.elapsed() <= 6 * MOMENT + store.scheduling(), "{:?}", start.elapsed());
     assert!(!waiting.is_finished());
-    stage.proxy().heal();
+    store.proxy().heal();
     timeout(PATIENCE, waiting).await.expect("let go").expect("no panic")
 }
 
 /// BR1–BR3: also without an executor.
-pub async fn br1_without_a_runtime(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect("one").await?;
+pub async fn br1_without_a_runtime(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect("one").await?;
     without_a_runtime(move || {
         let (barrier, latch) = (barrier(&coordinator), latch(&coordinator, 1));
         wait(barrier.close())?;
@@ -213,13 +213,13 @@ pub async fn br1_without_a_runtime(stage: &Stage) -> Result<()> {
 }
 
 /// BR2: all come before anybody is in, and all have left before anybody is out, round after round.
-pub async fn br2_together_in_and_out(stage: &Stage) -> Result<()> {
+pub async fn br2_together_in_and_out(store: &TestStore) -> Result<()> {
     const PARTIES: u32 = 6;
     let counters: Arc<[AtomicUsize; 2]> = Arc::default();
-    let rounds = stage.rounds(20, 5);
+    let rounds = store.rounds(20, 5);
     let mut tasks = JoinSet::new();
     for party in 0..PARTIES {
-        let coordinator = stage.connect(&format!("party-{party}")).await?;
+        let coordinator = store.connect(&format!("party-{party}")).await?;
         let counters = Arc::clone(&counters);
         tasks.spawn(async move {
             let barrier = double(&coordinator, PARTIES);
@@ -246,8 +246,8 @@ pub async fn br2_together_in_and_out(stage: &Stage) -> Result<()> {
 }
 
 /// BR2: the first who come are the round; who comes later waits for the next, and rounds do not mix.
-pub async fn br2_the_first_who_come(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn br2_the_first_who_come(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (mine, theirs) = (double(&one, 2), double(&other, 2));
     assert_eq!(mine.waiting().await?, 0);
     let first = enter_in_background(&mine);
@@ -270,8 +270,8 @@ pub async fn br2_the_first_who_come(stage: &Stage) -> Result<()> {
 }
 
 /// BR2: who gave up has not come, at whatever point it did.
-pub async fn br2_who_gave_up_has_not_come(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn br2_who_gave_up_has_not_come(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (mine, theirs) = (double(&one, 2), double(&other, 2));
     let refused = mine.enter(Some(MOMENT)).await.expect_err("alone");
     assert!(matches!(refused.kind(), ErrorKind::Timeout | ErrorKind::Unavailable), "{refused}");
@@ -279,9 +279,9 @@ pub async fn br2_who_gave_up_has_not_come(stage: &Stage) -> Result<()> {
     let refused = mine.enter(Some(std::time::Duration::ZERO)).await.expect_err("alone");
     until_waiting(&theirs, 0).await;
     assert!(matches!(refused.kind(), ErrorKind::Timeout | ErrorKind::Unavailable), "{refused}");
-    for polls in 0..stage.rounds(20, 8) {
+    for polls in 0..store.rounds(20, 8) {
         assert!(!drop_after_polls(mine.enter(None), polls).await, "alone");
-        if stage.has_server() {
+        if store.has_server() {
             // It may be on its way in (C2), and whoever comes meanwhile meets it.
             sleep(2 * MOMENT).await;
         }
@@ -294,18 +294,18 @@ pub async fn br2_who_gave_up_has_not_come(stage: &Stage) -> Result<()> {
 }
 
 /// BR2: who has lost its session is out, and the others get out; who waits comes anew.
-pub async fn br2_a_lost_session_is_out(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn br2_a_lost_session_is_out(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (lost, inside) = both_in(&one, &other).await?;
     let leaving = tokio::spawn(async move { inside.leave(Some(PATIENCE)).await });
     sleep(MOMENT).await;
     assert!(!leaving.is_finished(), "the other is in");
-    stage.lose(&one, "one").await?;
+    store.lose(&one, "one").await?;
     timeout(PATIENCE, lost.lost()).await.expect("told");
     must_hold!(!lost.is_held());
     assert!(lost.leave(Some(PATIENCE)).await.is_err());
     leaving.await.expect("no panic")?;
-    if !stage.backend().is_in_process() {
+    if !store.backend().is_in_process() {
         // It has a new session by itself.
         let (inside, back) = both_in(&one, &other).await?;
         let waited = tokio::join!(inside.leave(Some(PATIENCE)), back.leave(Some(PATIENCE)));
@@ -315,8 +315,8 @@ pub async fn br2_a_lost_session_is_out(stage: &Stage) -> Result<()> {
 }
 
 /// BR2: who left, and did not see the others leave in time, asks again.
-pub async fn br2_leaving_is_asked_again(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn br2_leaving_is_asked_again(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (inside, stays) = both_in(&one, &other).await?;
     let refused = inside.leave(Some(ANSWERED)).await.expect_err("the other is in");
     assert_out_of_time(&refused, ANSWERED);
@@ -331,9 +331,9 @@ pub async fn br2_leaving_is_asked_again(stage: &Stage) -> Result<()> {
 }
 
 /// BR2: who was killed inside is out within the bound.
-pub async fn br2_a_killed_process_is_out(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect("survivor").await?;
-    let worker = stage.worker("killed");
+pub async fn br2_a_killed_process_is_out(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect("survivor").await?;
+    let worker = store.worker("killed");
     let entering = enter_in_background(&double(&coordinator, 2));
     worker.call(json!({ "command": "go_in", "barrier": NAME, "parties": 2 }));
     let inside = is_in(entering).await?;
@@ -341,29 +341,29 @@ pub async fn br2_a_killed_process_is_out(stage: &Stage) -> Result<()> {
     worker.kill();
     inside.leave(Some(PATIENCE)).await?;
     let took = killed.elapsed();
-    assert!(took <= stage.crash_bound(), "out after {took:?}");
+    assert!(took <= store.crash_bound(), "out after {took:?}");
     Ok(())
 }
 
 /// BR2: who is cut off inside is out when its session is over, and knows.
-pub async fn br2_cut_off(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect_by_proxy("one").await?, stage.connect("other").await?);
+pub async fn br2_cut_off(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect_by_proxy("one").await?, store.connect("other").await?);
     let (cut, inside) = both_in(&one, &other).await?;
-    stage.proxy().set_both(Mode::Blackhole);
+    store.proxy().set_both(Mode::Blackhole);
     inside.leave(Some(PATIENCE)).await?;
     must_hold!(!cut.is_held(), "out for the others, so out for itself");
     drop(cut);
-    stage.proxy().heal();
+    store.proxy().heal();
     let (inside, back) = both_in(&one, &other).await?;
     let waited = tokio::join!(inside.leave(Some(PATIENCE)), back.leave(Some(PATIENCE)));
     waited.0.and(waited.1)
 }
 
 /// BR2: the number of parties is stored; another one is an error, and so is none.
-pub async fn br2_another_number_is_an_error(stage: &Stage) -> Result<()> {
-    // Not the stage's short lease: on a busy machine an answer would be late, and the refusal in doubt.
-    let one = Coordinator::connect(stage.url()).await?;
-    let other = Coordinator::connect(stage.url()).await?;
+pub async fn br2_another_number_is_an_error(store: &TestStore) -> Result<()> {
+    // Not the store's short lease: on a busy machine an answer would be late, and the refusal in doubt.
+    let one = Coordinator::connect(store.url()).await?;
+    let other = Coordinator::connect(store.url()).await?;
     let first = enter_in_background(&double(&one, 2));
     until_waiting(&double(&one, 2), 1).await;
     let refused = double(&other, 3).enter(None).await.expect_err("for two");
@@ -378,17 +378,17 @@ pub async fn br2_another_number_is_an_error(stage: &Stage) -> Result<()> {
 }
 
 /// BR3: each count is counted once, whoever counts, and waits end at zero and not before.
-pub async fn br3_each_count_counts_once(stage: &Stage) -> Result<()> {
+pub async fn br3_each_count_counts_once(store: &TestStore) -> Result<()> {
     const COUNT: u32 = 15;
-    let first = stage.connect("first").await?;
+    let first = store.connect("first").await?;
     let waiting = {
         let latch = latch(&first, COUNT);
         tokio::spawn(async move { latch.wait(Some(PATIENCE)).await })
     };
     let mut counting = JoinSet::new();
     for _ in 0..3 {
-        // Not the stage's short lease: on a busy machine many answers would be late, and in doubt.
-        let coordinator = Coordinator::connect(stage.url()).await?;
+        // Not the store's short lease: on a busy machine many answers would be late, and in doubt.
+        let coordinator = Coordinator::connect(store.url()).await?;
         for _ in 0..5 {
             let latch = latch(&coordinator, COUNT);
             counting.spawn(async move { latch.count_down().await });
@@ -412,11 +412,11 @@ pub async fn br3_each_count_counts_once(stage: &Stage) -> Result<()> {
 }
 
 /// BR3: one that is missing is waited for, and what is dropped leaves nothing behind.
-pub async fn br3_dropped_waits(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect("one").await?;
+pub async fn br3_dropped_waits(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect("one").await?;
     let latch = latch(&coordinator, 2);
     latch.count_down().await?;
-    for polls in 0..stage.rounds(20, 8) {
+    for polls in 0..store.rounds(20, 8) {
         assert!(!drop_after_polls(latch.wait(None), polls).await, "one is missing");
     }
     let refused = latch.wait(Some(2 * MOMENT)).await.expect_err("one is missing");
@@ -427,14 +427,14 @@ pub async fn br3_dropped_waits(stage: &Stage) -> Result<()> {
 }
 
 /// BR3: who waits when zero is reached is let go, though it is reset at once; a reset before that lets nobody go.
-pub async fn br3_reset_at_once(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn br3_reset_at_once(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (mine, theirs) = (latch(&one, 2), latch(&other, 2));
     let wait = |latch: &Latch| {
         let latch = latch.clone();
         tokio::spawn(async move { latch.wait(Some(PATIENCE)).await })
     };
-    for round in 0..stage.rounds(10, 4) {
+    for round in 0..store.rounds(10, 4) {
         let waiting: Vec<_> = [&mine, &theirs, &mine, &theirs].into_iter().map(wait).collect();
         // Each has found it above zero.
         sleep(2 * ANSWERED).await;
@@ -457,24 +457,24 @@ pub async fn br3_reset_at_once(stage: &Stage) -> Result<()> {
 }
 
 /// BR3: counts stay when the session of who counted is lost.
-pub async fn br3_counts_belong_to_nobody(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn br3_counts_belong_to_nobody(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     assert_eq!(latch(&one, 2).count_down().await?, 1);
-    stage.lose(&one, "one").await?;
+    store.lose(&one, "one").await?;
     assert_eq!(latch(&other, 2).count_down().await?, 0);
     latch(&other, 2).wait(Some(PATIENCE)).await
 }
 
 /// BR3: and when its process is killed.
-pub async fn br3_counts_survive_a_kill(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect("one").await?;
+pub async fn br3_counts_survive_a_kill(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect("one").await?;
     let waiting = {
         let latch = latch(&coordinator, 2);
         tokio::spawn(async move { latch.wait(Some(PATIENCE)).await })
     };
     for number in 0..2 {
         assert!(!waiting.is_finished());
-        let worker = stage.worker(&format!("counter-{number}"));
+        let worker = store.worker(&format!("counter-{number}"));
         let count = json!({ "command": "count_down", "latch": NAME, "count": 2 });
         assert_eq!(worker.call(count)["remaining"], 1 - number);
         worker.kill();
@@ -483,15 +483,15 @@ pub async fn br3_counts_survive_a_kill(stage: &Stage) -> Result<()> {
 }
 
 /// BR3: without the store's word nothing is counted for certain, and nothing twice.
-pub async fn br3_cut_off(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect_by_proxy("one").await?, stage.connect("other").await?);
+pub async fn br3_cut_off(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect_by_proxy("one").await?, store.connect("other").await?);
     let (mine, theirs) = (latch(&one, 5), latch(&other, 5));
     assert_eq!(mine.count_down().await?, 4);
-    stage.proxy().set_both(Mode::Blackhole);
+    store.proxy().set_both(Mode::Blackhole);
     let refused = mine.count_down().await.expect_err("cut off");
     assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
     assert_eq!(theirs.count_down().await?, 3);
-    stage.proxy().heal();
+    store.proxy().heal();
     let counted = async || mine.count_down().await.is_ok();
     eventually_async(PATIENCE, counted).await;
     assert!(theirs.remaining().await? <= 2);
@@ -500,8 +500,8 @@ pub async fn br3_cut_off(stage: &Stage) -> Result<()> {
 }
 
 /// BR3: the count is stored; another one is an error until the latch is reset, and so is zero.
-pub async fn br3_another_count_is_an_error(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect("one").await?;
+pub async fn br3_another_count_is_an_error(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect("one").await?;
     assert_eq!(latch(&coordinator, 2).remaining().await?, 2);
     latch(&coordinator, 2).count_down().await?;
     let other = latch(&coordinator, 3);

@@ -12,7 +12,7 @@ use super::tools::{
     ANSWERED, MOMENT, PATIENCE, acquire, acquire_in_background, assert_out_of_time,
     drop_after_polls, held_by_an_ended_runtime, lock, take_turn, until_contenders,
 };
-use super::{Backend, SLACK, Stage};
+use super::{Backend, SLACK, TestStore};
 use crate::bounds;
 use crate::harness::{Direction, Mode};
 use crate::must_hold;
@@ -21,41 +21,45 @@ use crate::must_hold;
 const AT_ONCE: Duration = Duration::from_millis(100);
 
 /// Another client gets the lock at once, and then nobody has anything left at the store.
-pub(super) async fn nothing_is_left(stage: &Stage, other: &Coordinator, what: &str) -> Result<()> {
+pub(super) async fn nothing_is_left(
+    store: &TestStore,
+    other: &Coordinator,
+    what: &str,
+) -> Result<()> {
     let start = Instant::now();
     take_turn(other).await?;
     let took = start.elapsed();
-    assert!(took <= bounds::cleared() + SLACK + stage.scheduling(), "{what}: taken after {took:?}");
-    until_contenders(stage, &lock(other), 0).await;
+    assert!(took <= bounds::cleared() + SLACK + store.scheduling(), "{what}: taken after {took:?}");
+    until_contenders(store, &lock(other), 0).await;
     let took = start.elapsed();
-    assert!(took <= 10 * bounds::cleared() + stage.scheduling(), "{what}: empty after {took:?}");
+    assert!(took <= 10 * bounds::cleared() + store.scheduling(), "{what}: empty after {took:?}");
     Ok(())
 }
 
 /// C1, C2: whatever is waited for, and at whatever point it is dropped, nothing is left.
-pub async fn c1_dropped_acquire_leaves_nothing(stage: &Stage) -> Result<()> {
-    let least = stage.rounds(1, 2);
-    at_every_poll(stage, "acquire", least, interrupted_acquire).await?;
-    at_every_poll(stage, "try_acquire", least, interrupted_try).await
+pub async fn c1_dropped_acquire_leaves_nothing(store: &TestStore) -> Result<()> {
+    let least = store.rounds(1, 2);
+    at_every_poll(store, "acquire", least, interrupted_acquire).await?;
+    at_every_poll(store, "try_acquire", least, interrupted_try).await
 }
 
 /// C1, C2: the same while somebody else holds the lock, and lets go of it in the middle.
-pub async fn c1_dropped_waiting_acquire_leaves_nothing(stage: &Stage) -> Result<()> {
-    at_every_poll(stage, "acquire of a held lock", 2, interrupted_wait).await
+pub async fn c1_dropped_waiting_acquire_leaves_nothing(store: &TestStore) -> Result<()> {
+    at_every_poll(store, "acquire of a held lock", 2, interrupted_wait).await
 }
 
 /// A free lock is acquired.
 pub async fn interrupted_acquire(pair: &Pair<'_>) -> Result<()> {
     let lock = lock(&pair.one);
     drop(pair.interrupt(lock.acquire(pair.patience())).await?);
-    nothing_is_left(pair.stage, &pair.other, &format!("{pair:?}")).await
+    nothing_is_left(pair.store, &pair.other, &format!("{pair:?}")).await
 }
 
 /// A free lock is tried.
 pub async fn interrupted_try(pair: &Pair<'_>) -> Result<()> {
     let lock = lock(&pair.one);
     drop(pair.interrupt(lock.try_acquire()).await?);
-    nothing_is_left(pair.stage, &pair.other, &format!("{pair:?}")).await
+    nothing_is_left(pair.store, &pair.other, &format!("{pair:?}")).await
 }
 
 /// A lock is waited for that somebody else releases meanwhile.
@@ -66,7 +70,7 @@ pub async fn interrupted_wait(pair: &Pair<'_>) -> Result<()> {
     assert!(granted.as_ref().is_none_or(|guard| guard.is_held()), "{pair:?}");
     drop(granted);
     releasing.await.expect("no panic");
-    nothing_is_left(pair.stage, &pair.other, &format!("{pair:?}")).await
+    nothing_is_left(pair.store, &pair.other, &format!("{pair:?}")).await
 }
 
 /// A lock is acquired, held for a little while and released.
@@ -80,14 +84,14 @@ pub async fn interrupted_hold(pair: &Pair<'_>) -> Result<()> {
         guard.release().await
     };
     pair.interrupt(holding).await?;
-    nothing_is_left(pair.stage, &pair.other, &format!("{pair:?}")).await
+    nothing_is_left(pair.store, &pair.other, &format!("{pair:?}")).await
 }
 
 /// C1, C2: cancelled by a timeout, by `select!`, and by the end of the task.
-pub async fn c1_however_it_is_cancelled(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn c1_however_it_is_cancelled(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let lock = lock(&one);
-    for round in 0..stage.rounds(20, 6) {
+    for round in 0..store.rounds(20, 6) {
         let patience = Duration::from_micros(300) * u32::try_from(round).unwrap_or_default();
         let held = if round % 2 == 0 { Some(acquire(&other).await?) } else { None };
         drop(timeout(patience, lock.acquire(None)).await);
@@ -101,53 +105,53 @@ pub async fn c1_however_it_is_cancelled(stage: &Stage) -> Result<()> {
         // It may have been granted before, and then the guard is in its result.
         drop(task.await);
         drop(held);
-        nothing_is_left(stage, &other, &format!("cancelled after {patience:?}")).await?;
+        nothing_is_left(store, &other, &format!("cancelled after {patience:?}")).await?;
     }
     // The session was not harmed.
     take_turn(&one).await.map(drop)
 }
 
 /// C2: who timed out stands in nobody's way, and the session stays usable.
-pub async fn c2_timed_out_waiters_leave_the_queue(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn c2_timed_out_waiters_leave_the_queue(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let held = acquire(&one).await?;
     for _ in 0..5 {
         let refused = lock(&other).acquire(Some(ANSWERED)).await.expect_err("it is held");
         assert_out_of_time(&refused, ANSWERED);
     }
     let refused_at = Instant::now();
-    until_contenders(stage, &lock(&one), 1).await;
+    until_contenders(store, &lock(&one), 1).await;
     let took = refused_at.elapsed();
-    assert!(took <= 10 * bounds::cleared() + stage.scheduling(), "{took:?}");
+    assert!(took <= 10 * bounds::cleared() + store.scheduling(), "{took:?}");
     assert!(lock(&other).try_acquire().await?.is_none());
     held.release().await?;
-    nothing_is_left(stage, &other, "timed out").await?;
+    nothing_is_left(store, &other, "timed out").await?;
     take_turn(&other).await.map(drop)
 }
 
 /// C2: cancelled while the store is out of reach: cleared away when it is back.
-pub async fn c2_cancelled_during_an_outage(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect_by_proxy("one").await?, stage.connect("other").await?);
+pub async fn c2_cancelled_during_an_outage(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect_by_proxy("one").await?, store.connect("other").await?);
     for polls in [1, 20] {
-        stage.proxy().set_both(Mode::Stall);
+        store.proxy().set_both(Mode::Stall);
         let lock = lock(&one);
         assert!(!drop_after_polls(lock.acquire(None), polls).await);
         let refused = lock.try_acquire().await.expect_err("out of reach");
         assert_eq!(refused.kind(), ErrorKind::Unavailable);
-        stage.proxy().heal();
+        store.proxy().heal();
         // The next try comes after the longest delay.
-        sleep(bounds::between_tries(stage.heartbeat()) + bounds::cleared() + SLACK).await;
-        nothing_is_left(stage, &other, &format!("stalled, {polls} polls")).await?;
+        sleep(bounds::between_tries(store.heartbeat()) + bounds::cleared() + SLACK).await;
+        nothing_is_left(store, &other, &format!("stalled, {polls} polls")).await?;
     }
     take_turn(&one).await.map(drop)
 }
 
 /// C4: on a thread that knows of no runtime.
-pub async fn c4_drop_outside_of_a_runtime(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn c4_drop_outside_of_a_runtime(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let guard = acquire(&one).await?;
     dropped_on_a_thread(move || drop(guard)).await;
-    nothing_is_left(stage, &other, "dropped outside").await
+    nothing_is_left(store, &other, "dropped outside").await
 }
 
 /// Runs it on a plain thread and waits for its end without blocking the runtime.
@@ -157,11 +161,11 @@ async fn dropped_on_a_thread(work: impl FnOnce() + Send + 'static) {
 }
 
 /// C4: by a thread-local destructor, when much of the thread is gone already.
-pub async fn c4_drop_at_the_end_of_a_thread(stage: &Stage) -> Result<()> {
+pub async fn c4_drop_at_the_end_of_a_thread(store: &TestStore) -> Result<()> {
     thread_local! {
         static KEPT: RefCell<Option<LockGuard>> = const { RefCell::new(None) };
     }
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let handle = tokio::runtime::Handle::current();
     for knows_tokio in [false, true] {
         let (guard, handle) = (acquire(&one).await?, handle.clone());
@@ -173,46 +177,46 @@ pub async fn c4_drop_at_the_end_of_a_thread(stage: &Stage) -> Result<()> {
             }
         })
         .await;
-        nothing_is_left(stage, &other, "dropped by a thread-local").await?;
+        nothing_is_left(store, &other, "dropped by a thread-local").await?;
     }
     Ok(())
 }
 
 /// C4: after the end of the runtime on which it was acquired.
-pub async fn c4_drop_after_the_runtime(stage: &Stage) -> Result<()> {
-    let other = stage.connect("other").await?;
-    let (settings, url) = (stage.settings(), stage.url().to_owned());
+pub async fn c4_drop_after_the_runtime(store: &TestStore) -> Result<()> {
+    let other = store.connect("other").await?;
+    let (settings, url) = (store.settings(), store.url().to_owned());
     let (guard, coordinator) = held_by_an_ended_runtime(settings, url).await?;
     drop(guard);
-    nothing_is_left(stage, &other, "dropped after the runtime").await?;
+    nothing_is_left(store, &other, "dropped after the runtime").await?;
     drop(coordinator);
     Ok(())
 }
 
 /// C4: while the store hangs, it takes no time.
-pub async fn c4_drop_never_blocks(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect_by_proxy("one").await?, stage.connect("other").await?);
+pub async fn c4_drop_never_blocks(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect_by_proxy("one").await?, store.connect("other").await?);
     let guard = acquire(&one).await?;
-    stage.proxy().set_both(Mode::Stall);
+    store.proxy().set_both(Mode::Stall);
     let start = Instant::now();
     drop(guard);
     let took = start.elapsed();
-    assert!(took <= AT_ONCE + stage.scheduling(), "{took:?}");
+    assert!(took <= AT_ONCE + store.scheduling(), "{took:?}");
     sleep(2 * MOMENT).await;
     assert!(lock(&other).try_acquire().await?.is_none());
-    stage.proxy().heal();
+    store.proxy().heal();
     // Long before the lease ends.
-    sleep(bounds::between_tries(stage.heartbeat()) + SLACK).await;
-    nothing_is_left(stage, &other, "dropped while stalled").await
+    sleep(bounds::between_tries(store.heartbeat()) + SLACK).await;
+    nothing_is_left(store, &other, "dropped while stalled").await
 }
 
 /// C5: what a release comes to.
 ///
 /// Tooz: test_ensure_acquire_release_return.
-pub async fn c5_release_tells(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn c5_release_tells(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     acquire(&one).await?.release().await?;
-    assert!(stage.contenders(&lock(&one)).await.is_empty(), "confirmed, and still there");
+    assert!(store.contenders(&lock(&one)).await.is_empty(), "confirmed, and still there");
     let broken = acquire(&one).await?;
     lock(&other).break_lock().await?;
     broken.lost().await;
@@ -233,34 +237,34 @@ pub async fn c5_release_tells(stage: &Stage) -> Result<()> {
 }
 
 /// C5: with the store out of reach the outcome is unknown, and the release goes on until it is known.
-pub async fn c5_unknown_is_told_and_goes_on(stage: &Stage) -> Result<()> {
+pub async fn c5_unknown_is_told_and_goes_on(store: &TestStore) -> Result<()> {
     // A lease long enough to see more than the five seconds that a release may take.
-    let settings = stage.settings().ttl(Duration::from_secs(20)).member_id("one");
-    let one = settings.connect(&stage.url_by_proxy()).await?;
-    let other = stage.connect("other").await?;
+    let settings = store.settings().ttl(Duration::from_secs(20)).member_id("one");
+    let one = settings.connect(&store.url_by_proxy()).await?;
+    let other = store.connect("other").await?;
     let guard = acquire(&one).await?;
-    stage.proxy().set_both(Mode::Blackhole);
+    store.proxy().set_both(Mode::Blackhole);
     let start = Instant::now();
     let refused = guard.release().await.expect_err("out of reach");
     let took = start.elapsed();
-    assert!(took <= Duration::from_secs(5) + SLACK + stage.scheduling(), "{took:?}");
+    assert!(took <= Duration::from_secs(5) + SLACK + store.scheduling(), "{took:?}");
     assert_eq!((refused.kind(), refused.effect()), (ErrorKind::Unavailable, Effect::Unknown));
     assert!(lock(&other).try_acquire().await?.is_none());
-    stage.proxy().heal();
+    store.proxy().heal();
     let start = Instant::now();
     take_turn(&other).await?;
     let took = start.elapsed();
     // The next try comes within two seconds, long before the lease ends.
     assert!(took <= Duration::from_secs(5), "{took:?}");
-    until_contenders(stage, &lock(&other), 0).await;
+    until_contenders(store, &lock(&other), 0).await;
     Ok(())
 }
 
 /// C5, X1: the session ends before the store has confirmed: nothing says that it was not released.
-pub async fn c5_lost_while_releasing(stage: &Stage) -> Result<()> {
-    let one = stage.connect_by_proxy("one").await?;
+pub async fn c5_lost_while_releasing(store: &TestStore) -> Result<()> {
+    let one = store.connect_by_proxy("one").await?;
     let guard = acquire(&one).await?;
-    stage.proxy().set_both(Mode::Blackhole);
+    store.proxy().set_both(Mode::Blackhole);
     let refused = guard.release().await.expect_err("out of reach");
     assert!(matches!(refused.kind(), ErrorKind::Lost | ErrorKind::Unavailable), "{refused}");
     assert_eq!(refused.effect(), Effect::Unknown, "{refused:?}");
@@ -268,8 +272,8 @@ pub async fn c5_lost_while_releasing(stage: &Stage) -> Result<()> {
 }
 
 /// C5, S5: a release that nobody waits for any more goes on, and frees no later grant.
-pub async fn c5_cancelled_release_goes_on(stage: &Stage) -> Result<()> {
-    at_every_poll(stage, "release", stage.rounds(1, 2), interrupted_release).await
+pub async fn c5_cancelled_release_goes_on(store: &TestStore) -> Result<()> {
+    at_every_poll(store, "release", store.rounds(1, 2), interrupted_release).await
 }
 
 /// A lock is released, and the same session acquires it again in the same moment.
@@ -281,28 +285,28 @@ pub async fn interrupted_release(pair: &Pair<'_>) -> Result<()> {
     must_hold!(later.token() > token, "{pair:?}");
     assert!(lock(&pair.other).try_acquire().await?.is_none(), "{pair:?}: granted to two");
     // Longer than a release takes that is still under way.
-    sleep(pair.stage.attempt_timeout() / 10).await;
+    sleep(pair.store.attempt_timeout() / 10).await;
     assert!(later.is_held(), "{pair:?}: lost by the release before it");
     let holders = lock(&pair.other).holders().await?;
     assert!(holders.iter().map(|holder| holder.token).eq([later.token()]), "{pair:?}: {holders:?}");
     drop(later);
-    nothing_is_left(pair.stage, &pair.other, &format!("{pair:?}")).await
+    nothing_is_left(pair.store, &pair.other, &format!("{pair:?}")).await
 }
 
 /// C3: the late answer to a call that was given up is nobody's. Where calls are statements of SQL, nothing more is asked on its
 /// connection.
-pub async fn c3_a_late_answer_is_nobodys(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect_by_proxy("late").await?;
+pub async fn c3_a_late_answer_is_nobodys(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect_by_proxy("late").await?;
     take_turn(&coordinator).await?;
-    let (proxy, attempt) = (stage.proxy(), stage.attempt_timeout());
+    let (proxy, attempt) = (store.proxy(), store.attempt_timeout());
     let before = proxy.connections();
     proxy.set(Direction::ToClient, Mode::Delay(2 * attempt));
     lock(&coordinator).acquire(Some(attempt)).await.expect_err("no answer comes in time");
     proxy.heal();
     let guard = acquire(&coordinator).await?;
     // There is one with this number.
-    stage.entry("lock", guard.token());
-    if matches!(stage.backend(), Backend::Mysql | Backend::Postgres) {
+    store.entry("lock", guard.token());
+    if matches!(store.backend(), Backend::Mysql | Backend::Postgres) {
         assert!(proxy.connections() > before, "it is asked on the same connection");
     }
     guard.release().await?;
@@ -312,16 +316,16 @@ pub async fn c3_a_late_answer_is_nobodys(stage: &Stage) -> Result<()> {
 /// C6: no heartbeat brings a released entry back: they renew the session, and never an entry.
 ///
 /// Tooz: test_heartbeat_lock_not_acquired.
-pub async fn c6_nothing_is_renewed_after_release(stage: &Stage) -> Result<()> {
-    let one = stage.connect("one").await?;
+pub async fn c6_nothing_is_renewed_after_release(store: &TestStore) -> Result<()> {
+    let one = store.connect("one").await?;
     for round in 0..4 {
         let guard = acquire(&one).await?;
         // At another moment of the heartbeat each time.
-        sleep(stage.heartbeat() * round / 4).await;
+        sleep(store.heartbeat() * round / 4).await;
         guard.release().await?;
-        let until = Instant::now() + 2 * stage.heartbeat();
+        let until = Instant::now() + 2 * store.heartbeat();
         while Instant::now() < until {
-            assert!(stage.contenders(&lock(&one)).await.is_empty());
+            assert!(store.contenders(&lock(&one)).await.is_empty());
             sleep(Duration::from_millis(10)).await;
         }
     }
@@ -329,21 +333,21 @@ pub async fn c6_nothing_is_renewed_after_release(stage: &Stage) -> Result<()> {
 }
 
 /// C4, C8: a panic in the critical section releases, in a task and on a thread, and poisons nothing.
-pub async fn c8_panic_releases(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn c8_panic_releases(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let asynchronous = lock(&one);
     let task = tokio::spawn(async move {
         let _guard = asynchronous.acquire(Some(PATIENCE)).await.expect("it is free");
         std::panic::resume_unwind(Box::new("a bug in the critical section"));
     });
     assert!(task.await.expect_err("it panicked").is_panic());
-    nothing_is_left(stage, &other, "a task panicked").await?;
+    nothing_is_left(store, &other, "a task panicked").await?;
     let synchronous = blocking::Lock::from(lock(&one));
     let thread = tokio::task::spawn_blocking(move || {
         let _guard = synchronous.acquire(Some(PATIENCE)).expect("it is free");
         std::panic::resume_unwind(Box::new("a bug in the critical section"));
     });
     assert!(thread.await.expect_err("it panicked").is_panic());
-    nothing_is_left(stage, &other, "a thread panicked").await?;
+    nothing_is_left(store, &other, "a thread panicked").await?;
     take_turn(&one).await.map(drop)
 }

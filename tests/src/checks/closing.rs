@@ -12,33 +12,33 @@ use super::tools::{
     MOMENT, NAME, PATIENCE, acquire, acquire_in_background, held_by_an_ended_runtime, lock,
     take_turn, until_contenders, until_state,
 };
-use super::{SLACK, Stage};
+use super::{SLACK, TestStore};
 use crate::bounds;
 use crate::harness::{Mode, eventually, eventually_async};
 use crate::must_hold;
 
 /// C2, L6: a connect or a stop that is dropped at any point leaves no session for longer than its lease.
-pub async fn c2_dropped_connects_and_stops(stage: &Stage) -> Result<()> {
-    let least = stage.rounds(1, 2);
-    at_every_poll(stage, "connect", least, interrupted_connect).await?;
-    at_every_poll(stage, "stop", least, interrupted_stop).await?;
-    until_no_session(stage).await;
+pub async fn c2_dropped_connects_and_stops(store: &TestStore) -> Result<()> {
+    let least = store.rounds(1, 2);
+    at_every_poll(store, "connect", least, interrupted_connect).await?;
+    at_every_poll(store, "stop", least, interrupted_stop).await?;
+    until_no_session(store).await;
     Ok(())
 }
 
 /// The settings of a client that is interrupted when it comes or goes.
-fn visitor(stage: &Stage) -> Builder {
-    let settings = stage.settings().member_id("visitor");
+fn visitor(store: &TestStore) -> Builder {
+    let settings = store.settings().member_id("visitor");
     settings.initial_reconnect_backoff(Duration::from_millis(10))
 }
 
 /// A client connects.
 pub async fn interrupted_connect(pair: &Pair<'_>) -> Result<()> {
     let url = pair.url();
-    if let Some(visitor) = pair.interrupt(visitor(pair.stage).connect(&url)).await? {
+    if let Some(visitor) = pair.interrupt(visitor(pair.store).connect(&url)).await? {
         take_turn(&visitor).await?;
         visitor.stop().await?;
-    } else if pair.stage.has_server() {
+    } else if pair.store.has_server() {
         // It may be on its way in (C2), and has the member id until it is out again.
         sleep(2 * MOMENT).await;
     }
@@ -47,7 +47,7 @@ pub async fn interrupted_connect(pair: &Pair<'_>) -> Result<()> {
 
 /// A client stops that holds a lock; that is free at once, or when its lease is over at the latest.
 pub async fn interrupted_stop(pair: &Pair<'_>) -> Result<()> {
-    let visitor = visitor(pair.stage).connect(&pair.url()).await?;
+    let visitor = visitor(pair.store).connect(&pair.url()).await?;
     let guard = acquire(&visitor).await?;
     let start = Instant::now();
     pair.interrupt(visitor.stop()).await?;
@@ -56,71 +56,71 @@ pub async fn interrupted_stop(pair: &Pair<'_>) -> Result<()> {
     must_hold!(!guard.is_held(), "{pair:?}");
     take_turn(&pair.other).await?;
     let took = start.elapsed();
-    assert!(took <= pair.stage.crash_bound(), "{pair:?}: free after {took:?}");
+    assert!(took <= pair.store.crash_bound(), "{pair:?}: free after {took:?}");
     Ok(())
 }
 
 /// The visitors are gone from the store too.
-pub async fn until_no_session(stage: &Stage) {
-    eventually(stage.crash_bound(), || stage.sessions("visitor") == 0).await;
+pub async fn until_no_session(store: &TestStore) {
+    eventually(store.crash_bound(), || store.sessions("visitor") == 0).await;
 }
 
 /// C7: a clone shares the session, a guard keeps it, and the last handle that goes ends it.
-pub async fn c7_a_guard_keeps_its_session(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn c7_a_guard_keeps_its_session(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (copy, mut state) = (one.clone(), one.state());
     drop(one);
-    sleep(2 * stage.heartbeat()).await;
+    sleep(2 * store.heartbeat()).await;
     let guard = acquire(&copy).await?;
     drop(copy);
-    sleep(stage.ttl().unwrap_or_default() + 2 * stage.heartbeat()).await;
+    sleep(store.ttl().unwrap_or_default() + 2 * store.heartbeat()).await;
     assert!(guard.is_held());
     assert!(lock(&other).try_acquire().await?.is_none());
     assert_eq!(state.current(), State::Connected);
     guard.release().await?;
     until_state(&mut state, |state| state == State::Closed).await;
     take_turn(&other).await?;
-    if stage.has_server() {
-        assert_eq!(stage.sessions(""), 1, "only the other one is a member");
+    if store.has_server() {
+        assert_eq!(store.sessions(""), 1, "only the other one is a member");
     }
     Ok(())
 }
 
 /// C7: the last handle of a client goes.
-pub async fn c7_the_last_guard_is_dropped(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn c7_the_last_guard_is_dropped(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (guard, mut state) = (acquire(&one).await?, one.state());
     drop(one);
     let start = Instant::now();
     drop(guard);
-    until_contenders(stage, &lock(&other), 0).await;
+    until_contenders(store, &lock(&other), 0).await;
     let took = start.elapsed();
-    assert!(took <= bounds::last_try() + SLACK + stage.scheduling(), "{took:?}");
+    assert!(took <= bounds::last_try() + SLACK + store.scheduling(), "{took:?}");
     until_state(&mut state, |state| state == State::Closed).await;
     take_turn(&other).await.map(drop)
 }
 
 /// C7: and its session is not kept alive when the store cannot be told.
-pub async fn c7_dropped_while_the_store_hangs(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect_by_proxy("one").await?, stage.connect("other").await?);
+pub async fn c7_dropped_while_the_store_hangs(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect_by_proxy("one").await?, store.connect("other").await?);
     let (guard, mut state) = (acquire(&one).await?, one.state());
-    stage.proxy().set_both(Mode::Blackhole);
+    store.proxy().set_both(Mode::Blackhole);
     drop(one);
     let start = Instant::now();
     drop(guard);
     until_state(&mut state, |state| state == State::Closed).await;
     let took = start.elapsed();
-    assert!(took <= bounds::last_try() + SLACK + stage.scheduling(), "{took:?}");
+    assert!(took <= bounds::last_try() + SLACK + store.scheduling(), "{took:?}");
     take_turn(&other).await?;
-    assert!(start.elapsed() <= stage.crash_bound(), "{:?}", start.elapsed());
+    assert!(start.elapsed() <= store.crash_bound(), "{:?}", start.elapsed());
     Ok(())
 }
 
 /// C7: the runtime on which the client's heartbeats run ends.
-pub async fn c7_ended_runtime_loses_its_guards(stage: &Stage) -> Result<()> {
-    let other = stage.connect("other").await?;
-    let settings = stage.settings().heartbeat_on_current_runtime(true).member_id("one");
-    let url = stage.url().to_owned();
+pub async fn c7_ended_runtime_loses_its_guards(store: &TestStore) -> Result<()> {
+    let other = store.connect("other").await?;
+    let settings = store.settings().heartbeat_on_current_runtime(true).member_id("one");
+    let url = store.url().to_owned();
     let (guard, coordinator) = held_by_an_ended_runtime(settings, url).await?;
     let ended = Instant::now();
     must_hold!(!guard.is_held());
@@ -131,16 +131,16 @@ pub async fn c7_ended_runtime_loses_its_guards(stage: &Stage) -> Result<()> {
     assert_eq!(refused.loss_reason(), Some(LossReason::RuntimeEnded), "{refused}");
     assert_eq!(coordinator.stop().await.map_err(|error| error.kind()), Ok(()));
     take_turn(&other).await?;
-    assert!(ended.elapsed() <= stage.crash_bound(), "{:?}", ended.elapsed());
+    assert!(ended.elapsed() <= store.crash_bound(), "{:?}", ended.elapsed());
     Ok(())
 }
 
 /// C7: a session on its own thread outlives the runtime that made it; its guards stay good.
-pub async fn c7_own_thread_outlives_the_runtime(stage: &Stage) -> Result<()> {
-    let other = stage.connect("other").await?;
-    let (settings, url) = (stage.settings().member_id("one"), stage.url().to_owned());
+pub async fn c7_own_thread_outlives_the_runtime(store: &TestStore) -> Result<()> {
+    let other = store.connect("other").await?;
+    let (settings, url) = (store.settings().member_id("one"), store.url().to_owned());
     let (guard, coordinator) = held_by_an_ended_runtime(settings, url).await?;
-    sleep(stage.ttl().unwrap_or_default() + SLACK).await;
+    sleep(store.ttl().unwrap_or_default() + SLACK).await;
     assert!(guard.is_held());
     assert!(lock(&other).try_acquire().await?.is_none());
     guard.release().await?;
@@ -149,11 +149,11 @@ pub async fn c7_own_thread_outlives_the_runtime(stage: &Stage) -> Result<()> {
 }
 
 /// C9: a child forked from a holder holds nothing, and what it does with its copies changes nothing.
-pub async fn c9_forked_child_holds_nothing(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect("watcher").await?;
-    let mut command = Command::new(stage.forker());
+pub async fn c9_forked_child_holds_nothing(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect("watcher").await?;
+    let mut command = Command::new(store.forker());
     // The memory store is within the forking process itself.
-    command.args([stage.url(), NAME]);
+    command.args([store.url(), NAME]);
     let report = tokio::task::spawn_blocking(move || command.output()).await.expect("no panic");
     let report = report.expect("it starts");
     let text = String::from_utf8_lossy(&report.stdout).into_owned();
@@ -166,15 +166,15 @@ pub async fn c9_forked_child_holds_nothing(stage: &Stage) -> Result<()> {
 }
 
 /// C9: the same whatever the child drops, wherever its parent's session lives, and whatever other threads do meanwhile.
-pub async fn c9_whatever_a_forked_child_drops(stage: &Stage) -> Result<()> {
-    let rounds = stage.rounds(40, 3).to_string();
+pub async fn c9_whatever_a_forked_child_drops(store: &TestStore) -> Result<()> {
+    let rounds = store.rounds(40, 3).to_string();
     for session in ["own", "current"] {
         for drops in ["guard", "coordinator", "runtime", "nothing"] {
             // A runtime of tokio's is ended under mutexes of its own, which threads that start tasks on it may have locked.
             let is_on_it = session == "current" && drops == "runtime";
-            let busy = if is_on_it && stage.has_server() { "apart" } else { "same" };
-            let mut command = Command::new(stage.forker());
-            command.args([stage.url(), NAME, session, drops, busy, &rounds]);
+            let busy = if is_on_it && store.has_server() { "apart" } else { "same" };
+            let mut command = Command::new(store.forker());
+            command.args([store.url(), NAME, session, drops, busy, &rounds]);
             let report = tokio::task::spawn_blocking(move || command.output()).await;
             let report = report.expect("no panic").expect("it starts");
             let errors = String::from_utf8_lossy(&report.stderr);
@@ -185,14 +185,14 @@ pub async fn c9_whatever_a_forked_child_drops(stage: &Stage) -> Result<()> {
 }
 
 /// L5: after an outage longer than the lease everything works again, by itself.
-pub async fn l5_recovers_after_an_outage(stage: &Stage) -> Result<()> {
-    let ttl = stage.ttl().expect("the check is for leases");
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
-    let node = stage.server().node(0);
+pub async fn l5_recovers_after_an_outage(store: &TestStore) -> Result<()> {
+    let ttl = store.ttl().expect("the check is for leases");
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
+    let node = store.server().node(0);
     for kill in [true, false] {
         let guard = acquire(&one).await?;
         let waiting = acquire_in_background(&other);
-        until_contenders(stage, &lock(&one), 2).await;
+        until_contenders(store, &lock(&one), 2).await;
         if kill {
             node.kill()
         } else {
@@ -205,7 +205,7 @@ pub async fn l5_recovers_after_an_outage(stage: &Stage) -> Result<()> {
         } else {
             node.resume()
         }
-        stage.server().wait_ready();
+        store.server().wait_ready();
         let healed = Instant::now();
         let working = async {
             let next = waiting.await.expect("no panic")?;
@@ -213,72 +213,72 @@ pub async fn l5_recovers_after_an_outage(stage: &Stage) -> Result<()> {
             must_hold!(next.token() > guard.token());
             next.release().await?;
             take_turn(&one).await?;
-            let fresh = stage.connect("fresh").await?;
+            let fresh = store.connect("fresh").await?;
             take_turn(&fresh).await?;
             Ok::<_, coordination::Error>(fresh)
         };
-        let fresh = stage.within(bounds::recovered(Some(ttl)), working).await?;
+        let fresh = store.within(bounds::recovered(Some(ttl)), working).await?;
         fresh.stop().await?;
     }
     Ok(())
 }
 
 /// L5: the same when the directory was moved away for a while.
-pub async fn l5_recovers_after_the_directory_was_away(stage: &Stage) -> Result<()> {
-    let one = stage.connect("one").await?;
+pub async fn l5_recovers_after_the_directory_was_away(store: &TestStore) -> Result<()> {
+    let one = store.connect("one").await?;
     let guard = acquire(&one).await?;
-    let (directory, away) = (stage.directory(), stage.directory().with_extension("away"));
+    let (directory, away) = (store.directory(), store.directory().with_extension("away"));
     fs::rename(&directory, &away).expect("it is ours");
     assert_eq!(timeout(PATIENCE, guard.lost()).await, Ok(LossReason::Revoked));
     // A new one is made meanwhile, and goes as well.
-    sleep(2 * stage.heartbeat()).await;
+    sleep(2 * store.heartbeat()).await;
     let _ = fs::remove_dir_all(&directory);
     fs::rename(&away, &directory).expect("it is ours");
     let works = async || take_turn(&one).await.is_ok();
-    let took = eventually_async(bounds::recovered(stage.ttl()) + stage.scheduling(), works).await;
+    let took = eventually_async(bounds::recovered(store.ttl()) + store.scheduling(), works).await;
     eprintln!("L5: works {took:?} after the directory is back");
-    let other = stage.connect("other").await?;
+    let other = store.connect("other").await?;
     take_turn(&other).await.map(drop)
 }
 
 /// L6: a stop is confirmed, ends everything, and may be repeated.
-pub async fn l6_stop_is_confirmed(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn l6_stop_is_confirmed(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let guard = acquire(&one).await?;
     let waiting = acquire_in_background(&one);
-    until_contenders(stage, &lock(&other), 2).await;
+    until_contenders(store, &lock(&other), 2).await;
     one.stop().await?;
     must_hold!(!guard.is_held());
-    assert!(stage.contenders(&lock(&other)).await.is_empty(), "confirmed, and still there");
+    assert!(store.contenders(&lock(&other)).await.is_empty(), "confirmed, and still there");
     let refused = waiting.await.expect("no panic").expect_err("it is closed");
     assert_eq!(refused.kind(), ErrorKind::Closed);
     one.stop().await?;
     assert_eq!(lock(&one).try_acquire().await.expect_err("closed").kind(), ErrorKind::Closed);
     // The member id is free again.
-    let again = stage.connect("one").await?;
+    let again = store.connect("one").await?;
     take_turn(&again).await.map(drop)
 }
 
 /// L6: a stop is bounded, and says when the store has not confirmed; in the first moment of an outage and
 /// after the session was lost in it.
-pub async fn l6_stop_is_bounded(stage: &Stage) -> Result<()> {
-    let ttl = stage.ttl().expect("the check is for leases");
+pub async fn l6_stop_is_bounded(store: &TestStore) -> Result<()> {
+    let ttl = store.ttl().expect("the check is for leases");
     for wait in [Duration::ZERO, ttl + MOMENT] {
-        let one = stage.connect("one").await?;
+        let one = store.connect("one").await?;
         let guard = acquire(&one).await?;
-        stage.server().node(0).pause();
+        store.server().node(0).pause();
         sleep(wait).await;
         let start = Instant::now();
         let refused = one.stop().await.expect_err("nobody confirms");
         let took = start.elapsed();
-        let bound = bounds::stopped(ttl) + stage.scheduling();
+        let bound = bounds::stopped(ttl) + store.scheduling();
         assert!(took <= bound, "{took:?}");
         assert_eq!((refused.kind(), refused.effect()), (ErrorKind::Unavailable, Effect::Unknown));
         must_hold!(!guard.is_held());
-        stage.server().node(0).resume();
-        stage.server().wait_ready();
+        store.server().node(0).resume();
+        store.server().wait_ready();
         // What was not confirmed ends with the lease.
-        sleep(stage.crash_bound()).await;
+        sleep(store.crash_bound()).await;
     }
     Ok(())
 }

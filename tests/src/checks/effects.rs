@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 
-use super::Stage;
+use super::TestStore;
 use super::tools::{NAME, PATIENCE, acquire, lock, take_turn};
 use crate::harness::Mode;
 
@@ -107,17 +107,17 @@ impl End {
 }
 
 /// X2b: a body that never began, began, or ended, when the lock was broken or the coordinator stopped.
-pub async fn x2b_the_effect_says_where_the_body_stood(stage: &Stage) -> Result<()> {
-    let other = stage.connect("other").await?;
+pub async fn x2b_the_effect_says_where_the_body_stood(store: &TestStore) -> Result<()> {
+    let other = store.connect("other").await?;
     for end in End::BOTH {
         for (body, effect) in [(Body::Waits, Effect::Unknown), (Body::Ends, Effect::Applied)] {
-            let outcome = ended(stage, &other, end, body, false).await?;
+            let outcome = ended(store, &other, end, body, false).await?;
             assert_eq!(told(outcome), end.is_told(effect), "{end:?}, {body:?}");
         }
-        let outcome = ended(stage, &other, end, Body::Ends, true).await?;
+        let outcome = ended(store, &other, end, Body::Ends, true).await?;
         assert_eq!(told(outcome), end.is_told(Effect::Applied), "{end:?}, a thread");
         for in_a_thread in [false, true] {
-            let outcome = ended(stage, &other, end, Body::Fails, in_a_thread).await?;
+            let outcome = ended(store, &other, end, Body::Fails, in_a_thread).await?;
             assert!(matches!(outcome, Err(Failure::Own(OWN))), "{end:?}: {outcome:?}");
         }
     }
@@ -126,13 +126,13 @@ pub async fn x2b_the_effect_says_where_the_body_stood(stage: &Stage) -> Result<(
 
 /// Runs the body, and takes its lock away when it has begun.
 async fn ended(
-    stage: &Stage,
+    store: &TestStore,
     other: &Coordinator,
     end: End,
     body: Body,
     in_a_thread: bool,
 ) -> Result<Outcome> {
-    let (one, began) = (stage.connect("one").await?, Arc::<Notify>::default());
+    let (one, began) = (store.connect("one").await?, Arc::<Notify>::default());
     let (own, tell) = (one.clone(), Arc::clone(&began));
     let running = match in_a_thread {
         true => spawn_blocking(move || runs_in_a_thread(own, body, tell)),
@@ -147,11 +147,11 @@ async fn ended(
 }
 
 /// X2b: the first of two names is lost while the second is waited for, or the time is over.
-pub async fn x2b_a_body_that_never_began_has_no_effect(stage: &Stage) -> Result<()> {
-    let other = stage.connect("other").await?;
+pub async fn x2b_a_body_that_never_began_has_no_effect(store: &TestStore) -> Result<()> {
+    let other = store.connect("other").await?;
     let second = other.lock("vol-8")?.acquire(Some(PATIENCE)).await?;
     for end in End::BOTH {
-        let one = stage.connect("one").await?;
+        let one = store.connect("one").await?;
         let waiting = tokio::spawn(never_runs(one.clone(), PATIENCE));
         // Beside whoever has it.
         let second = other.lock("vol-8")?;
@@ -165,7 +165,7 @@ pub async fn x2b_a_body_that_never_began_has_no_effect(stage: &Stage) -> Result<
         assert_eq!(told(outcome), end.is_told(Effect::None), "{end:?}");
         one.stop().await?;
     }
-    let one = stage.connect("one").await?;
+    let one = store.connect("one").await?;
     let late = never_runs(one.clone(), Duration::from_millis(100)).await;
     assert_eq!(told(late), (ErrorKind::Timeout, Effect::None, false, true));
     second.release().await?;
@@ -173,8 +173,8 @@ pub async fn x2b_a_body_that_never_began_has_no_effect(stage: &Stage) -> Result<
 }
 
 /// X2b: by hand it is the same, for what runs under `protect`, and for whoever releases what was lost.
-pub async fn x2b_by_hand(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn x2b_by_hand(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let guard = acquire(&one).await?;
     // Shorter holds go unwatched.
     sleep(Duration::from_millis(100)).await;
@@ -202,31 +202,31 @@ async fn is_cut_off(c: Coordinator, name: String, began: Arc<Notify>, end: Arc<N
 }
 
 /// X2b: a body that ended while the lock was held succeeds, whether or not its release is confirmed, with any lease.
-pub async fn x2b_a_release_that_is_not_confirmed_fails_nothing(stage: &Stage) -> Result<()> {
-    let shortest = stage.ttl().unwrap_or_default();
+pub async fn x2b_a_release_that_is_not_confirmed_fails_nothing(store: &TestStore) -> Result<()> {
+    let shortest = store.ttl().unwrap_or_default();
     let leases = [1, 3, 10].map(|seconds| shortest.max(Duration::from_secs(seconds)));
     let mut running = Vec::new();
     for (number, lease) in leases.into_iter().enumerate() {
-        let settings = stage.settings().ttl(lease).member_id(format!("one-{number}"));
-        let one = settings.connect(&stage.url_by_proxy()).await?;
+        let settings = store.settings().ttl(lease).member_id(format!("one-{number}"));
+        let one = settings.connect(&store.url_by_proxy()).await?;
         let (began, end) = (Arc::<Notify>::default(), Arc::<Notify>::default());
         let call = is_cut_off(one.clone(), format!("cut-{number}"), began.clone(), end.clone());
         running.push((one, end, tokio::spawn(call), lease));
         began.notified().await;
     }
-    stage.proxy().set_both(Mode::Stall);
+    store.proxy().set_both(Mode::Stall);
     running.iter().for_each(|(_, end, ..)| end.notify_one());
     for (_one, _, call, lease) in running {
         let outcome = timeout(lease + PATIENCE, call).await.expect("it is told").expect("no panic");
         assert!(outcome.is_ok(), "{lease:?}: {outcome:?}");
     }
-    stage.proxy().heal();
+    store.proxy().heal();
     Ok(())
 }
 
 /// X2b: a watch of a loss keeps nothing, and tells a loss as well as a release.
-pub async fn x2b_a_watch_of_a_loss_keeps_nothing(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn x2b_a_watch_of_a_loss_keeps_nothing(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let guard = acquire(&one).await?;
     let watch = guard.loss_watch();
     let waiting = tokio::spawn({

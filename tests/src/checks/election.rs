@@ -14,7 +14,7 @@ use serde_json::json;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
-use super::Stage;
+use super::TestStore;
 use super::interruption::{Pair, at_every_poll};
 use super::tools::{MOMENT, PATIENCE, Room, assert_out_of_time};
 use crate::bounds;
@@ -71,8 +71,8 @@ fn late(moment: BootInstant, than: BootInstant) -> Duration {
 /// E1: somebody who stands is elected, and everybody can ask who leads.
 ///
 /// Tooz: test_run_for_election, test_get_leader.
-pub async fn e1_who_stands_is_elected(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn e1_who_stands_is_elected(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     assert_eq!(election(&one).leader().await?, None);
     let leadership = campaign(&one).await?;
     assert!(leadership.is_leader());
@@ -93,8 +93,8 @@ pub async fn e1_who_stands_is_elected(stage: &Stage) -> Result<()> {
 }
 
 /// E1: elections of other names, and locks of the same name, are apart.
-pub async fn e1_names_are_apart(stage: &Stage) -> Result<()> {
-    let one = stage.connect("one").await?;
+pub async fn e1_names_are_apart(store: &TestStore) -> Result<()> {
+    let one = store.connect("one").await?;
     let leadership = campaign(&one).await?;
     let lock = one.lock(NAME)?.try_acquire().await?.expect("a lock is no election");
     let other = one.election("scheduler/2")?.try_campaign("one").await?;
@@ -109,10 +109,10 @@ pub async fn e1_names_are_apart(stage: &Stage) -> Result<()> {
 /// E1: two who make room for each other lead in turn.
 ///
 /// Tooz: test_run_for_election_multiple_clients_stand_down.
-pub async fn e1_leaders_make_room_in_turn(stage: &Stage) -> Result<()> {
-    let clients = [stage.connect("one").await?, stage.connect("other").await?];
+pub async fn e1_leaders_make_room_in_turn(store: &TestStore) -> Result<()> {
+    let clients = [store.connect("one").await?, store.connect("other").await?];
     let mut leadership = campaign(&clients[0]).await?;
-    for round in 1..=stage.rounds(20, 6) {
+    for round in 1..=store.rounds(20, 6) {
         let (former, next) = (&clients[(round + 1) % 2], &clients[round % 2]);
         let waiting = campaign_in_background(next);
         until_candidates(&election(former), &[former.member_id(), next.member_id()]).await;
@@ -127,12 +127,12 @@ pub async fn e1_leaders_make_room_in_turn(stage: &Stage) -> Result<()> {
 }
 
 /// E1: never two leaders, whoever contends and however a leadership ends; a fence accepts each.
-pub async fn e1_one_leader_of_many(stage: &Stage) -> Result<()> {
+pub async fn e1_one_leader_of_many(store: &TestStore) -> Result<()> {
     let contest = Arc::new((Room::default(), Fence::new()));
-    let rounds = stage.rounds(100, 10);
+    let rounds = store.rounds(100, 10);
     let mut tasks = JoinSet::new();
     for client in 0..3 {
-        let coordinator = stage.connect(&format!("client-{client}")).await?;
+        let coordinator = store.connect(&format!("client-{client}")).await?;
         for task in 0..3 {
             let (coordinator, contest) = (coordinator.clone(), Arc::clone(&contest));
             tasks.spawn(async move {
@@ -156,14 +156,14 @@ pub async fn e1_one_leader_of_many(stage: &Stage) -> Result<()> {
     while let Some(outcome) = tasks.join_next().await {
         outcome.expect("no two leaders")?;
     }
-    let last = stage.connect("last").await?;
+    let last = store.connect("last").await?;
     until_candidates(&election(&last), &[]).await;
     Ok(())
 }
 
 /// E1: candidates lead in the order in which they stood, and are listed in it.
-pub async fn e1_first_come_first_elected(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn e1_first_come_first_elected(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let mut waiting = Vec::new();
     let mut members = Vec::new();
     for place in 0..6 {
@@ -191,12 +191,12 @@ pub async fn e1_first_come_first_elected(stage: &Stage) -> Result<()> {
 /// E1: whoever gives up standing, wherever it is, has not stood and is never elected.
 ///
 /// Tooz: test_unwatch_elected_as_leader, and its weakness that the unwatched may win all the same.
-pub async fn e1_a_dropped_campaign_leaves_no_candidacy(stage: &Stage) -> Result<()> {
-    let least = stage.rounds(1, 2);
-    at_every_poll(stage, "campaign", least, interrupted_campaign).await?;
-    at_every_poll(stage, "campaign against a leader", 2, interrupted_candidacy).await?;
-    at_every_poll(stage, "resign", least, interrupted_resignation).await?;
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn e1_a_dropped_campaign_leaves_no_candidacy(store: &TestStore) -> Result<()> {
+    let least = store.rounds(1, 2);
+    at_every_poll(store, "campaign", least, interrupted_campaign).await?;
+    at_every_poll(store, "campaign against a leader", 2, interrupted_candidacy).await?;
+    at_every_poll(store, "resign", least, interrupted_resignation).await?;
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     // The same for a leadership that nobody took from the task that won it.
     let leadership = campaign(&one).await?;
     let waiting = campaign_in_background(&other);
@@ -241,21 +241,21 @@ async fn nobody_stands(pair: &Pair<'_>) -> Result<()> {
     campaign(&pair.other).await?.resign().await?;
     until_candidates(&election(&pair.other), &[]).await;
     let took = start.elapsed();
-    assert!(took <= 20 * NOTICE + pair.stage.scheduling(), "{pair:?}: {took:?}");
+    assert!(took <= 20 * NOTICE + pair.store.scheduling(), "{pair:?}: {took:?}");
     Ok(())
 }
 
 /// E1: a campaign in vain tells so in time, and leaves no candidacy either.
-pub async fn e1_a_campaign_in_vain_leaves_no_candidacy(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn e1_a_campaign_in_vain_leaves_no_candidacy(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let leadership = campaign(&one).await?;
     for limit in [Duration::ZERO, MOMENT, 3 * MOMENT] {
         let start = Instant::now();
         let refused = election(&other).campaign("other", Some(limit)).await;
         let took = start.elapsed();
         let refused = refused.expect_err("another leads");
-        assert_out_of_time(&refused, limit.max(stage.attempt_timeout()));
-        let bound = limit + stage.attempt_timeout() + 2 * NOTICE + stage.scheduling();
+        assert_out_of_time(&refused, limit.max(store.attempt_timeout()));
+        let bound = limit + store.attempt_timeout() + 2 * NOTICE + store.scheduling();
         assert!(took >= limit && took <= bound, "{took:?} instead of {limit:?}");
         until_candidates(&election(&one), &["one"]).await;
     }
@@ -274,8 +274,8 @@ pub async fn e1_a_campaign_in_vain_leaves_no_candidacy(stage: &Stage) -> Result<
 /// E4: when a leader's client stops, the next leads.
 ///
 /// Tooz: test_run_for_election_multiple_clients.
-pub async fn e4_a_stopped_leader_is_followed(stage: &Stage) -> Result<()> {
-    let (leader, other) = (stage.connect("leader").await?, stage.connect("other").await?);
+pub async fn e4_a_stopped_leader_is_followed(store: &TestStore) -> Result<()> {
+    let (leader, other) = (store.connect("leader").await?, store.connect("other").await?);
     let old = campaign(&leader).await?;
     let waiting = campaign_in_background(&other);
     until_candidates(&election(&other), &["leader", "other"]).await;
@@ -284,7 +284,7 @@ pub async fn e4_a_stopped_leader_is_followed(stage: &Stage) -> Result<()> {
         leader.stop().await?;
         waiting.await.expect("no panic")
     };
-    let next = stage.within(bounds::served(), handing_over).await?;
+    let next = store.within(bounds::served(), handing_over).await?;
     assert_eq!(old.lost().await, LossReason::Closed);
     assert!(next.term() > old.term() && !old.is_leader());
     assert_eq!(election(&other).leader().await?.map(|term| term.leader), Some("other".into()));
@@ -292,12 +292,12 @@ pub async fn e4_a_stopped_leader_is_followed(stage: &Stage) -> Result<()> {
 }
 
 /// E4: when a leader's process is killed, and with it some who waited, the next leads in time.
-pub async fn e4_a_killed_leader_is_followed(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect("next").await?;
+pub async fn e4_a_killed_leader_is_followed(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect("next").await?;
     let mut terms = election(&coordinator).observe();
-    for round in 0..stage.rounds(4, 1) {
+    for round in 0..store.rounds(4, 1) {
         let (worker, waiter) =
-            (stage.worker(&format!("leader-{round}")), stage.worker(&format!("waiter-{round}")));
+            (store.worker(&format!("leader-{round}")), store.worker(&format!("waiter-{round}")));
         let (leader, second) = (format!("leader-{round}"), format!("waiter-{round}"));
         let command = json!({ "command": "campaign", "election": NAME, "value": round });
         let old = worker.call(command.clone());
@@ -311,7 +311,7 @@ pub async fn e4_a_killed_leader_is_followed(stage: &Stage) -> Result<()> {
         let next = waiting.await.expect("no panic")?;
         let took = killed.elapsed();
         eprintln!("E4: followed after {took:?}");
-        assert!(took <= stage.crash_bound(), "followed after {took:?}");
+        assert!(took <= store.crash_bound(), "followed after {took:?}");
         assert!(Some(next.term().value()) > old["term"].as_u64());
         while told(&mut terms).await?.map(|term| term.term) != Some(next.term()) {}
         next.resign().await?;

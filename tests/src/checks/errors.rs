@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use super::tools::{
     ANSWERED, NAME, PATIENCE, acquire, assert_out_of_time, lock, take_turn, until_contenders,
 };
-use super::{Stage, with_option};
+use super::{TestStore, with_option};
 use crate::bounds;
 use crate::harness::{Mode, ports::free_port};
 
@@ -30,9 +30,9 @@ async fn refused(url: &str) -> Error {
 }
 
 /// X1: what is wrong with a URL is said when connecting.
-pub async fn x1_configuration_is_refused_at_connect(stage: &Stage) -> Result<()> {
-    let url = stage.url();
-    let joined = |option: &str| stage.url_with(option);
+pub async fn x1_configuration_is_refused_at_connect(store: &TestStore) -> Result<()> {
+    let url = store.url();
+    let joined = |option: &str| store.url_with(option);
     let (_, rest) = url.split_once(':').expect("a URL has a scheme");
     let cases = [
         (format!("nosuch:{rest}"), ErrorKind::Config),
@@ -51,9 +51,9 @@ pub async fn x1_configuration_is_refused_at_connect(stage: &Stage) -> Result<()>
         assert!(!error.is_transient(), "{url:?}: {error}");
     }
     // What another backend has is no option of this one.
-    let foreign = if stage.has_server() { "durable=true" } else { "server_name=x" };
+    let foreign = if store.has_server() { "durable=true" } else { "server_name=x" };
     assert_eq!(refused(&joined(foreign)).await.kind(), ErrorKind::Config);
-    let coordinator = stage.connect("one").await?;
+    let coordinator = store.connect("one").await?;
     let scope = coordinator.characteristics().scope;
     if scope != coordination::Scope::Hosts {
         let error = refused(&joined("require=hosts")).await;
@@ -63,14 +63,14 @@ pub async fn x1_configuration_is_refused_at_connect(stage: &Stage) -> Result<()>
 }
 
 /// X1: names, member ids and the end of a client.
-pub async fn x1_kinds_of_every_backend(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn x1_kinds_of_every_backend(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     for name in [String::new(), "x".repeat(1025)] {
         let error = one.lock(&name).expect_err("no name");
         assert_eq!((error.kind(), error.effect()), (ErrorKind::Name, Effect::None));
         assert!(std::error::Error::source(&error).is_some());
     }
-    let error = stage.connect("one").await.expect_err("somebody has the member id");
+    let error = store.connect("one").await.expect_err("somebody has the member id");
     assert_eq!((error.kind(), error.effect()), (ErrorKind::MemberExists, Effect::None));
     let held = acquire(&one).await?;
     let error = lock(&other).acquire(Some(ANSWERED)).await.expect_err("held");
@@ -84,15 +84,15 @@ pub async fn x1_kinds_of_every_backend(stage: &Stage) -> Result<()> {
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Closed, Effect::None));
     assert_eq!(error.loss_reason(), Some(LossReason::Closed));
     // Not a trace of the refused one: its name is free.
-    take_turn(&stage.connect("one").await?).await.map(drop)
+    take_turn(&store.connect("one").await?).await.map(drop)
 }
 
 /// X1: directories that cannot be used.
-pub async fn x1_kinds_of_a_directory(stage: &Stage) -> Result<()> {
-    let missing = stage.directory().join("no/such/parent");
+pub async fn x1_kinds_of_a_directory(store: &TestStore) -> Result<()> {
+    let missing = store.directory().join("no/such/parent");
     let error = refused(&format!("file://{}", missing.display())).await;
     assert_eq!(error.kind(), ErrorKind::Config, "{error}");
-    let file = stage.directory().with_extension("file");
+    let file = store.directory().with_extension("file");
     std::fs::write(&file, "").expect("the directory is ours");
     let error = refused(&format!("file://{}", file.display())).await;
     let kinds = [ErrorKind::Storage, ErrorKind::Config, ErrorKind::Permission];
@@ -102,8 +102,8 @@ pub async fn x1_kinds_of_a_directory(stage: &Stage) -> Result<()> {
         assert_eq!(refused(relative).await.kind(), ErrorKind::Config, "{relative}");
     }
     // A session file is no place for a queue.
-    let one = stage.connect("one").await?;
-    let session = stage.session_files().remove(0);
+    let one = store.connect("one").await?;
+    let session = store.session_files().remove(0);
     let queue = session.with_file_name("../queues/lock.planted");
     std::os::unix::fs::symlink(&session, queue).expect("the directory is ours");
     let error = one.lock("planted")?.try_acquire().await.expect_err("a planted link");
@@ -112,8 +112,8 @@ pub async fn x1_kinds_of_a_directory(stage: &Stage) -> Result<()> {
 }
 
 /// X1: servers that cannot be used.
-pub async fn x1_kinds_of_a_server(stage: &Stage) -> Result<()> {
-    let server = stage.server();
+pub async fn x1_kinds_of_a_server(store: &TestStore) -> Result<()> {
+    let server = store.server();
     let authority = server.authority();
     let silent = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let silent = silent.local_addr().map(|address| (silent, address)).expect("bound");
@@ -138,13 +138,13 @@ pub async fn x1_kinds_of_a_server(stage: &Stage) -> Result<()> {
 }
 
 /// X1: what is asked of a server that does not answer may have taken effect.
-pub async fn x1_no_answer_is_unknown(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect_by_proxy("one").await?, stage.connect("other").await?);
+pub async fn x1_no_answer_is_unknown(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect_by_proxy("one").await?, store.connect("other").await?);
     let held = acquire(&one).await?;
-    let (waiter, limit) = (lock(&one), stage.heartbeat() + 3 * stage.attempt_timeout());
+    let (waiter, limit) = (lock(&one), store.heartbeat() + 3 * store.attempt_timeout());
     let waiting = tokio::spawn(async move { waiter.acquire(Some(limit)).await });
-    until_contenders(stage, &lock(&other), 2).await;
-    stage.proxy().set_both(Mode::Stall);
+    until_contenders(store, &lock(&other), 2).await;
+    store.proxy().set_both(Mode::Stall);
     // It is still in the queue, as far as anybody can tell.
     let error = waiting.await.expect("no panic").expect_err("held");
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::Unknown));
@@ -153,7 +153,7 @@ pub async fn x1_no_answer_is_unknown(stage: &Stage) -> Result<()> {
     assert!(error.is_transient());
     let start = Instant::now();
     let error = one.stop().await.expect_err("out of reach");
-    let bound = bounds::stopped(stage.ttl().unwrap_or_default()) + stage.scheduling();
+    let bound = bounds::stopped(store.ttl().unwrap_or_default()) + store.scheduling();
     assert!(start.elapsed() <= bound, "{:?}", start.elapsed());
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::Unknown));
     assert_eq!(held.lost().await, LossReason::Closed);
@@ -209,8 +209,8 @@ fn outlives_its_lock(c: Coordinator, told: Arc<Told>) -> Result<()> {
 }
 
 /// X2: on loss the body is dropped at its await, and the caller gets `Lost`.
-pub async fn x2_the_body_is_dropped_on_loss(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn x2_the_body_is_dropped_on_loss(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let told = Told::default();
     let (outcome, broken) = tokio::join!(
         timeout(PATIENCE, waits_for_ever(&one, &told)),
@@ -225,8 +225,8 @@ pub async fn x2_the_body_is_dropped_on_loss(stage: &Stage) -> Result<()> {
 }
 
 /// X2: with `on_lost = "finish"` it goes on, and its own result is the caller's.
-pub async fn x2_the_body_finishes_if_asked_to(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn x2_the_body_finishes_if_asked_to(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let told = Told::default();
     let (outcome, broken) =
         tokio::join!(timeout(PATIENCE, finishes(&one, &told)), break_once_entered(&other, &told));
@@ -236,8 +236,8 @@ pub async fn x2_the_body_finishes_if_asked_to(stage: &Stage) -> Result<()> {
 }
 
 /// X2: a function without `async` is told afterwards.
-pub async fn x2_a_thread_is_told_afterwards(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn x2_a_thread_is_told_afterwards(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let told = Arc::new(Told::default());
     let running = {
         let (one, told) = (one.clone(), Arc::clone(&told));
@@ -251,10 +251,10 @@ pub async fn x2_a_thread_is_told_afterwards(stage: &Stage) -> Result<()> {
 }
 
 /// X2: without a loss the result is the body's, and calls of one name take turns.
-pub async fn x2_the_result_is_the_bodys(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn x2_the_result_is_the_bodys(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let mut last = None;
-    for _ in 0..stage.rounds(20, 5) {
+    for _ in 0..store.rounds(20, 5) {
         let (first, second) = tokio::join!(answers(&one, 7), answers(&other, 7));
         let (first, second) = (first?, second?);
         assert!(Some(first.min(second)) > last && first != second);

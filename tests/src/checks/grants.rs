@@ -6,7 +6,7 @@ use std::time::Duration;
 use coordination::{Coordinator, Effect, ErrorKind, Lock, LockGuard, LossReason, Result};
 use tokio::time::{sleep, timeout};
 
-use super::Stage;
+use super::TestStore;
 use super::interruption::least_cuts;
 use super::tools::{
     ANSWERED, MOMENT, NAME, PATIENCE, acquire, acquire_in_background, assert_out_of_time, lock,
@@ -19,8 +19,8 @@ use crate::must_hold;
 /// S5: whatever is done with the guard of a grant that ended, a later grant stays.
 ///
 /// Tooz: test_get_lock_release_broken.
-pub async fn s5_an_old_guard_frees_nothing(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn s5_an_old_guard_frees_nothing(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     for (told, of_same_session) in [(true, true), (true, false), (false, true), (false, false)] {
         let old = [acquire(&one).await?, {
             lock(&other).break_lock().await?;
@@ -36,7 +36,7 @@ pub async fn s5_an_old_guard_frees_nothing(stage: &Stage) -> Result<()> {
         drop(dropped);
         let outcome = released.release().await;
         assert!(!told || outcome.is_err_and(|error| error.kind() == ErrorKind::Lost));
-        sleep(2 * stage.heartbeat()).await;
+        sleep(2 * store.heartbeat()).await;
         assert!(new.is_held());
         let holders = lock(&other).holders().await?;
         assert_eq!(holders.len(), 1, "{holders:?}");
@@ -47,9 +47,9 @@ pub async fn s5_an_old_guard_frees_nothing(stage: &Stage) -> Result<()> {
 }
 
 /// S5: a release that was dropped on its way goes on, and takes nothing else with it.
-pub async fn s5_a_cancelled_release_frees_its_own_grant_only(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
-    for polls in 0..stage.rounds(3, 6) {
+pub async fn s5_a_cancelled_release_frees_its_own_grant_only(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
+    for polls in 0..store.rounds(3, 6) {
         let old = acquire(&one).await?;
         super::tools::drop_after_polls(old.release(), polls).await;
         let new = acquire(&other).await?;
@@ -65,8 +65,8 @@ pub async fn s5_a_cancelled_release_frees_its_own_grant_only(stage: &Stage) -> R
 /// S5: releasing or losing one lock leaves another of the same session alone.
 ///
 /// Tooz: test_get_lock_concurrency_locking2, test_get_multiple_locks_with_same_coord.
-pub async fn s5_releasing_one_lock_keeps_another(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn s5_releasing_one_lock_keeps_another(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let kept = acquire(&one).await?;
     for round in 0..3 {
         let second = one.lock("another")?.acquire(Some(PATIENCE)).await?;
@@ -81,7 +81,7 @@ pub async fn s5_releasing_one_lock_keeps_another(stage: &Stage) -> Result<()> {
         assert!(kept.is_held());
         assert!(lock(&other).try_acquire().await?.is_none());
     }
-    sleep(2 * stage.heartbeat()).await;
+    sleep(2 * store.heartbeat()).await;
     assert!(kept.is_held());
     kept.release().await?;
     super::tools::take_turn(&other).await.map(drop)
@@ -89,13 +89,13 @@ pub async fn s5_releasing_one_lock_keeps_another(stage: &Stage) -> Result<()> {
 
 /// S6: an operator breaks the lock while it changes hands: the next holder has an entry, or learns at once
 /// that it has none.
-pub async fn s6_broken_while_it_changes_hands(stage: &Stage) -> Result<()> {
-    let (holder, waiter) = (stage.connect("holder").await?, stage.connect("waiter").await?);
-    let operator = stage.connect("operator").await?;
-    for round in 0..stage.rounds(40, 8) {
+pub async fn s6_broken_while_it_changes_hands(store: &TestStore) -> Result<()> {
+    let (holder, waiter) = (store.connect("holder").await?, store.connect("waiter").await?);
+    let operator = store.connect("operator").await?;
+    for round in 0..store.rounds(40, 8) {
         let held = acquire(&holder).await?;
         let waiting = acquire_in_background(&waiter);
-        until_contenders(stage, &lock(&operator), 2).await;
+        until_contenders(store, &lock(&operator), 2).await;
         let waiter_token = lock(&operator).holders().await?[1].token;
         held.release().await?;
         if round % 2 == 0 {
@@ -105,7 +105,7 @@ pub async fn s6_broken_while_it_changes_hands(stage: &Stage) -> Result<()> {
         assert_eq!(broken.token, waiter_token);
         let next = waiting.await.expect("no panic")?;
         if next.token() == broken.token {
-            let told = timeout(stage.notice_bound(), next.lost()).await;
+            let told = timeout(store.notice_bound(), next.lost()).await;
             assert_eq!(told, Ok(LossReason::EntryDeleted));
             continue;
         }
@@ -118,41 +118,41 @@ pub async fn s6_broken_while_it_changes_hands(stage: &Stage) -> Result<()> {
 }
 
 /// S6: an entry that is removed while it waits is never granted; the waiter queues again.
-pub async fn s6_entry_removed_while_waiting(stage: &Stage) -> Result<()> {
-    let (holder, waiter) = (stage.connect("holder").await?, stage.connect("waiter").await?);
+pub async fn s6_entry_removed_while_waiting(store: &TestStore) -> Result<()> {
+    let (holder, waiter) = (store.connect("holder").await?, store.connect("waiter").await?);
     let held = acquire(&holder).await?;
     let waiting = acquire_in_background(&waiter);
-    until_contenders(stage, &lock(&holder), 2).await;
+    until_contenders(store, &lock(&holder), 2).await;
     let entries = lock(&holder).holders().await?;
-    assert!(stage.server().delete_entry(&stage.entry("lock", entries[1].token)));
+    assert!(store.server().delete_entry(&store.entry("lock", entries[1].token)));
     held.release().await?;
     let guard = waiting.await.expect("no panic")?;
     must_hold!(guard.token() > entries[1].token);
     assert!(guard.is_held());
     assert_eq!(lock(&holder).holders().await?[0].token, guard.token());
-    sleep(2 * stage.heartbeat()).await;
+    sleep(2 * store.heartbeat()).await;
     assert!(guard.is_held());
     guard.release().await
 }
 
 /// S6: a session that is removed while it waits takes its entry with it; the waiter queues again under
 /// the next session.
-pub async fn s6_session_removed_while_waiting(stage: &Stage) -> Result<()> {
-    let holder = stage.connect("holder").await?;
-    let before = stage.session_files();
-    let waiter = stage.connect("waiter").await?;
+pub async fn s6_session_removed_while_waiting(store: &TestStore) -> Result<()> {
+    let holder = store.connect("holder").await?;
+    let before = store.session_files();
+    let waiter = store.connect("waiter").await?;
     let held = acquire(&holder).await?;
     let waiting = acquire_in_background(&waiter);
-    until_contenders(stage, &lock(&holder), 2).await;
+    until_contenders(store, &lock(&holder), 2).await;
     let lost = lock(&holder).holders().await?[1].token;
-    for file in stage.session_files().iter().filter(|file| !before.contains(file)) {
+    for file in store.session_files().iter().filter(|file| !before.contains(file)) {
         fs::remove_file(file).expect("it is there");
     }
     held.release().await?;
     let guard = waiting.await.expect("no panic")?;
     must_hold!(guard.token() > lost, "a dead entry was granted");
     assert!(lock(&holder).try_acquire().await?.is_none());
-    sleep(3 * stage.heartbeat()).await;
+    sleep(3 * store.heartbeat()).await;
     assert!(guard.is_held());
     guard.release().await
 }
@@ -161,14 +161,14 @@ pub async fn s6_session_removed_while_waiting(stage: &Stage) -> Result<()> {
 ///
 /// Tooz: test_get_lock_locked_twice, test_acquire_twice_no_deadlock_releasing,
 /// test_get_lock_twice_locked_twice, test_get_lock_twice_locked_one_released_two.
-pub async fn s7_not_reentrant(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect("one").await?;
+pub async fn s7_not_reentrant(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect("one").await?;
     let held = acquire(&coordinator).await?;
     assert!(lock(&coordinator).try_acquire().await?.is_none());
     let twice = lock(&coordinator).clone().acquire(Some(ANSWERED)).await;
     assert_out_of_time(&twice.expect_err("it is held"), ANSWERED);
     let waiting = acquire_in_background(&coordinator);
-    until_contenders(stage, &lock(&coordinator), 2).await;
+    until_contenders(store, &lock(&coordinator), 2).await;
     assert!(!waiting.is_finished());
     let token = held.token();
     held.release().await?;
@@ -188,8 +188,8 @@ async fn take(coordinator: &Coordinator, name: &str) -> Result<Option<LockGuard>
 }
 
 /// S8: different names are different locks, and equal ones the same.
-pub async fn s8_names_are_injective(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn s8_names_are_injective(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let mut held = Vec::new();
     for name in odd_names() {
         let guard = take(&one, &name).await?;
@@ -199,23 +199,23 @@ pub async fn s8_names_are_injective(stage: &Stage) -> Result<()> {
         assert!(take(&other, guard.name()).await?.is_none(), "{:?} is held twice", guard.name());
         until_contenders_of(&other.lock(guard.name())?, 1).await;
     }
-    sleep(2 * stage.heartbeat()).await;
+    sleep(2 * store.heartbeat()).await;
     assert!(held.iter().all(|guard| guard.is_held()));
     Ok(())
 }
 
 /// S8: URLs that differ in a part that matters lead to stores that have nothing in common, and equal ones to one store.
-pub async fn s8_urls_are_apart(stage: &Stage) -> Result<()> {
-    let mut urls = stage.other_urls();
-    urls.push(stage.url().to_owned());
+pub async fn s8_urls_are_apart(store: &TestStore) -> Result<()> {
+    let mut urls = store.other_urls();
+    urls.push(store.url().to_owned());
     let mut held = Vec::new();
     for url in &urls {
-        let coordinator = stage.settings().connect(url).await?;
+        let coordinator = store.settings().connect(url).await?;
         let guard = coordinator.lock("one of each")?.try_acquire().await?;
         held.push(guard.unwrap_or_else(|| panic!("{url}: the store of another URL")));
     }
     for url in &urls {
-        let coordinator = stage.settings().connect(url).await?;
+        let coordinator = store.settings().connect(url).await?;
         let guard = coordinator.lock("one of each")?.try_acquire().await?;
         assert!(guard.is_none(), "{url}: not the same store again");
         coordinator.stop().await?;
@@ -224,11 +224,11 @@ pub async fn s8_urls_are_apart(stage: &Stage) -> Result<()> {
 }
 
 /// S8: so are namespaces and prefixes.
-pub async fn s8_namespaces_and_prefixes_are_apart(stage: &Stage) -> Result<()> {
+pub async fn s8_namespaces_and_prefixes_are_apart(store: &TestStore) -> Result<()> {
     let mut held = Vec::new();
     for (namespace, prefix) in [("a", ""), ("a.b", ""), ("ab", ""), ("a", "b/"), ("a", "b")] {
-        let settings = stage.settings().namespace(namespace).prefix(prefix);
-        let coordinator = settings.connect(&stage.url_of_all()).await?;
+        let settings = store.settings().namespace(namespace).prefix(prefix);
+        let coordinator = settings.connect(&store.url_of_all()).await?;
         for name in ["lock", "b", "b/lock", "lock/lock"] {
             let lock = coordinator.lock(name)?;
             assert_eq!(lock.name(), format!("{prefix}{name}"));
@@ -244,12 +244,12 @@ pub async fn s8_namespaces_and_prefixes_are_apart(stage: &Stage) -> Result<()> {
 }
 
 /// S9: the answer to a request for the lock is lost, at every place where it can be.
-pub async fn s9_a_lost_answer_leaves_one_entry(stage: &Stage) -> Result<()> {
-    let proxy = stage.proxy();
+pub async fn s9_a_lost_answer_leaves_one_entry(store: &TestStore) -> Result<()> {
+    let proxy = store.proxy();
     // No heartbeat comes between the request and its answer.
-    let settings = stage.settings().ttl(Duration::from_secs(30)).heartbeat(Duration::from_secs(9));
+    let settings = store.settings().ttl(Duration::from_secs(30)).heartbeat(Duration::from_secs(9));
     let settings = settings.initial_reconnect_backoff(Duration::from_millis(10));
-    let coordinator = settings.connect(&stage.url_by_proxy()).await?;
+    let coordinator = settings.connect(&store.url_by_proxy()).await?;
     let lock = coordinator.lock(NAME)?;
     let mut cuts = 0;
     for direction in [Direction::ToClient, Direction::ToServer] {
@@ -263,14 +263,14 @@ pub async fn s9_a_lost_answer_leaves_one_entry(stage: &Stage) -> Result<()> {
             cuts += usize::from(!proxy.is_cut_pending());
             proxy.heal();
             assert!(guard.is_held());
-            let keys = stage.contenders(&lock).await;
+            let keys = store.contenders(&lock).await;
             assert_eq!(keys.len(), 1, "{direction:?} {count}: {keys:?}");
-            assert_eq!(stage.server().token_of(&keys[0]), guard.token().value());
+            assert_eq!(store.server().token_of(&keys[0]), guard.token().value());
             guard.release().await?;
-            assert_eq!(stage.contenders(&lock).await, [""; 0], "{direction:?} {count}");
+            assert_eq!(store.contenders(&lock).await, [""; 0], "{direction:?} {count}");
         }
     }
-    assert!(cuts >= least_cuts(stage), "the cuts are to hit: {cuts}");
+    assert!(cuts >= least_cuts(store), "the cuts are to hit: {cuts}");
     Ok(())
 }
 
@@ -278,9 +278,9 @@ pub async fn s9_a_lost_answer_leaves_one_entry(stage: &Stage) -> Result<()> {
 const MANY: usize = 60;
 
 /// S9: the caller has gone when the answer is lost; still nothing is left behind.
-pub async fn s9_a_lost_answer_nobody_waits_for(stage: &Stage) -> Result<()> {
-    let proxy = stage.proxy();
-    let coordinator = stage.connect_by_proxy("impatient").await?;
+pub async fn s9_a_lost_answer_nobody_waits_for(store: &TestStore) -> Result<()> {
+    let proxy = store.proxy();
+    let coordinator = store.connect_by_proxy("impatient").await?;
     let (mut cuts, mut refused) = (0, 0);
     for _ in 0..MANY {
         proxy.cut_before(Direction::ToClient, Unit::Messages, 1);
@@ -299,7 +299,7 @@ pub async fn s9_a_lost_answer_nobody_waits_for(stage: &Stage) -> Result<()> {
                 refused += usize::from(is_cut && error.effect() == Effect::Unknown);
             }
         }
-        until_contenders(stage, &lock(&coordinator), 0).await;
+        until_contenders(store, &lock(&coordinator), 0).await;
         super::tools::take_turn(&coordinator).await?;
         if refused == 3 {
             break;

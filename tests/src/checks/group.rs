@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::Stage;
+use super::TestStore;
 use super::tools::{MOMENT, PATIENCE, until_state};
 use crate::harness::Mode;
 use crate::must_hold;
@@ -36,8 +36,8 @@ pub(super) fn group(coordinator: &Coordinator) -> Group {
 }
 
 /// A client with the group created.
-async fn with_group(stage: &Stage, member: &str) -> Result<(Coordinator, Group)> {
-    let coordinator = stage.connect(member).await?;
+async fn with_group(store: &TestStore, member: &str) -> Result<(Coordinator, Group)> {
+    let coordinator = store.connect(member).await?;
     let group = group(&coordinator);
     group.create().await?;
     Ok((coordinator, group))
@@ -88,8 +88,8 @@ fn short(event: &GroupEvent) -> String {
 /// Tooz: `test_create_group`, `test_create_group_already_exist`, `test_get_groups`,
 /// `test_get_groups_str_group_id`, `test_delete_group`, `test_delete_group_non_existent`,
 /// `test_delete_group_non_empty`.
-pub async fn g1_groups_are_created_listed_and_deleted(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn g1_groups_are_created_listed_and_deleted(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let backups = group(&one);
     assert!(!backups.exists().await?);
     assert!(one.groups().await?.is_empty());
@@ -104,7 +104,7 @@ pub async fn g1_groups_are_created_listed_and_deleted(stage: &Stage) -> Result<(
     }
     // Of another kind, and of another prefix.
     let _lock = one.lock("no-group")?.acquire(Some(PATIENCE)).await?;
-    let prefixed = stage.settings().member_id("third").prefix("manila-").connect(stage.url());
+    let prefixed = store.settings().member_id("third").prefix("manila-").connect(store.url());
     let prefixed = prefixed.await?;
     prefixed.group("shares")?.create().await?;
     assert_eq!(prefixed.groups().await?, ["shares"]);
@@ -131,8 +131,8 @@ pub async fn g1_groups_are_created_listed_and_deleted(stage: &Stage) -> Result<(
 /// Tooz: `test_join_group`, `test_join_nonexistent_group`, `test_join_group_create`, `test_leave_group`,
 /// `test_leave_nonexistent_group`, `test_leave_group_not_joined_by_member`, `test_get_members`,
 /// `test_get_members_str_member_id`.
-pub async fn g1_listed_from_join_to_leave(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn g1_listed_from_join_to_leave(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (here, there) = (group(&one), group(&other));
     assert_eq!(kind(here.join(&()).await), Some(ErrorKind::GroupMissing));
     assert_eq!(kind(here.members().await), Some(ErrorKind::GroupMissing));
@@ -160,9 +160,9 @@ pub async fn g1_listed_from_join_to_leave(stage: &Stage) -> Result<()> {
 /// G1: never two of one member id; who joins a second time is told whether it is himself.
 ///
 /// Tooz: `test_join_group_with_member_id_already_exists`.
-pub async fn g1_one_member_of_one_id(stage: &Stage) -> Result<()> {
-    let (one, here) = with_group(stage, "one").await?;
-    let there = group(&stage.connect("other").await?);
+pub async fn g1_one_member_of_one_id(store: &TestStore) -> Result<()> {
+    let (one, here) = with_group(store, "one").await?;
+    let there = group(&store.connect("other").await?);
     let membership = here.join(&()).await?;
     assert_eq!(kind(here.join(&()).await), Some(ErrorKind::AlreadyJoined));
     assert_eq!(kind(there.join_as("one", &()).await), Some(ErrorKind::MemberExists));
@@ -176,7 +176,7 @@ pub async fn g1_one_member_of_one_id(stage: &Stage) -> Result<()> {
     }
     // Dropped, and at once joined again: the one before is waited for.
     let mut membership = membership;
-    for _ in 0..stage.rounds(50, 10) {
+    for _ in 0..store.rounds(50, 10) {
         let before = membership.incarnation();
         drop(membership);
         membership = here.join(&()).await?;
@@ -189,16 +189,16 @@ pub async fn g1_one_member_of_one_id(stage: &Stage) -> Result<()> {
 }
 
 /// G1: many want one member id at once, and never do two have it.
-pub async fn g1_contended_member_id(stage: &Stage) -> Result<()> {
-    let (_keeper, watched) = with_group(stage, "keeper").await?;
+pub async fn g1_contended_member_id(store: &TestStore) -> Result<()> {
+    let (_keeper, watched) = with_group(store, "keeper").await?;
     let mut clients = Vec::new();
     for client in 0..4 {
-        clients.push(stage.connect(&format!("client-{client}")).await?);
+        clients.push(store.connect(&format!("client-{client}")).await?);
     }
     let room = Arc::new(super::tools::Room::default());
     let mut tasks = JoinSet::new();
     for client in &clients {
-        let (group, room, rounds) = (group(client), room.clone(), stage.rounds(40, 8));
+        let (group, room, rounds) = (group(client), room.clone(), store.rounds(40, 8));
         tasks.spawn(async move {
             let (mut joined, mut refused) = (0, 0);
             while joined < rounds {
@@ -236,13 +236,13 @@ pub async fn g1_contended_member_id(stage: &Stage) -> Result<()> {
 }
 
 /// G1: who joins and who deletes the group exclude each other.
-pub async fn g1_nobody_is_in_a_group_that_is_gone(stage: &Stage) -> Result<()> {
-    let deleter = group(&stage.connect("deleter").await?);
-    let wanted = stage.rounds(30, 3);
+pub async fn g1_nobody_is_in_a_group_that_is_gone(store: &TestStore) -> Result<()> {
+    let deleter = group(&store.connect("deleter").await?);
+    let wanted = store.rounds(30, 3);
     let done = Arc::new(AtomicBool::new(false));
     let mut tasks = JoinSet::new();
     for client in 0..2 {
-        let coordinator = stage.connect(&format!("client-{client}")).await?;
+        let coordinator = store.connect(&format!("client-{client}")).await?;
         let done = Arc::clone(&done);
         tasks.spawn(async move {
             let group = group(&coordinator);
@@ -286,10 +286,10 @@ struct Host {
 /// `test_get_members_with_capabilities`, `_multiple`, `_nonexistent_group`, `_empty_group`, `_no_caps`,
 /// `test_get_member_info`, `test_get_member_info_complex`, `test_get_member_info_nonexistent_group`,
 /// `test_get_member_info_nonjoined_member`.
-pub async fn g1_members_with_capabilities(stage: &Stage) -> Result<()> {
-    let one = stage.connect("one").await?;
+pub async fn g1_members_with_capabilities(store: &TestStore) -> Result<()> {
+    let one = store.connect("one").await?;
     let here = group(&one);
-    let there = group(&stage.connect("other").await?);
+    let there = group(&store.connect("other").await?);
     assert_eq!(kind(there.member("one").await), Some(ErrorKind::GroupMissing));
     here.create().await?;
     assert!(there.members().await?.is_empty());
@@ -325,11 +325,11 @@ pub async fn g1_members_with_capabilities(stage: &Stage) -> Result<()> {
 }
 
 /// G1: what others put beside the members is no member, and harms nobody.
-pub async fn g1_strangers_are_no_members(stage: &Stage) -> Result<()> {
-    let (_one, here) = with_group(stage, "one").await?;
+pub async fn g1_strangers_are_no_members(store: &TestStore) -> Result<()> {
+    let (_one, here) = with_group(store, "one").await?;
     let mut watch = here.watch().await?;
     let mut partitioner = here.partitioner(4).await?;
-    let strangers = stage.put_strangers();
+    let strangers = store.put_strangers();
     let membership = here.join("ssd").await?;
     assert_eq!(ids(&here.members().await?), ["one"]);
     assert_eq!(short(&next(&mut watch).await?), "+one");
@@ -340,15 +340,15 @@ pub async fn g1_strangers_are_no_members(stage: &Stage) -> Result<()> {
     if !strangers.is_empty() {
         assert_eq!(kind(here.delete().await), Some(ErrorKind::GroupNotEmpty));
     }
-    assert!(strangers.iter().all(|stranger| stage.server().delete_entry(stranger)));
+    assert!(strangers.iter().all(|stranger| store.server().delete_entry(stranger)));
     here.delete().await
 }
 
 /// G1: a member goes within the crash bound when its process is killed, and its id is free again.
-pub async fn g1_a_killed_member_goes(stage: &Stage) -> Result<()> {
-    let (_one, here) = with_group(stage, "one").await?;
+pub async fn g1_a_killed_member_goes(store: &TestStore) -> Result<()> {
+    let (_one, here) = with_group(store, "one").await?;
     let mut watch = here.watch().await?;
-    let worker = stage.worker("killed");
+    let worker = store.worker("killed");
     worker.call(json!({ "command": "join_group", "group": NAME }));
     assert_eq!(short(&next(&mut watch).await?), "+killed");
     assert_eq!(kind(here.join_as("killed", &()).await), Some(ErrorKind::MemberExists));
@@ -357,15 +357,15 @@ pub async fn g1_a_killed_member_goes(stage: &Stage) -> Result<()> {
     assert_eq!(short(&next(&mut watch).await?), "-killed");
     let took = killed.elapsed();
     eprintln!("G1: gone after {took:?}");
-    assert!(took <= stage.crash_bound(), "gone after {took:?}");
+    assert!(took <= store.crash_bound(), "gone after {took:?}");
     here.join_as("killed", &()).await.map(drop)
 }
 
 /// G1: stopping leaves the groups.
 ///
 /// Tooz: `test_disconnect_leave_group`.
-pub async fn g1_stop_leaves_the_groups(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn g1_stop_leaves_the_groups(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let here = group(&one);
     let also = one.group("also")?;
     let memberships = [here.join_or_create(&()).await?, also.join_or_create(&()).await?];
@@ -400,13 +400,13 @@ async fn ended(membership: &mut RejoiningMembership) -> ErrorKind {
 }
 
 /// G1, G2: a member whose session is ended learns of it, and those who watch do.
-pub async fn g1_a_lost_session_is_out(stage: &Stage) -> Result<()> {
-    let (_one, here) = with_group(stage, "one").await?;
-    let mut watch = group(&stage.connect("other").await?).watch().await?;
+pub async fn g1_a_lost_session_is_out(store: &TestStore) -> Result<()> {
+    let (_one, here) = with_group(store, "one").await?;
+    let mut watch = group(&store.connect("other").await?).watch().await?;
     let membership = here.join(&()).await?;
     assert_eq!(short(&next(&mut watch).await?), "+one");
     sleep(2 * MOMENT).await;
-    stage.end_session("one");
+    store.end_session("one");
     let lost = timeout(PATIENCE, membership.lost()).await.expect("the loss is told");
     assert_ne!(lost, LossReason::Closed);
     assert_eq!(short(&next(&mut watch).await?), "-one");
@@ -424,19 +424,19 @@ pub async fn g1_a_lost_session_is_out(stage: &Stage) -> Result<()> {
 /// G1: a member that is cut off is dropped when its lease is over, and told so itself.
 ///
 /// Tooz: `test_timeout`.
-pub async fn g1_a_silent_member_is_dropped(stage: &Stage) -> Result<()> {
-    let (_one, here) = with_group(stage, "one").await?;
+pub async fn g1_a_silent_member_is_dropped(store: &TestStore) -> Result<()> {
+    let (_one, here) = with_group(store, "one").await?;
     let mut watch = here.watch().await?;
-    let silent = stage.connect_by_proxy("silent").await?;
+    let silent = store.connect_by_proxy("silent").await?;
     let membership = group(&silent).join(&()).await?;
     assert_eq!(short(&next(&mut watch).await?), "+silent");
     let cut = Instant::now();
-    stage.proxy().set_both(Mode::Blackhole);
+    store.proxy().set_both(Mode::Blackhole);
     let told = timeout(PATIENCE, membership.lost()).await.expect("the loss is told");
     assert_eq!(told, LossReason::DeadlinePassed);
     assert_eq!(short(&next(&mut watch).await?), "-silent");
     let took = cut.elapsed();
-    assert!(took <= stage.crash_bound(), "dropped after {took:?}");
+    assert!(took <= store.crash_bound(), "dropped after {took:?}");
     must_hold!(!membership.is_held());
     Ok(())
 }

@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::tools::{NAME, PATIENCE, acquire, lock, until_contenders};
-use super::{Backend, Stage};
+use super::{Backend, TestStore};
 use crate::faults::identity::odd_names;
 
 const RECIPES: [Recipe; 5] =
@@ -41,8 +41,8 @@ async fn until_in_use(coordinator: &Coordinator, recipe: Recipe, expected: &[&st
 }
 
 /// IU1: what is held is listed under its recipe and under no other, from the grant to the release.
-pub async fn iu1_each_recipe_lists_its_own(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn iu1_each_recipe_lists_its_own(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let nothing: [&[&str]; 5] = [&[]; 5];
     assert_eq!(all(&other).await?, nothing);
 
@@ -78,15 +78,15 @@ pub async fn iu1_each_recipe_lists_its_own(stage: &Stage) -> Result<()> {
 }
 
 /// IU1: who waits counts, and nobody who has gone; each name is there once.
-pub async fn iu1_who_waits_counts(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn iu1_who_waits_counts(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let guard = acquire(&one).await?;
     let mut waiters = JoinSet::new();
     for _ in 0..3 {
         let other = other.clone();
         waiters.spawn(async move { acquire(&other).await });
     }
-    until_contenders(stage, &lock(&one), 4).await;
+    until_contenders(store, &lock(&one), 4).await;
     assert_eq!(one.in_use(Recipe::Lock).await?, [NAME]);
     guard.release().await?;
     while let Some(served) = waiters.join_next().await {
@@ -99,8 +99,8 @@ pub async fn iu1_who_waits_counts(stage: &Stage) -> Result<()> {
 }
 
 /// IU1: names come back as they were given, byte for byte, however they are stored.
-pub async fn iu1_names_in_full(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn iu1_names_in_full(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let mut names = odd_names();
     // More than are read at once.
     names.extend((0..70).map(|number| format!("{}{number}", "é/".repeat(100))));
@@ -118,10 +118,10 @@ pub async fn iu1_names_in_full(stage: &Stage) -> Result<()> {
 }
 
 /// IU1: nothing is listed of other namespaces, and of other prefixes neither.
-pub async fn iu1_namespaces_and_prefixes_are_apart(stage: &Stage) -> Result<()> {
+pub async fn iu1_namespaces_and_prefixes_are_apart(store: &TestStore) -> Result<()> {
     let connect = async |namespace: &str, prefix: &str| {
-        let settings = stage.settings().namespace(namespace).prefix(prefix);
-        settings.connect(&stage.url_of_all()).await
+        let settings = store.settings().namespace(namespace).prefix(prefix);
+        settings.connect(&store.url_of_all()).await
     };
     let (plain, prefixed) = (connect("iu", "").await?, connect("iu", "manila-").await?);
     let others = [connect("iu.b", "").await?, connect("iub", "").await?, connect("i", "").await?];
@@ -141,46 +141,46 @@ pub async fn iu1_namespaces_and_prefixes_are_apart(stage: &Stage) -> Result<()> 
 }
 
 /// IU1: what a session had is not in use any more when the session is over.
-pub async fn iu1_a_lost_session_uses_nothing(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn iu1_a_lost_session_uses_nothing(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let _guard = acquire(&one).await?;
     let _membership = one.group("workers")?.join_or_create(&()).await?;
     assert_eq!(other.in_use(Recipe::Lock).await?, [NAME]);
-    let losing = stage.lose(&one, "one");
+    let losing = store.lose(&one, "one");
     losing.await?;
     let took = until_in_use(&other, Recipe::Lock, &[]).await;
-    assert!(took <= stage.crash_bound(), "listed for {took:?}");
+    assert!(took <= store.crash_bound(), "listed for {took:?}");
     until_in_use(&other, Recipe::Group, &[]).await;
     Ok(())
 }
 
 /// IU1: nor what a killed process had, once the next one could have it.
-pub async fn iu1_a_killed_process_uses_nothing(stage: &Stage) -> Result<()> {
-    let other = stage.connect("other").await?;
-    let worker = stage.worker("killed");
+pub async fn iu1_a_killed_process_uses_nothing(store: &TestStore) -> Result<()> {
+    let other = store.connect("other").await?;
+    let worker = store.worker("killed");
     worker.call(json!({ "command": "acquire", "lock": NAME }));
     assert_eq!(other.in_use(Recipe::Lock).await?, [NAME]);
     worker.kill();
     let took = until_in_use(&other, Recipe::Lock, &[]).await;
-    assert!(took <= stage.crash_bound(), "listed for {took:?}");
+    assert!(took <= store.crash_bound(), "listed for {took:?}");
     Ok(())
 }
 
 /// IU1: an entry counts, whoever has made it, and nothing that is none.
-pub async fn iu1_strangers_count_if_they_contend(stage: &Stage) -> Result<()> {
-    let one = stage.connect("one").await?;
+pub async fn iu1_strangers_count_if_they_contend(store: &TestStore) -> Result<()> {
+    let one = store.connect("one").await?;
     let group = one.group("workers")?;
     group.create().await?;
-    let mut strangers = stage.put_strangers();
+    let mut strangers = store.put_strangers();
     let expected: &[&str] = if strangers.is_empty() { &[] } else { &["workers"] };
     assert_eq!(one.in_use(Recipe::Group).await?, expected);
     // Of those that stay nobody has come with a session.
-    if stage.backend() == Backend::Consul {
+    if store.backend() == Backend::Consul {
         let locked = strangers.pop().expect("there are some");
-        assert!(stage.server().delete_entry(&locked));
+        assert!(store.server().delete_entry(&locked));
         assert!(one.in_use(Recipe::Group).await?.is_empty());
     }
-    assert!(strangers.iter().all(|stranger| stage.server().delete_entry(stranger)));
+    assert!(strangers.iter().all(|stranger| store.server().delete_entry(stranger)));
     assert!(one.in_use(Recipe::Group).await?.is_empty());
     Ok(())
 }

@@ -25,7 +25,7 @@ use coordination::{Builder, Coordinator, Result, State, StateWatch};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use super::Stage;
+use super::TestStore;
 use super::tools::{MOMENT, PATIENCE, acquire, lock, poll_once};
 use crate::bounds;
 use crate::harness::{Direction, Mode, Proxy, Unit, eventually};
@@ -64,15 +64,15 @@ pub const FRAMES: &[Cut] = &[
 ];
 
 /// The cuts at each unit of the store's conversations.
-pub fn all_cuts(stage: &Stage) -> impl Iterator<Item = &'static [Cut]> + use<> {
-    let units = stage.server().units().iter();
+pub fn all_cuts(store: &TestStore) -> impl Iterator<Item = &'static [Cut]> + use<> {
+    let units = store.server().units().iter();
     units.map(|unit| if *unit == Unit::Frames { FRAMES } else { MESSAGES })
 }
 
 /// How many cuts are made at least where each unit of a conversation is cut at: one request and one answer, each
 /// after and before, by each unit.
-pub fn least_cuts(stage: &Stage) -> usize {
-    4 * stage.server().units().len()
+pub fn least_cuts(store: &TestStore) -> usize {
+    4 * store.server().units().len()
 }
 
 /// A place at which an operation is interrupted.
@@ -108,7 +108,7 @@ impl fmt::Display for Interruption {
 /// Two clients, and the place where the operation of the first is to be interrupted.
 pub struct Pair<'a> {
     /// The store.
-    pub stage: &'a Stage,
+    pub store: &'a TestStore,
     /// Whose operation is interrupted.
     pub one: Coordinator,
     /// Who sees what it has left.
@@ -122,26 +122,26 @@ pub struct Pair<'a> {
 
 impl fmt::Debug for Pair<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{:?}: {}", self.stage.backend(), self.place)
+        write!(formatter, "{:?}: {}", self.store.backend(), self.place)
     }
 }
 
 /// Settings under which a session says little of its own accord, and is not lost to a slow machine.
-fn quiet(stage: &Stage) -> Builder {
-    let settings = stage.settings().ttl(Duration::from_secs(30)).heartbeat(Duration::from_secs(9));
+fn quiet(store: &TestStore) -> Builder {
+    let settings = store.settings().ttl(Duration::from_secs(30)).heartbeat(Duration::from_secs(9));
     settings.initial_reconnect_backoff(Duration::from_millis(10))
 }
 
 impl<'a> Pair<'a> {
-    async fn new(stage: &'a Stage, is_by_proxy: bool, is_tied: bool) -> Result<Self> {
-        let url = if is_by_proxy { stage.url_by_proxy() } else { stage.url().to_owned() };
-        let settings = quiet(stage).member_id("interrupted").heartbeat_on_current_runtime(is_tied);
+    async fn new(store: &'a TestStore, is_by_proxy: bool, is_tied: bool) -> Result<Self> {
+        let url = if is_by_proxy { store.url_by_proxy() } else { store.url().to_owned() };
+        let settings = quiet(store).member_id("interrupted").heartbeat_on_current_runtime(is_tied);
         let one = settings.connect(&url).await?;
         Ok(Self {
-            stage,
+            store,
             states: one.state(),
             one,
-            other: quiet(stage).member_id("beside").connect(stage.url()).await?,
+            other: quiet(store).member_id("beside").connect(store.url()).await?,
             place: Interruption::Nowhere,
             is_by_proxy,
             is_over: Cell::new(false),
@@ -157,7 +157,7 @@ impl<'a> Pair<'a> {
 
     /// The URL by which the client whose operation is interrupted connects.
     pub fn url(&self) -> String {
-        if self.is_by_proxy { self.stage.url_by_proxy() } else { self.stage.url().to_owned() }
+        if self.is_by_proxy { self.store.url_by_proxy() } else { self.store.url().to_owned() }
     }
 
     /// How long the operation may wait: as long as it likes, unless nothing but a cut happens to it.
@@ -190,7 +190,7 @@ impl<'a> Pair<'a> {
             Interruption::Poll(polls) => over(drop_after_polls(operation, polls).await),
             Interruption::Pause(pauses) => over(self.drop_after_pauses(operation, pauses).await),
             Interruption::Message(direction, count) => {
-                let proxy = self.stage.proxy();
+                let proxy = self.store.proxy();
                 match number(count) {
                     // The server does what it is asked to, and nobody hears of it; or it is not asked.
                     0 => proxy.set(direction, Mode::Stall),
@@ -204,7 +204,7 @@ impl<'a> Pair<'a> {
                 (outcome, proxy.is_cut_pending())
             }
             Interruption::Cut(cut, count) => {
-                let proxy = self.stage.proxy();
+                let proxy = self.store.proxy();
                 if cut.is_after {
                     proxy.cut_after(cut.direction, cut.unit, number(count));
                 } else {
@@ -213,14 +213,14 @@ impl<'a> Pair<'a> {
                 let begun = Instant::now();
                 let outcome = operation.await;
                 let took = begun.elapsed();
-                let bound = 2 * bounds::served() + super::SLACK + self.stage.scheduling();
+                let bound = 2 * bounds::served() + super::SLACK + self.store.scheduling();
                 assert!(took <= bound, "{self:?}: {took:?}");
                 (Some(outcome), proxy.is_cut_pending())
             }
             Interruption::Nowhere => over(Some(operation.await)),
         };
         if self.is_by_proxy {
-            self.stage.proxy().heal();
+            self.store.proxy().heal();
         }
         self.is_over.set(is_over);
         outcome
@@ -228,7 +228,7 @@ impl<'a> Pair<'a> {
 
     /// Drops what somebody holds a little later, when an operation that waits for it has begun to.
     pub fn drop_later<T: Send + 'static>(&self, held: T) -> JoinHandle<()> {
-        let later = Duration::from_millis(if self.stage.has_server() { 15 } else { 1 });
+        let later = Duration::from_millis(if self.store.has_server() { 15 } else { 1 });
         tokio::spawn(async move {
             sleep(later).await;
             drop(held);
@@ -242,7 +242,7 @@ impl<'a> Pair<'a> {
             if polled.is_some() {
                 return polled;
             }
-            match self.stage.has_server() {
+            match self.store.has_server() {
                 true => sleep(Duration::from_millis(1)).await,
                 false => pause(Duration::from_micros(50)).await,
             }
@@ -338,12 +338,12 @@ async fn stands_still(proxy: &Proxy) {
 ///
 /// When what the case asserts does not hold, and when there were fewer places.
 pub async fn at_every_poll(
-    stage: &Stage,
+    store: &TestStore,
     what: &str,
     least: usize,
     mut case: impl AsyncFnMut(&Pair<'_>) -> Result<()>,
 ) -> Result<()> {
-    let mut tied = Pair::new(stage, false, true).await?;
+    let mut tied = Pair::new(store, false, true).await?;
     case(&tied).await?;
     // Held for long enough to be watched: the task for that stays, one for all that is ever watched.
     // And waited for, for the same reason.
@@ -364,10 +364,10 @@ pub async fn at_every_poll(
     }
     eventually(PATIENCE, || metrics.num_alive_tasks() <= before).await;
     tied.end().await?;
-    let mut pair = Pair::new(stage, false, false).await?;
+    let mut pair = Pair::new(store, false, false).await?;
     let pauses = pair.enumerate(0, Interruption::Pause, &mut case).await?;
     pair.end().await?;
-    println!("F-41 {:?}, {what}: {polls} polls, {pauses} pauses", stage.backend());
+    println!("F-41 {:?}, {what}: {polls} polls, {pauses} pauses", store.backend());
     assert!(polls >= least, "{what}: only {polls} places to drop it at");
     Ok(())
 }
@@ -382,11 +382,11 @@ pub async fn at_every_poll(
 ///
 /// When what the case asserts does not hold, and when no message went through.
 pub async fn at_every_message(
-    stage: &Stage,
+    store: &TestStore,
     what: &str,
     mut case: impl AsyncFnMut(&Pair<'_>) -> Result<()>,
 ) -> Result<()> {
-    let mut pair = Pair::new(stage, true, false).await?;
+    let mut pair = Pair::new(store, true, false).await?;
     // Once undisturbed: what a first use has to say besides is said.
     case(&pair).await?;
     let mut places = Vec::new();
@@ -395,8 +395,8 @@ pub async fn at_every_message(
         places.push(pair.enumerate(0, place, &mut case).await?);
     }
     pair.end().await?;
-    let store = stage.backend().name();
-    println!("F-41 {store}, {what}: {} places on the way there, {} back", places[0], places[1]);
+    let name = store.backend().name();
+    println!("F-41 {name}, {what}: {} places on the way there, {} back", places[0], places[1]);
     assert!(places.iter().all(|places| *places >= 2), "{what}: {places:?} places");
     Ok(())
 }
@@ -411,12 +411,12 @@ pub async fn at_every_message(
 ///
 /// When what the case asserts does not hold, and when a kind of cut was never made.
 pub async fn at_every_cut(
-    stage: &Stage,
+    store: &TestStore,
     what: &str,
     cuts: &[Cut],
     mut case: impl AsyncFnMut(&Pair<'_>) -> Result<()>,
 ) -> Result<usize> {
-    let mut pair = Pair::new(stage, true, false).await?;
+    let mut pair = Pair::new(store, true, false).await?;
     case(&pair).await?;
     let mut made = Vec::new();
     for cut in cuts {
@@ -427,7 +427,7 @@ pub async fn at_every_cut(
     let sum = made.iter().sum();
     let refused = pair.refused.get();
     pair.end().await?;
-    let store = stage.backend().name();
-    println!("F-14 {store}, {what}: {sum} cuts {made:?}, {refused} told as an error");
+    let name = store.backend().name();
+    println!("F-14 {name}, {what}: {sum} cuts {made:?}, {refused} told as an error");
     Ok(sum)
 }

@@ -13,7 +13,7 @@ use tokio::time::{sleep, timeout};
 
 use super::interruption::{Pair, at_every_poll};
 use super::tools::{MOMENT, PATIENCE};
-use super::{SLACK, Stage};
+use super::{SLACK, TestStore};
 use crate::bounds;
 use crate::harness::{Mode, eventually_async};
 use crate::must_hold;
@@ -60,8 +60,8 @@ async fn until_inside(limiter: &Limiter, working: usize, waiting: usize) {
 }
 
 /// LM1: the slots are numbered from 1, each is held by one, and who comes when all are taken is refused.
-pub async fn lm1_slots_and_refusals(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn lm1_slots_and_refusals(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let single = one.singleton("single")?.patience(Patience::Never);
     for _ in 0..3 {
         let slot = working(&single).await?;
@@ -89,8 +89,8 @@ pub async fn lm1_slots_and_refusals(stage: &Stage) -> Result<()> {
 }
 
 /// LM1: who wants other numbers than are stored gets an error that has both; resizing is for all.
-pub async fn lm1_other_numbers_are_an_error(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn lm1_other_numbers_are_an_error(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let mut mine = limiter(&one, 3, 1);
     let held = working(&mine).await?;
     for wrong in [limiter(&other, 1, 1), limiter(&other, 3, 0), limiter(&other, 1, 1).latest_wins()]
@@ -115,15 +115,15 @@ pub async fn lm1_other_numbers_are_an_error(stage: &Stage) -> Result<()> {
 }
 
 /// LM1: many come and go; never more work than may, and no slot is taken twice.
-pub async fn lm1_never_more_than_there_are(stage: &Stage) -> Result<()> {
+pub async fn lm1_never_more_than_there_are(store: &TestStore) -> Result<()> {
     let slots = Arc::new(Mutex::new([None::<u64>; 2]));
     let last = Arc::new(Mutex::new([0_u64; 2]));
     let mut tasks: JoinSet<Result<u32>> = JoinSet::new();
     for client in 0..4 {
-        let coordinator = stage.connect(&format!("client-{client}")).await?;
+        let coordinator = store.connect(&format!("client-{client}")).await?;
         for _ in 0..3 {
             let (slots, last) = (Arc::clone(&slots), Arc::clone(&last));
-            let (limiter, rounds) = (limiter(&coordinator, 2, 2), stage.rounds(30, 6));
+            let (limiter, rounds) = (limiter(&coordinator, 2, 2), store.rounds(30, 6));
             tasks.spawn(async move {
                 let mut worked = 0;
                 for _ in 0..rounds {
@@ -154,8 +154,8 @@ pub async fn lm1_never_more_than_there_are(stage: &Stage) -> Result<()> {
 }
 
 /// LM2: one stands by and takes over; the callback is told of every step; a third is refused.
-pub async fn lm2_standby_takes_over(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn lm2_standby_takes_over(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let worker = working(&limiter(&one, 1, 1)).await?;
     let told = Arc::new(Mutex::new(Vec::new()));
     let entering = tokio::spawn({
@@ -166,7 +166,7 @@ pub async fn lm2_standby_takes_over(stage: &Stage) -> Result<()> {
     let start = Instant::now();
     assert_eq!(refused(&limiter(&one, 1, 1)).await?, Refusal::StandbyFull);
     assert_eq!(refused(&limiter(&one, 1, 1).patience(Patience::Never)).await?, Refusal::AllBusy);
-    assert!(start.elapsed() < 10 * SLACK + stage.scheduling(), "refused at once");
+    assert!(start.elapsed() < 10 * SLACK + store.scheduling(), "refused at once");
     assert!(!entering.is_finished());
     let token = worker.token();
     worker.release().await?;
@@ -178,9 +178,9 @@ pub async fn lm2_standby_takes_over(stage: &Stage) -> Result<()> {
 }
 
 /// LM2: however many newcomers try, whoever stands by gets the slot.
-pub async fn lm2_newcomers_do_not_overtake(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
-    for _ in 0..stage.rounds(3, 1) {
+pub async fn lm2_newcomers_do_not_overtake(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
+    for _ in 0..store.rounds(3, 1) {
         let worker = working(&limiter(&one, 1, 1)).await?;
         let standby = in_background(&limiter(&other, 1, 1));
         until_inside(&limiter(&one, 1, 1), 1, 1).await;
@@ -208,8 +208,8 @@ pub async fn lm2_newcomers_do_not_overtake(stage: &Stage) -> Result<()> {
 }
 
 /// LM2: those on standby are served in the order of their coming.
-pub async fn lm2_oldest_first(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn lm2_oldest_first(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let worker = working(&limiter(&one, 1, 3)).await?;
     let mut waiting = Vec::new();
     for count in 1..=3 {
@@ -228,11 +228,11 @@ pub async fn lm2_oldest_first(stage: &Stage) -> Result<()> {
 }
 
 /// LM2: the latest wins: who waits is replaced by whoever comes later, and tokens rise.
-pub async fn lm2_the_latest_wins(stage: &Stage) -> Result<()> {
-    let clients = [stage.connect("one").await?, stage.connect("other").await?];
+pub async fn lm2_the_latest_wins(store: &TestStore) -> Result<()> {
+    let clients = [store.connect("one").await?, store.connect("other").await?];
     let latest = |index: usize| limiter(&clients[index % 2], 1, 1).latest_wins();
     let mut worker = working(&latest(0)).await?;
-    for round in 0..stage.rounds(30, 6) {
+    for round in 0..store.rounds(30, 6) {
         let old = in_background(&latest(round));
         until_inside(&latest(0), 1, 1).await;
         let new = in_background(&latest(round + 1));
@@ -249,8 +249,8 @@ pub async fn lm2_the_latest_wins(stage: &Stage) -> Result<()> {
 }
 
 /// LM3: patience is one deadline, however many slots there are; who gives up leaves room at once.
-pub async fn lm3_patience_is_kept(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn lm3_patience_is_kept(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let held = working(&limiter(&one, 1, 1)).await?;
     let wait = Duration::from_millis(50);
     for (patience, expected) in [
@@ -261,7 +261,7 @@ pub async fn lm3_patience_is_kept(stage: &Stage) -> Result<()> {
         let refusal = refused(&limiter(&other, 1, 1).patience(patience)).await?;
         let took = start.elapsed();
         assert!(matches!(refusal, Refusal::GaveUp { waited } if waited >= expected), "{refusal:?}");
-        let bound = bounds::returned(expected) + SLACK + stage.scheduling();
+        let bound = bounds::returned(expected) + SLACK + store.scheduling();
         assert!(took >= expected && took <= bound, "{took:?}");
         // Room for the next one, once the store has heard of it.
         until_inside(&limiter(&one, 1, 1), 1, 0).await;
@@ -282,12 +282,12 @@ pub async fn lm3_patience_is_kept(stage: &Stage) -> Result<()> {
 }
 
 /// LM3: dropped at any point, refused, or with a panic in its callback: nothing is left.
-pub async fn lm3_whoever_goes_leaves_nothing(stage: &Stage) -> Result<()> {
-    let least = stage.rounds(1, 2);
-    at_every_poll(stage, "enter", least, interrupted_enter).await?;
-    at_every_poll(stage, "enter, on standby", 2, interrupted_standby).await?;
-    at_every_poll(stage, "leaving a slot", least, interrupted_leave).await?;
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn lm3_whoever_goes_leaves_nothing(store: &TestStore) -> Result<()> {
+    let least = store.rounds(1, 2);
+    at_every_poll(store, "enter", least, interrupted_enter).await?;
+    at_every_poll(store, "enter, on standby", 2, interrupted_standby).await?;
+    at_every_poll(store, "leaving a slot", least, interrupted_leave).await?;
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let mine = limiter(&one, 1, 1);
     let held = working(&limiter(&other, 1, 1)).await?;
     let panicking = tokio::spawn({
@@ -333,13 +333,13 @@ async fn nothing_is_left(pair: &Pair<'_>) -> Result<()> {
     working(&theirs).await?.release().await?;
     until_inside(&theirs, 0, 0).await;
     let took = start.elapsed();
-    assert!(took <= 10 * bounds::cleared() + pair.stage.scheduling(), "{pair:?}: {took:?}");
+    assert!(took <= 10 * bounds::cleared() + pair.store.scheduling(), "{pair:?}: {took:?}");
     Ok(())
 }
 
 /// LM3: a worker whose session ends is told and followed; what it does afterwards harms nobody.
-pub async fn lm3_a_lost_session_frees_its_slot(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn lm3_a_lost_session_frees_its_slot(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let old = working(&limiter(&one, 1, 1)).await?;
     let standby = in_background(&limiter(&other, 1, 1));
     until_inside(&limiter(&other, 1, 1), 1, 1).await;
@@ -353,31 +353,31 @@ pub async fn lm3_a_lost_session_frees_its_slot(stage: &Stage) -> Result<()> {
 }
 
 /// LM3: the store ends the session of a worker: its heartbeats and its release leave the next one alone.
-pub async fn lm3_a_revoked_session_frees_its_slot(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn lm3_a_revoked_session_frees_its_slot(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let old = working(&limiter(&one, 1, 1)).await?;
     let standby = in_background(&limiter(&other, 1, 1));
     until_inside(&limiter(&other, 1, 1), 1, 1).await;
-    stage.end_session("one");
+    store.end_session("one");
     let ended = Instant::now();
     let told = async {
         timeout(PATIENCE, old.lost()).await.expect("told");
         ended.elapsed()
     };
     let (delay, admission) = tokio::join!(told, admitted(standby));
-    assert!(delay <= stage.end_notice_bound(), "told after {delay:?}");
+    assert!(delay <= store.end_notice_bound(), "told after {delay:?}");
     let Admission::Working(new) = admission? else { panic!("its turn") };
     assert!(old.release().await.is_err(), "it had been lost");
-    sleep(2 * stage.heartbeat()).await;
+    sleep(2 * store.heartbeat()).await;
     assert!(new.is_held());
     new.release().await
 }
 
 /// LM3: a worker is killed: who stands by works within the bound. A child that it left does not matter once it
 /// has let go.
-pub async fn lm3_a_killed_worker_is_followed(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect("next").await?;
-    let worker = stage.worker("worker");
+pub async fn lm3_a_killed_worker_is_followed(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect("next").await?;
+    let worker = store.worker("worker");
     let enter = json!({ "command": "enter", "limiter": NAME, "standby": 1 });
     worker.call(enter.clone());
     worker.call(json!({ "command": "spawn_children", "n": 1, "seconds": 2 }));
@@ -390,20 +390,20 @@ pub async fn lm3_a_killed_worker_is_followed(stage: &Stage) -> Result<()> {
     worker.kill();
     let Admission::Working(slot) = admitted(standby).await? else { panic!("its turn") };
     let took = killed.elapsed();
-    assert!(took <= stage.crash_bound(), "followed after {took:?}");
+    assert!(took <= store.crash_bound(), "followed after {took:?}");
     slot.release().await
 }
 
 /// LM3: a worker that is cut off has lost its slot before anybody else gets it.
-pub async fn lm3_cut_off(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect_by_proxy("one").await?, stage.connect("other").await?);
+pub async fn lm3_cut_off(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect_by_proxy("one").await?, store.connect("other").await?);
     let old = working(&limiter(&one, 1, 1)).await?;
     let standby = in_background(&limiter(&other, 1, 1));
     until_inside(&limiter(&other, 1, 1), 1, 1).await;
-    stage.proxy().set_both(Mode::Blackhole);
+    store.proxy().set_both(Mode::Blackhole);
     let Admission::Working(new) = admitted(standby).await? else { panic!("its turn") };
     must_hold!(!old.is_held());
-    stage.proxy().heal();
+    store.proxy().heal();
     assert_eq!(refused(&limiter(&one, 1, 1).patience(Patience::Never)).await?, Refusal::AllBusy);
     assert!(new.is_held());
     new.release().await

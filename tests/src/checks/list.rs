@@ -416,16 +416,16 @@ macro_rules! conformance {
     };
     (@if files file $test:tt) => { $crate::conformance! { @test $test } };
     (@if $kind:ident $group:ident $test:tt) => {};
-    (@test [$stage:ident $backend:ident $module:ident $check:ident]) => {
+    (@test [$store:ident $backend:ident $module:ident $check:ident]) => {
         #[test]
         fn $check() -> ::coordination::Result<()> {
             let programs = $crate::checks::Programs {
                 worker: env!("CARGO_BIN_EXE_worker"),
                 forker: env!("CARGO_BIN_EXE_forker"),
             };
-            let stage = || $crate::checks::Stage::$stage($crate::checks::settings::$backend, programs);
+            let store = || $crate::checks::TestStore::$store($crate::checks::settings::$backend, programs);
             let name = (stringify!($module), stringify!($check));
-            $crate::checks::run(name, stage, $crate::checks::$module::$check)
+            $crate::checks::run(name, store, $crate::checks::$module::$check)
         }
     };
     (@store [$part:ident] $module:ident $backend:ident $share:ident $kind:ident) => {

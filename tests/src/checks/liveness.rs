@@ -14,34 +14,34 @@ use super::tools::{
     ANSWERED, MOMENT, NAME, PATIENCE, acquire, acquire_in_background, assert_out_of_time, lock,
     take_turn, until_contenders,
 };
-use super::{Stage, settings};
+use super::{TestStore, settings};
 use crate::bounds;
 use crate::harness::Mode;
 use crate::must_hold;
 
 /// L1: the next waiter is served when the holder's process was killed.
-pub async fn l1_a_killed_holder_is_followed(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect("next").await?;
-    for round in 0..stage.rounds(5, 1) {
-        let worker = stage.worker(&format!("holder-{round}"));
+pub async fn l1_a_killed_holder_is_followed(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect("next").await?;
+    for round in 0..store.rounds(5, 1) {
+        let worker = store.worker(&format!("holder-{round}"));
         worker.call(json!({ "command": "acquire", "lock": NAME }));
         let waiting = acquire_in_background(&coordinator);
-        until_contenders(stage, &lock(&coordinator), 2).await;
+        until_contenders(store, &lock(&coordinator), 2).await;
         let killed = Instant::now();
         worker.kill();
         let guard = waiting.await.expect("no panic")?;
         let took = killed.elapsed();
         eprintln!("L1: followed after {took:?}");
-        assert!(took <= stage.crash_bound(), "followed after {took:?}");
+        assert!(took <= store.crash_bound(), "followed after {took:?}");
         guard.release().await?;
     }
     Ok(())
 }
 
 /// L2: no release goes unnoticed, at whatever moment of the wait it comes.
-pub async fn l2_no_wake_up_is_lost(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
-    for round in 0..stage.rounds(300, 60) {
+pub async fn l2_no_wake_up_is_lost(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
+    for round in 0..store.rounds(300, 60) {
         let held = acquire(&one).await?;
         let waiting = acquire_in_background(&other);
         // Sweeps over the moments at which the waiter enters, starts to watch, and looks.
@@ -53,16 +53,16 @@ pub async fn l2_no_wake_up_is_lost(stage: &Stage) -> Result<()> {
             }
             waiting.await.expect("no panic")
         };
-        drop(stage.within(bounds::served(), handing_over).await?);
+        drop(store.within(bounds::served(), handing_over).await?);
     }
     Ok(())
 }
 
 /// L2: tasks on one thread that take the lock again and again, and await nothing else, share it alike.
-pub async fn l2_loops_share_alike(stage: &Stage) -> Result<()> {
+pub async fn l2_loops_share_alike(store: &TestStore) -> Result<()> {
     const LOOPS: u64 = 10;
-    let each = if stage.has_server() { 30 } else { 1_000 };
-    let (settings, url) = (stage.settings().member_id("loops"), stage.url().to_owned());
+    let each = if store.has_server() { 30 } else { 1_000 };
+    let (settings, url) = (store.settings().member_id("loops"), store.url().to_owned());
     let looping = tokio::task::spawn_blocking(move || {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         runtime.enable_all().build().expect("a runtime").block_on(async {
@@ -92,9 +92,9 @@ pub async fn l2_loops_share_alike(stage: &Stage) -> Result<()> {
 }
 
 /// L2: two who take turns are told of each other's end at once, whatever else is written meanwhile.
-pub async fn l2_turns_are_not_delayed_by_other_writes(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
-    let writer = stage.connect("writer").await?;
+pub async fn l2_turns_are_not_delayed_by_other_writes(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
+    let writer = store.connect("writer").await?;
     let writing = tokio::spawn(async move {
         loop {
             // What fails is found elsewhere.
@@ -103,15 +103,15 @@ pub async fn l2_turns_are_not_delayed_by_other_writes(stage: &Stage) -> Result<(
         #[expect(unreachable_code, reason = "says what it returns")]
         Ok::<(), coordination::Error>(())
     });
-    for turn in 0..stage.rounds(200, 30) {
+    for turn in 0..store.rounds(200, 30) {
         let held = acquire(&one).await?;
         let waiting = acquire_in_background(&other);
-        until_contenders(stage, &lock(&one), 2).await;
+        until_contenders(store, &lock(&one), 2).await;
         let released = Instant::now();
         held.release().await?;
         waiting.await.expect("no panic")?.release().await?;
         let took = released.elapsed();
-        let bound = bounds::cleared() + super::SLACK + stage.scheduling();
+        let bound = bounds::cleared() + super::SLACK + store.scheduling();
         assert!(took <= bound, "turn {turn}: taken after {took:?}");
         // Stores that use the same few keys again and again come back to that of this turn soon.
         for _ in 0..3 {
@@ -123,12 +123,12 @@ pub async fn l2_turns_are_not_delayed_by_other_writes(stage: &Stage) -> Result<(
 }
 
 /// L2: many waiters of many clients, who leave in any order.
-pub async fn l2_every_waiter_is_served(stage: &Stage) -> Result<()> {
+pub async fn l2_every_waiter_is_served(store: &TestStore) -> Result<()> {
     let mut waiters = JoinSet::new();
-    let first = stage.connect("first").await?;
+    let first = store.connect("first").await?;
     let held = acquire(&first).await?;
     for client in 0..4 {
-        let coordinator = stage.connect(&format!("client-{client}")).await?;
+        let coordinator = store.connect(&format!("client-{client}")).await?;
         for waiter in 0..10_u64 {
             let lock = lock(&coordinator);
             waiters.spawn(async move {
@@ -152,62 +152,62 @@ pub async fn l2_every_waiter_is_served(stage: &Stage) -> Result<()> {
         }
     }
     assert!(served >= 4 * 6, "{served}");
-    until_contenders(stage, &lock(&first), 0).await;
+    until_contenders(store, &lock(&first), 0).await;
     Ok(())
 }
 
 /// L3: waiters who gave up stand in nobody's way.
-pub async fn l3_cancelled_waiters_do_not_block(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn l3_cancelled_waiters_do_not_block(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let held = acquire(&one).await?;
     let mut waiting = Vec::new();
     for count in 0..5 {
         waiting.push(acquire_in_background(&other));
-        until_contenders(stage, &lock(&one), count + 2).await;
+        until_contenders(store, &lock(&one), count + 2).await;
     }
     let last = waiting.remove(4);
     waiting.remove(2).abort();
     waiting.remove(0).abort();
-    until_contenders(stage, &lock(&one), 4).await;
+    until_contenders(store, &lock(&one), 4).await;
     waiting.iter().for_each(tokio::task::JoinHandle::abort);
     let handing_over = async {
         held.release().await?;
         last.await.expect("no panic")
     };
-    stage.within(bounds::served(), handing_over).await?.release().await
+    store.within(bounds::served(), handing_over).await?.release().await
 }
 
 /// L3: waiters whose process was killed delay the next one once, all together.
-pub async fn l3_killed_waiters_delay_once(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect("survivor").await?;
+pub async fn l3_killed_waiters_delay_once(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect("survivor").await?;
     let held = acquire(&coordinator).await?;
-    let dead = [stage.worker("dead-0"), stage.worker("dead-1")];
+    let dead = [store.worker("dead-0"), store.worker("dead-1")];
     for (count, worker) in dead.iter().chain(&dead).enumerate() {
         let handle = format!("place-{count}");
         worker.send(json!({ "command": "acquire", "lock": NAME, "as": handle }));
-        until_contenders(stage, &lock(&coordinator), count + 2).await;
+        until_contenders(store, &lock(&coordinator), count + 2).await;
     }
     let waiting = acquire_in_background(&coordinator);
-    until_contenders(stage, &lock(&coordinator), 6).await;
+    until_contenders(store, &lock(&coordinator), 6).await;
     dead.iter().for_each(crate::harness::Worker::kill);
     let killed = Instant::now();
     held.release().await?;
     let guard = waiting.await.expect("no panic")?;
     let took = killed.elapsed();
     eprintln!("L3: served {took:?} after the killed ones");
-    assert!(took <= stage.crash_bound(), "served after {took:?}");
+    assert!(took <= store.crash_bound(), "served after {took:?}");
     guard.release().await
 }
 
 /// L4: the time given is kept while somebody else holds the lock.
-pub async fn l4_timeouts_are_kept(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn l4_timeouts_are_kept(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let held = acquire(&one).await?;
     for limit in [20, 100, 300].map(Duration::from_millis) {
         let start = Instant::now();
         let refused = lock(&other).acquire(Some(limit)).await.expect_err("it is held");
         let took = start.elapsed();
-        let bound = bounds::returned(limit) + stage.scheduling();
+        let bound = bounds::returned(limit) + store.scheduling();
         assert!(took >= limit && took <= bound, "{took:?} instead of {limit:?}");
         assert_out_of_time(&refused, limit);
         assert!(refused.is_transient());
@@ -215,27 +215,27 @@ pub async fn l4_timeouts_are_kept(stage: &Stage) -> Result<()> {
     let start = Instant::now();
     assert!(lock(&other).try_acquire().await?.is_none());
     let refused = lock(&other).acquire(Some(Duration::ZERO)).await.expect_err("it is held");
-    assert_out_of_time(&refused, stage.attempt_timeout());
-    let bound = 2 * bounds::returned(stage.attempt_timeout()) + stage.scheduling();
+    assert_out_of_time(&refused, store.attempt_timeout());
+    let bound = 2 * bounds::returned(store.attempt_timeout()) + store.scheduling();
     assert!(start.elapsed() <= bound, "{:?}", start.elapsed());
     held.release().await
 }
 
 /// L4: and while the store hangs, in the first moment and after the session was lost.
-pub async fn l4_timeouts_are_kept_while_the_store_hangs(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect("one").await?;
-    stage.server().node(0).pause();
+pub async fn l4_timeouts_are_kept_while_the_store_hangs(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect("one").await?;
+    store.server().node(0).pause();
     for limit in [100, 500, 3_000, 200].map(Duration::from_millis) {
         let start = Instant::now();
         let refused = lock(&coordinator).acquire(Some(limit)).await.expect_err("it hangs");
         let took = start.elapsed();
-        let bound = bounds::returned(limit) + stage.scheduling();
+        let bound = bounds::returned(limit) + store.scheduling();
         assert!(took >= limit && took <= bound, "{took:?} instead of {limit:?}");
         assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
         let start = Instant::now();
         let refused = lock(&coordinator).try_acquire().await.expect_err("it hangs");
         let took = start.elapsed();
-        let bound = bounds::returned(stage.attempt_timeout()) + stage.scheduling();
+        let bound = bounds::returned(store.attempt_timeout()) + store.scheduling();
         assert!(took <= bound, "{took:?}");
         assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
         for asked in [
@@ -245,25 +245,25 @@ pub async fn l4_timeouts_are_kept_while_the_store_hangs(stage: &Stage) -> Result
             assert_eq!(asked.expect_err("it hangs").kind(), ErrorKind::Unavailable);
         }
     }
-    stage.server().node(0).resume();
-    stage.within(bounds::recovered(stage.ttl()), take_turn(&coordinator)).await?;
-    until_contenders(stage, &lock(&coordinator), 0).await;
+    store.server().node(0).resume();
+    store.within(bounds::recovered(store.ttl()), take_turn(&coordinator)).await?;
+    until_contenders(store, &lock(&coordinator), 0).await;
     Ok(())
 }
 
 /// L4: a waiter's time runs on while its answers are stalled.
-pub async fn l4_a_waiter_cut_off_returns_in_time(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect_by_proxy("other").await?);
+pub async fn l4_a_waiter_cut_off_returns_in_time(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect_by_proxy("other").await?);
     let _held = acquire(&one).await?;
     let limit = Duration::from_millis(600);
     let start = Instant::now();
     let lock = lock(&other);
     let waiting = tokio::spawn(async move { lock.acquire(Some(limit)).await });
     sleep(3 * MOMENT).await;
-    stage.proxy().set_both(Mode::Blackhole);
+    store.proxy().set_both(Mode::Blackhole);
     let refused = waiting.await.expect("no panic").expect_err("it is held");
     let took = start.elapsed();
-    let bound = bounds::returned(limit) + stage.scheduling();
+    let bound = bounds::returned(limit) + store.scheduling();
     assert!(took <= bound, "{took:?} instead of {limit:?}");
     assert!(matches!(refused.kind(), ErrorKind::Timeout | ErrorKind::Unavailable), "{refused}");
     Ok(())
@@ -271,11 +271,11 @@ pub async fn l4_a_waiter_cut_off_returns_in_time(stage: &Stage) -> Result<()> {
 
 /// L7: a thousand waiters of one process are a thousand entries and next to nothing else; they are
 /// served in the order in which they entered.
-pub async fn l7_a_thousand_waiters(stage: &Stage) -> Result<()> {
+pub async fn l7_a_thousand_waiters(store: &TestStore) -> Result<()> {
     // Where a right changes each second, all watches end as often: a thousand cannot be made anew in that time here.
-    let crowd = if stage.setting() == settings::ETCD_JWT { 200 } else { 1_000 };
-    // Not the stage's short lease: this is about cost, and a busy machine needs its time.
-    let url = if stage.has_server() { stage.url_by_proxy() } else { stage.url().to_owned() };
+    let crowd = if store.setting() == settings::ETCD_JWT { 200 } else { 1_000 };
+    // Not the store's short lease: this is about cost, and a busy machine needs its time.
+    let url = if store.has_server() { store.url_by_proxy() } else { store.url().to_owned() };
     let coordinator = Coordinator::connect(&url).await?;
     let held = acquire(&coordinator).await?;
     let before = (count("task"), count("fd"));
@@ -290,14 +290,14 @@ pub async fn l7_a_thousand_waiters(stage: &Stage) -> Result<()> {
             guard.release().await
         });
     }
-    until_contenders(stage, &lock(&coordinator), 1 + crowd).await;
+    until_contenders(store, &lock(&coordinator), 1 + crowd).await;
     let after = (count("task"), count("fd"));
     eprintln!("L7: entered within {:?}", start.elapsed());
     // Other tests of this process have some of their own.
     assert!(after.0 < before.0 + 100 && after.1 < before.1 + 100, "{before:?} → {after:?}");
-    if stage.has_server() {
-        let connections = stage.proxy().open_connections();
-        assert!(connections <= stage.server().most_connections(), "{connections} connections");
+    if store.has_server() {
+        let connections = store.proxy().open_connections();
+        assert!(connections <= store.server().most_connections(), "{connections} connections");
     }
     let start = Instant::now();
     held.release().await?;
@@ -312,8 +312,8 @@ pub async fn l7_a_thousand_waiters(stage: &Stage) -> Result<()> {
 }
 
 /// L7, 2.9: waiters are served in the order in which they entered, over all clients.
-pub async fn l7_first_come_first_served(stage: &Stage) -> Result<()> {
-    let clients = [stage.connect("one").await?, stage.connect("other").await?];
+pub async fn l7_first_come_first_served(store: &TestStore) -> Result<()> {
+    let clients = [store.connect("one").await?, store.connect("other").await?];
     let held = acquire(&clients[0]).await?;
     let (served, mut order) = tokio::sync::mpsc::unbounded_channel();
     let mut waiting = Vec::new();
@@ -324,7 +324,7 @@ pub async fn l7_first_come_first_served(stage: &Stage) -> Result<()> {
             let _ = served.send(place);
             guard.release().await
         }));
-        until_contenders(stage, &lock_of(&clients), place + 2).await;
+        until_contenders(store, &lock_of(&clients), place + 2).await;
     }
     held.release().await?;
     for waiter in waiting {
@@ -350,15 +350,15 @@ fn count(what: &str) -> usize {
 
 /// L1: a holder that only stopped, without a crash, is not followed on stores without leases: the
 /// kernel keeps a paused process' locks.
-pub async fn l1_a_paused_holder_keeps_a_lock_without_lease(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect("next").await?;
-    let worker = stage.worker("sleeper");
+pub async fn l1_a_paused_holder_keeps_a_lock_without_lease(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect("next").await?;
+    let worker = store.worker("sleeper");
     worker.call(json!({ "command": "acquire", "lock": NAME }));
     worker.pause();
-    sleep(3 * stage.heartbeat()).await;
+    sleep(3 * store.heartbeat()).await;
     assert!(lock(&coordinator).try_acquire().await?.is_none());
     worker.resume();
     assert_eq!(worker.call(json!({ "command": "is_held", "handle": NAME }))["held"], true);
     worker.call(json!({ "command": "release", "handle": NAME }));
-    stage.within(bounds::served(), take_turn(&coordinator)).await.map(drop)
+    store.within(bounds::served(), take_turn(&coordinator)).await.map(drop)
 }

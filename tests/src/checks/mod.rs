@@ -1,4 +1,4 @@
-//! What must hold on every backend: plain async functions over a [`Stage`], one for each thing that
+//! What must hold on every backend: plain async functions over a [`TestStore`], one for each thing that
 //! `docs/guarantees.md` promises; their names begin with the clause.
 //!
 //! [`conformance!`](crate::conformance) lists them, on which [groups](Backend::is_in) of stores each runs, and on which of
@@ -32,7 +32,7 @@ pub mod reconnect;
 pub mod rwlock;
 pub mod safety;
 pub mod semaphore;
-mod stage;
+mod test_store;
 pub mod timed_release;
 pub mod timing;
 pub mod tools;
@@ -52,8 +52,8 @@ use crate::harness::{judged, judged_alone, note, on_threads};
 
 pub use backend::{Backend, Kind, Setting, settings};
 pub use list::{CHECKS, Check};
-pub use stage::{Programs, SLACK, Stage, with_option};
-pub(crate) use stage::{shared_server, unique};
+pub use test_store::{Programs, SLACK, TestStore, with_option};
+pub(crate) use test_store::{shared_server, unique};
 
 /// No check takes longer, whatever hangs.
 const LIMIT: Duration = Duration::from_secs(180);
@@ -61,7 +61,7 @@ const LIMIT: Duration = Duration::from_secs(180);
 const CROWD: &str = "l7_a_thousand_waiters";
 
 /// Runs a check, and notes for `tests/run` that it passed. Where a starved machine lets it [judge](judged) nothing, it
-/// runs again on another stage.
+/// runs again on another store.
 ///
 /// # Errors
 ///
@@ -72,14 +72,14 @@ const CROWD: &str = "l7_a_thousand_waiters";
 /// When what is checked does not hold.
 pub fn run(
     (module, name): (&str, &str),
-    stage: impl Fn() -> Stage,
-    check: impl AsyncFn(&Stage) -> Result<()>,
+    store: impl Fn() -> TestStore,
+    check: impl AsyncFn(&TestStore) -> Result<()>,
 ) -> Result<()> {
     trace();
     let check = || {
-        let stage = stage();
-        let once = || once(module, name, &stage, &check);
-        match stage.descriptors(name) {
+        let store = store();
+        let once = || once(module, name, &store, &check);
+        match store.descriptors(name) {
             Some(most) => with_descriptors(most, once).unwrap_or(Ok(())),
             None => once(),
         }
@@ -90,12 +90,12 @@ pub fn run(
 fn once(
     module: &str,
     name: &str,
-    stage: &Stage,
-    check: impl AsyncFn(&Stage) -> Result<()>,
+    store: &TestStore,
+    check: impl AsyncFn(&TestStore) -> Result<()>,
 ) -> Result<()> {
-    on_threads(async { tokio::time::timeout(LIMIT, check(stage)).await })
+    on_threads(async { tokio::time::timeout(LIMIT, check(store)).await })
         .expect("the check ends")?;
-    let Setting { backend, word } = stage.setting();
+    let Setting { backend, word } = store.setting();
     if word.is_empty() {
         note("COORDINATION_TEST_PASSED", &format!("{backend:?}\t{module}\t{name}\n"));
     }

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
-use super::Stage;
+use super::TestStore;
 use super::interruption::{Pair, at_every_poll};
 use super::tools::{ANSWERED, MOMENT, PATIENCE, Room, assert_out_of_time};
 use crate::bounds;
@@ -47,9 +47,9 @@ async fn all_are_free(coordinator: &Coordinator, names: &[&str]) -> Result<()> {
 }
 
 /// ML1: names are sorted byte by byte, each once; a list without names, or with a bad one, is refused.
-pub async fn ml1_names_are_sorted_and_taken_once(stage: &Stage) -> Result<()> {
-    let settings = stage.settings().member_id("one").prefix("p-");
-    let one = settings.connect(stage.url()).await?;
+pub async fn ml1_names_are_sorted_and_taken_once(store: &TestStore) -> Result<()> {
+    let settings = store.settings().member_id("one").prefix("p-");
+    let one = settings.connect(store.url()).await?;
     let locks = one.locks(["b", "a", "B", "é", "b", "aa"])?;
     let sorted = ["p-B", "p-a", "p-aa", "p-b", "p-é"];
     assert!(locks.names().eq(sorted), "{locks:?}");
@@ -68,7 +68,7 @@ pub async fn ml1_names_are_sorted_and_taken_once(stage: &Stage) -> Result<()> {
 /// ML1: callers who name the same locks in any order, or some of them, never wait in a circle.
 ///
 /// Tooz: test_get_multiple_locks_with_same_coord.
-pub async fn ml1_opposite_orders_do_not_deadlock(stage: &Stage) -> Result<()> {
+pub async fn ml1_opposite_orders_do_not_deadlock(store: &TestStore) -> Result<()> {
     const ORDERS: [&[&str]; 8] = [
         &["a", "b", "c"],
         &["c", "b", "a"],
@@ -82,9 +82,9 @@ pub async fn ml1_opposite_orders_do_not_deadlock(stage: &Stage) -> Result<()> {
     let rooms: Arc<BTreeMap<&str, Room>> =
         Arc::new(["a", "b", "c"].map(|name| (name, Room::default())).into());
     let mut tasks = JoinSet::new();
-    let rounds = stage.rounds(40, 4);
+    let rounds = store.rounds(40, 4);
     for client in 0..3 {
-        let coordinator = stage.connect(&format!("client-{client}")).await?;
+        let coordinator = store.connect(&format!("client-{client}")).await?;
         for names in ORDERS {
             let (locks, rooms) = (locks(&coordinator, names), Arc::clone(&rooms));
             tasks.spawn(async move {
@@ -115,8 +115,8 @@ pub async fn ml1_opposite_orders_do_not_deadlock(stage: &Stage) -> Result<()> {
 }
 
 /// ML1: those who want the same locks are served in the order of asking.
-pub async fn ml1_the_same_locks_in_the_order_of_asking(stage: &Stage) -> Result<()> {
-    let clients = [stage.connect("one").await?, stage.connect("other").await?];
+pub async fn ml1_the_same_locks_in_the_order_of_asking(store: &TestStore) -> Result<()> {
+    let clients = [store.connect("one").await?, store.connect("other").await?];
     let held = locks(&clients[0], &["a", "b"]).acquire(Some(PATIENCE)).await?;
     let (served, mut order) = mpsc::unbounded_channel();
     let mut waiting = JoinSet::new();
@@ -146,8 +146,8 @@ pub async fn ml1_the_same_locks_in_the_order_of_asking(stage: &Stage) -> Result<
 }
 
 /// ML1: when one is not free, none is taken, and those that were are given back.
-pub async fn ml1_all_or_nothing(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn ml1_all_or_nothing(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     for taken in ["a", "b", "c"] {
         let held = other.lock(taken)?.acquire(Some(PATIENCE)).await?;
         let wanted = locks(&one, &["c", "a", "b"]);
@@ -163,7 +163,7 @@ pub async fn ml1_all_or_nothing(stage: &Stage) -> Result<()> {
         nothing_is_kept().await;
         for timeout in [Duration::ZERO, ANSWERED] {
             let refused = wanted.acquire(Some(timeout)).await.expect_err("one is taken");
-            assert_out_of_time(&refused, timeout.max(stage.attempt_timeout()));
+            assert_out_of_time(&refused, timeout.max(store.attempt_timeout()));
             assert_eq!(refused.key(), Some(taken));
             // A store that did not answer may have entered what is removed now.
             let is_known = refused.kind() == ErrorKind::Timeout;
@@ -180,9 +180,9 @@ pub async fn ml1_all_or_nothing(stage: &Stage) -> Result<()> {
 }
 
 /// ML1, L4: the time given is for all of them together.
-pub async fn ml1_one_deadline(stage: &Stage) -> Result<()> {
+pub async fn ml1_one_deadline(store: &TestStore) -> Result<()> {
     const LIMIT: Duration = Duration::from_millis(600);
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let first = other.lock("a")?.acquire(Some(PATIENCE)).await?;
     let second = other.lock("b")?.acquire(Some(PATIENCE)).await?;
     let wanted = locks(&one, &["a", "b"]);
@@ -192,7 +192,7 @@ pub async fn ml1_one_deadline(stage: &Stage) -> Result<()> {
     first.release().await?;
     let refused = waiting.await.expect("no panic").expect_err("the second is taken");
     let took = start.elapsed();
-    assert!(took >= LIMIT && took <= bounds::returned(LIMIT) + stage.scheduling(), "{took:?}");
+    assert!(took >= LIMIT && took <= bounds::returned(LIMIT) + store.scheduling(), "{took:?}");
     assert_out_of_time(&refused, LIMIT / 2);
     assert_eq!(refused.key(), Some("b"));
     second.release().await?;
@@ -201,11 +201,11 @@ pub async fn ml1_one_deadline(stage: &Stage) -> Result<()> {
 
 /// ML1: when the first takes all the time but a moment, too short for an answer about the next, it was not free in time:
 /// nothing is wrong with the store.
-pub async fn ml1_late_behind_the_first(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn ml1_late_behind_the_first(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let second = other.lock("b")?.acquire(Some(PATIENCE)).await?;
     let mut refusals = 0;
-    for round in 0..stage.rounds(60, 30) {
+    for round in 0..store.rounds(60, 30) {
         let first = other.lock("a")?.acquire(Some(PATIENCE)).await?;
         let wanted = locks(&one, &["a", "b"]);
         let waiting = tokio::spawn(async move { wanted.acquire(Some(ANSWERED)).await });
@@ -225,14 +225,14 @@ pub async fn ml1_late_behind_the_first(stage: &Stage) -> Result<()> {
 }
 
 /// ML1, C1: dropped at any point, it leaves nothing at any of the locks.
-pub async fn ml1_dropped_it_leaves_nothing(stage: &Stage) -> Result<()> {
-    at_every_poll(stage, "several locks", stage.rounds(1, 2), interrupted_acquire).await?;
-    at_every_poll(stage, "several locks, the last held", 2, interrupted_wait).await
+pub async fn ml1_dropped_it_leaves_nothing(store: &TestStore) -> Result<()> {
+    at_every_poll(store, "several locks", store.rounds(1, 2), interrupted_acquire).await?;
+    at_every_poll(store, "several locks, the last held", 2, interrupted_wait).await
 }
 
 /// ML1, C5: a release that is dropped anywhere goes on with all of them.
-pub async fn ml1_a_dropped_release_goes_on(stage: &Stage) -> Result<()> {
-    at_every_poll(stage, "several locks, released", stage.rounds(1, 2), interrupted_release).await
+pub async fn ml1_a_dropped_release_goes_on(store: &TestStore) -> Result<()> {
+    at_every_poll(store, "several locks, released", store.rounds(1, 2), interrupted_release).await
 }
 
 /// Several free locks are acquired.
@@ -267,13 +267,13 @@ async fn nothing_is_left(pair: &Pair<'_>) -> Result<()> {
         until(&pair.other, name, 0).await;
     }
     let took = start.elapsed();
-    assert!(took <= 10 * bounds::cleared() + pair.stage.scheduling(), "{pair:?}: {took:?}");
+    assert!(took <= 10 * bounds::cleared() + pair.store.scheduling(), "{pair:?}: {took:?}");
     Ok(())
 }
 
 /// ML1: one that is broken is told for all; the others stay until they are released.
-pub async fn ml1_one_that_is_lost_is_told(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn ml1_one_that_is_lost_is_told(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let guard = locks(&one, &["a", "b", "c"]).acquire(Some(PATIENCE)).await?;
     // Shorter holds go unwatched.
     sleep(2 * MOMENT).await;
@@ -282,7 +282,7 @@ pub async fn ml1_one_that_is_lost_is_told(stage: &Stage) -> Result<()> {
     let body = guard.protect(std::future::pending::<()>());
     let refused = timeout(PATIENCE, body).await.expect("it is told").expect_err("one was broken");
     let took = broken.elapsed();
-    assert!(took <= stage.notice_bound(), "{took:?}");
+    assert!(took <= store.notice_bound(), "{took:?}");
     assert_eq!((refused.kind(), refused.key()), (ErrorKind::Lost, Some("b")));
     assert_eq!((refused.effect(), refused.body_ran()), (Effect::Unknown, true));
     assert_eq!(guard.lost().await, LossReason::EntryDeleted);
@@ -295,8 +295,8 @@ pub async fn ml1_one_that_is_lost_is_told(stage: &Stage) -> Result<()> {
 }
 
 /// ML1: one that is lost while it waits for the next ends the call; nothing is kept.
-pub async fn ml1_lost_while_waiting_for_the_next(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn ml1_lost_while_waiting_for_the_next(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let held = other.lock("b")?.acquire(Some(PATIENCE)).await?;
     let waiting = acquire_in_background(&one, &["a", "b"]);
     until(&other, "b", 2).await;
@@ -313,8 +313,8 @@ pub async fn ml1_lost_while_waiting_for_the_next(stage: &Stage) -> Result<()> {
 }
 
 /// ML1: the end of the session takes all of them, and the places.
-pub async fn ml1_the_end_of_the_session_takes_all(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn ml1_the_end_of_the_session_takes_all(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let guard = locks(&one, &["a", "b"]).acquire(Some(PATIENCE)).await?;
     let waiting = acquire_in_background(&one, &["b", "c"]);
     until(&other, "b", 2).await;
@@ -329,8 +329,8 @@ pub async fn ml1_the_end_of_the_session_takes_all(stage: &Stage) -> Result<()> {
 }
 
 /// ML1: shares of several locks, beside each other and not beside a writer of one of them.
-pub async fn ml1_shares_of_several(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn ml1_shares_of_several(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let first = locks(&one, &["a", "b"]).acquire_shared(Some(PATIENCE)).await?;
     let second = locks(&other, &["b", "a"]).try_acquire_shared().await?.expect("readers share");
     assert!(first.guards().iter().chain(second.guards()).all(|guard| guard.is_shared()));
@@ -343,9 +343,9 @@ pub async fn ml1_shares_of_several(stage: &Stage) -> Result<()> {
 }
 
 /// ML1, TR1: all let go together, after the time since the last was granted.
-pub async fn ml1_all_let_go_by_themselves(stage: &Stage) -> Result<()> {
+pub async fn ml1_all_let_go_by_themselves(store: &TestStore) -> Result<()> {
     const HELD_FOR: Duration = Duration::from_millis(300);
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let before = Instant::now();
     let timed = locks(&one, &["a", "b"]).acquire(Some(PATIENCE)).await?.release_after(HELD_FOR);
     assert!(timed.iter().map(|timed| timed.name()).eq(["a", "b"]));
@@ -356,14 +356,14 @@ pub async fn ml1_all_let_go_by_themselves(stage: &Stage) -> Result<()> {
 }
 
 /// ML1, L1: a killed process that held all, or held one and waited for the next, is followed in time.
-pub async fn ml1_a_killed_process_is_followed(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect("survivor").await?;
+pub async fn ml1_a_killed_process_is_followed(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect("survivor").await?;
     for waits in [false, true] {
         let held = match waits {
             true => Some(coordinator.lock("b")?.acquire(Some(PATIENCE)).await?),
             false => None,
         };
-        let worker = stage.worker(&format!("dying-{waits}"));
+        let worker = store.worker(&format!("dying-{waits}"));
         worker.send(json!({ "command": "acquire_all", "locks": ["c", "b", "a"] }));
         until(&coordinator, "a", 1).await;
         until(&coordinator, "b", if waits { 2 } else { 1 }).await;
@@ -375,7 +375,7 @@ pub async fn ml1_a_killed_process_is_followed(stage: &Stage) -> Result<()> {
         let guard = waiting.await.expect("no panic")?;
         let took = killed.elapsed();
         eprintln!("ML1: followed after {took:?}");
-        assert!(took <= stage.crash_bound(), "{took:?}");
+        assert!(took <= store.crash_bound(), "{took:?}");
         guard.release().await?;
         drop(held);
         all_are_free(&coordinator, &["a", "b", "c"]).await?;
@@ -384,8 +384,8 @@ pub async fn ml1_a_killed_process_is_followed(stage: &Stage) -> Result<()> {
 }
 
 /// ML1, S3: whoever is cut off knows that all are gone before another gets one of them.
-pub async fn ml1_cut_off_all_are_lost_before_another_is_granted(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect_by_proxy("one").await?, stage.connect("other").await?);
+pub async fn ml1_cut_off_all_are_lost_before_another_is_granted(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect_by_proxy("one").await?, store.connect("other").await?);
     let guard = Arc::new(locks(&one, &["a", "b"]).acquire(Some(PATIENCE)).await?);
     let waiting = acquire_in_background(&other, &["b", "c"]);
     until(&other, "b", 2).await;
@@ -400,17 +400,17 @@ pub async fn ml1_cut_off_all_are_lost_before_another_is_granted(stage: &Stage) -
             BootInstant::now()
         }
     });
-    stage.proxy().set_both(Mode::Blackhole);
+    store.proxy().set_both(Mode::Blackhole);
     let cut = Instant::now();
     let next = waiting.await.expect("no panic")?;
     let granted = BootInstant::now();
     must_hold!(!guard.is_held());
     assert!(probe.join().expect("the probe") < granted);
-    assert!(cut.elapsed() <= stage.crash_bound(), "{:?}", cut.elapsed());
+    assert!(cut.elapsed() <= store.crash_bound(), "{:?}", cut.elapsed());
     assert!(last_held.load(Ordering::SeqCst) > 0);
     assert!(next.is_held());
-    stage.proxy().heal();
+    store.proxy().heal();
     next.release().await?;
     // With the next session.
-    stage.within(bounds::recovered(stage.ttl()), all_are_free(&one, &["a", "b", "c"])).await
+    store.within(bounds::recovered(store.ttl()), all_are_free(&one, &["a", "b", "c"])).await
 }

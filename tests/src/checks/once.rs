@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, sleep_until};
 
-use super::Stage;
+use super::TestStore;
 use super::interruption::{Pair, at_every_poll};
 use super::tools::PATIENCE;
 use crate::bounds;
@@ -35,11 +35,11 @@ async fn claim(job: &OncePer) -> Result<Claim> {
 }
 
 /// ON1: of many who ask at once one gets it, in each period.
-pub async fn on1_one_of_many(stage: &Stage) -> Result<()> {
+pub async fn on1_one_of_many(store: &TestStore) -> Result<()> {
     let mut clients = Vec::new();
     for _ in 0..3 {
-        // Not the stage's short lease: on a busy machine many answers would be late, and in doubt.
-        clients.push(Coordinator::connect(stage.url()).await?);
+        // Not the store's short lease: on a busy machine many answers would be late, and in doubt.
+        clients.push(Coordinator::connect(store.url()).await?);
     }
     let mut last = None;
     for _ in 0..3 {
@@ -61,8 +61,8 @@ pub async fn on1_one_of_many(stage: &Stage) -> Result<()> {
 }
 
 /// ON1: claims are a period apart, whoever makes them, and not further apart than they have to be.
-pub async fn on1_once_in_each_period(stage: &Stage) -> Result<()> {
-    let clients = [stage.connect("one").await?, stage.connect("other").await?];
+pub async fn on1_once_in_each_period(store: &TestStore) -> Result<()> {
+    let clients = [store.connect("one").await?, store.connect("other").await?];
     let jobs = clients.each_ref().map(|client| job(client, SHORT));
     assert_eq!(jobs[0].due().await?, Duration::ZERO);
     let mut last = claim(&jobs[0]).await?;
@@ -79,8 +79,8 @@ pub async fn on1_once_in_each_period(stage: &Stage) -> Result<()> {
 }
 
 /// ON1: aligned periods begin at multiples of their length.
-pub async fn on1_aligned(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect("one").await?;
+pub async fn on1_aligned(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect("one").await?;
     let job = job(&coordinator, SHORT).aligned();
     let mut slots = BTreeSet::new();
     for _ in 0..4 {
@@ -100,8 +100,8 @@ pub async fn on1_aligned(stage: &Stage) -> Result<()> {
 }
 
 /// ON1: what was given back can be claimed again; a claim whose period is over gives back nothing.
-pub async fn on1_given_back_by_its_owner_only(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn on1_given_back_by_its_owner_only(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let first = claim(&job(&one, LONG)).await?;
     assert!(job(&other, LONG).try_claim().await?.is_none());
     assert!(first.give_back().await?);
@@ -116,8 +116,8 @@ pub async fn on1_given_back_by_its_owner_only(stage: &Stage) -> Result<()> {
 }
 
 /// ON1: no closer than asked for, though the period is shorter, and though it was given back.
-pub async fn on1_no_closer_than_asked_for(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect("one").await?;
+pub async fn on1_no_closer_than_asked_for(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect("one").await?;
     let job = job(&coordinator, SHORT).at_least(LONG);
     let first = claim(&job).await?;
     assert_eq!(first.next().duration_since(first.at()).expect("later"), LONG);
@@ -127,8 +127,8 @@ pub async fn on1_no_closer_than_asked_for(stage: &Stage) -> Result<()> {
 }
 
 /// ON1: an operator forgets the last claim; its owner is told, and numbers go on.
-pub async fn on1_reset(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn on1_reset(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (mine, theirs) = (job(&one, LONG).aligned(), job(&other, LONG));
     assert!(!theirs.reset().await?, "there is none");
     let first = claim(&mine).await?;
@@ -142,8 +142,8 @@ pub async fn on1_reset(stage: &Stage) -> Result<()> {
 }
 
 /// ON2: a claim under a guard is spent when it is done. Before, it is taken over once the guard is gone.
-pub async fn on2_spent_by_success_only(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn on2_spent_by_success_only(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (mine, theirs) = (job(&one, LONG), job(&other, LONG));
     let (work, place) = (one.semaphore("work", 2)?, other.semaphore("work", 2)?);
     let (permit, waiting) = (work.acquire(None).await?, place.acquire(None).await?);
@@ -170,10 +170,10 @@ pub async fn on2_spent_by_success_only(stage: &Stage) -> Result<()> {
 }
 
 /// ON2: what is done just now, and let go of after that, is not taken for what was left undone.
-pub async fn on2_done_while_others_ask(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn on2_done_while_others_ask(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let waiting = other.semaphore("work", 2)?.acquire(None).await?;
-    for round in 0..stage.rounds(40, 10) {
+    for round in 0..store.rounds(40, 10) {
         let permit = one.semaphore("work", 2)?.acquire(None).await?;
         let name = format!("job-{round}");
         let mine = one.once_per(&name, LONG)?.try_claim_under(&permit).await?.expect("new");
@@ -194,12 +194,12 @@ pub async fn on2_done_while_others_ask(stage: &Stage) -> Result<()> {
 }
 
 /// ON2: the next one takes over from a holder whose session was lost, and not what that one had done.
-pub async fn on2_a_lost_session_leaves_it_to_the_next(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn on2_a_lost_session_leaves_it_to_the_next(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (lock, next) = (one.lock("work")?, other.lock("work")?);
     let guard = lock.acquire(None).await?;
     let _first = job(&one, LONG).try_claim_under(&guard).await?.expect("nobody has claimed it");
-    stage.lose(&one, "one").await?;
+    store.lose(&one, "one").await?;
     guard.lost().await;
     let refused = job(&one, LONG).try_claim_under(&guard).await.expect_err("it is lost");
     assert!(matches!(refused.kind(), ErrorKind::Lost | ErrorKind::Closed), "{refused}");
@@ -214,8 +214,8 @@ pub async fn on2_a_lost_session_leaves_it_to_the_next(stage: &Stage) -> Result<(
 }
 
 /// ON1: a call that is dropped may spend the period; it never makes two of it.
-pub async fn on1_dropped_calls(stage: &Stage) -> Result<()> {
-    at_every_poll(stage, "try_claim", stage.rounds(1, 2), interrupted_claim).await
+pub async fn on1_dropped_calls(store: &TestStore) -> Result<()> {
+    at_every_poll(store, "try_claim", store.rounds(1, 2), interrupted_claim).await
 }
 
 /// A period is claimed that nobody has claimed.
@@ -235,10 +235,10 @@ pub async fn interrupted_claim(pair: &Pair<'_>) -> Result<()> {
 }
 
 /// ON1: the period is spent, whatever becomes of the session of who claimed it.
-pub async fn on1_a_lost_session_changes_nothing(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn on1_a_lost_session_changes_nothing(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let held = claim(&job(&one, LONG)).await?;
-    stage.lose(&one, "one").await?;
+    store.lose(&one, "one").await?;
     assert!(job(&other, LONG).try_claim().await?.is_none());
     drop(held);
     assert!(job(&other, LONG).try_claim().await?.is_none());
@@ -246,25 +246,25 @@ pub async fn on1_a_lost_session_changes_nothing(stage: &Stage) -> Result<()> {
 }
 
 /// ON1: so does its process' death, also when all start again.
-pub async fn on1_a_killed_process_spends_the_period(stage: &Stage) -> Result<()> {
-    let worker = stage.worker("killed");
+pub async fn on1_a_killed_process_spends_the_period(store: &TestStore) -> Result<()> {
+    let worker = store.worker("killed");
     let command = json!({ "command": "claim", "job": NAME, "period_ms": 3_600_000 });
     assert_eq!(worker.call(command.clone())["token"], 1);
     worker.kill();
-    assert_eq!(stage.worker("next").call(command), Value::Null);
-    let coordinator = stage.connect("one").await?;
+    assert_eq!(store.worker("next").call(command), Value::Null);
+    let coordinator = store.connect("one").await?;
     assert!(job(&coordinator, LONG).try_claim().await?.is_none());
     Ok(())
 }
 
 /// ON1, F-74: a host whose clock is years ahead keeps the others from the job for one of its periods, by their clocks, also if
 /// each that asks is a new one.
-pub async fn on1_a_clock_that_is_years_ahead(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect("one").await?;
+pub async fn on1_a_clock_that_is_years_ahead(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect("one").await?;
     let clock = WallClock::new();
     let ahead = clock.ahead(10 * 366 * 24 * LONG);
     let wrong =
-        stage.worker_with("wrong", &ahead.each_ref().map(|(name, value)| (*name, &**value)));
+        store.worker_with("wrong", &ahead.each_ref().map(|(name, value)| (*name, &**value)));
     let claim = json!({ "command": "claim", "job": NAME, "period_ms": millis(PERIOD) });
     assert_eq!(wrong.call(claim.clone())["token"], 1);
     let asked = Instant::now();
@@ -285,22 +285,22 @@ pub async fn on1_a_clock_that_is_years_ahead(stage: &Stage) -> Result<()> {
         }
     };
     let waited = asked.elapsed();
-    assert!(waited <= bounds::disbelieved(PERIOD) + PERIOD / 4 + stage.scheduling(), "{waited:?}");
+    assert!(waited <= bounds::disbelieved(PERIOD) + PERIOD / 4 + store.scheduling(), "{waited:?}");
     assert!(waited >= PERIOD / 2, "a period from the claim on: {waited:?}");
     assert_eq!(claimed.token().value(), 2);
     let next = claimed.next().duration_since(SystemTime::now()).unwrap_or_default();
     assert!(next <= PERIOD, "it is dated by a right clock: {next:?}");
-    if stage.has_clock() {
+    if store.has_clock() {
         assert_eq!(wrong.call(claim), Value::Null, "the store's clock counts");
     }
     Ok(())
 }
 
 /// ON1: on a page for crontabs: of two hosts that fire at a fixed rate, not quite at the same time, one gets each period.
-pub async fn on1_at_a_fixed_rate(stage: &Stage) -> Result<()> {
+pub async fn on1_at_a_fixed_rate(store: &TestStore) -> Result<()> {
     const RATE: Duration = Duration::from_millis(500);
     const PERIODS: u32 = 8;
-    let clients = [stage.connect("one").await?, stage.connect("other").await?];
+    let clients = [store.connect("one").await?, store.connect("other").await?];
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
     let first = now.as_micros().div_ceil(RATE.as_micros()) * RATE.as_micros();
     let until_first = Duration::from_micros(u64::try_from(first).expect("a time")) - now;
@@ -328,14 +328,14 @@ pub async fn on1_at_a_fixed_rate(stage: &Stage) -> Result<()> {
 }
 
 /// ON1: without the store's word there is no claim.
-pub async fn on1_cut_off(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect_by_proxy("one").await?, stage.connect("other").await?);
+pub async fn on1_cut_off(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect_by_proxy("one").await?, store.connect("other").await?);
     let mine = job(&one, LONG);
-    stage.proxy().set_both(Mode::Blackhole);
+    store.proxy().set_both(Mode::Blackhole);
     let refused = mine.try_claim().await.expect_err("cut off");
     assert!(matches!(refused.kind(), ErrorKind::Unavailable | ErrorKind::Lost), "{refused}");
     let theirs = claim(&job(&other, LONG)).await?;
-    stage.proxy().heal();
+    store.proxy().heal();
     let asked = async || match mine.try_claim().await {
         Ok(claimed) => {
             assert!(claimed.is_none(), "it is the other's");

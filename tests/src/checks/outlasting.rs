@@ -11,7 +11,7 @@ use coordination::{
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use super::Stage;
+use super::TestStore;
 use super::tools::{ANSWERED, PATIENCE};
 use crate::harness::{Mode, Named};
 
@@ -19,37 +19,37 @@ use crate::harness::{Mode, Named};
 const AWAY: Duration = Duration::from_secs(7);
 
 /// L5: connections are reset, and new ones refused.
-pub async fn l5_waits_outlast_refusals(stage: &Stage) -> Result<()> {
-    let far = stage.connect_by_proxy("far").await?;
+pub async fn l5_waits_outlast_refusals(store: &TestStore) -> Result<()> {
+    let far = store.connect_by_proxy("far").await?;
     let away = || {
-        stage.proxy().refuse();
-        stage.proxy().reset_all();
+        store.proxy().refuse();
+        store.proxy().reset_all();
     };
-    outlast(&far, &stage.connect("near").await?, away, || stage.proxy().heal()).await
+    outlast(&far, &store.connect("near").await?, away, || store.proxy().heal()).await
 }
 
 /// L5: nothing that is sent is answered.
-pub async fn l5_waits_outlast_silence(stage: &Stage) -> Result<()> {
-    let far = stage.connect_by_proxy("far").await?;
-    let away = || stage.proxy().set_both(Mode::Blackhole);
-    outlast(&far, &stage.connect("near").await?, away, || stage.proxy().heal()).await
+pub async fn l5_waits_outlast_silence(store: &TestStore) -> Result<()> {
+    let far = store.connect_by_proxy("far").await?;
+    let away = || store.proxy().set_both(Mode::Blackhole);
+    outlast(&far, &store.connect("near").await?, away, || store.proxy().heal()).await
 }
 
 /// L5: the server's name is not found, and nothing listens where it led to before.
-pub async fn l5_waits_outlast_a_missing_name(stage: &Stage) -> Result<()> {
-    let named = Named::new(1, &[stage.proxy().address().port()]);
-    let url = named.authority(&stage.url_by_proxy());
-    let far = stage.settings().member_id("far").connect(&url).await?;
+pub async fn l5_waits_outlast_a_missing_name(store: &TestStore) -> Result<()> {
+    let named = Named::new(1, &[store.proxy().address().port()]);
+    let url = named.authority(&store.url_by_proxy());
+    let far = store.settings().member_id("far").connect(&url).await?;
     let away = || {
         named.vanish();
-        stage.proxy().refuse();
-        stage.proxy().reset_all();
+        store.proxy().refuse();
+        store.proxy().reset_all();
     };
     let back = || {
         named.come_back();
-        stage.proxy().heal();
+        store.proxy().heal();
     };
-    outlast(&far, &stage.connect("near").await?, away, back).await
+    outlast(&far, &store.connect("near").await?, away, back).await
 }
 
 /// What waits at `far`, from before or since the store went away, comes to its end when the store is back.

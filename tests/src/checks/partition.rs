@@ -7,7 +7,7 @@ use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::Stage;
+use super::TestStore;
 use super::group::until_members;
 use super::interruption::{Pair, at_every_poll};
 use super::tools::{PATIENCE, until_state};
@@ -42,11 +42,11 @@ async fn join(coordinator: &Coordinator, weight: u32) -> Result<(Membership, Par
 ///
 /// Tooz: `test_join_partitioned_group`, `test_hashring_size`, `test_hashring_weight`,
 /// `test_members_of_object_and_others`.
-pub async fn hr1_all_place_alike(stage: &Stage) -> Result<()> {
+pub async fn hr1_all_place_alike(store: &TestStore) -> Result<()> {
     let members = [("bar", 1), ("baz", 10), ("foo", 1)];
     let (mut partitioners, mut memberships, mut clients) = (Vec::new(), Vec::new(), Vec::new());
     for (member, weight) in members {
-        let client = stage.connect(member).await?;
+        let client = store.connect(member).await?;
         let (membership, partitioner) = join(&client, weight).await?;
         assert!(partitioner.ring()?.contains(member), "on return the ring has the member");
         partitioners.push(partitioner);
@@ -89,8 +89,8 @@ pub async fn hr1_all_place_alike(stage: &Stage) -> Result<()> {
 /// HR1: the order of joining does not matter, and whoever leaves has no keys.
 ///
 /// Tooz: `test_stop`.
-pub async fn hr1_whoever_leaves_has_no_keys(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn hr1_whoever_leaves_has_no_keys(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (first, mut here) = join(&one, 1).await?;
     let (second, mut there) = join(&other, 1).await?;
     let before: Vec<_> = keys().map(|key| there.members_for(key, 1, &[])).collect::<Result<_>>()?;
@@ -119,10 +119,10 @@ pub async fn hr1_whoever_leaves_has_no_keys(stage: &Stage) -> Result<()> {
 }
 
 /// HR1: many join at once, and agree in the end.
-pub async fn hr1_many_agree(stage: &Stage) -> Result<()> {
+pub async fn hr1_many_agree(store: &TestStore) -> Result<()> {
     let mut clients = Vec::new();
     for client in 0..8 {
-        clients.push(stage.connect(&format!("client-{client}")).await?);
+        clients.push(store.connect(&format!("client-{client}")).await?);
     }
     let mut tasks = JoinSet::new();
     for (weight, client) in (1..).zip(clients.clone()) {
@@ -144,10 +144,10 @@ pub async fn hr1_many_agree(stage: &Stage) -> Result<()> {
 }
 
 /// HR1: joining that is dropped at any point leaves nobody on the ring.
-pub async fn hr1_dropped_join_gets_no_keys(stage: &Stage) -> Result<()> {
-    let watching = stage.connect("watching").await?;
+pub async fn hr1_dropped_join_gets_no_keys(store: &TestStore) -> Result<()> {
+    let watching = store.connect("watching").await?;
     let (_membership, mut partitioner) = join(&watching, 1).await?;
-    at_every_poll(stage, "join_partitioned", stage.rounds(1, 2), async |pair: &Pair<'_>| {
+    at_every_poll(store, "join_partitioned", store.rounds(1, 2), async |pair: &Pair<'_>| {
         drop(pair.interrupt(join(&pair.one, 1)).await?);
         until_members(&pair.other.group(NAME)?, &["watching"]).await;
         until_ring(&mut partitioner, &[("watching", 1)]).await
@@ -156,8 +156,8 @@ pub async fn hr1_dropped_join_gets_no_keys(stage: &Stage) -> Result<()> {
 }
 
 /// HR1: whatever a member says of itself, everybody counts it alike and nobody is harmed.
-pub async fn hr1_odd_weights_count(stage: &Stage) -> Result<()> {
-    let one = stage.connect("one").await?;
+pub async fn hr1_odd_weights_count(store: &TestStore) -> Result<()> {
+    let one = store.connect("one").await?;
     let group = one.group(NAME)?;
     group.create().await?;
     let mut partitioner = group.partitioner(2).await?;
@@ -185,10 +185,10 @@ pub async fn hr1_odd_weights_count(stage: &Stage) -> Result<()> {
 }
 
 /// HR1: the keys of a process that was killed are others' within the crash bound.
-pub async fn hr1_a_killed_process_loses_its_keys(stage: &Stage) -> Result<()> {
-    let one = stage.connect("one").await?;
+pub async fn hr1_a_killed_process_loses_its_keys(store: &TestStore) -> Result<()> {
+    let one = store.connect("one").await?;
     let (_membership, mut partitioner) = join(&one, 1).await?;
-    let worker = stage.worker("killed");
+    let worker = store.worker("killed");
     worker.call(json!({
         "command": "join_group", "group": NAME, "capabilities": { "weight": 5 },
     }));
@@ -197,7 +197,7 @@ pub async fn hr1_a_killed_process_loses_its_keys(stage: &Stage) -> Result<()> {
     let killed = std::time::Instant::now();
     worker.kill();
     until_ring(&mut partitioner, &[("one", 1)]).await?;
-    assert!(killed.elapsed() <= stage.crash_bound(), "{:?}", killed.elapsed());
+    assert!(killed.elapsed() <= store.crash_bound(), "{:?}", killed.elapsed());
     for key in keys() {
         assert!(partitioner.is_mine(key)?);
     }
@@ -205,8 +205,8 @@ pub async fn hr1_a_killed_process_loses_its_keys(stage: &Stage) -> Result<()> {
 }
 
 /// HR1: a stopped coordinator owns nothing, and says so.
-pub async fn hr1_a_stopped_one_is_refused(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn hr1_a_stopped_one_is_refused(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (_first, mut here) = join(&one, 1).await?;
     let (_second, mut there) = join(&other, 1).await?;
     until_ring(&mut there, &[("one", 1), ("other", 1)]).await?;
@@ -222,20 +222,20 @@ pub async fn hr1_a_stopped_one_is_refused(stage: &Stage) -> Result<()> {
 }
 
 /// HR1: who is cut off goes by what it knew, and catches up afterwards.
-pub async fn hr1_catches_up_after_an_outage(stage: &Stage) -> Result<()> {
-    let one = stage.connect("one").await?;
+pub async fn hr1_catches_up_after_an_outage(store: &TestStore) -> Result<()> {
+    let one = store.connect("one").await?;
     let (_first, mut here) = join(&one, 1).await?;
-    let cut_off = stage.connect_by_proxy("cut-off").await?;
+    let cut_off = store.connect_by_proxy("cut-off").await?;
     let (membership, mut there) = join(&cut_off, 1).await?;
     let membership = membership.rejoining();
     until_ring(&mut here, &[("cut-off", 1), ("one", 1)]).await?;
     let mut state = cut_off.state();
-    stage.proxy().set_both(Mode::Blackhole);
+    store.proxy().set_both(Mode::Blackhole);
     until_state(&mut state, |state| matches!(state, State::Lost(_))).await;
     until_ring(&mut here, &[("one", 1)]).await?;
     assert!(there.ring()?.contains("cut-off"), "it cannot know");
     let third = one.group(NAME)?.join_as("third", &json!({ "weight": 2 })).await?;
-    stage.proxy().heal();
+    store.proxy().heal();
     for partitioner in [&mut here, &mut there] {
         until_ring(partitioner, &[("cut-off", 1), ("one", 1), ("third", 2)]).await?;
     }

@@ -10,7 +10,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::Stage;
+use super::TestStore;
 use super::interruption::{Pair, at_every_poll};
 use super::tools::{ANSWERED, MOMENT, PATIENCE, assert_out_of_time, poll_times, without_a_runtime};
 use crate::harness::Mode;
@@ -57,11 +57,11 @@ pub fn assert_kept(slots: &mut [Duration], permits: u32, per: Duration) -> usize
 }
 
 /// RL1: many clients who take what they can.
-pub async fn rl1_never_more_in_a_window(stage: &Stage) -> Result<()> {
+pub async fn rl1_never_more_in_a_window(store: &TestStore) -> Result<()> {
     let mut tasks: JoinSet<Result<Vec<Duration>>> = JoinSet::new();
     for _ in 0..3 {
-        // Not the stage's short lease: on a busy machine many answers would be late, and in doubt.
-        let coordinator = Coordinator::connect(stage.url()).await?;
+        // Not the store's short lease: on a busy machine many answers would be late, and in doubt.
+        let coordinator = Coordinator::connect(store.url()).await?;
         // Two with a limiter of their own, and two who share one.
         let shared = limiter(&coordinator);
         for limiter in [limiter(&coordinator), limiter(&coordinator), shared.clone(), shared] {
@@ -92,13 +92,13 @@ pub async fn rl1_never_more_in_a_window(stage: &Stage) -> Result<()> {
 }
 
 /// RL2: whoever comes back after a window is served, though nobody has lived for so long: each is a client of its own.
-pub async fn rl2_callers_that_come_and_go_are_served(stage: &Stage) -> Result<()> {
+pub async fn rl2_callers_that_come_and_go_are_served(store: &TestStore) -> Result<()> {
     let seldom = |coordinator: &Coordinator| coordinator.rate_limiter("seldom", 1, WINDOW);
     // Where the store is within the process, it ends with the last of its clients.
-    let _open = stage.connect("open").await?;
+    let _open = store.connect("open").await?;
     let mut asked = Instant::now();
     for (round, is_denied) in [false, true, false, false, true, false].into_iter().enumerate() {
-        let coordinator = stage.connect(&format!("caller-{round}")).await?;
+        let coordinator = store.connect(&format!("caller-{round}")).await?;
         if !is_denied {
             // Clocks may differ by half a percent.
             sleep(WINDOW + MOMENT).await;
@@ -115,9 +115,9 @@ pub async fn rl2_callers_that_come_and_go_are_served(stage: &Stage) -> Result<()
 }
 
 /// RL2: of a limit that is raised, what was not used up by the old one is there at once; a reset gives all of it.
-pub async fn rl2_a_raised_limit_is_there_at_once(stage: &Stage) -> Result<()> {
+pub async fn rl2_a_raised_limit_is_there_at_once(store: &TestStore) -> Result<()> {
     const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-    let coordinator = stage.connect("one").await?;
+    let coordinator = store.connect("one").await?;
     let limiter = |permits| coordinator.rate_limiter("daily", permits, DAY);
     assert!(limiter(5)?.try_acquire(5).await?.granted().is_some());
     assert!(matches!(limiter(5)?.try_acquire(1).await?, Attempt::Denied { .. }));
@@ -130,15 +130,15 @@ pub async fn rl2_a_raised_limit_is_there_at_once(stage: &Stage) -> Result<()> {
 }
 
 /// RL1: a killed process' permits count on, also when nobody is left and when all start again.
-pub async fn rl1_crashes_and_restarts(stage: &Stage) -> Result<()> {
+pub async fn rl1_crashes_and_restarts(store: &TestStore) -> Result<()> {
     let mut slots = Vec::new();
     for round in 0..2 {
-        let worker = stage.worker(&format!("killed-{round}"));
+        let worker = store.worker(&format!("killed-{round}"));
         let mut take = command(PERMITS, WINDOW);
         take["n"] = json!(PERMITS);
         slots.extend(slots_in(&worker.call(take)));
         worker.kill();
-        let coordinator = stage.connect(&format!("next-{round}")).await?;
+        let coordinator = store.connect(&format!("next-{round}")).await?;
         slots.push(limiter(&coordinator).acquire(1, Some(PATIENCE)).await?.slot());
         coordinator.stop().await?;
     }
@@ -157,22 +157,22 @@ pub fn slots_in(answer: &Value) -> Vec<Duration> {
 }
 
 /// RL1: permits are nobody's: the end of a session gives nothing back.
-pub async fn rl1_a_lost_session_changes_nothing(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn rl1_a_lost_session_changes_nothing(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let first = take_all(&limiter(&one)).await?;
     let waiting = {
         let limiter = limiter(&other);
         tokio::spawn(async move { take_all(&limiter).await })
     };
-    stage.lose(&one, "one").await?;
+    store.lose(&one, "one").await?;
     let second = timeout(PATIENCE, waiting).await.expect("in time").expect("no panic")?;
     assert!(second.slot() - first.slot() >= WINDOW);
     Ok(())
 }
 
 /// RL1: settings are stored, others are refused by name, and replaced on demand.
-pub async fn rl1_other_settings_are_an_error(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect("one").await?;
+pub async fn rl1_other_settings_are_an_error(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect("one").await?;
     let five = limiter(&coordinator);
     let first = five.acquire(3, None).await?;
     let others = [
@@ -205,8 +205,8 @@ pub async fn rl1_other_settings_are_an_error(stage: &Stage) -> Result<()> {
 }
 
 /// RL1: names are apart.
-pub async fn rl1_names_are_apart(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect("one").await?;
+pub async fn rl1_names_are_apart(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect("one").await?;
     for name in ["api", "api/", "API", "🔒"] {
         let limiter = coordinator.rate_limiter(name, 2, Duration::from_secs(60))?;
         assert!(limiter.try_acquire(2).await?.granted().is_some(), "{name}");
@@ -216,8 +216,8 @@ pub async fn rl1_names_are_apart(stage: &Stage) -> Result<()> {
 }
 
 /// RL1: of several limits each is kept, and a permit that one refuses is not counted by the others.
-pub async fn rl1_several_limits(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect("one").await?;
+pub async fn rl1_several_limits(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect("one").await?;
     let long = 3 * WINDOW;
     let limiter = limiter(&coordinator).and(8, long)?;
     let mut slots = Vec::new();
@@ -235,8 +235,8 @@ pub async fn rl1_several_limits(stage: &Stage) -> Result<()> {
 }
 
 /// RL1: the smallest there is.
-pub async fn rl1_one_in_a_millisecond(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect("one").await?;
+pub async fn rl1_one_in_a_millisecond(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect("one").await?;
     let per = Duration::from_millis(1);
     let limiter = coordinator.rate_limiter(NAME, 1, per)?;
     let mut slots = Vec::new();
@@ -254,8 +254,8 @@ pub async fn rl1_one_in_a_millisecond(stage: &Stage) -> Result<()> {
 }
 
 /// RL2: who waits for what he was told to wait is not too early, again and again.
-pub async fn rl2_never_told_to_come_too_early(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn rl2_never_told_to_come_too_early(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let limiters = [limiter(&one), limiter(&other)];
     let before = take_all(&limiters[0]).await?;
     for round in 0..4 {
@@ -272,8 +272,8 @@ pub async fn rl2_never_told_to_come_too_early(stage: &Stage) -> Result<()> {
 
 /// RL2: permits come in the order in which they were asked for, over all clients, and nobody overtakes
 /// those who wait.
-pub async fn rl2_first_come_first_served(stage: &Stage) -> Result<()> {
-    let clients = [stage.connect("one").await?, stage.connect("other").await?];
+pub async fn rl2_first_come_first_served(store: &TestStore) -> Result<()> {
+    let clients = [store.connect("one").await?, store.connect("other").await?];
     // On a busy machine a window may end before the next one has asked: a longer one then.
     for doubled in 0..6 {
         let (name, window) = (format!("{NAME}-{doubled}"), WINDOW * (1 << doubled));
@@ -330,8 +330,8 @@ async fn four_wait(
 }
 
 /// RL2: a wait that is given up spends its slots, and lets nobody in too early.
-pub async fn rl2_dropped_waits_let_nobody_in(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect("one").await?;
+pub async fn rl2_dropped_waits_let_nobody_in(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect("one").await?;
     let limiter = limiter(&coordinator);
     let mut slots = Vec::new();
     let mut waiting = JoinSet::new();
@@ -350,7 +350,7 @@ pub async fn rl2_dropped_waits_let_nobody_in(stage: &Stage) -> Result<()> {
     }
     let mut slots: Vec<_> = slots.iter().map(RatePermit::slot).collect();
     assert!(assert_kept(&mut slots, PERMITS, WINDOW) >= 10);
-    at_every_poll(stage, "rate limiter", stage.rounds(1, 2), interrupted_acquire).await
+    at_every_poll(store, "rate limiter", store.rounds(1, 2), interrupted_acquire).await
 }
 
 /// A permit of three is taken; each is had once.
@@ -372,8 +372,8 @@ pub async fn interrupted_acquire(pair: &Pair<'_>) -> Result<()> {
 }
 
 /// RL2: a wait that would be too long fails at once and takes nothing; so does what can never be.
-pub async fn rl2_too_long_fails_at_once(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect("one").await?;
+pub async fn rl2_too_long_fails_at_once(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect("one").await?;
     let minute = Duration::from_secs(60);
     let limiter = coordinator.rate_limiter(NAME, PERMITS, minute)?;
     for permits in [0, PERMITS + 1] {
@@ -408,8 +408,8 @@ pub async fn rl2_too_long_fails_at_once(stage: &Stage) -> Result<()> {
 }
 
 /// RL2: and without an executor.
-pub async fn rl2_without_a_runtime(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect("one").await?;
+pub async fn rl2_without_a_runtime(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect("one").await?;
     let limiter = limiter(&coordinator);
     without_a_runtime(move || {
         let mut slots = Vec::new();
@@ -425,21 +425,21 @@ pub async fn rl2_without_a_runtime(stage: &Stage) -> Result<()> {
 }
 
 /// RL2: no permit without the store's word, in time; afterwards it goes on, and nothing was let through.
-pub async fn rl2_cut_off(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect_by_proxy("one").await?;
+pub async fn rl2_cut_off(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect_by_proxy("one").await?;
     let limiter = limiter(&coordinator);
     let mut slots = vec![limiter.acquire(1, None).await?.slot()];
-    stage.proxy().set_both(Mode::Blackhole);
+    store.proxy().set_both(Mode::Blackhole);
     for limit in [500, 200, 0].map(Duration::from_millis) {
         let start = Instant::now();
         let refused = limiter.acquire(1, Some(limit)).await.expect_err("cut off");
         let took = start.elapsed();
         assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
         assert_ne!(refused.effect(), Effect::Applied);
-        let limit = if limit.is_zero() { stage.ttl().unwrap_or(PATIENCE) } else { limit };
-        assert!(took <= limit + 2 * MOMENT + stage.scheduling(), "{took:?} instead of {limit:?}");
+        let limit = if limit.is_zero() { store.ttl().unwrap_or(PATIENCE) } else { limit };
+        assert!(took <= limit + 2 * MOMENT + store.scheduling(), "{took:?} instead of {limit:?}");
     }
-    stage.proxy().heal();
+    store.proxy().heal();
     let start = Instant::now();
     while slots.len() < 12 {
         assert!(start.elapsed() < PATIENCE, "it goes on: {slots:?}");

@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
-use super::Stage;
+use super::TestStore;
 use super::cancellation::nothing_is_left;
 use super::interruption::{Pair, at_every_poll};
 use super::tools::{
@@ -39,8 +39,8 @@ fn share_in_background(coordinator: &Coordinator) -> JoinHandle<Result<LockGuard
 }
 
 /// The guard of a waiter who is next.
-async fn served(stage: &Stage, waiting: JoinHandle<Result<LockGuard>>) -> Result<LockGuard> {
-    stage.within(bounds::served(), waiting).await.expect("no panic")
+async fn served(store: &TestStore, waiting: JoinHandle<Result<LockGuard>>) -> Result<LockGuard> {
+    store.within(bounds::served(), waiting).await.expect("no panic")
 }
 
 /// Who is in a room with readers and writers.
@@ -71,12 +71,12 @@ impl Hall {
 }
 
 /// W1: many readers and writers of several clients, some of whom give up: never a writer with anybody.
-pub async fn w1_never_a_writer_with_anybody(stage: &Stage) -> Result<()> {
+pub async fn w1_never_a_writer_with_anybody(store: &TestStore) -> Result<()> {
     let hall = Arc::new(Hall::default());
     let mut tasks = JoinSet::new();
-    let rounds = stage.rounds(100, 8);
+    let rounds = store.rounds(100, 8);
     for client in 0..3 {
-        let coordinator = stage.connect(&format!("client-{client}")).await?;
+        let coordinator = store.connect(&format!("client-{client}")).await?;
         for task in 0..5 {
             tasks.spawn(visit(lock(&coordinator), Arc::clone(&hall), rounds, task));
         }
@@ -130,10 +130,10 @@ async fn visit(lock: Lock, hall: Arc<Hall>, rounds: usize, task: usize) -> Resul
 }
 
 /// W1: over processes.
-pub async fn w1_readers_and_writers_of_processes(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect("here").await?;
-    let worker = stage.worker("there");
-    for _ in 0..stage.rounds(10, 3) {
+pub async fn w1_readers_and_writers_of_processes(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect("here").await?;
+    let worker = store.worker("there");
+    for _ in 0..store.rounds(10, 3) {
         worker.call(json!({ "command": "acquire_shared", "lock": NAME }));
         let share = lock(&coordinator).try_acquire_shared().await?.expect("readers share");
         assert!(lock(&coordinator).try_acquire().await?.is_none());
@@ -151,8 +151,8 @@ pub async fn w1_readers_and_writers_of_processes(stage: &Stage) -> Result<()> {
 /// W1: two shares by one handle, each with its own release.
 ///
 /// Tooz: test_get_shared_lock_locking_same_lock_twice.
-pub async fn w1_one_handle_shares_twice(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn w1_one_handle_shares_twice(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let lock_one = lock(&one);
     let first = lock_one.acquire_shared(Some(PATIENCE)).await?;
     let second = lock_one.try_acquire_shared().await?.expect("readers share");
@@ -166,8 +166,8 @@ pub async fn w1_one_handle_shares_twice(stage: &Stage) -> Result<()> {
 /// W1: shares of two handles, of one client and of two.
 ///
 /// Tooz: test_get_shared_lock, test_get_shared_lock_locking_two_lock.
-pub async fn w1_two_handles_share(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn w1_two_handles_share(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let shares = [
         lock(&one).try_acquire_shared().await?.expect("it is free"),
         lock(&one).try_acquire_shared().await?.expect("readers share"),
@@ -187,15 +187,15 @@ pub async fn w1_two_handles_share(stage: &Stage) -> Result<()> {
 /// W1: a share keeps writers out.
 ///
 /// Tooz: test_get_lock_locking_shared_and_exclusive.
-pub async fn w1_a_share_keeps_writers_out(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn w1_a_share_keeps_writers_out(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let held = share(&one).await?;
     for client in [&one, &other] {
         assert!(lock(client).try_acquire().await?.is_none());
         let refused = lock(client).acquire(Some(ANSWERED)).await.expect_err("it is shared");
         assert_out_of_time(&refused, ANSWERED);
     }
-    until_contenders(stage, &lock(&one), 1).await;
+    until_contenders(store, &lock(&one), 1).await;
     held.release().await?;
     take_turn(&other).await.map(drop)
 }
@@ -203,8 +203,8 @@ pub async fn w1_a_share_keeps_writers_out(stage: &Stage) -> Result<()> {
 /// W1: a writer keeps readers out.
 ///
 /// Tooz: test_get_lock_locking_exclusive_and_shared.
-pub async fn w1_a_writer_keeps_readers_out(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn w1_a_writer_keeps_readers_out(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let held = acquire(&one).await?;
     assert!(!held.is_shared());
     for client in [&one, &other] {
@@ -212,35 +212,35 @@ pub async fn w1_a_writer_keeps_readers_out(stage: &Stage) -> Result<()> {
         let refused = lock(client).acquire_shared(Some(ANSWERED)).await.expect_err("it is held");
         assert_out_of_time(&refused, ANSWERED);
     }
-    until_contenders(stage, &lock(&one), 1).await;
+    until_contenders(store, &lock(&one), 1).await;
     held.release().await?;
     share(&other).await?.release().await
 }
 
 /// W1: a writer who waits goes before readers who come later.
-pub async fn w1_a_waiting_writer_goes_first(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn w1_a_waiting_writer_goes_first(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let reading = share(&one).await?;
     let writer = acquire_in_background(&other);
-    until_contenders(stage, &lock(&one), 2).await;
+    until_contenders(store, &lock(&one), 2).await;
     for client in [&one, &other] {
         assert!(lock(client).try_acquire_shared().await?.is_none(), "the writer would starve");
     }
     let late = share_in_background(&one);
-    until_contenders(stage, &lock(&one), 3).await;
+    until_contenders(store, &lock(&one), 3).await;
     reading.release().await?;
-    let writer = served(stage, writer).await?;
+    let writer = served(store, writer).await?;
     sleep(MOMENT).await;
     assert!(!late.is_finished());
     writer.release().await?;
-    served(stage, late).await?.release().await
+    served(store, late).await?.release().await
 }
 
 /// W1: a mixed queue is served in its order, and neighbours who share are served together.
-pub async fn w1_order_of_a_mixed_queue(stage: &Stage) -> Result<()> {
+pub async fn w1_order_of_a_mixed_queue(store: &TestStore) -> Result<()> {
     const QUEUE: &str = "rrwrrrwwr";
     let groups = [vec![0, 1], vec![2], vec![3, 4, 5], vec![6], vec![7], vec![8]];
-    let clients = [stage.connect("one").await?, stage.connect("other").await?];
+    let clients = [store.connect("one").await?, store.connect("other").await?];
     let held = acquire(&clients[0]).await?;
     let (entered, mut inside) = mpsc::unbounded_channel();
     let mut tasks = JoinSet::new();
@@ -258,14 +258,14 @@ pub async fn w1_order_of_a_mixed_queue(stage: &Stage) -> Result<()> {
             let _ = gone.await;
             guard.release().await
         });
-        until_contenders(stage, &super::tools::lock(&clients[0]), place + 2).await;
+        until_contenders(store, &super::tools::lock(&clients[0]), place + 2).await;
     }
     let mut last = held.token();
     held.release().await?;
     for group in groups {
         let mut seen = Vec::new();
         for _ in &group {
-            let came = stage.within(bounds::served(), inside.recv()).await;
+            let came = store.within(bounds::served(), inside.recv()).await;
             seen.push(came.expect("there are more"));
         }
         assert!(timeout(MOMENT, inside.recv()).await.is_err(), "nobody else: {seen:?}");
@@ -284,10 +284,10 @@ pub async fn w1_order_of_a_mixed_queue(stage: &Stage) -> Result<()> {
 }
 
 /// W1, 2.5: a share's token is larger than those of the writers before, smaller than of those after.
-pub async fn w1_tokens_of_shares_lie_between(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn w1_tokens_of_shares_lie_between(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let mut last = take_turn(&one).await?;
-    for round in 0..stage.rounds(20, 4) {
+    for round in 0..store.rounds(20, 4) {
         let shares = [share(&one).await?, share(&other).await?, share(&one).await?];
         let tokens: Vec<_> = shares.iter().map(|share| share.token()).collect();
         must_hold!(tokens.iter().all(|token| *token > last), "{last} → {tokens:?}");
@@ -304,8 +304,8 @@ pub async fn w1_tokens_of_shares_lie_between(stage: &Stage) -> Result<()> {
 }
 
 /// W1: there is no upgrade. A reader who asks for the lock waits for himself, and two for each other.
-pub async fn w1_no_upgrade(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn w1_no_upgrade(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let shares = [share(&one).await?, share(&other).await?];
     for client in [&one, &other] {
         let refused = lock(client).acquire(Some(ANSWERED)).await.expect_err("it is shared");
@@ -317,10 +317,10 @@ pub async fn w1_no_upgrade(stage: &Stage) -> Result<()> {
 }
 
 /// W1, C1, C2: a share that is asked for and dropped at any point leaves nothing.
-pub async fn w1_a_dropped_share_leaves_nothing(stage: &Stage) -> Result<()> {
-    let least = stage.rounds(1, 2);
-    at_every_poll(stage, "acquire_shared beside a share", least, interrupted_share).await?;
-    at_every_poll(stage, "acquire_shared of a held lock", 2, interrupted_shared_wait).await
+pub async fn w1_a_dropped_share_leaves_nothing(store: &TestStore) -> Result<()> {
+    let least = store.rounds(1, 2);
+    at_every_poll(store, "acquire_shared beside a share", least, interrupted_share).await?;
+    at_every_poll(store, "acquire_shared of a held lock", 2, interrupted_shared_wait).await
 }
 
 /// A lock is shared that somebody else shares already.
@@ -330,7 +330,7 @@ pub async fn interrupted_share(pair: &Pair<'_>) -> Result<()> {
     drop(pair.interrupt(lock.acquire_shared(pair.patience())).await?);
     assert!(other.is_held(), "{pair:?}");
     other.release().await?;
-    nothing_is_left(pair.stage, &pair.other, &format!("{pair:?}")).await
+    nothing_is_left(pair.store, &pair.other, &format!("{pair:?}")).await
 }
 
 /// A share is waited for while somebody writes, who releases meanwhile.
@@ -339,5 +339,5 @@ pub async fn interrupted_shared_wait(pair: &Pair<'_>) -> Result<()> {
     let lock = lock(&pair.one);
     drop(pair.interrupt(lock.acquire_shared(pair.patience())).await?);
     releasing.await.expect("no panic");
-    nothing_is_left(pair.stage, &pair.other, &format!("{pair:?}")).await
+    nothing_is_left(pair.store, &pair.other, &format!("{pair:?}")).await
 }

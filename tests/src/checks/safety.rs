@@ -10,7 +10,7 @@ use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::Stage;
+use super::TestStore;
 use super::tools::{
     MOMENT, NAME, PATIENCE, Probe, Room, acquire, acquire_in_background, lock, take_turn,
     until_contenders, until_state,
@@ -29,12 +29,12 @@ struct Contest {
 /// S1, S2: many tasks of several clients, some of which give up or drop their guards.
 ///
 /// Tooz: test_get_lock, test_get_lock_multiple_coords.
-pub async fn s1_timed_exclusion(stage: &Stage) -> Result<()> {
+pub async fn s1_timed_exclusion(store: &TestStore) -> Result<()> {
     let contest = Arc::new(Contest::default());
     let mut tasks = JoinSet::new();
-    let rounds = stage.rounds(150, 12);
+    let rounds = store.rounds(150, 12);
     for client in 0..3 {
-        let coordinator = stage.connect(&format!("client-{client}")).await?;
+        let coordinator = store.connect(&format!("client-{client}")).await?;
         for task in 0..4 {
             tasks.spawn(contend(coordinator.clone(), Arc::clone(&contest), rounds, task));
         }
@@ -89,12 +89,12 @@ async fn contend(
 ///
 /// Tooz: test_get_lock_concurrency_locking_same_lock, test_get_lock_concurrency_locking_two_lock_thread1,
 /// test_get_lock_concurrency_locking_two_lock_thread2.
-pub async fn s1_exclusion_of_threads(stage: &Stage) -> Result<()> {
+pub async fn s1_exclusion_of_threads(store: &TestStore) -> Result<()> {
     let contest = Arc::new(Contest::default());
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let shared = blocking::Lock::from(lock(&one));
     let handles = [shared.clone(), shared, lock(&one).into(), lock(&other).into()];
-    let rounds = stage.rounds(50, 5);
+    let rounds = store.rounds(50, 5);
     let threads = handles.map(|lock| {
         let contest = Arc::clone(&contest);
         std::thread::spawn(move || -> Result<()> {
@@ -125,11 +125,11 @@ pub async fn s1_exclusion_of_threads(stage: &Stage) -> Result<()> {
 ///
 /// Tooz: test_get_lock_concurrency_locking_two_lock_process,
 /// test_get_lock_serial_locking_two_lock_process.
-pub async fn s1_exclusion_of_processes(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect("here").await?;
-    let workers = [stage.worker("worker-0"), stage.worker("worker-1")];
+pub async fn s1_exclusion_of_processes(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect("here").await?;
+    let workers = [store.worker("worker-0"), store.worker("worker-1")];
     let mut tokens = Vec::new();
-    for _ in 0..stage.rounds(20, 5) {
+    for _ in 0..store.rounds(20, 5) {
         tokens.push(take_turn(&coordinator).await?.value());
         for (worker, other) in [(0, 1), (1, 0)] {
             let taken = workers[worker].call(json!({ "command": "acquire", "lock": NAME }));
@@ -145,11 +145,11 @@ pub async fn s1_exclusion_of_processes(stage: &Stage) -> Result<()> {
 }
 
 /// S2: however a holder ends, the next has the larger token, and a fence keeps the old one out.
-pub async fn s2_tokens_rise_however_a_holder_ends(stage: &Stage) -> Result<()> {
+pub async fn s2_tokens_rise_however_a_holder_ends(store: &TestStore) -> Result<()> {
     let fence = Fence::new();
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let mut last = take_turn(&one).await?;
-    for round in 0..stage.rounds(20, 4) {
+    for round in 0..store.rounds(20, 4) {
         let old = acquire(&one).await?;
         must_hold!(old.token() > last);
         must_hold!(fence.check(old.token()).is_ok());
@@ -161,7 +161,7 @@ pub async fn s2_tokens_rise_however_a_holder_ends(stage: &Stage) -> Result<()> {
                 lock(&other).break_lock().await?;
             }
             _ => {
-                let dying = stage.connect("dying").await?;
+                let dying = store.connect("dying").await?;
                 drop(old);
                 let guard = acquire(&dying).await?;
                 dying.stop().await?;
@@ -179,28 +179,28 @@ pub async fn s2_tokens_rise_however_a_holder_ends(stage: &Stage) -> Result<()> {
 }
 
 /// S2: tokens rise across everybody's absence, and across a restart of the server.
-pub async fn s2_tokens_survive(stage: &Stage) -> Result<()> {
+pub async fn s2_tokens_survive(store: &TestStore) -> Result<()> {
     let mut last = None;
     for client in ["first", "second", "third"] {
-        let coordinator = stage.connect(client).await?;
+        let coordinator = store.connect(client).await?;
         let token = take_turn(&coordinator).await?;
         must_hold!(Some(token) > last, "{token} after {last:?}");
         last = Some(token);
         coordinator.stop().await?;
-        stage.restart();
+        store.restart();
     }
     Ok(())
 }
 
 /// S1, S3: a holder that is cut off knows before anybody else is granted the lock.
-pub async fn s3_loss_before_grant(stage: &Stage) -> Result<()> {
+pub async fn s3_loss_before_grant(store: &TestStore) -> Result<()> {
     let (holder, waiter) =
-        (stage.connect_by_proxy("holder").await?, stage.connect("waiter").await?);
+        (store.connect_by_proxy("holder").await?, store.connect("waiter").await?);
     let guard = Arc::new(acquire(&holder).await?);
     let waiting = acquire_in_background(&waiter);
-    until_contenders(stage, &lock(&waiter), 2).await;
+    until_contenders(store, &lock(&waiter), 2).await;
     let probe = Probe::start(&guard);
-    stage.proxy().set_both(Mode::Blackhole);
+    store.proxy().set_both(Mode::Blackhole);
     let next = waiting.await.expect("no panic")?;
     let granted = BootInstant::now();
     must_hold!(!guard.is_held());
@@ -212,19 +212,19 @@ pub async fn s3_loss_before_grant(stage: &Stage) -> Result<()> {
 }
 
 /// S3: the same when only the answers, or only the requests, are lost.
-pub async fn s3_loss_before_grant_one_way(stage: &Stage) -> Result<()> {
+pub async fn s3_loss_before_grant_one_way(store: &TestStore) -> Result<()> {
     for direction in [Direction::ToClient, Direction::ToServer] {
-        let holder = stage.connect_by_proxy("holder").await?;
-        let waiter = stage.connect("waiter").await?;
+        let holder = store.connect_by_proxy("holder").await?;
+        let waiter = store.connect("waiter").await?;
         let guard = Arc::new(acquire(&holder).await?);
         let waiting = acquire_in_background(&waiter);
-        until_contenders(stage, &lock(&waiter), 2).await;
+        until_contenders(store, &lock(&waiter), 2).await;
         let probe = Probe::start(&guard);
-        stage.proxy().set(direction, Mode::Stall);
+        store.proxy().set(direction, Mode::Stall);
         assert_eq!(guard.lost().await, LossReason::DeadlinePassed, "{direction:?}");
         // The server hears of heartbeats, or of a new session, when the answers are lost; so it may
         // keep the old session until somebody closes it.
-        stage.proxy().heal();
+        store.proxy().heal();
         let next = waiting.await.expect("no panic")?;
         let granted = BootInstant::now();
         must_hold!(!guard.is_held());
@@ -240,14 +240,14 @@ pub async fn s3_loss_before_grant_one_way(stage: &Stage) -> Result<()> {
 
 /// S4, R5: heartbeats that get through after the deadline revive nothing, though the store has not ended
 /// the session yet.
-pub async fn s4_a_late_heartbeat_revives_nothing(stage: &Stage) -> Result<()> {
-    let holder = stage.connect_by_proxy("holder").await?;
+pub async fn s4_a_late_heartbeat_revives_nothing(store: &TestStore) -> Result<()> {
+    let holder = store.connect_by_proxy("holder").await?;
     let guard = acquire(&holder).await?;
     let mut state = holder.state();
-    stage.proxy().set_both(Mode::Stall);
+    store.proxy().set_both(Mode::Stall);
     assert_eq!(guard.lost().await, LossReason::DeadlinePassed);
     // Between the deadline and the end of the lease: all heartbeats arrive now.
-    stage.proxy().heal();
+    store.proxy().heal();
     until_state(&mut state, |state| matches!(state, State::Lost(_))).await;
     until_state(&mut state, |state| state == State::Connected).await;
     for _ in 0..20 {
@@ -260,13 +260,13 @@ pub async fn s4_a_late_heartbeat_revives_nothing(stage: &Stage) -> Result<()> {
     assert_eq!(refused.kind(), ErrorKind::Lost);
     assert_eq!(refused.loss_reason(), Some(LossReason::DeadlinePassed));
     // The remains are revoked, and nothing is carried over.
-    until_contenders(stage, &lock(&holder), 0).await;
+    until_contenders(store, &lock(&holder), 0).await;
     take_turn(&holder).await.map(drop)
 }
 
 /// S4: a lock that was broken stays lost, whatever becomes of the session and of the name.
-pub async fn s4_a_broken_lock_stays_lost(stage: &Stage) -> Result<()> {
-    let (holder, other) = (stage.connect("holder").await?, stage.connect("other").await?);
+pub async fn s4_a_broken_lock_stays_lost(store: &TestStore) -> Result<()> {
+    let (holder, other) = (store.connect("holder").await?, store.connect("other").await?);
     let broken = acquire(&holder).await?;
     lock(&other).break_lock().await?;
     assert_eq!(broken.lost().await, LossReason::EntryDeleted);
@@ -274,7 +274,7 @@ pub async fn s4_a_broken_lock_stays_lost(stage: &Stage) -> Result<()> {
     for _ in 0..5 {
         must_hold!(!broken.is_held());
         assert!(again.is_held());
-        sleep(stage.heartbeat()).await;
+        sleep(store.heartbeat()).await;
     }
     assert_eq!(broken.lost().await, LossReason::EntryDeleted);
     let refused = broken.release().await.expect_err("it was lost");

@@ -9,7 +9,7 @@ use serde_json::json;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
-use super::Stage;
+use super::TestStore;
 use super::interruption::{Pair, at_every_poll};
 use super::tools::{ANSWERED, MOMENT, PATIENCE, assert_out_of_time};
 use crate::bounds;
@@ -68,15 +68,15 @@ impl Slots {
 }
 
 /// P1: many clients, many permits at once: the slots are each held by one, and their tokens rise.
-pub async fn p1_never_more_than_there_are(stage: &Stage) -> Result<()> {
+pub async fn p1_never_more_than_there_are(store: &TestStore) -> Result<()> {
     const PERMITS: u32 = 3;
     let slots = Arc::new(Mutex::new(Slots::default()));
     let mut tasks: JoinSet<Result<()>> = JoinSet::new();
     for client in 0..3 {
-        let coordinator = stage.connect(&format!("client-{client}")).await?;
+        let coordinator = store.connect(&format!("client-{client}")).await?;
         for task in 0..3_u32 {
             let (semaphore, slots) = (semaphore(&coordinator, PERMITS), Arc::clone(&slots));
-            let rounds = stage.rounds(30, 6);
+            let rounds = store.rounds(30, 6);
             tasks.spawn(async move {
                 for round in 0..rounds {
                     let count = 1 + (task + u32::try_from(round).unwrap_or_default()) % PERMITS;
@@ -103,9 +103,9 @@ pub async fn p1_never_more_than_there_are(stage: &Stage) -> Result<()> {
 }
 
 /// P1: served in the order of asking; who wants many is not overtaken by who wants few.
-pub async fn p1_first_come_first_served(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect("one").await?;
-    let other = semaphore(&stage.connect("other").await?, 3);
+pub async fn p1_first_come_first_served(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect("one").await?;
+    let other = semaphore(&store.connect("other").await?, 3);
     let semaphore = semaphore(&coordinator, 3);
     let (one, two) = (semaphore.acquire(None).await?, other.acquire_many(2, None).await?);
     let big = in_background(&other, 3);
@@ -126,8 +126,8 @@ pub async fn p1_first_come_first_served(stage: &Stage) -> Result<()> {
 }
 
 /// P1: the number of permits is stored with the first use, and another one is an error.
-pub async fn p1_another_number_is_an_error(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn p1_another_number_is_an_error(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let held = semaphore(&one, 3).acquire(None).await?;
     let error = semaphore(&other, 1).acquire(Some(PATIENCE)).await.expect_err("three are stored");
     assert_eq!(error.kind(), ErrorKind::Mismatch);
@@ -139,8 +139,8 @@ pub async fn p1_another_number_is_an_error(stage: &Stage) -> Result<()> {
 }
 
 /// P1: resizing counts for all: more serve those who wait, fewer take from nobody.
-pub async fn p1_resized(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn p1_resized(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let mut mine = semaphore(&one, 1);
     let first = mine.acquire(None).await?;
     let waiting = in_background(&semaphore(&other, 1), 1);
@@ -160,8 +160,8 @@ pub async fn p1_resized(stage: &Stage) -> Result<()> {
 }
 
 /// P1: what cannot be is refused at once, with what is allowed.
-pub async fn p1_what_cannot_be_is_refused(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect("one").await?;
+pub async fn p1_what_cannot_be_is_refused(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect("one").await?;
     for permits in [0, 10_001] {
         let error = coordinator.semaphore(NAME, permits).expect_err("out of range");
         assert_eq!(error.kind(), ErrorKind::Input);
@@ -176,11 +176,11 @@ pub async fn p1_what_cannot_be_is_refused(stage: &Stage) -> Result<()> {
 }
 
 /// P2: dropped at any point, the acquire and the release of permits lose none.
-pub async fn p2_cancelled_acquires_leak_nothing(stage: &Stage) -> Result<()> {
-    let least = stage.rounds(1, 2);
-    at_every_poll(stage, "permits", least, interrupted_acquire).await?;
-    at_every_poll(stage, "permits that are taken", 2, interrupted_wait).await?;
-    at_every_poll(stage, "permits, released", least, interrupted_release).await
+pub async fn p2_cancelled_acquires_leak_nothing(store: &TestStore) -> Result<()> {
+    let least = store.rounds(1, 2);
+    at_every_poll(store, "permits", least, interrupted_acquire).await?;
+    at_every_poll(store, "permits that are taken", 2, interrupted_wait).await?;
+    at_every_poll(store, "permits, released", least, interrupted_release).await
 }
 
 /// Two permits are free, and taken.
@@ -213,18 +213,18 @@ async fn nothing_is_left(pair: &Pair<'_>) -> Result<()> {
     all_are_free(&pair.other, 2).await?;
     until_entries(&semaphore(&pair.other, 2), 0).await;
     let took = start.elapsed();
-    assert!(took <= CLEARED + pair.stage.scheduling(), "{pair:?}: {took:?}");
+    assert!(took <= CLEARED + pair.store.scheduling(), "{pair:?}: {took:?}");
     Ok(())
 }
 
 /// P2: waiters whose time runs out leave, and those behind them are served.
-pub async fn p2_timed_out_waiters_leave(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn p2_timed_out_waiters_leave(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let held = semaphore(&one, 2).acquire(None).await?;
     let start = Instant::now();
     let late = semaphore(&other, 2).acquire_many(2, Some(ANSWERED)).await;
     assert_out_of_time(&late.expect_err("one is held"), ANSWERED);
-    let bound = bounds::returned(ANSWERED) + super::SLACK + stage.scheduling();
+    let bound = bounds::returned(ANSWERED) + super::SLACK + store.scheduling();
     assert!(start.elapsed() <= bound, "{:?}", start.elapsed());
     let behind = semaphore(&other, 2).acquire(Some(PATIENCE)).await?;
     assert_eq!(behind.slot(), 1);
@@ -233,8 +233,8 @@ pub async fn p2_timed_out_waiters_leave(stage: &Stage) -> Result<()> {
 }
 
 /// P2: what a session held is free when it ends, and its guards know.
-pub async fn p2_a_lost_session_frees_its_permits(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn p2_a_lost_session_frees_its_permits(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let held = semaphore(&one, 3).acquire_many(2, None).await?;
     let waiting = in_background(&semaphore(&other, 3), 2);
     until_entries(&semaphore(&other, 3), 2).await;
@@ -247,22 +247,22 @@ pub async fn p2_a_lost_session_frees_its_permits(stage: &Stage) -> Result<()> {
 }
 
 /// P2: the store ends the session, and nobody asked for it.
-pub async fn p2_a_revoked_session_frees_its_permits(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn p2_a_revoked_session_frees_its_permits(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let held = semaphore(&one, 1).acquire(None).await?;
-    stage.end_session("one");
+    store.end_session("one");
     let ended = Instant::now();
     timeout(PATIENCE, held.lost()).await.expect("told");
-    assert!(ended.elapsed() <= stage.end_notice_bound(), "told after {:?}", ended.elapsed());
+    assert!(ended.elapsed() <= store.end_notice_bound(), "told after {:?}", ended.elapsed());
     all_are_free(&other, 1).await?;
     // The next session is open by itself.
     semaphore(&one, 1).acquire(Some(PATIENCE)).await?.release().await
 }
 
 /// P2: a killed process' permits are free within the bound, those it held and those it waited for.
-pub async fn p2_a_killed_holder_frees_its_permits(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect("next").await?;
-    let worker = stage.worker("holder");
+pub async fn p2_a_killed_holder_frees_its_permits(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect("next").await?;
+    let worker = store.worker("holder");
     worker.call(json!({ "command": "permits", "semaphore": NAME, "of": 2, "count": 2 }));
     worker.send(json!({ "command": "permits", "semaphore": NAME, "of": 2, "count": 1 }));
     let mine = semaphore(&coordinator, 2);
@@ -273,22 +273,22 @@ pub async fn p2_a_killed_holder_frees_its_permits(stage: &Stage) -> Result<()> {
     worker.kill();
     let all = timeout(PATIENCE, waiting).await.expect("served").expect("no panic")?;
     let took = killed.elapsed();
-    assert!(took <= stage.crash_bound(), "served after {took:?}");
+    assert!(took <= store.crash_bound(), "served after {took:?}");
     all.release().await
 }
 
 /// P2: a holder that is cut off loses its permits before anybody else gets them; a waiter that is cut off
 /// is served when it is back.
-pub async fn p2_cut_off(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect_by_proxy("one").await?, stage.connect("other").await?);
+pub async fn p2_cut_off(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect_by_proxy("one").await?, store.connect("other").await?);
     let held = semaphore(&one, 1).acquire(None).await?;
     let waiting = in_background(&semaphore(&other, 1), 1);
     until_entries(&semaphore(&other, 1), 2).await;
-    stage.proxy().set_both(Mode::Blackhole);
+    store.proxy().set_both(Mode::Blackhole);
     let next = timeout(PATIENCE, waiting).await.expect("served").expect("no panic")?;
     must_hold!(!held.is_held(), "lost before it was granted to another");
     let back = in_background(&semaphore(&one, 1), 1);
-    stage.proxy().heal();
+    store.proxy().heal();
     until_entries(&semaphore(&other, 1), 2).await;
     next.release().await?;
     timeout(PATIENCE, back).await.expect("served").expect("no panic")?.release().await?;

@@ -13,14 +13,14 @@ use super::tools::{
     MOMENT, NAME, PATIENCE, acquire, acquire_in_background, drop_after_polls, lock, take_turn,
     until_contenders, until_state,
 };
-use super::{SLACK, Stage};
+use super::{SLACK, TestStore};
 use crate::harness::Mode;
 use crate::must_hold;
 
 /// How late the release may be; over a network a request and its answer are added.
-fn lateness(stage: &Stage) -> Duration {
-    let network = if stage.has_server() { SLACK } else { Duration::ZERO };
-    Duration::from_millis(20) + network + stage.scheduling()
+fn lateness(store: &TestStore) -> Duration {
+    let network = if store.has_server() { SLACK } else { Duration::ZERO };
+    Duration::from_millis(20) + network + store.scheduling()
 }
 
 /// Longer than what a check does in between takes.
@@ -28,8 +28,8 @@ const LONG: Duration = Duration::from_secs(60);
 
 /// TR1: the next one is served when the time has passed since the grant, not before and not much later;
 /// also when the answer is dropped, and when it was ordered some time after the grant.
-pub async fn tr1_never_early_and_soon_after(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn tr1_never_early_and_soon_after(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     for (held_for, kept, ordered_after) in
         [(30, true, 0), (100, false, 0), (250, true, 100), (250, false, 100), (600, true, 0)]
     {
@@ -47,7 +47,7 @@ pub async fn tr1_never_early_and_soon_after(stage: &Stage) -> Result<()> {
         assert!(served - before >= held_for, "{:?} early", held_for - (served - before));
         let late = (served - after).saturating_sub(held_for);
         eprintln!("TR1: {late:?} late after {held_for:?}");
-        assert!(late <= lateness(stage), "{late:?} late");
+        assert!(late <= lateness(store), "{late:?} late");
         assert!(timed.is_none_or(|timed| !timed.is_held()));
         next.release().await?;
     }
@@ -55,23 +55,23 @@ pub async fn tr1_never_early_and_soon_after(stage: &Stage) -> Result<()> {
 }
 
 /// TR1: a time that is over when it is named releases at once.
-pub async fn tr1_a_time_that_has_passed(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn tr1_a_time_that_has_passed(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     for held_for in [Duration::ZERO, MOMENT] {
         let guard = acquire(&one).await?;
         sleep(2 * MOMENT).await;
         let ordered = Instant::now();
         let timed = guard.release_after(held_for);
         take_turn(&other).await?;
-        assert!(ordered.elapsed() <= lateness(stage), "{:?}", ordered.elapsed());
+        assert!(ordered.elapsed() <= lateness(store), "{:?}", ordered.elapsed());
         assert!(!timed.is_held());
     }
     Ok(())
 }
 
 /// TR1: no time is too long; the end of the session comes before it.
-pub async fn tr1_a_time_without_end(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn tr1_a_time_without_end(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let timed = acquire(&one).await?.release_after(Duration::MAX);
     sleep(2 * MOMENT).await;
     assert!(timed.is_held());
@@ -82,15 +82,15 @@ pub async fn tr1_a_time_without_end(stage: &Stage) -> Result<()> {
 }
 
 /// TR1: many who hold for a while each never overlap, and come in the order of asking.
-pub async fn tr1_holds_do_not_overlap(stage: &Stage) -> Result<()> {
+pub async fn tr1_holds_do_not_overlap(store: &TestStore) -> Result<()> {
     const HELD_FOR: Duration = Duration::from_millis(5);
     let mut clients = Vec::new();
     for client in ["one", "other", "third"] {
-        clients.push(stage.connect(client).await?);
+        clients.push(store.connect(client).await?);
     }
     let inside = Arc::new(AtomicUsize::new(0));
     let mut tasks = JoinSet::new();
-    for task in 0..stage.rounds(30, 12) {
+    for task in 0..store.rounds(30, 12) {
         let (lock, inside) = (lock(&clients[task % 3]), Arc::clone(&inside));
         tasks.spawn(async move {
             let guard = lock.acquire(Some(PATIENCE)).await?;
@@ -113,7 +113,7 @@ pub async fn tr1_holds_do_not_overlap(stage: &Stage) -> Result<()> {
         let (before, after) = (pair[0].1, pair[1].1);
         must_hold!(before < after, "in the order of their tokens");
         // Between the grant and the moment at which it was seen lies what the machine withheld.
-        let apart = (after - before) + stage.scheduling() + Duration::from_millis(2);
+        let apart = (after - before) + store.scheduling() + Duration::from_millis(2);
         assert!(apart >= HELD_FOR, "{:?} apart", after - before);
     }
     Ok(())
@@ -121,8 +121,8 @@ pub async fn tr1_holds_do_not_overlap(stage: &Stage) -> Result<()> {
 
 /// TR1: the release is ordered: neither the end of the task that did it, nor an answer that is asked and
 /// dropped, changes it.
-pub async fn tr1_the_task_may_end(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn tr1_the_task_may_end(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     for polls in 0..4 {
         let lock_one = lock(&one);
         let before = Instant::now();
@@ -142,9 +142,9 @@ pub async fn tr1_the_task_may_end(stage: &Stage) -> Result<()> {
 }
 
 /// TR1: nor the end of the runtime on which it was ordered, where the session has a thread of its own.
-pub async fn tr1_the_runtime_may_end(stage: &Stage) -> Result<()> {
-    let other = stage.connect("other").await?;
-    let (settings, url) = (stage.settings().member_id("one"), stage.url().to_owned());
+pub async fn tr1_the_runtime_may_end(store: &TestStore) -> Result<()> {
+    let other = store.connect("other").await?;
+    let (settings, url) = (store.settings().member_id("one"), store.url().to_owned());
     let ordering = tokio::task::spawn_blocking(move || {
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
         let ordered: Result<_> = runtime.block_on(async {
@@ -166,8 +166,8 @@ pub async fn tr1_the_runtime_may_end(stage: &Stage) -> Result<()> {
 }
 
 /// TR1, S5: a lock that was lost before its time is not released again, and a later grant stays.
-pub async fn tr1_lost_before_its_time(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn tr1_lost_before_its_time(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let timed = acquire(&one).await?.release_after(6 * MOMENT);
     lock(&other).break_lock().await?;
     let next = acquire(&other).await?;
@@ -183,8 +183,8 @@ pub async fn tr1_lost_before_its_time(stage: &Stage) -> Result<()> {
 }
 
 /// TR1: the end of the session ends it, told by the answer.
-pub async fn tr1_the_session_ends_before(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn tr1_the_session_ends_before(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let timed = acquire(&one).await?.release_after(LONG);
     one.stop().await?;
     assert_eq!(timeout(PATIENCE, timed.lost()).await, Ok(LossReason::Closed));
@@ -193,8 +193,8 @@ pub async fn tr1_the_session_ends_before(stage: &Stage) -> Result<()> {
 }
 
 /// TR1, C7: until its time it keeps the session, and no longer.
-pub async fn tr1_it_keeps_the_session(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn tr1_it_keeps_the_session(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (before, mut state) = (Instant::now(), one.state());
     drop(acquire(&one).await?.release_after(6 * MOMENT));
     drop(one);
@@ -205,8 +205,8 @@ pub async fn tr1_it_keeps_the_session(stage: &Stage) -> Result<()> {
 }
 
 /// TR1: shares and permits let go by themselves, too.
-pub async fn tr1_shares_and_permits(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn tr1_shares_and_permits(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let before = Instant::now();
     let share: TimedRelease =
         lock(&one).acquire_shared(Some(PATIENCE)).await?.release_after(4 * MOMENT);
@@ -220,21 +220,21 @@ pub async fn tr1_shares_and_permits(stage: &Stage) -> Result<()> {
 }
 
 /// TR1, L1: a process that is killed before the time frees the lock by its death.
-pub async fn tr1_a_killed_process_frees_it_before(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect("next").await?;
-    let worker = stage.worker("holder");
+pub async fn tr1_a_killed_process_frees_it_before(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect("next").await?;
+    let worker = store.worker("holder");
     worker.call(json!({ "command": "acquire", "lock": NAME }));
     worker
         .call(json!({ "command": "release_after", "handle": NAME, "ms": LONG.as_millis() as u64 }));
     let waiting = acquire_in_background(&coordinator);
-    until_contenders(stage, &lock(&coordinator), 2).await;
+    until_contenders(store, &lock(&coordinator), 2).await;
     let killed = Instant::now();
     worker.kill();
     waiting.await.expect("no panic")?.release().await?;
     let took = killed.elapsed();
-    assert!(took <= stage.crash_bound(), "followed after {took:?}");
+    assert!(took <= store.crash_bound(), "followed after {took:?}");
     // And one that lives on keeps to the time.
-    let worker = stage.worker("living");
+    let worker = store.worker("living");
     let before = Instant::now();
     worker.call(json!({ "command": "acquire", "lock": NAME }));
     worker.call(json!({ "command": "release_after", "handle": NAME, "ms": 300 }));
@@ -245,22 +245,22 @@ pub async fn tr1_a_killed_process_frees_it_before(stage: &Stage) -> Result<()> {
 
 /// TR1: when the time passes during an outage, the lock is not held from then on, and is released as soon as
 /// the store can be told; if that takes longer than the lease, it ends with it.
-pub async fn tr1_the_time_passes_during_an_outage(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect_by_proxy("one").await?, stage.connect("other").await?);
+pub async fn tr1_the_time_passes_during_an_outage(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect_by_proxy("one").await?, store.connect("other").await?);
     let before = Instant::now();
     let timed = acquire(&one).await?.release_after(6 * MOMENT);
-    stage.proxy().set_both(Mode::Stall);
+    store.proxy().set_both(Mode::Stall);
     sleep(7 * MOMENT).await;
     assert!(!timed.is_held(), "{:?}", before.elapsed());
-    stage.proxy().heal();
+    store.proxy().heal();
     let healed = Instant::now();
     take_turn(&other).await?;
-    assert!(healed.elapsed() <= stage.crash_bound(), "{:?}", healed.elapsed());
+    assert!(healed.elapsed() <= store.crash_bound(), "{:?}", healed.elapsed());
     let timed = acquire(&one).await?.release_after(6 * MOMENT);
-    stage.proxy().set_both(Mode::Blackhole);
+    store.proxy().set_both(Mode::Blackhole);
     let cut = Instant::now();
     take_turn(&other).await?;
-    assert!(cut.elapsed() <= stage.crash_bound(), "{:?}", cut.elapsed());
+    assert!(cut.elapsed() <= store.crash_bound(), "{:?}", cut.elapsed());
     assert!(!timed.is_held());
     Ok(())
 }

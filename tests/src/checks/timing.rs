@@ -10,7 +10,7 @@ use coordination::{
 use serde_json::json;
 use tokio::time::{sleep, timeout};
 
-use super::Stage;
+use super::TestStore;
 use super::tools::{MOMENT, NAME, PATIENCE, Probe, acquire, lock, take_turn, until_state};
 use crate::harness::log::now_ns;
 use crate::harness::{Mode, eventually};
@@ -22,18 +22,18 @@ const NOTICE: Duration = Duration::from_millis(50);
 const SETTLED: Duration = Duration::from_millis(100);
 
 /// A lock of a client that was cut off a moment ago, and its deadline, which nothing moves any more.
-async fn cut_off(stage: &Stage) -> Result<(Coordinator, Arc<LockGuard>, BootInstant)> {
-    let holder = stage.connect_by_proxy("holder").await?;
+async fn cut_off(store: &TestStore) -> Result<(Coordinator, Arc<LockGuard>, BootInstant)> {
+    let holder = store.connect_by_proxy("holder").await?;
     let guard = Arc::new(acquire(&holder).await?);
-    stage.proxy().set_both(Mode::Blackhole);
+    store.proxy().set_both(Mode::Blackhole);
     sleep(SETTLED).await;
     let deadline = guard.deadline().expect("a lease has a deadline");
     Ok((holder, guard, deadline))
 }
 
 /// T1: asked all the time around the deadline, `is_held` is true before it and false from it on.
-pub async fn t1_not_held_from_the_deadline_on(stage: &Stage) -> Result<()> {
-    let (_holder, guard, deadline) = cut_off(stage).await?;
+pub async fn t1_not_held_from_the_deadline_on(store: &TestStore) -> Result<()> {
+    let (_holder, guard, deadline) = cut_off(store).await?;
     let asking = tokio::task::spawn_blocking(move || {
         thread::sleep(deadline.remaining().saturating_sub(4 * NOTICE));
         let mut held_before = false;
@@ -54,9 +54,9 @@ pub async fn t1_not_held_from_the_deadline_on(stage: &Stage) -> Result<()> {
 }
 
 /// T1: without any task that could notice: the executor that runs the heartbeats is blocked.
-pub async fn t1_needs_no_executor(stage: &Stage) -> Result<()> {
-    let settings = stage.settings().heartbeat_on_current_runtime(true);
-    let url = stage.url().to_owned();
+pub async fn t1_needs_no_executor(store: &TestStore) -> Result<()> {
+    let settings = store.settings().heartbeat_on_current_runtime(true);
+    let url = store.url().to_owned();
     let blocking = tokio::task::spawn_blocking(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         runtime.expect("a runtime").block_on(async {
@@ -76,9 +76,9 @@ pub async fn t1_needs_no_executor(stage: &Stage) -> Result<()> {
 }
 
 /// T1 on a session's own thread: a blocked executor of the user loses no lock.
-pub async fn t1_a_blocked_executor_loses_nothing(stage: &Stage) -> Result<()> {
-    let (settings, url) = (stage.settings().member_id("blocked"), stage.url().to_owned());
-    let ttl = stage.ttl().expect("the check is for leases");
+pub async fn t1_a_blocked_executor_loses_nothing(store: &TestStore) -> Result<()> {
+    let (settings, url) = (store.settings().member_id("blocked"), store.url().to_owned());
+    let ttl = store.ttl().expect("the check is for leases");
     let blocking = tokio::task::spawn_blocking(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         runtime.expect("a runtime").block_on(async {
@@ -95,9 +95,9 @@ pub async fn t1_a_blocked_executor_loses_nothing(stage: &Stage) -> Result<()> {
 /// T1: heartbeats keep a lock for many times its lease.
 ///
 /// Absent from Tooz's suite: a heartbeat that keeps a lock past its TTL.
-pub async fn t1_heartbeats_keep_a_lock_past_its_lease(stage: &Stage) -> Result<()> {
-    let ttl = stage.ttl().expect("the check is for leases");
-    let (holder, other) = (stage.connect("holder").await?, stage.connect("other").await?);
+pub async fn t1_heartbeats_keep_a_lock_past_its_lease(store: &TestStore) -> Result<()> {
+    let ttl = store.ttl().expect("the check is for leases");
+    let (holder, other) = (store.connect("holder").await?, store.connect("other").await?);
     let guard = Arc::new(acquire(&holder).await?);
     let token = guard.token();
     let probe = Probe::start(&guard);
@@ -114,14 +114,14 @@ pub async fn t1_heartbeats_keep_a_lock_past_its_lease(stage: &Stage) -> Result<(
 }
 
 /// T2: `lost` fires within 50 ms of the deadline, and not before it.
-pub async fn t2_told_within_50_ms_of_the_deadline(stage: &Stage) -> Result<()> {
-    let (_holder, guard, deadline) = cut_off(stage).await?;
+pub async fn t2_told_within_50_ms_of_the_deadline(store: &TestStore) -> Result<()> {
+    let (_holder, guard, deadline) = cut_off(store).await?;
     let reason = guard.lost().await;
     let told = BootInstant::now();
     assert_eq!(reason, LossReason::DeadlinePassed);
     assert!(told >= deadline, "told {:?} early", late(deadline, told));
     assert!(
-        late(told, deadline) <= NOTICE + stage.scheduling(),
+        late(told, deadline) <= NOTICE + store.scheduling(),
         "told {:?} late",
         late(told, deadline)
     );
@@ -130,13 +130,13 @@ pub async fn t2_told_within_50_ms_of_the_deadline(stage: &Stage) -> Result<()> {
 }
 
 /// T1, T2 in a process that was stopped over its deadline: no moment of a wrong answer after SIGCONT.
-pub async fn t2_told_within_50_ms_of_waking(stage: &Stage) -> Result<()> {
-    let worker = stage.worker("sleeper");
+pub async fn t2_told_within_50_ms_of_waking(store: &TestStore) -> Result<()> {
+    let worker = store.worker("sleeper");
     worker.call(json!({ "command": "acquire", "lock": NAME }));
     worker.call(json!({ "command": "watch_lost", "handle": NAME }));
     worker.call(json!({ "command": "probe_held", "handle": NAME, "every_us": 200 }));
     worker.pause();
-    sleep(stage.ttl().expect("the check is for leases") + SETTLED).await;
+    sleep(store.ttl().expect("the check is for leases") + SETTLED).await;
     let woken = now_ns();
     worker.resume();
     for _ in 0..2 {
@@ -145,7 +145,7 @@ pub async fn t2_told_within_50_ms_of_waking(stage: &Stage) -> Result<()> {
         let told = event["t_ns"].as_u64().or(event["after_ns"].as_u64()).expect("a time");
         let delay = Duration::from_nanos(told.saturating_sub(woken));
         eprintln!("T2: {} told {delay:?} after SIGCONT", event["event"]);
-        assert!(delay <= NOTICE + stage.scheduling(), "{event} came {delay:?} after SIGCONT");
+        assert!(delay <= NOTICE + store.scheduling(), "{event} came {delay:?} after SIGCONT");
         // The last `true` was begun before the pause; a thread may be stopped within the call.
         let last = event["last_true_before_ns"].as_u64().unwrap_or_default();
         assert!(last < woken, "held {:?} after SIGCONT", Duration::from_nanos(last - woken));
@@ -169,63 +169,63 @@ async fn told_after(guard: &Arc<LockGuard>, take_away: impl Future) -> (Duration
 }
 
 /// T3: a lock that was broken.
-pub async fn t3_told_of_a_broken_lock(stage: &Stage) -> Result<()> {
-    let (holder, operator) = (stage.connect("holder").await?, stage.connect("operator").await?);
+pub async fn t3_told_of_a_broken_lock(store: &TestStore) -> Result<()> {
+    let (holder, operator) = (store.connect("holder").await?, store.connect("operator").await?);
     let guard = Arc::new(acquire(&holder).await?);
     let lock = lock(&operator);
     let breaking = async { lock.break_lock().await.map(|broken| assert!(broken.is_some())) };
     let (delay, reason) = told_after(&guard, breaking).await;
     eprintln!("T3: told {delay:?} after the lock was broken");
     assert_eq!(reason, LossReason::EntryDeleted);
-    assert!(delay <= stage.notice_bound(), "told after {delay:?}");
+    assert!(delay <= store.notice_bound(), "told after {delay:?}");
     Ok(())
 }
 
 /// T3: the key was deleted behind everybody's back.
-pub async fn t3_told_of_a_deleted_key(stage: &Stage) -> Result<()> {
-    let holder = stage.connect("holder").await?;
+pub async fn t3_told_of_a_deleted_key(store: &TestStore) -> Result<()> {
+    let holder = store.connect("holder").await?;
     let guard = Arc::new(acquire(&holder).await?);
-    let keys = stage.contenders(&lock(&holder)).await;
-    let delete = async { assert!(stage.server().delete_entry(&keys[0])) };
+    let keys = store.contenders(&lock(&holder)).await;
+    let delete = async { assert!(store.server().delete_entry(&keys[0])) };
     let (delay, reason) = told_after(&guard, delete).await;
     eprintln!("T3: told {delay:?} after the key was deleted");
     assert_eq!(reason, LossReason::EntryDeleted);
-    assert!(delay <= stage.notice_bound(), "told after {delay:?}");
+    assert!(delay <= store.notice_bound(), "told after {delay:?}");
     Ok(())
 }
 
 /// T3: the whole session was ended, long before its deadline.
-pub async fn t3_told_of_a_revoked_session(stage: &Stage) -> Result<()> {
-    let holder = stage.connect("holder").await?;
+pub async fn t3_told_of_a_revoked_session(store: &TestStore) -> Result<()> {
+    let holder = store.connect("holder").await?;
     let guard = Arc::new(acquire(&holder).await?);
-    let (delay, reason) = told_after(&guard, async { stage.end_session("holder") }).await;
+    let (delay, reason) = told_after(&guard, async { store.end_session("holder") }).await;
     eprintln!("T3: told {delay:?} after the session was revoked");
     // The own key's watch, the heartbeat or the answer to it: whichever is first.
     let reasons = [LossReason::EntryDeleted, LossReason::ExpiredByServer, LossReason::Revoked];
     assert!(reasons.contains(&reason), "{reason:?}");
-    assert!(delay <= stage.end_notice_bound(), "told after {delay:?}");
+    assert!(delay <= store.end_notice_bound(), "told after {delay:?}");
     drop(guard);
     take_turn(&holder).await.map(drop)
 }
 
 /// T4: a short outage suspends, and takes nothing.
-pub async fn t4_suspended_is_not_lost(stage: &Stage) -> Result<()> {
-    let holder = stage.connect_by_proxy("holder").await?;
+pub async fn t4_suspended_is_not_lost(store: &TestStore) -> Result<()> {
+    let holder = store.connect_by_proxy("holder").await?;
     let guard = Arc::new(acquire(&holder).await?);
     let mut state = holder.state();
     let probe = Probe::start(&guard);
-    stage.proxy().set_both(Mode::Stall);
-    let overdue = stage.heartbeat() + stage.attempt_timeout();
-    let suspended = timeout(overdue + super::SLACK + stage.scheduling(), async {
+    store.proxy().set_both(Mode::Stall);
+    let overdue = store.heartbeat() + store.attempt_timeout();
+    let suspended = timeout(overdue + super::SLACK + store.scheduling(), async {
         until_state(&mut state, |state| state == State::Suspended).await
     });
     suspended.await.expect("a heartbeat is overdue");
     let deadline = guard.deadline();
-    stage.proxy().heal();
+    store.proxy().heal();
     until_state(&mut state, |state| state == State::Connected).await;
     // A heartbeat or two later, as the store has it.
     eventually(2 * overdue, || guard.deadline() > deadline).await;
-    sleep(stage.ttl().expect("the check is for leases")).await;
+    sleep(store.ttl().expect("the check is for leases")).await;
     assert!(probe.is_held() && guard.is_held());
     assert!(lock(&holder).try_acquire().await?.is_none());
     holder.stop().await
@@ -241,8 +241,8 @@ async fn story(mut state: StateWatch) -> Vec<State> {
 }
 
 /// T5: every state is told, in order, to whoever listens early or late; the last is `Closed`.
-pub async fn t5_closed_is_the_last_state(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect("one").await?;
+pub async fn t5_closed_is_the_last_state(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect("one").await?;
     let guard = acquire(&coordinator).await?;
     let early = coordinator.state();
     coordinator.stop().await?;
@@ -257,13 +257,13 @@ pub async fn t5_closed_is_the_last_state(stage: &Stage) -> Result<()> {
 }
 
 /// T5: the whole life of a client: outage, loss, next session, end.
-pub async fn t5_every_state_in_order(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect_by_proxy("one").await?;
+pub async fn t5_every_state_in_order(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect_by_proxy("one").await?;
     let (never_polled, mut state) = (coordinator.state(), coordinator.state());
-    stage.proxy().set_both(Mode::Blackhole);
+    store.proxy().set_both(Mode::Blackhole);
     until_state(&mut state, |state| matches!(state, State::Lost(_))).await;
     assert_eq!(coordinator.state().current(), State::Lost(LossReason::DeadlinePassed));
-    stage.proxy().heal();
+    store.proxy().heal();
     until_state(&mut state, |state| state == State::Connected).await;
     assert_eq!(coordinator.state().current(), State::Connected);
     coordinator.stop().await?;
@@ -278,12 +278,12 @@ pub async fn t5_every_state_in_order(stage: &Stage) -> Result<()> {
 }
 
 /// T5: a session that the store ended, with nothing held, is lost for that reason.
-pub async fn t5_the_reason_is_told(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect("one").await?;
+pub async fn t5_the_reason_is_told(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect("one").await?;
     let mut state = coordinator.state();
     take_turn(&coordinator).await?;
-    stage.end_session("one");
-    let expected = match stage.has_server() {
+    store.end_session("one");
+    let expected = match store.has_server() {
         true => LossReason::ExpiredByServer,
         false => LossReason::Revoked,
     };

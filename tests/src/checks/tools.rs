@@ -13,7 +13,7 @@ use coordination::{
 };
 use tokio::time::{sleep, timeout};
 
-use super::Stage;
+use super::TestStore;
 use crate::harness::Pulse;
 use crate::must_hold;
 
@@ -52,11 +52,11 @@ pub async fn take_turn(coordinator: &Coordinator) -> Result<FencingToken> {
 }
 
 /// Waits until this many hold it or wait for it; they may be a thousand.
-pub async fn until_contenders(stage: &Stage, lock: &Lock, count: usize) {
+pub async fn until_contenders(store: &TestStore, lock: &Lock, count: usize) {
     let mut seen = Vec::new();
     let come = async {
         loop {
-            seen = stage.contenders(lock).await;
+            seen = store.contenders(lock).await;
             if seen.len() == count {
                 return;
             }

@@ -11,7 +11,7 @@ use coordination::{
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::Stage;
+use super::TestStore;
 use super::interruption::{FRAMES, Pair, at_every_cut, least_cuts};
 use super::tools::PATIENCE;
 
@@ -30,10 +30,10 @@ fn counter(coordinator: &Coordinator) -> Counter {
 }
 
 /// A client with time for every call: on a busy machine an answer may take longer than a heartbeat of the
-/// stage's, and counts as lost then.
-async fn connect(stage: &Stage, member: &str) -> Result<Coordinator> {
-    let settings = stage.settings().ttl(Duration::from_secs(30)).heartbeat(Duration::from_secs(5));
-    settings.member_id(member).connect(stage.url()).await
+/// store's, and counts as lost then.
+async fn connect(store: &TestStore, member: &str) -> Result<Coordinator> {
+    let settings = store.settings().ttl(Duration::from_secs(30)).heartbeat(Duration::from_secs(5));
+    settings.member_id(member).connect(store.url()).await
 }
 
 /// The next that a watch tells, in good time.
@@ -42,13 +42,13 @@ async fn told(changes: &mut ValueWatch<u64>) -> Result<Option<Versioned<u64>>> {
 }
 
 /// VA1: of many who write over one version, exactly one does.
-pub async fn va1_of_many_writers_one_wins(stage: &Stage) -> Result<()> {
+pub async fn va1_of_many_writers_one_wins(store: &TestStore) -> Result<()> {
     let mut clients = Vec::new();
     for client in 0..3 {
-        clients.push(connect(stage, &format!("client-{client}")).await?);
+        clients.push(connect(store, &format!("client-{client}")).await?);
     }
     let mut expected: Option<Version> = None;
-    for round in 0..stage.rounds(60, 10) {
+    for round in 0..store.rounds(60, 10) {
         let mut writers = JoinSet::new();
         for writer in 0..9_u64 {
             let value = value(&clients[round % 3]);
@@ -69,12 +69,12 @@ pub async fn va1_of_many_writers_one_wins(stage: &Stage) -> Result<()> {
 }
 
 /// VA1: versions rise, also when the value was deleted in between; who expects an old one does nothing.
-pub async fn va1_versions_rise_over_deletion(stage: &Stage) -> Result<()> {
-    let (one, other) = (connect(stage, "one").await?, connect(stage, "other").await?);
+pub async fn va1_versions_rise_over_deletion(store: &TestStore) -> Result<()> {
+    let (one, other) = (connect(store, "one").await?, connect(store, "other").await?);
     let (one, other) = (value(&one), value(&other));
     assert!(!one.delete().await?, "there is nothing yet");
     let mut last: Option<Version> = None;
-    for round in 0..stage.rounds(20, 5) {
+    for round in 0..store.rounds(20, 5) {
         assert_eq!(one.read().await?, None);
         if last.is_some() {
             assert_eq!(one.compare_and_set(last, &0).await?, None, "it was deleted");
@@ -105,12 +105,12 @@ pub async fn va1_versions_rise_over_deletion(stage: &Stage) -> Result<()> {
 }
 
 /// VA1: what several change at once is changed by each of them.
-pub async fn va1_updates_are_not_lost(stage: &Stage) -> Result<()> {
-    let list = connect(stage, "reader").await?.value::<Vec<(usize, usize)>>("list")?;
-    let rounds = stage.rounds(20, 4);
+pub async fn va1_updates_are_not_lost(store: &TestStore) -> Result<()> {
+    let list = connect(store, "reader").await?.value::<Vec<(usize, usize)>>("list")?;
+    let rounds = store.rounds(20, 4);
     let mut tasks = JoinSet::new();
     for client in 0..3_usize {
-        let coordinator = connect(stage, &format!("client-{client}")).await?;
+        let coordinator = connect(store, &format!("client-{client}")).await?;
         for task in 0..2_usize {
             let list = coordinator.value::<Vec<(usize, usize)>>("list")?;
             tasks.spawn(async move {
@@ -139,9 +139,9 @@ pub async fn va1_updates_are_not_lost(stage: &Stage) -> Result<()> {
 }
 
 /// VA1: too large, no JSON, another type: each is refused with its kind, and changes nothing.
-pub async fn va1_what_cannot_be_stored_is_refused(stage: &Stage) -> Result<()> {
+pub async fn va1_what_cannot_be_stored_is_refused(store: &TestStore) -> Result<()> {
     const MOST: usize = 256 * 1024;
-    let one = stage.connect("one").await?;
+    let one = store.connect("one").await?;
     let text = one.value::<String>(NAME)?;
     let fit = "x".repeat(MOST - 2);
     let version = text.set(&fit).await?;
@@ -172,9 +172,9 @@ pub async fn va1_what_cannot_be_stored_is_refused(stage: &Stage) -> Result<()> {
 }
 
 /// VA1: a value belongs to nobody: it stays when the session that wrote it ends.
-pub async fn va1_outlives_its_writer(stage: &Stage) -> Result<()> {
-    let reader = stage.connect("reader").await?;
-    let writer = stage.connect("writer").await?;
+pub async fn va1_outlives_its_writer(store: &TestStore) -> Result<()> {
+    let reader = store.connect("reader").await?;
+    let writer = store.connect("writer").await?;
     let mut changes = value(&reader).watch();
     assert_eq!(told(&mut changes).await?, None);
     let old = value(&writer);
@@ -185,7 +185,7 @@ pub async fn va1_outlives_its_writer(stage: &Stage) -> Result<()> {
     let present = value(&reader).read().await?.expect("it stays");
     assert_eq!((present.version, present.value), (version, 7));
     assert_eq!(told(&mut changes).await?, Some(present));
-    let quiet = timeout(3 * stage.heartbeat(), changes.next()).await;
+    let quiet = timeout(3 * store.heartbeat(), changes.next()).await;
     assert!(quiet.is_err(), "{quiet:?}");
     assert_eq!(counter(&reader).read().await?, 3);
     reader.stop().await?;
@@ -196,10 +196,10 @@ pub async fn va1_outlives_its_writer(stage: &Stage) -> Result<()> {
 
 /// VA1: values outlive everybody's absence and the server's restart; versions go on where they were, also
 /// when there was no value at all meanwhile.
-pub async fn va1_values_survive(stage: &Stage) -> Result<()> {
+pub async fn va1_values_survive(store: &TestStore) -> Result<()> {
     let mut last: Option<Version> = None;
     for round in 0..3 {
-        let coordinator = stage.connect("one").await?;
+        let coordinator = store.connect("one").await?;
         let value = value(&coordinator);
         let present = value.read().await?;
         assert_eq!(present.is_some(), round == 1, "{present:?}");
@@ -214,16 +214,16 @@ pub async fn va1_values_survive(stage: &Stage) -> Result<()> {
             assert!(value.delete().await?);
         }
         coordinator.stop().await?;
-        stage.restart();
+        store.restart();
     }
     Ok(())
 }
 
 /// VA1: when the answer to a write is lost, and nobody else writes, it is found.
-pub async fn va1_a_lost_answer_is_found_or_told(stage: &Stage) -> Result<()> {
+pub async fn va1_a_lost_answer_is_found_or_told(store: &TestStore) -> Result<()> {
     let mut expected = None;
     let mut number = 0;
-    let cuts = at_every_cut(stage, "compare_and_set", FRAMES, async |pair: &Pair<'_>| {
+    let cuts = at_every_cut(store, "compare_and_set", FRAMES, async |pair: &Pair<'_>| {
         number += 1;
         let writing = value(&pair.one);
         let wrote = pair.attempt(writing.compare_and_set(expected, &number)).await;
@@ -235,7 +235,7 @@ pub async fn va1_a_lost_answer_is_found_or_told(stage: &Stage) -> Result<()> {
         expected = Some(version);
         Ok(())
     });
-    assert!(cuts.await? >= least_cuts(stage), "the cuts are to hit");
+    assert!(cuts.await? >= least_cuts(store), "the cuts are to hit");
     Ok(())
 }
 

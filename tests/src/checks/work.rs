@@ -12,7 +12,7 @@ use coordination::{
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::Stage;
+use super::TestStore;
 use super::tools::PATIENCE;
 
 const NAME: &str = "resize-jobs";
@@ -52,8 +52,8 @@ async fn counts(jobs: &WorkQueue) -> Result<(u64, u64, u64)> {
 }
 
 /// WK2: twenty items, of which fifteen are claimed, renewed and released.
-pub async fn wk2_lifecycle(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn wk2_lifecycle(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (jobs, theirs) = (jobs(&one), jobs(&other));
     assert!(jobs.claim(limit(1)).await?.is_none(), "there is no queue yet");
     assert_eq!(jobs.stats().await?, Default::default());
@@ -86,8 +86,8 @@ pub async fn wk2_lifecycle(stage: &Stage) -> Result<()> {
 }
 
 /// WK2: five claims of ten of 51 items.
-pub async fn wk2_five_claims_of_ten_leave_one_of_51(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect("one").await?;
+pub async fn wk2_five_claims_of_ten_leave_one_of_51(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect("one").await?;
     let jobs = jobs(&coordinator);
     posted(&jobs, 51).await?;
     let mut claims = Vec::new();
@@ -101,8 +101,8 @@ pub async fn wk2_five_claims_of_ten_leave_one_of_51(stage: &Stage) -> Result<()>
 }
 
 /// WK2: claimers at the same time get as many different items as there are, or as they asked for together.
-pub async fn wk2_claimers_at_once(stage: &Stage) -> Result<()> {
-    let coordinators = [stage.connect("one").await?, stage.connect("other").await?];
+pub async fn wk2_claimers_at_once(store: &TestStore) -> Result<()> {
+    let coordinators = [store.connect("one").await?, store.connect("other").await?];
     let queues: Vec<_> = coordinators.iter().map(jobs).collect();
     for (ready, each) in [(30, 3), (13, 4)] {
         posted(&queues[0], ready).await?;
@@ -152,9 +152,9 @@ impl Histories {
 }
 
 /// WK1: workers who acknowledge, give back, drop and fall asleep; no item is had by two at a time, each is done once.
-pub async fn wk1_no_item_is_had_by_two(stage: &Stage) -> Result<()> {
-    let coordinators = [stage.connect("one").await?, stage.connect("other").await?];
-    let count = stage.rounds(400, 60);
+pub async fn wk1_no_item_is_had_by_two(store: &TestStore) -> Result<()> {
+    let coordinators = [store.connect("one").await?, store.connect("other").await?];
+    let count = store.rounds(400, 60);
     let posted = posted(&jobs(&coordinators[0]), count).await?;
     let histories = Arc::new(Histories::default());
     let mut workers = JoinSet::new();
@@ -212,8 +212,8 @@ async fn work(queue: &WorkQueue, histories: &Histories, number: usize) -> Result
 }
 
 /// WK3: in this order it is asked whether the item is there, whether the claim is, and whether it has the item.
-pub async fn wk3_who_may_acknowledge(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect("one").await?;
+pub async fn wk3_who_may_acknowledge(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect("one").await?;
     let jobs = jobs(&coordinator);
     posted(&jobs, 10).await?;
     let (mine, theirs) = (claimed(&jobs, 3).await?, claimed(&jobs, 3).await?);
@@ -247,8 +247,8 @@ pub async fn wk3_who_may_acknowledge(stage: &Stage) -> Result<()> {
 }
 
 /// WK5: a repeated call with the same id answers the claim that it made, and none is made of an id that was used.
-pub async fn wk5_a_repeated_claim_is_the_same(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect("one").await?;
+pub async fn wk5_a_repeated_claim_is_the_same(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect("one").await?;
     let jobs = jobs(&coordinator);
     posted(&jobs, 4).await?;
     let id = ClaimId::random();
@@ -264,8 +264,8 @@ pub async fn wk5_a_repeated_claim_is_the_same(stage: &Stage) -> Result<()> {
 }
 
 /// WK2: a delay keeps an item back and no other; a pop honours it too.
-pub async fn wk2_a_delayed_item_stays(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect("one").await?;
+pub async fn wk2_a_delayed_item_stays(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect("one").await?;
     let jobs = jobs(&coordinator);
     let begun = Instant::now();
     let delay = Duration::from_secs(2);
@@ -286,8 +286,8 @@ pub async fn wk2_a_delayed_item_stays(stage: &Stage) -> Result<()> {
 }
 
 /// WK2: an item that was claimed twice leaves the queue with the third try, which looks further.
-pub async fn wk2_dead_letters(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect("one").await?;
+pub async fn wk2_dead_letters(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect("one").await?;
     let (jobs, dead) = (jobs(&coordinator), coordinator.queue("dead")?);
     jobs.set_dead_letters(2, &dead, Some(9_999 * MINUTE / 60)).await?;
     assert_eq!(kind(jobs.set_dead_letters(2, &jobs, None).await), Some(ErrorKind::Input));
@@ -307,8 +307,8 @@ pub async fn wk2_dead_letters(stage: &Stage) -> Result<()> {
 }
 
 /// WK2: lists, pops, the end of the queue, and what is left of it.
-pub async fn wk2_list_pop_and_delete(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect("one").await?;
+pub async fn wk2_list_pop_and_delete(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect("one").await?;
     let jobs = jobs(&coordinator);
     let items = posted(&jobs, 6).await?;
     let claim = claimed(&jobs, 2).await?;
@@ -345,8 +345,8 @@ pub async fn wk2_list_pop_and_delete(stage: &Stage) -> Result<()> {
 }
 
 /// WK2: dead items are not seen, and go; `gc` removes no more than it may.
-pub async fn wk2_dead_items_go(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect("one").await?;
+pub async fn wk2_dead_items_go(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect("one").await?;
     let jobs = jobs(&coordinator);
     let short = Duration::from_millis(20);
     let items: Vec<_> = (0..8).map(|_| NewItem::new("short").ttl(short)).collect();
@@ -369,8 +369,8 @@ pub async fn wk2_dead_items_go(stage: &Stage) -> Result<()> {
 }
 
 /// WK2: what is out of range changes nothing.
-pub async fn wk2_out_of_range(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect("one").await?;
+pub async fn wk2_out_of_range(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect("one").await?;
     let jobs = jobs(&coordinator).with_limits(WorkLimits::zaqar());
     posted(&jobs, 25).await?;
     let seconds = Duration::from_secs;

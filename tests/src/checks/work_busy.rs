@@ -8,7 +8,7 @@ use coordination::{Coordinator, ErrorKind, ListOptions, Result, WorkQueue};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::Stage;
+use super::TestStore;
 use super::tools::{MOMENT, PATIENCE};
 use super::work::{claimed, jobs, limit, posted};
 use crate::bounds;
@@ -39,11 +39,11 @@ struct Busy {
 
 impl Busy {
     /// Each has a handle of its own, so that no two of them take turns before they ask the store.
-    async fn start(stage: &Stage) -> Result<Self> {
+    async fn start(store: &TestStore) -> Result<Self> {
         let (is_over, writes) = (Arc::new(AtomicBool::new(false)), Arc::<AtomicUsize>::default());
         let (mut coordinators, mut rounds, mut tasks) = (Vec::new(), Vec::new(), JoinSet::new());
         for name in ["busy", "busier", "busiest"] {
-            coordinators.push(stage.connect(name).await?);
+            coordinators.push(store.connect(name).await?);
         }
         for number in 0..WRITERS {
             let queue = jobs(&coordinators[number % coordinators.len()]);
@@ -95,23 +95,23 @@ async fn work(queue: &WorkQueue, writes: &AtomicUsize) -> Result<()> {
 }
 
 /// WK7: who reads beside twelve who write is answered, and who waits has an answer when the time is over.
-pub async fn wk7_a_reader_beside_many_writers(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect("reader").await?;
-    beside_many_writers(stage, &jobs(&coordinator)).await
+pub async fn wk7_a_reader_beside_many_writers(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect("reader").await?;
+    beside_many_writers(store, &jobs(&coordinator)).await
 }
 
 /// WK7: the same from so far away that others write several times while a message is on its way.
-pub async fn wk7_a_far_client_beside_many_writers(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect_by_proxy("far").await?;
-    stage.proxy().set_both(Mode::Delay(FAR));
-    beside_many_writers(stage, &jobs(&coordinator)).await
+pub async fn wk7_a_far_client_beside_many_writers(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect_by_proxy("far").await?;
+    store.proxy().set_both(Mode::Delay(FAR));
+    beside_many_writers(store, &jobs(&coordinator)).await
 }
 
-async fn beside_many_writers(stage: &Stage, queue: &WorkQueue) -> Result<()> {
+async fn beside_many_writers(store: &TestStore, queue: &WorkQueue) -> Result<()> {
     posted(queue, 3).await?;
     let claim = claimed(queue, 1).await?;
-    let busy = Busy::start(stage).await?;
-    for _ in 0..stage.rounds(4, 2) {
+    let busy = Busy::start(store).await?;
+    for _ in 0..store.rounds(4, 2) {
         let counted = busy.answered("stats", queue.stats()).await?;
         assert!(counted.claimed > 0, "{counted:?}");
         assert_eq!(busy.answered("get", queue.get(claim.id())).await?.items.len(), 1);
@@ -119,7 +119,7 @@ async fn beside_many_writers(stage: &Stage, queue: &WorkQueue) -> Result<()> {
         busy.answered("renew", claim.renew(None, None)).await?;
         busy.answered("post", posted(queue, 1)).await?;
         let waiting = queue.claim_wait(limit(1), Some(WAIT));
-        let waited = stage.within(bounds::returned(WAIT), waiting).await?;
+        let waited = store.within(bounds::returned(WAIT), waiting).await?;
         if let Some(claim) = waited {
             busy.answered("ack", claim.ack_all()).await?;
         }
@@ -151,8 +151,8 @@ impl Busy {
 }
 
 /// WK7: of twelve who write, nobody is starved.
-pub async fn wk7_writers_have_their_turn(stage: &Stage) -> Result<()> {
-    let busy = Busy::start(stage).await?;
+pub async fn wk7_writers_have_their_turn(store: &TestStore) -> Result<()> {
+    let busy = Busy::start(store).await?;
     let begun = Instant::now();
     while begun.elapsed() < 2 * PATIENCE && busy.rounds().iter().sum::<usize>() < ROUNDS * WRITERS {
         sleep(Duration::from_millis(20)).await;

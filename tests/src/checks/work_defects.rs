@@ -6,7 +6,7 @@ use coordination::{Ack, ClaimOptions, ErrorKind, ListOptions, NewItem, Result, W
 use serde_json::json;
 use tokio::time::sleep;
 
-use super::Stage;
+use super::TestStore;
 use super::tools::PATIENCE;
 use super::work::{claimed, ids, jobs, kind, limit, posted};
 
@@ -18,8 +18,8 @@ const SECOND: Duration = Duration::from_secs(1);
 const SPENT: Duration = Duration::from_secs(15);
 
 /// WK1: who claims beside a claim that is over and one that is live gets the items of the first, and none of the other.
-pub async fn wk1_a_live_claim_between_free_items(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn wk1_a_live_claim_between_free_items(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (jobs, theirs) = (jobs(&one), jobs(&other));
     let posted = posted(&jobs, 6).await?;
     let over = jobs.claim(limit(2).ttl(SHORT)).await?.expect("six are ready");
@@ -37,8 +37,8 @@ pub async fn wk1_a_live_claim_between_free_items(stage: &Stage) -> Result<()> {
 }
 
 /// WK2: an item whose life would be over lives on for as long as a claim has it.
-pub async fn wk2_a_claim_outlasts_the_life_of_its_item(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn wk2_a_claim_outlasts_the_life_of_its_item(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (jobs, theirs) = (jobs(&one), jobs(&other));
     let life = 3 * SECOND;
     jobs.post(&[NewItem::new("short").ttl(life)]).await?;
@@ -53,11 +53,11 @@ pub async fn wk2_a_claim_outlasts_the_life_of_its_item(stage: &Stage) -> Result<
 }
 
 /// WK2: some thousand dead items in front of one that is alive keep nobody from it.
-pub async fn wk2_dead_items_in_front(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect("one").await?;
+pub async fn wk2_dead_items_in_front(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect("one").await?;
     let jobs = jobs(&coordinator);
     let dead: Vec<_> = (0..1_000).map(|_| NewItem::new("dead").ttl(SHORT)).collect();
-    for _ in 0..stage.rounds(20, 4) {
+    for _ in 0..store.rounds(20, 4) {
         jobs.post(&dead).await?;
     }
     let alive = posted(&jobs, 2).await?;
@@ -71,8 +71,8 @@ pub async fn wk2_dead_items_in_front(stage: &Stage) -> Result<()> {
 }
 
 /// WK3: a renewal touches what the claim still has: an item that was acknowledged stays gone, one that was given back free.
-pub async fn wk3_a_renewal_revives_nothing(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn wk3_a_renewal_revives_nothing(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (jobs, theirs) = (jobs(&one), jobs(&other));
     let posted = posted(&jobs, 3).await?;
     let claim = claimed(&jobs, 3).await?;
@@ -91,12 +91,12 @@ pub async fn wk3_a_renewal_revives_nothing(stage: &Stage) -> Result<()> {
 }
 
 /// WK4: a worker that is killed in the middle of a claim leaves none, or one that ends.
-pub async fn wk4_killed_within_a_claim(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect("next").await?;
+pub async fn wk4_killed_within_a_claim(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect("next").await?;
     let jobs = jobs(&coordinator);
     for millis in [0, 1, 3, 6, 12, 25] {
         let posted = posted(&jobs, 3).await?;
-        let worker = stage.worker(&format!("worker-{millis}"));
+        let worker = store.worker(&format!("worker-{millis}"));
         worker.send(json!({ "command": "claim_work", "queue": "resize-jobs", "limit": 3 }));
         sleep(Duration::from_millis(millis)).await;
         let killed = Instant::now();
@@ -105,7 +105,7 @@ pub async fn wk4_killed_within_a_claim(stage: &Stage) -> Result<()> {
         while !left.is_empty() {
             let claim = jobs.claim_wait(limit(3), Some(PATIENCE)).await?.expect("they come back");
             let took = killed.elapsed();
-            assert!(took <= stage.crash_bound() + SECOND, "claimed after {took:?}");
+            assert!(took <= store.crash_bound() + SECOND, "claimed after {took:?}");
             left.retain(|item| !ids(&claim).contains(item));
             claim.ack_all().await?;
         }
@@ -115,8 +115,8 @@ pub async fn wk4_killed_within_a_claim(stage: &Stage) -> Result<()> {
 }
 
 /// WK2: how long an item lives that is claimed is its own life, or the claim's with the grace, whichever is longer.
-pub async fn wk2_lives_of_claimed_items(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect("one").await?;
+pub async fn wk2_lives_of_claimed_items(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect("one").await?;
     let jobs = jobs(&coordinator);
     for (ttl, grace, lives) in
         [(777, 0, 777), (777, 23, 800), (121, 22, 143), (60, 30, 120), (100, 60, 160)]
@@ -135,8 +135,8 @@ pub async fn wk2_lives_of_claimed_items(stage: &Stage) -> Result<()> {
 }
 
 /// WK3: a claim that is asked for is there until its ttl is over, and never again after that, and there is no other answer.
-pub async fn wk3_there_or_not(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn wk3_there_or_not(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (jobs, theirs) = (jobs(&one), jobs(&other));
     posted(&jobs, 1).await?;
     let begun = Instant::now();
@@ -160,8 +160,8 @@ pub async fn wk3_there_or_not(stage: &Stage) -> Result<()> {
 }
 
 /// WK3: renewals are no claims: after three of them the item was claimed once, and is not put aside.
-pub async fn wk3_renewals_are_no_claims(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect("one").await?;
+pub async fn wk3_renewals_are_no_claims(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect("one").await?;
     let (jobs, dead) = (jobs(&coordinator), coordinator.queue("dead")?);
     jobs.set_dead_letters(2, &dead, None).await?;
     posted(&jobs, 1).await?;

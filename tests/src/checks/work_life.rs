@@ -6,15 +6,15 @@ use coordination::{Ack, ClaimOptions, ErrorKind, LossReason, NewItem, Result};
 use serde_json::json;
 use tokio::time::{sleep, timeout};
 
-use super::Stage;
+use super::TestStore;
 use super::interruption::{Pair, all_cuts, at_every_cut, at_every_poll};
 use super::tools::{MOMENT, PATIENCE};
 use super::work::{claimed, ids, jobs, kind, limit, posted};
 use crate::harness::Mode;
 
 /// WK3: a claim is over when its ttl is, for its owner as for others, and never before.
-pub async fn wk3_a_claim_ends_with_its_ttl(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn wk3_a_claim_ends_with_its_ttl(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (jobs, theirs) = (jobs(&one), jobs(&other));
     posted(&jobs, 2).await?;
     let ttl = Duration::from_millis(600);
@@ -36,8 +36,8 @@ pub async fn wk3_a_claim_ends_with_its_ttl(stage: &Stage) -> Result<()> {
 }
 
 /// WK3: a claim that is kept alive outlasts its ttl.
-pub async fn wk3_a_claim_is_kept_alive(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn wk3_a_claim_is_kept_alive(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (jobs, theirs) = (jobs(&one), jobs(&other));
     posted(&jobs, 1).await?;
     let ttl = Duration::from_secs(2);
@@ -51,11 +51,11 @@ pub async fn wk3_a_claim_is_kept_alive(stage: &Stage) -> Result<()> {
 }
 
 /// WK4: a worker is killed while it has ten items; another one has them within the bound of L1.
-pub async fn wk4_a_killed_workers_items_come_back(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect("next").await?;
+pub async fn wk4_a_killed_workers_items_come_back(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect("next").await?;
     let jobs = jobs(&coordinator);
     let posted = posted(&jobs, 10).await?;
-    let worker = stage.worker("worker");
+    let worker = store.worker("worker");
     let had = worker.call(json!({ "command": "claim_work", "queue": "resize-jobs", "limit": 10 }));
     assert_eq!(had["items"], 10);
     let waiting = tokio::spawn(async move { jobs.claim_wait(limit(10), None).await });
@@ -65,19 +65,19 @@ pub async fn wk4_a_killed_workers_items_come_back(stage: &Stage) -> Result<()> {
     let claim = waiting.await.expect("no panic")?.expect("without a timeout it waits");
     let took = killed.elapsed();
     eprintln!("WK4: followed after {took:?}");
-    assert!(took <= stage.crash_bound(), "followed after {took:?}");
+    assert!(took <= store.crash_bound(), "followed after {took:?}");
     assert_eq!(ids(&claim), posted);
     assert!(claim.token().value() > had["token"].as_u64().unwrap_or(u64::MAX));
     Ok(())
 }
 
 /// WK4: the end of its session ends a claim, though its ttl goes on.
-pub async fn wk4_a_lost_sessions_items_come_back(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn wk4_a_lost_sessions_items_come_back(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (jobs, theirs) = (jobs(&one), jobs(&other));
     let posted = posted(&jobs, 3).await?;
     let claim = claimed(&jobs, 3).await?;
-    stage.lose(&one, "one").await?;
+    store.lose(&one, "one").await?;
     let next = theirs.claim_wait(limit(3), Some(PATIENCE)).await?.expect("they come back");
     assert_eq!(ids(&next), posted);
     timeout(PATIENCE, claim.lost()).await.expect("it is told");
@@ -89,8 +89,8 @@ pub async fn wk4_a_lost_sessions_items_come_back(stage: &Stage) -> Result<()> {
 }
 
 /// WK4: a claim that was handed on outlives the session, until its ttl is over.
-pub async fn wk4_a_detached_claim_outlives_its_session(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn wk4_a_detached_claim_outlives_its_session(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let theirs = jobs(&other);
     let posted = posted(&theirs, 2).await?;
     let claim = claimed(&jobs(&one), 2).await?;
@@ -109,8 +109,8 @@ pub async fn wk4_a_detached_claim_outlives_its_session(stage: &Stage) -> Result<
 }
 
 /// WK4: a dropped guard gives back what is left, and what was done stays done.
-pub async fn wk4_a_dropped_claim_gives_back(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn wk4_a_dropped_claim_gives_back(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (jobs, theirs) = (jobs(&one), jobs(&other));
     let posted = posted(&jobs, 3).await?;
     let claim = claimed(&jobs, 3).await?;
@@ -122,14 +122,14 @@ pub async fn wk4_a_dropped_claim_gives_back(stage: &Stage) -> Result<()> {
 }
 
 /// WK4: a claim that is dropped on its way leaves nothing claimed, at whatever poll.
-pub async fn wk4_dropped_claims_leave_nothing(stage: &Stage) -> Result<()> {
-    at_every_poll(stage, "claim", stage.rounds(1, 2), interrupted_claim).await
+pub async fn wk4_dropped_claims_leave_nothing(store: &TestStore) -> Result<()> {
+    at_every_poll(store, "claim", store.rounds(1, 2), interrupted_claim).await
 }
 
 /// WK5: whatever answer is lost, there is one claim, and each item is had once.
-pub async fn wk5_a_lost_answer_leaves_one_claim(stage: &Stage) -> Result<()> {
-    for cuts in all_cuts(stage) {
-        at_every_cut(stage, "claim", cuts, interrupted_claim).await?;
+pub async fn wk5_a_lost_answer_leaves_one_claim(store: &TestStore) -> Result<()> {
+    for cuts in all_cuts(store) {
+        at_every_cut(store, "claim", cuts, interrupted_claim).await?;
     }
     Ok(())
 }
@@ -157,8 +157,8 @@ async fn interrupted_claim(pair: &Pair<'_>) -> Result<()> {
 }
 
 /// WK6: who waits is told of a post, of a release and of the end of the time given; whoever is dropped takes nothing.
-pub async fn wk6_waiting(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn wk6_waiting(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (jobs, theirs) = (jobs(&one), jobs(&other));
     let wait = Duration::from_millis(300);
     let begun = Instant::now();
@@ -182,25 +182,25 @@ pub async fn wk6_waiting(stage: &Stage) -> Result<()> {
             }
             waiting.await.expect("no panic")
         };
-        let claim = stage.within(crate::bounds::served(), served).await?;
+        let claim = store.within(crate::bounds::served(), served).await?;
         claim.expect("within the time given").release().await?;
     }
     Ok(())
 }
 
 /// WK6: who waits goes on after an outage.
-pub async fn wk6_cut_off(stage: &Stage) -> Result<()> {
-    let other = stage.connect("other").await?;
-    let far = stage.connect_by_proxy("far").await?;
+pub async fn wk6_cut_off(store: &TestStore) -> Result<()> {
+    let other = store.connect("other").await?;
+    let far = store.connect_by_proxy("far").await?;
     let (theirs, jobs) = (jobs(&far), jobs(&other));
     let waiting = tokio::spawn(async move {
         theirs.claim_wait(ClaimOptions::default(), Some(3 * PATIENCE)).await
     });
     sleep(MOMENT).await;
-    stage.proxy().set_both(Mode::Blackhole);
+    store.proxy().set_both(Mode::Blackhole);
     posted(&jobs, 1).await?;
-    sleep(stage.ttl().unwrap_or(MOMENT) * 2).await;
-    stage.proxy().heal();
+    sleep(store.ttl().unwrap_or(MOMENT) * 2).await;
+    store.proxy().heal();
     let claim = waiting.await.expect("no panic")?.expect("it goes on");
     assert_eq!(claim.items().len(), 1);
     Ok(())

@@ -5,15 +5,15 @@ use std::time::{Duration, Instant};
 use coordination::{Ack, ClaimId, ErrorKind, ListOptions, NewItem, Result, WorkLimits};
 use tokio::time::{sleep, timeout};
 
-use super::Stage;
+use super::TestStore;
 use super::tools::{MOMENT, PATIENCE};
 use super::work::{claimed, ids, jobs, kind, limit, posted};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// WK2: what leaves for the dead letter queue may be as large as anything, and keeps nobody from the rest.
-pub async fn wk2_large_dead_letters(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect("one").await?;
+pub async fn wk2_large_dead_letters(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect("one").await?;
     let (jobs, dead) = (jobs(&coordinator), coordinator.queue("dead")?);
     jobs.set_dead_letters(1, &dead, None).await?;
     for _ in 0..4 {
@@ -30,8 +30,8 @@ pub async fn wk2_large_dead_letters(stage: &Stage) -> Result<()> {
 }
 
 /// WK2: many items with bodies that stand beside them are claimed, renewed, given back and done, on every store.
-pub async fn wk2_claims_of_a_thousand(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect("one").await?;
+pub async fn wk2_claims_of_a_thousand(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect("one").await?;
     let jobs = jobs(&coordinator);
     for _ in 0..2 {
         let items: Vec<_> = (0..800).map(|_| NewItem::new([3; 190])).collect();
@@ -50,8 +50,8 @@ pub async fn wk2_claims_of_a_thousand(stage: &Stage) -> Result<()> {
 }
 
 /// WK2: a claim that was dropped before anybody had it is none of those after which an item is put aside.
-pub async fn wk2_a_dropped_claim_does_not_count(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn wk2_a_dropped_claim_does_not_count(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (jobs, theirs) = (jobs(&one), jobs(&other));
     let dead = one.queue("dead")?;
     let drops = 5;
@@ -74,8 +74,8 @@ pub async fn wk2_a_dropped_claim_does_not_count(stage: &Stage) -> Result<()> {
 }
 
 /// WK2: limits of a handle can be narrower than those of all, not wider.
-pub async fn wk2_wider_limits(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect("one").await?;
+pub async fn wk2_wider_limits(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect("one").await?;
     let all = jobs(&coordinator);
     posted(&all, 1).await?;
     let day = 24 * 60 * MINUTE;
@@ -101,8 +101,8 @@ pub async fn wk2_wider_limits(stage: &Stage) -> Result<()> {
 }
 
 /// WK3: a claim that is kept alive is so too after it was made shorter.
-pub async fn wk3_a_shorter_claim_is_kept_alive(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn wk3_a_shorter_claim_is_kept_alive(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (jobs, theirs) = (jobs(&one), jobs(&other));
     posted(&jobs, 1).await?;
     let mut claim = jobs.claim(limit(1).ttl(10 * MINUTE)).await?.expect("one is ready");
@@ -116,8 +116,8 @@ pub async fn wk3_a_shorter_claim_is_kept_alive(stage: &Stage) -> Result<()> {
 }
 
 /// WK3: a claim that is kept alive from late on is renewed before it ends.
-pub async fn wk3_a_claim_is_kept_alive_late(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect("one").await?;
+pub async fn wk3_a_claim_is_kept_alive_late(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect("one").await?;
     let jobs = jobs(&coordinator);
     posted(&jobs, 1).await?;
     let ttl = Duration::from_secs(4);
@@ -131,8 +131,8 @@ pub async fn wk3_a_claim_is_kept_alive_late(stage: &Stage) -> Result<()> {
 }
 
 /// WK1, WK3: whoever makes a claim shorter and does not wait for the answer does not rely on it for longer.
-pub async fn wk3_a_shorter_claim_is_not_relied_on(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn wk3_a_shorter_claim_is_not_relied_on(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (jobs, theirs) = (jobs(&one), jobs(&other));
     posted(&jobs, 1).await?;
     let claim = claimed(&jobs, 1).await?;
@@ -147,8 +147,8 @@ pub async fn wk3_a_shorter_claim_is_not_relied_on(stage: &Stage) -> Result<()> {
 }
 
 /// WK3: all that is left is done, without what was given back.
-pub async fn wk3_what_was_given_back_is_not_left(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect("one").await?;
+pub async fn wk3_what_was_given_back_is_not_left(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect("one").await?;
     let jobs = jobs(&coordinator);
     let posted = posted(&jobs, 3).await?;
     let claim = claimed(&jobs, 3).await?;
@@ -162,8 +162,8 @@ pub async fn wk3_what_was_given_back_is_not_left(stage: &Stage) -> Result<()> {
 }
 
 /// WK3: text that is no name of a claim is none for whoever claims either, so two with such text have nothing in common.
-pub async fn wk3_nobody_claims_under_no_name(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect("one").await?;
+pub async fn wk3_nobody_claims_under_no_name(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect("one").await?;
     let jobs = jobs(&coordinator);
     posted(&jobs, 1).await?;
     let id = |text: &str| text.parse::<ClaimId>().unwrap_or_else(|never| match never {});
@@ -174,8 +174,8 @@ pub async fn wk3_nobody_claims_under_no_name(stage: &Stage) -> Result<()> {
 }
 
 /// WK6: a wait of no time takes what is ready.
-pub async fn wk6_a_wait_of_no_time(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect("one").await?;
+pub async fn wk6_a_wait_of_no_time(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect("one").await?;
     let jobs = jobs(&coordinator);
     let wait = Some(Duration::ZERO);
     assert!(jobs.claim_wait(limit(1), wait).await?.is_none());
@@ -186,13 +186,13 @@ pub async fn wk6_a_wait_of_no_time(stage: &Stage) -> Result<()> {
 }
 
 /// WK6: ttls and delays end, though the server was started again and nobody has written since.
-pub async fn wk6_time_goes_on_after_a_restart(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect("one").await?;
+pub async fn wk6_time_goes_on_after_a_restart(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect("one").await?;
     let jobs = jobs(&coordinator);
     let later = Duration::from_secs(3);
     let posted = jobs.post(&[NewItem::new("one"), NewItem::new("other").delay(later)]).await?;
     jobs.claim_as(ClaimId::random(), limit(1).ttl(later)).await?.expect("one is ready");
-    stage.restart();
+    store.restart();
     let mut came = Vec::new();
     let begun = Instant::now();
     while came.len() < 2 && begun.elapsed() < PATIENCE {

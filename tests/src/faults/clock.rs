@@ -5,7 +5,7 @@ use std::time::Duration;
 use coordination::Result;
 use serde_json::json;
 
-use crate::checks::{Stage, once};
+use crate::checks::{TestStore, once};
 use crate::harness::WallClock;
 use crate::must_hold;
 
@@ -20,13 +20,13 @@ const YEARS: Duration = Duration::from_secs(10 * 366 * 24 * 60 * 60);
 /// # Panics
 ///
 /// When the row does not hold.
-pub async fn f74_a_clock_years_ahead(stage: &Stage) -> Result<()> {
-    once::on1_a_clock_that_is_years_ahead(stage).await?;
+pub async fn f74_a_clock_years_ahead(store: &TestStore) -> Result<()> {
+    once::on1_a_clock_that_is_years_ahead(store).await?;
     let clock = WallClock::new();
     let ahead = clock.ahead(YEARS);
     let wrong =
-        stage.worker_with("ahead", &ahead.each_ref().map(|(name, value)| (*name, &**value)));
-    let right = stage.worker("right");
+        store.worker_with("ahead", &ahead.each_ref().map(|(name, value)| (*name, &**value)));
+    let right = store.worker("right");
     let mut last = 0;
     for worker in [&right, &wrong, &right, &wrong, &right] {
         let acquire = json!({ "command": "acquire", "lock": "x", "timeout_ms": 10_000 });

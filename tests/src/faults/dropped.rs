@@ -6,7 +6,7 @@
 use coordination::Result;
 
 use crate::checks::{
-    Stage, cancellation, closing, election, group, interruption::at_every_message, limiter,
+    TestStore, cancellation, closing, election, group, interruption::at_every_message, limiter,
     multi_lock, once, rate_limiter, rwlock, semaphore, value,
 };
 
@@ -15,47 +15,47 @@ use crate::checks::{
 /// # Errors
 ///
 /// Those of the store; likewise below.
-pub async fn f41_locks_at_every_message(stage: &Stage) -> Result<()> {
-    at_every_message(stage, "acquire", cancellation::interrupted_acquire).await?;
-    at_every_message(stage, "try_acquire", cancellation::interrupted_try).await?;
-    at_every_message(stage, "acquire of a held lock", cancellation::interrupted_wait).await?;
-    at_every_message(stage, "acquire_shared", rwlock::interrupted_share).await?;
-    at_every_message(stage, "acquire_shared of a held lock", rwlock::interrupted_shared_wait)
+pub async fn f41_locks_at_every_message(store: &TestStore) -> Result<()> {
+    at_every_message(store, "acquire", cancellation::interrupted_acquire).await?;
+    at_every_message(store, "try_acquire", cancellation::interrupted_try).await?;
+    at_every_message(store, "acquire of a held lock", cancellation::interrupted_wait).await?;
+    at_every_message(store, "acquire_shared", rwlock::interrupted_share).await?;
+    at_every_message(store, "acquire_shared of a held lock", rwlock::interrupted_shared_wait)
         .await?;
-    at_every_message(stage, "downgrade", rwlock::interrupted_downgrade).await?;
-    at_every_message(stage, "several locks", multi_lock::interrupted_acquire).await?;
-    at_every_message(stage, "several locks, the last held", multi_lock::interrupted_wait).await
+    at_every_message(store, "downgrade", rwlock::interrupted_downgrade).await?;
+    at_every_message(store, "several locks", multi_lock::interrupted_acquire).await?;
+    at_every_message(store, "several locks, the last held", multi_lock::interrupted_wait).await
 }
 
 /// F-42: what was granted is given back.
-pub async fn f42_releases_at_every_message(stage: &Stage) -> Result<()> {
-    at_every_message(stage, "release", cancellation::interrupted_release).await?;
-    at_every_message(stage, "several locks, released", multi_lock::interrupted_release).await?;
-    at_every_message(stage, "permits, released", semaphore::interrupted_release).await?;
-    at_every_message(stage, "leaving a slot", limiter::interrupted_leave).await?;
-    at_every_message(stage, "leave", group::interrupted_leave).await?;
-    at_every_message(stage, "resign", election::interrupted_resignation).await
+pub async fn f42_releases_at_every_message(store: &TestStore) -> Result<()> {
+    at_every_message(store, "release", cancellation::interrupted_release).await?;
+    at_every_message(store, "several locks, released", multi_lock::interrupted_release).await?;
+    at_every_message(store, "permits, released", semaphore::interrupted_release).await?;
+    at_every_message(store, "leaving a slot", limiter::interrupted_leave).await?;
+    at_every_message(store, "leave", group::interrupted_leave).await?;
+    at_every_message(store, "resign", election::interrupted_resignation).await
 }
 
 /// F-41: the other recipes.
-pub async fn f41_recipes_at_every_message(stage: &Stage) -> Result<()> {
-    at_every_message(stage, "permits", semaphore::interrupted_acquire).await?;
-    at_every_message(stage, "permits that are taken", semaphore::interrupted_wait).await?;
-    at_every_message(stage, "enter", limiter::interrupted_enter).await?;
-    at_every_message(stage, "enter, on standby", limiter::interrupted_standby).await?;
-    at_every_message(stage, "join", group::interrupted_join).await?;
-    at_every_message(stage, "join_or_create", group::interrupted_join_or_create).await?;
-    at_every_message(stage, "campaign", election::interrupted_campaign).await?;
-    at_every_message(stage, "campaign against a leader", election::interrupted_candidacy).await?;
-    at_every_message(stage, "rate limiter", rate_limiter::interrupted_acquire).await?;
-    at_every_message(stage, "try_claim", once::interrupted_claim).await?;
-    at_every_message(stage, "compare_and_set", value::interrupted_write).await
+pub async fn f41_recipes_at_every_message(store: &TestStore) -> Result<()> {
+    at_every_message(store, "permits", semaphore::interrupted_acquire).await?;
+    at_every_message(store, "permits that are taken", semaphore::interrupted_wait).await?;
+    at_every_message(store, "enter", limiter::interrupted_enter).await?;
+    at_every_message(store, "enter, on standby", limiter::interrupted_standby).await?;
+    at_every_message(store, "join", group::interrupted_join).await?;
+    at_every_message(store, "join_or_create", group::interrupted_join_or_create).await?;
+    at_every_message(store, "campaign", election::interrupted_campaign).await?;
+    at_every_message(store, "campaign against a leader", election::interrupted_candidacy).await?;
+    at_every_message(store, "rate limiter", rate_limiter::interrupted_acquire).await?;
+    at_every_message(store, "try_claim", once::interrupted_claim).await?;
+    at_every_message(store, "compare_and_set", value::interrupted_write).await
 }
 
 /// F-41: a client comes and goes.
-pub async fn f41_connect_and_stop_at_every_message(stage: &Stage) -> Result<()> {
-    at_every_message(stage, "connect", closing::interrupted_connect).await?;
-    at_every_message(stage, "stop", closing::interrupted_stop).await?;
-    closing::until_no_session(stage).await;
+pub async fn f41_connect_and_stop_at_every_message(store: &TestStore) -> Result<()> {
+    at_every_message(store, "connect", closing::interrupted_connect).await?;
+    at_every_message(store, "stop", closing::interrupted_stop).await?;
+    closing::until_no_session(store).await;
     Ok(())
 }

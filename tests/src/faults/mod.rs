@@ -1,6 +1,6 @@
 //! Rows of the fault matrix, `docs/faults.md`, that read the same on several stores.
 //!
-//! A row is a plain function over a [`Site`], or over a stage of the checks where it interrupts them.
+//! A row is a plain function over a [`Site`], or over a store of the checks where it interrupts them.
 //! [`fault_rows!`](crate::fault_rows) lists them and makes them tests; `faults_<store>` in the folders `gate`
 //! and `soak` of `tests/tests/suite` invoke it. What a row needs of one store only is there.
 
@@ -28,7 +28,7 @@ pub mod tls;
 mod told;
 
 pub use process::{Grant, Lost, NotHeld, Process};
-pub use rows::on_stage;
+pub use rows::on_store;
 pub use silent::Apart;
 pub use site::{HEARTBEAT, LONG, SCHEDULING, Site};
 pub use told::{assert_told, assert_told_within};

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use coordination::Result;
 
-use crate::checks::{Backend, Programs, Stage};
+use crate::checks::{Backend, Programs, TestStore};
 use crate::harness::on_threads;
 
 /// Lists the rows that read the same on several stores, and makes those of the gate, those that are left for the soak,
 /// or `all` tests of one, which is of kind `files` or `server`: `fault_rows!(gate server Etcd)`.
 /// `fault_rows!(all three Etcd)` makes those of three servers.
 ///
-/// A row takes place at a site of its own, on a stage of the checks, or apart in a network namespace. It is for
+/// A row takes place at a site of its own, on a store of the checks, or apart in a network namespace. It is for
 /// `processes`, for `servers`, or for three servers that keep a `cluster`. The last word says where rows are that read
 /// the same: in the gate on file and etcd, whose rows stand for all of them, or in the soak.
 #[macro_export]
@@ -38,19 +38,19 @@ macro_rules! fault_rows {
             apart silent f12_replies_lost_silently [servers] soak;
             site network f13_connections_reset [servers cluster] gate;
             site network f13_waiters_connection_reset [servers] gate;
-            stage cuts f14_every_cut_of_a_lock [servers] soak;
-            stage cuts f14_every_cut_of_a_waiter [servers] soak;
-            stage cuts f14_every_cut_of_a_downgrade [servers] soak;
-            stage cuts f14_every_cut_of_groups_and_elections [servers] soak;
-            stage cuts f14_every_cut_of_slots_and_values [servers] soak;
-            stage cuts f14_every_cut_of_connect_and_stop [servers] soak;
+            store cuts f14_every_cut_of_a_lock [servers] soak;
+            store cuts f14_every_cut_of_a_waiter [servers] soak;
+            store cuts f14_every_cut_of_a_downgrade [servers] soak;
+            store cuts f14_every_cut_of_groups_and_elections [servers] soak;
+            store cuts f14_every_cut_of_slots_and_values [servers] soak;
+            store cuts f14_every_cut_of_connect_and_stop [servers] soak;
             site operator f22_session_ended [servers cluster] gate;
             site operator f23_entry_deleted [servers cluster] gate;
             site guards f39_children_spawned_while_held [processes] soak;
-            stage dropped f41_locks_at_every_message [servers] soak;
-            stage dropped f41_recipes_at_every_message [servers] soak;
-            stage dropped f41_connect_and_stop_at_every_message [servers] soak;
-            stage dropped f42_releases_at_every_message [servers] soak;
+            store dropped f41_locks_at_every_message [servers] soak;
+            store dropped f41_recipes_at_every_message [servers] soak;
+            store dropped f41_connect_and_stop_at_every_message [servers] soak;
+            store dropped f42_releases_at_every_message [servers] soak;
             site guards f42_release_after_loss [processes] gate;
             site crash f43_exit_with_a_guard [processes] gate;
             site guards f43_runtime_dropped [processes] gate;
@@ -67,7 +67,7 @@ macro_rules! fault_rows {
             site named f69_one_address_silent [servers] soak;
             site named f69_two_addresses_silent [servers] soak;
             site named f69_one_name_unknown [servers] soak;
-            stage clock f74_a_clock_years_ahead [processes] soak;
+            store clock f74_a_clock_years_ahead [processes] soak;
         }
     };
     (@each table $($how:ident $module:ident $row:ident [$($group:ident)+] $where:ident;)+) => {
@@ -98,7 +98,7 @@ macro_rules! fault_rows {
             });
         }
     };
-    (@test $nodes:tt [stage $backend:ident $module:ident $row:ident]) => {
+    (@test $nodes:tt [store $backend:ident $module:ident $row:ident]) => {
         #[test]
         fn $row() -> ::coordination::Result<()> {
             let programs = $crate::checks::Programs {
@@ -107,7 +107,7 @@ macro_rules! fault_rows {
             };
             let backend = $crate::checks::Backend::$backend;
             $crate::harness::judged(|| {
-                $crate::faults::on_stage(backend, programs, $crate::faults::$module::$row)
+                $crate::faults::on_store(backend, programs, $crate::faults::$module::$row)
             })
         }
     };
@@ -133,16 +133,16 @@ pub(super) const SHARED: &[(&str, &[&str])] = crate::fault_rows!(@list table);
 /// Long, as some rows are done at each of many places.
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// Does a row on a stage of the checks.
+/// Does a row on a store of the checks.
 ///
 /// # Errors
 ///
 /// Those of the row.
-pub fn on_stage(
+pub fn on_store(
     backend: Backend,
     programs: Programs,
-    row: impl AsyncFnOnce(&Stage) -> Result<()>,
+    row: impl AsyncFnOnce(&TestStore) -> Result<()>,
 ) -> Result<()> {
-    let stage = Stage::shared(backend, programs);
-    on_threads(async { tokio::time::timeout(LIMIT, row(&stage)).await }).expect("the row ends")
+    let store = TestStore::shared(backend, programs);
+    on_threads(async { tokio::time::timeout(LIMIT, row(&store)).await }).expect("the row ends")
 }

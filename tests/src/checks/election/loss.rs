@@ -10,9 +10,9 @@ use crate::harness::log::now_ns;
 /// E3: a leader whose session has ended is told, and is out until it campaigns anew.
 ///
 /// Tooz: none; its weakness 6, "leadership has no loss signal", "the old leader is never told".
-pub async fn e3_a_lost_leader_is_out(stage: &Stage) -> Result<()> {
-    let mut leader = stage.connect("leader").await?;
-    let other = stage.connect("other").await?;
+pub async fn e3_a_lost_leader_is_out(store: &TestStore) -> Result<()> {
+    let mut leader = store.connect("leader").await?;
+    let other = store.connect("other").await?;
     let mut state = leader.state();
     let old = Arc::new(campaign(&leader).await?);
     let waiting = campaign_in_background(&other);
@@ -21,21 +21,21 @@ pub async fn e3_a_lost_leader_is_out(stage: &Stage) -> Result<()> {
     sleep(2 * MOMENT).await;
     let listener = Arc::clone(&old);
     let listening = tokio::spawn(async move { (listener.lost().await, BootInstant::now()) });
-    stage.lose(&leader, "leader").await?;
+    store.lose(&leader, "leader").await?;
     let ended = BootInstant::now();
     let (reason, told) = timeout(PATIENCE, listening).await.expect("it is told").expect("no panic");
     let delay = late(told, ended);
     eprintln!("E3: told {delay:?} after the session was ended: {reason:?}");
-    assert!(delay <= stage.end_notice_bound(), "told after {delay:?}");
+    assert!(delay <= store.end_notice_bound(), "told after {delay:?}");
     assert!(!old.is_leader());
     let next = waiting.await.expect("no panic")?;
     assert!(next.term() > old.term());
-    if stage.backend().is_in_process() {
-        leader = stage.connect("leader").await?;
+    if store.backend().is_in_process() {
+        leader = store.connect("leader").await?;
     } else {
         until_state(&mut state, |state| state == State::Connected).await;
     }
-    sleep(3 * stage.heartbeat()).await;
+    sleep(3 * store.heartbeat()).await;
     until_candidates(&election(&leader), &["other"]).await;
     let refused = old.proclaim("still here").await.expect_err("it is out");
     assert_eq!(refused.loss_reason(), Some(reason));
@@ -55,9 +55,9 @@ pub async fn e3_a_lost_leader_is_out(stage: &Stage) -> Result<()> {
 }
 
 /// E3: whatever is done with an old leadership, and whenever it arrives, a later one stays.
-pub async fn e3_an_old_resignation_removes_no_new_leader(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
-    for round in 0..stage.rounds(12, 12) {
+pub async fn e3_an_old_resignation_removes_no_new_leader(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
+    for round in 0..store.rounds(12, 12) {
         let old = campaign(&one).await?;
         drop_after_polls(old.resign(), round / 2).await;
         let new = campaign(if round % 2 == 0 { &one } else { &other }).await?;
@@ -73,14 +73,14 @@ pub async fn e3_an_old_resignation_removes_no_new_leader(stage: &Stage) -> Resul
 
 /// E1, E3: a leader that is cut off is told at its deadline, before the next one is elected; and the
 /// next is elected within the bound of L1.
-pub async fn e3_a_leader_cut_off_is_told_in_time(stage: &Stage) -> Result<()> {
-    let (leader, other) = (stage.connect_by_proxy("leader").await?, stage.connect("other").await?);
+pub async fn e3_a_leader_cut_off_is_told_in_time(store: &TestStore) -> Result<()> {
+    let (leader, other) = (store.connect_by_proxy("leader").await?, store.connect("other").await?);
     let mut state = leader.state();
     let old = campaign(&leader).await?;
     let waiting = campaign_in_background(&other);
     until_candidates(&election(&other), &["leader", "other"]).await;
     let cut = Instant::now();
-    stage.proxy().set_both(Mode::Blackhole);
+    store.proxy().set_both(Mode::Blackhole);
     sleep(2 * NOTICE).await;
     let deadline = old.deadline().expect("a lease has a deadline");
     let watching = async { (old.lost().await, BootInstant::now()) };
@@ -91,13 +91,13 @@ pub async fn e3_a_leader_cut_off_is_told_in_time(stage: &Stage) -> Result<()> {
     let delay = late(told, deadline);
     eprintln!("E3: told {delay:?} after the deadline, the next elected {took:?} after the cut");
     assert!(told >= deadline, "told {:?} early", late(deadline, told));
-    assert!(delay <= NOTICE + stage.scheduling(), "told {delay:?} late");
+    assert!(delay <= NOTICE + store.scheduling(), "told {delay:?} late");
     assert!(elected >= deadline, "elected {:?} early", late(deadline, elected));
-    assert!(took <= stage.crash_bound(), "elected after {took:?}");
+    assert!(took <= store.crash_bound(), "elected after {took:?}");
     assert!(next.term() > old.term() && next.is_leader() && !old.is_leader());
     let refused = old.proclaim("still here").await.expect_err("it is out");
     assert_eq!((refused.kind(), refused.effect()), (ErrorKind::Lost, Effect::None));
-    stage.proxy().heal();
+    store.proxy().heal();
     until_state(&mut state, |state| state == State::Connected).await;
     until_candidates(&election(&other), &["other"]).await;
     assert!(old.resign().await.is_err() && next.is_leader());
@@ -105,10 +105,10 @@ pub async fn e3_a_leader_cut_off_is_told_in_time(stage: &Stage) -> Result<()> {
 }
 
 /// E1, E3: a leader that was stopped for three leases learns it when it wakes; another was elected in time.
-pub async fn e3_a_paused_leader_is_told_when_it_wakes(stage: &Stage) -> Result<()> {
-    let ttl = stage.ttl().expect("the check is for leases");
-    let other = stage.connect("other").await?;
-    let worker = stage.worker("sleeper");
+pub async fn e3_a_paused_leader_is_told_when_it_wakes(store: &TestStore) -> Result<()> {
+    let ttl = store.ttl().expect("the check is for leases");
+    let other = store.connect("other").await?;
+    let worker = store.worker("sleeper");
     let old = worker.call(json!({ "command": "campaign", "election": NAME, "value": "sleeper" }));
     worker.call(json!({ "command": "watch_leadership", "election": NAME }));
     worker.call(json!({ "command": "probe_leadership", "election": NAME }));
@@ -119,7 +119,7 @@ pub async fn e3_a_paused_leader_is_told_when_it_wakes(stage: &Stage) -> Result<(
     let next = waiting.await.expect("no panic")?;
     let took = paused.elapsed();
     eprintln!("E3: the next elected {took:?} after the pause began");
-    assert!(took <= stage.crash_bound(), "elected after {took:?}");
+    assert!(took <= store.crash_bound(), "elected after {took:?}");
     assert!(Some(next.term().value()) > old["term"].as_u64());
     sleep((3 * ttl).saturating_sub(paused.elapsed())).await;
     let woken = now_ns();
@@ -129,7 +129,7 @@ pub async fn e3_a_paused_leader_is_told_when_it_wakes(stage: &Stage) -> Result<(
         let delay = event["t_ns"].as_u64().expect("a time").saturating_sub(woken);
         let delay = Duration::from_nanos(delay);
         eprintln!("E3: {} told {delay:?} after SIGCONT", event["event"]);
-        assert!(delay <= NOTICE + stage.scheduling(), "{event} came {delay:?} after SIGCONT");
+        assert!(delay <= NOTICE + store.scheduling(), "{event} came {delay:?} after SIGCONT");
         let last = event["last_true_before_ns"].as_u64().unwrap_or_default();
         assert!(last < woken, "leads {:?} after SIGCONT", Duration::from_nanos(last - woken));
     }

@@ -11,9 +11,9 @@ use crate::harness::Mode;
 
 /// E2: an observer who keeps up is told of every change: who leads, a value proclaimed anew, that nobody
 /// leads.
-pub async fn e2_every_change_is_told(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
-    let watching = stage.connect("watching").await?;
+pub async fn e2_every_change_is_told(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
+    let watching = store.connect("watching").await?;
     let (mut terms, mut near) = (election(&watching).observe(), election(&one).observe());
     for observer in [&mut terms, &mut near] {
         assert_eq!(told(observer).await?, None, "nobody leads at first");
@@ -63,11 +63,11 @@ pub async fn e2_every_change_is_told(stage: &Stage) -> Result<()> {
 }
 
 /// E2: of values proclaimed one after the other, and of calls dropped on their way, the last one counts.
-pub async fn e2_the_last_proclaimed_value_counts(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn e2_the_last_proclaimed_value_counts(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let leadership = Arc::new(campaign(&one).await?);
     let mut terms = election(&other).observe();
-    for round in 0..stage.rounds(60, 12) {
+    for round in 0..store.rounds(60, 12) {
         let leading = Arc::clone(&leadership);
         let proclaiming = async move {
             let dropped = format!("dropped {round}");
@@ -113,13 +113,13 @@ type Leaders = Arc<Mutex<BTreeMap<FencingToken, String>>>;
 
 /// Leads so many times, and ends it in one way or another.
 async fn lead_at_random(
-    stage: &Stage,
+    store: &TestStore,
     member: String,
     mut chance: Chance,
     rounds: usize,
     leaders: Leaders,
 ) -> Result<()> {
-    let mut coordinator = stage.connect(&member).await?;
+    let mut coordinator = store.connect(&member).await?;
     for round in 0..rounds {
         let standing = election(&coordinator);
         if chance.below(8) == 0 {
@@ -135,7 +135,7 @@ async fn lead_at_random(
             0 => {
                 coordinator.stop().await?;
                 assert!(!leadership.is_leader());
-                coordinator = stage.connect(&member).await?;
+                coordinator = store.connect(&member).await?;
             }
             1 | 2 => leadership.resign().await?,
             _ => drop(leadership),
@@ -145,25 +145,25 @@ async fn lead_at_random(
 }
 
 /// E2: whatever becomes of many leaders, observers see terms rise, each with its leader, and the last.
-pub async fn e2_observers_see_terms_rise(stage: &Stage) -> Result<()> {
+pub async fn e2_observers_see_terms_rise(store: &TestStore) -> Result<()> {
     let mut chance = Chance::new("e2_observers_see_terms_rise");
-    let watching = stage.connect("watching").await?;
+    let watching = store.connect("watching").await?;
     let leaders = Leaders::default();
     let mut observers = Vec::new();
     for (start, pause) in [(0, 0), (0, 1), (0, 20), (50, 3)] {
         let (start, pause) = (Duration::from_millis(start), Duration::from_millis(pause));
         observers.push(tokio::spawn(observe(election(&watching), start, pause)));
     }
-    let killed = (!stage.backend().is_in_process()).then(|| {
-        let worker = stage.worker("killed");
+    let killed = (!store.backend().is_in_process()).then(|| {
+        let worker = store.worker("killed");
         worker.send(json!({ "command": "reign", "election": NAME }));
         assert!(worker.event(PATIENCE).is_some(), "it leads");
         worker
     });
-    let rounds = stage.rounds(60, 8);
+    let rounds = store.rounds(60, 8);
     let candidates = (0..4).map(|client| {
         let leaders = Arc::clone(&leaders);
-        lead_at_random(stage, format!("client-{client}"), chance.fork(), rounds, leaders)
+        lead_at_random(store, format!("client-{client}"), chance.fork(), rounds, leaders)
     });
     let mut candidates: Vec<_> = candidates.map(Box::pin).collect();
     // They make some headway before one of them, a process, is killed.
@@ -215,25 +215,25 @@ async fn join_all<F: Future + Unpin>(mut futures: Vec<F>) -> Vec<F::Output> {
 }
 
 /// E2: an observer who was cut off goes on with the present term, and none that is older.
-pub async fn e2_observers_go_on_after_an_outage(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
-    let watching = stage.connect_by_proxy("watching").await?;
+pub async fn e2_observers_go_on_after_an_outage(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
+    let watching = store.connect_by_proxy("watching").await?;
     let mut terms = election(&watching).observe();
     assert_eq!(told(&mut terms).await?, None);
     let mut last = None;
     for mode in [Mode::Blackhole, Mode::Stall] {
         let before = campaign(&one).await?;
         while told(&mut terms).await?.map(|term| term.term) != Some(before.term()) {}
-        stage.proxy().set_both(mode);
+        store.proxy().set_both(mode);
         let mut seen = before.term();
         before.resign().await?;
         for _ in 0..3 {
             campaign(&other).await?.resign().await?;
         }
         let present = campaign(&other).await?;
-        let unheard = timeout(stage.attempt_timeout(), terms.next()).await;
+        let unheard = timeout(store.attempt_timeout(), terms.next()).await;
         assert!(unheard.is_err(), "it is cut off: {unheard:?}");
-        stage.proxy().heal();
+        store.proxy().heal();
         while seen < present.term() {
             if let Some(term) = told(&mut terms).await? {
                 assert!(term.term > seen, "{} after {seen}", term.term);
@@ -248,8 +248,8 @@ pub async fn e2_observers_go_on_after_an_outage(stage: &Stage) -> Result<()> {
 }
 
 /// E2, E4: an election goes on over the server's restart, and so do its observers: terms rise.
-pub async fn e2_terms_rise_over_a_restart(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn e2_terms_rise_over_a_restart(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let mut terms = election(&other).observe();
     let mut last = None;
     for _ in 0..2 {
@@ -257,7 +257,7 @@ pub async fn e2_terms_rise_over_a_restart(stage: &Stage) -> Result<()> {
         assert!(Some(leadership.term()) > last);
         let waiting = campaign_in_background(&other);
         until_candidates(&election(&other), &["one", "other"]).await;
-        stage.restart();
+        store.restart();
         let mut seen = None;
         while seen < Some(leadership.term()) {
             seen = told(&mut terms).await?.map(|term| term.term);

@@ -4,19 +4,19 @@ use super::super::interruption::{Pair, at_every_poll};
 use super::*;
 
 /// G1: a join that is dropped at any point leaves nobody behind, and the next one works.
-pub async fn g1_dropped_join_leaves_nobody(stage: &Stage) -> Result<()> {
-    let least = stage.rounds(1, 2);
-    at_every_poll(stage, "join", least, interrupted_join).await?;
-    at_every_poll(stage, "join_or_create", least, interrupted_join_or_create).await?;
-    at_every_poll(stage, "leave", least, interrupted_leave).await?;
-    let here = group(&stage.connect("one").await?);
+pub async fn g1_dropped_join_leaves_nobody(store: &TestStore) -> Result<()> {
+    let least = store.rounds(1, 2);
+    at_every_poll(store, "join", least, interrupted_join).await?;
+    at_every_poll(store, "join_or_create", least, interrupted_join_or_create).await?;
+    at_every_poll(store, "leave", least, interrupted_leave).await?;
+    let here = group(&store.connect("one").await?);
     // In memory it went with the last of its clients.
     if !here.exists().await? {
         here.create().await?;
     }
-    let there = group(&stage.connect("other").await?);
+    let there = group(&store.connect("other").await?);
     // While the entry of the dropped one is on its way: it comes first, and is to be waited for.
-    for _ in 0..stage.rounds(50, 20) {
+    for _ in 0..store.rounds(50, 20) {
         tokio::select! {
             biased;
             joined = here.join(&()) => drop(joined?),
@@ -73,6 +73,6 @@ async fn nobody_is_left(pair: &Pair<'_>, there: &Group) -> Result<()> {
     until_members(there, &[]).await;
     let took = start.elapsed();
     // Ten times as long as what a cancelled call has entered may stay (C2).
-    assert!(took <= Duration::from_secs(1) + pair.stage.scheduling(), "{pair:?}: {took:?}");
+    assert!(took <= Duration::from_secs(1) + pair.store.scheduling(), "{pair:?}: {took:?}");
     Ok(())
 }

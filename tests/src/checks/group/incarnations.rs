@@ -4,9 +4,9 @@ use super::super::tools::drop_after_polls;
 use super::*;
 
 /// G3: whoever asked for it comes back after a loss, as somebody new, and says what it said last.
-pub async fn g3_back_as_a_new_incarnation(stage: &Stage) -> Result<()> {
-    let (_one, here) = with_group(stage, "one").await?;
-    let there = group(&stage.connect("other").await?);
+pub async fn g3_back_as_a_new_incarnation(store: &TestStore) -> Result<()> {
+    let (_one, here) = with_group(store, "one").await?;
+    let there = group(&store.connect("other").await?);
     let mut watch = there.watch().await?;
     let mut membership = here.join(&0).await?.rejoining();
     let GroupEvent::Joined(mut last) = next(&mut watch).await? else { panic!("it has joined") };
@@ -17,10 +17,10 @@ pub async fn g3_back_as_a_new_incarnation(stage: &Stage) -> Result<()> {
         let GroupEvent::Updated(member) = &event else { panic!("{event:?}") };
         assert_eq!(member.incarnation, last.incarnation);
         sleep(2 * MOMENT).await;
-        if round == 1 || stage.backend().is_in_process() {
+        if round == 1 || store.backend().is_in_process() {
             there.remove("one").await?;
         } else {
-            stage.end_session("one");
+            store.end_session("one");
         }
         let event = next(&mut watch).await?;
         let GroupEvent::Left(member) = &event else { panic!("{event:?}") };
@@ -61,39 +61,39 @@ async fn until_told(watch: &mut GroupWatch, id: &str, is_in: bool) -> Result<Opt
 }
 
 /// G3: after an outage that cost the session; what was said meanwhile is said on return.
-pub async fn g3_back_after_an_outage(stage: &Stage) -> Result<()> {
-    let (_one, here) = with_group(stage, "one").await?;
-    let cut_off = stage.connect_by_proxy("cut-off").await?;
+pub async fn g3_back_after_an_outage(store: &TestStore) -> Result<()> {
+    let (_one, here) = with_group(store, "one").await?;
+    let cut_off = store.connect_by_proxy("cut-off").await?;
     let mut membership = group(&cut_off).join("before").await?.rejoining();
     let Presence::Member(first) = membership.presence() else { panic!("it has joined") };
     let mut watch = here.watch().await?;
-    stage.proxy().set_both(Mode::Blackhole);
+    store.proxy().set_both(Mode::Blackhole);
     let told = timeout(PATIENCE, membership.changed()).await.expect("told");
     assert_eq!(told, Some(Presence::Away(LossReason::DeadlinePassed)));
     membership.update("after").await?;
     assert_eq!(until_told(&mut watch, "cut-off", false).await?, None);
-    stage.proxy().heal();
+    store.proxy().heal();
     let member = until_told(&mut watch, "cut-off", true).await?.expect("it is back");
     assert!(member.incarnation > first);
     assert_eq!(member.capabilities.parse::<String>()?, "after");
     until_presence(&mut membership, Presence::Member(member.incarnation)).await;
 
     // Out again, and the group is deleted meanwhile: there is nothing to come back to.
-    stage.proxy().set_both(Mode::Blackhole);
+    store.proxy().set_both(Mode::Blackhole);
     assert_eq!(until_told(&mut watch, "cut-off", false).await?, None);
     here.delete().await?;
-    stage.proxy().heal();
+    store.proxy().heal();
     assert_eq!(ended(&mut membership).await, ErrorKind::GroupMissing);
     assert!(!here.exists().await?);
     Ok(())
 }
 
 /// G3: leaving, and dropping, is for good, at whatever moment.
-pub async fn g3_leaving_is_for_good(stage: &Stage) -> Result<()> {
-    let (_one, here) = with_group(stage, "one").await?;
-    let there = group(&stage.connect("other").await?);
+pub async fn g3_leaving_is_for_good(store: &TestStore) -> Result<()> {
+    let (_one, here) = with_group(store, "one").await?;
+    let there = group(&store.connect("other").await?);
     for is_told in [true, false] {
-        for round in 0..stage.rounds(15, 5) {
+        for round in 0..store.rounds(15, 5) {
             let membership = here.join(&()).await?.rejoining();
             if round % 3 > 0 {
                 there.remove("one").await?;
@@ -115,7 +115,7 @@ pub async fn g3_leaving_is_for_good(stage: &Stage) -> Result<()> {
         }
     }
     // Nothing is left that could come back later.
-    sleep(2 * stage.heartbeat() + MOMENT).await;
+    sleep(2 * store.heartbeat() + MOMENT).await;
     assert!(there.members().await?.is_empty());
     there.delete().await
 }
@@ -141,11 +141,11 @@ impl Twice {
 ///
 /// Tooz: `test_update_capabilities`, `test_update_capabilities_with_group_id_nonexistent` (here only
 /// members update).
-pub async fn g4_capabilities_change_at_once(stage: &Stage) -> Result<()> {
-    let (_one, here) = with_group(stage, "one").await?;
-    let other = stage.connect("other").await?;
+pub async fn g4_capabilities_change_at_once(store: &TestStore) -> Result<()> {
+    let (_one, here) = with_group(store, "one").await?;
+    let other = store.connect("other").await?;
     let (there, mut watch) = (group(&other), group(&other).watch().await?);
-    let rounds = u32::try_from(stage.rounds(200, 60)).expect("small");
+    let rounds = u32::try_from(store.rounds(200, 60)).expect("small");
     let membership = here.join(&Twice::new(0)).await?;
     let incarnation = membership.incarnation();
     let updating = tokio::spawn(async move {

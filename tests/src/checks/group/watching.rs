@@ -8,8 +8,8 @@ use super::*;
 /// Tooz: `test_watch_group_join`, `test_watch_leave_group`, `test_unwatch_leave_group`,
 /// `test_unwatch_join_group_callback_not_found` and its likes (a watch that is dropped tells nobody anything),
 /// `TestHook`.
-pub async fn g2_joins_leaves_and_updates_in_order(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn g2_joins_leaves_and_updates_in_order(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (here, there) = (group(&one), group(&other));
     let early = here.join_or_create("early").await?;
     let (mut watch, mut same) = (there.watch().await?, there.watch().await?);
@@ -60,9 +60,9 @@ pub async fn g2_joins_leaves_and_updates_in_order(stage: &Stage) -> Result<()> {
 }
 
 /// G2: who is replaced is not missed: a watcher that looks once in a while sees the new member before the old one leaves.
-pub async fn g2_a_rolling_replacement_is_never_empty(stage: &Stage) -> Result<()> {
-    let (_one, here) = with_group(stage, "one").await?;
-    let other = stage.connect("other").await?;
+pub async fn g2_a_rolling_replacement_is_never_empty(store: &TestStore) -> Result<()> {
+    let (_one, here) = with_group(store, "one").await?;
+    let other = store.connect("other").await?;
     let mut watch = group(&other).watch().await?;
     let mut old = here.join_as("old", &0).await?;
     assert_eq!(short(&next(&mut watch).await?), "+old");
@@ -82,9 +82,9 @@ pub async fn g2_a_rolling_replacement_is_never_empty(stage: &Stage) -> Result<()
 }
 
 /// G2: whatever many do at once, replaying what is told gives what there is in the end.
-pub async fn g2_replay_gives_the_last_snapshot(stage: &Stage) -> Result<()> {
-    let (_one, here) = with_group(stage, "one").await?;
-    let other = stage.connect("other").await?;
+pub async fn g2_replay_gives_the_last_snapshot(store: &TestStore) -> Result<()> {
+    let (_one, here) = with_group(store, "one").await?;
+    let other = store.connect("other").await?;
     let watches = [here.watch().await?, group(&other).watch().await?, here.watch().await?];
     let done = tokio::sync::watch::Sender::new(false);
     let mut replays = JoinSet::new();
@@ -113,7 +113,7 @@ pub async fn g2_replay_gives_the_last_snapshot(stage: &Stage) -> Result<()> {
     let mut tasks = JoinSet::new();
     for member in 0..6_usize {
         let group = group(if member % 2 == 0 { &other } else { &_one });
-        let rounds = stage.rounds(30, 8);
+        let rounds = store.rounds(30, 8);
         tasks.spawn(async move {
             for round in 0..rounds {
                 let membership = group.join_as(format!("member-{member}"), &round).await?;
@@ -133,7 +133,7 @@ pub async fn g2_replay_gives_the_last_snapshot(stage: &Stage) -> Result<()> {
     let last = here.members().await?;
     assert_eq!(last.len(), memberships.len());
     // They hear of the last change, and then of nothing.
-    sleep(4 * MOMENT + stage.scheduling()).await;
+    sleep(4 * MOMENT + store.scheduling()).await;
     done.send_replace(true);
     while let Some(replay) = replays.join_next().await {
         let (mut members, mut watch, events) = replay.expect("no panic");
@@ -149,13 +149,13 @@ pub async fn g2_replay_gives_the_last_snapshot(stage: &Stage) -> Result<()> {
 /// G2: a group that is not there cannot be watched, and nothing is left of the attempt.
 ///
 /// Tooz: `test_watch_join_group_non_existent`, `test_watch_leave_group_non_existent`.
-pub async fn g2_a_missing_group_is_not_watched(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn g2_a_missing_group_is_not_watched(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (here, there) = (group(&one), group(&other));
     assert_eq!(kind(here.watch().await), Some(ErrorKind::GroupMissing));
     assert!(!there.exists().await?, "watching creates nothing");
     // As soon as it is there it can be, whatever was seen before.
-    for _ in 0..stage.rounds(20, 5) {
+    for _ in 0..store.rounds(20, 5) {
         there.create().await?;
         assert!(here.watch().await?.members().is_empty());
         there.delete().await?;
@@ -171,9 +171,9 @@ pub async fn g2_a_missing_group_is_not_watched(stage: &Stage) -> Result<()> {
 /// G2: a group that is deleted is left by all, then gone.
 ///
 /// Tooz: `test_watch_join_group_disappear`.
-pub async fn g2_a_deleted_group_ends_the_watch(stage: &Stage) -> Result<()> {
-    let (_one, here) = with_group(stage, "one").await?;
-    let there = group(&stage.connect("other").await?);
+pub async fn g2_a_deleted_group_ends_the_watch(store: &TestStore) -> Result<()> {
+    let (_one, here) = with_group(store, "one").await?;
+    let there = group(&store.connect("other").await?);
     let (first, second) = (here.join(&()).await?, here.join_as("two", &()).await?);
     let mut watch = there.watch().await?;
     let mut members = watch.members();
@@ -207,9 +207,9 @@ pub async fn g2_a_deleted_group_ends_the_watch(stage: &Stage) -> Result<()> {
 /// G2: who is taken out of the group notices, and so do those who watch.
 ///
 /// Tooz: `test_watch_join_group_booted_out`.
-pub async fn g2_a_removed_member_is_told(stage: &Stage) -> Result<()> {
-    let (_one, here) = with_group(stage, "one").await?;
-    let there = group(&stage.connect("other").await?);
+pub async fn g2_a_removed_member_is_told(store: &TestStore) -> Result<()> {
+    let (_one, here) = with_group(store, "one").await?;
+    let there = group(&store.connect("other").await?);
     let membership = here.join("ssd").await?;
     let mut watch = here.watch().await?;
     // Shorter memberships go unwatched.
@@ -220,7 +220,7 @@ pub async fn g2_a_removed_member_is_told(stage: &Stage) -> Result<()> {
     assert_eq!(removed.capabilities.parse::<String>()?, "ssd");
     let reason = timeout(PATIENCE, membership.lost()).await.expect("told");
     assert_eq!(reason, LossReason::EntryDeleted);
-    assert!(start.elapsed() <= stage.notice_bound(), "told after {:?}", start.elapsed());
+    assert!(start.elapsed() <= store.notice_bound(), "told after {:?}", start.elapsed());
     while short(&next(&mut watch).await?) != "-one" {}
     assert_eq!(kind(membership.leave().await), Some(ErrorKind::Lost));
     assert_eq!(kind(there.remove("one").await), Some(ErrorKind::NotJoined));
@@ -228,25 +228,25 @@ pub async fn g2_a_removed_member_is_told(stage: &Stage) -> Result<()> {
 }
 
 /// G2: after an outage there is one resync, and then all is as it would have been.
-pub async fn g2_resync_after_an_outage(stage: &Stage) -> Result<()> {
-    let (_one, here) = with_group(stage, "one").await?;
+pub async fn g2_resync_after_an_outage(store: &TestStore) -> Result<()> {
+    let (_one, here) = with_group(store, "one").await?;
     let staying = here.join_as("staying", &1).await?;
     let leaving = here.join_as("leaving", &1).await?;
-    let cut_off = stage.connect_by_proxy("cut-off").await?;
+    let cut_off = store.connect_by_proxy("cut-off").await?;
     let mut watches = [group(&cut_off).watch().await?, group(&cut_off).watch().await?];
     let mut state = cut_off.state();
-    stage.proxy().set_both(Mode::Blackhole);
+    store.proxy().set_both(Mode::Blackhole);
     until_state(&mut state, |state| matches!(state, State::Lost(_))).await;
     leaving.leave().await?;
     let _coming = here.join_as("coming", &1).await?;
     staying.update(&2).await?;
     // Past the next re-check, which fails: an outage that nobody met is none.
-    let ttl = stage.ttl().expect("the check is for leases");
-    sleep(ttl + 2 * stage.attempt_timeout() + stage.scheduling()).await;
+    let ttl = store.ttl().expect("the check is for leases");
+    sleep(ttl + 2 * store.attempt_timeout() + store.scheduling()).await;
     for watch in &mut watches {
         assert_eq!(watch.try_next()?, None, "it cannot know");
     }
-    stage.proxy().heal();
+    store.proxy().heal();
     let last = here.members().await?;
     for watch in &mut watches {
         assert_eq!(next(watch).await?, GroupEvent::Resync(last.clone()));

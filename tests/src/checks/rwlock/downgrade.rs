@@ -4,21 +4,21 @@ use super::*;
 use crate::must_hold;
 
 /// W1: downgrading keeps the token, lets in the readers who are next, and nobody behind a writer.
-pub async fn w1_downgrade_lets_readers_in(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn w1_downgrade_lets_readers_in(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let held = acquire(&one).await?;
     let first = share_in_background(&other);
-    until_contenders(stage, &lock(&one), 2).await;
+    until_contenders(store, &lock(&one), 2).await;
     let writer = acquire_in_background(&other);
-    until_contenders(stage, &lock(&one), 3).await;
+    until_contenders(store, &lock(&one), 3).await;
     let late = share_in_background(&one);
-    until_contenders(stage, &lock(&one), 4).await;
+    until_contenders(store, &lock(&one), 4).await;
     let token = held.token();
     let held = held.downgrade().await?;
     assert!(held.is_held() && held.is_shared() && held.token() == token);
-    let first = served(stage, first).await?;
+    let first = served(store, first).await?;
     // Long enough for a heartbeat, and for whoever watches the entry, to see the change.
-    sleep(2 * stage.heartbeat() + MOMENT).await;
+    sleep(2 * store.heartbeat() + MOMENT).await;
     assert!(held.is_held() && first.is_held());
     assert!(!writer.is_finished() && !late.is_finished());
     let holders = lock(&one).holders().await?;
@@ -27,15 +27,15 @@ pub async fn w1_downgrade_lets_readers_in(stage: &Stage) -> Result<()> {
     must_hold!(token < first.token());
     held.release().await?;
     first.release().await?;
-    let writer = served(stage, writer).await?;
+    let writer = served(store, writer).await?;
     assert!(!late.is_finished());
     writer.release().await?;
-    served(stage, late).await?.release().await
+    served(store, late).await?.release().await
 }
 
 /// W1: when nobody waits, downgrading opens the lock for readers who come later.
-pub async fn w1_downgrade_opens_the_lock(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn w1_downgrade_opens_the_lock(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let held = acquire(&one).await?.downgrade().await?;
     let beside = lock(&other).try_acquire_shared().await?.expect("readers share");
     assert!(lock(&other).try_acquire().await?.is_none());
@@ -51,19 +51,19 @@ pub async fn w1_downgrade_opens_the_lock(stage: &Stage) -> Result<()> {
 
 /// W1: whoever asks only once shares the lock with a holder of the same process that was downgraded, who had waited behind so many
 /// that a store may not have read all of them.
-pub async fn w1_a_downgrade_behind_many_opens_the_lock(stage: &Stage) -> Result<()> {
+pub async fn w1_a_downgrade_behind_many_opens_the_lock(store: &TestStore) -> Result<()> {
     const MANY: usize = 40;
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let mut shares = Vec::new();
     for _ in 0..MANY {
         shares.push(share(&other).await?);
     }
     let writer = acquire_in_background(&one);
-    until_contenders(stage, &lock(&other), MANY + 1).await;
+    until_contenders(store, &lock(&other), MANY + 1).await;
     for share in shares {
         share.release().await?;
     }
-    let held = served(stage, writer).await?;
+    let held = served(store, writer).await?;
     assert!(lock(&one).try_acquire_shared().await?.is_none(), "it is held alone");
     let held = held.downgrade().await?;
     let beside = lock(&one).try_acquire_shared().await?.expect("readers share");
@@ -75,8 +75,8 @@ pub async fn w1_a_downgrade_behind_many_opens_the_lock(stage: &Stage) -> Result<
 }
 
 /// W1: a downgrade of a lock that was lost says so, and takes nothing.
-pub async fn w1_downgrade_after_a_loss(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn w1_downgrade_after_a_loss(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let held = acquire(&one).await?;
     lock(&other).break_lock().await?;
     let next = acquire(&other).await?;
@@ -89,8 +89,8 @@ pub async fn w1_downgrade_after_a_loss(stage: &Stage) -> Result<()> {
 }
 
 /// W1, C1: a downgrade that is dropped anywhere lets go of the lock.
-pub async fn w1_a_dropped_downgrade_releases(stage: &Stage) -> Result<()> {
-    at_every_poll(stage, "downgrade", stage.rounds(1, 2), interrupted_downgrade).await
+pub async fn w1_a_dropped_downgrade_releases(store: &TestStore) -> Result<()> {
+    at_every_poll(store, "downgrade", store.rounds(1, 2), interrupted_downgrade).await
 }
 
 /// A lock is downgraded, and somebody else shares it.
@@ -102,7 +102,7 @@ pub async fn interrupted_downgrade(pair: &Pair<'_>) -> Result<()> {
         share(&pair.other).await?.release().await?;
     }
     drop(shared);
-    nothing_is_left(pair.stage, &pair.other, &format!("{pair:?}")).await
+    nothing_is_left(pair.store, &pair.other, &format!("{pair:?}")).await
 }
 
 /// A share is waited for, and somebody else downgrades meanwhile.
@@ -118,5 +118,5 @@ pub async fn interrupted_wait_for_a_downgrade(pair: &Pair<'_>) -> Result<()> {
     assert!(downgraded.is_held(), "{pair:?}");
     assert!(granted.as_ref().is_none_or(|share| share.is_held()), "{pair:?}");
     drop((granted, downgraded));
-    nothing_is_left(pair.stage, &pair.other, &format!("{pair:?}")).await
+    nothing_is_left(pair.store, &pair.other, &format!("{pair:?}")).await
 }

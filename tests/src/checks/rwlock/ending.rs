@@ -10,89 +10,89 @@ use crate::harness::Mode;
 use crate::must_hold;
 
 /// W1, L3: a writer who gives up lets the readers behind him in, though others still read.
-pub async fn w1_a_writer_who_gives_up_blocks_nobody(stage: &Stage) -> Result<()> {
-    let (one, other) = (stage.connect("one").await?, stage.connect("other").await?);
+pub async fn w1_a_writer_who_gives_up_blocks_nobody(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let reading = share(&one).await?;
     // By a cancelled call.
     let writer = acquire_in_background(&other);
-    until_contenders(stage, &lock(&one), 2).await;
+    until_contenders(store, &lock(&one), 2).await;
     let reader = share_in_background(&one);
-    until_contenders(stage, &lock(&one), 3).await;
+    until_contenders(store, &lock(&one), 3).await;
     writer.abort();
-    let reader = served(stage, reader).await?;
+    let reader = served(store, reader).await?;
     assert!(reading.is_held() && reader.is_held());
     reader.release().await?;
     // By a timeout, at whatever moment of the reader's wait it comes.
     let refused = lock(&other);
     let writer = tokio::spawn(async move { refused.acquire(Some(ANSWERED)).await });
     sleep(2 * MOMENT).await;
-    served(stage, share_in_background(&one)).await?.release().await?;
+    served(store, share_in_background(&one)).await?.release().await?;
     let refused = writer.await.expect("no panic").expect_err("it is shared");
     assert_out_of_time(&refused, ANSWERED);
-    until_contenders(stage, &lock(&one), 1).await;
+    until_contenders(store, &lock(&one), 1).await;
     reading.release().await
 }
 
 /// W1: a session that ends takes its shares, its lock and its places with it.
-pub async fn w1_a_session_that_ends_lets_others_in(stage: &Stage) -> Result<()> {
-    let other = stage.connect("other").await?;
+pub async fn w1_a_session_that_ends_lets_others_in(store: &TestStore) -> Result<()> {
+    let other = store.connect("other").await?;
     // A reader.
-    let dying = stage.connect("dying").await?;
+    let dying = store.connect("dying").await?;
     let lost = share(&dying).await?;
     let writer = acquire_in_background(&other);
-    until_contenders(stage, &lock(&other), 2).await;
+    until_contenders(store, &lock(&other), 2).await;
     dying.stop().await?;
     assert_eq!(lost.lost().await, LossReason::Closed);
     must_hold!(!lost.is_held());
-    let held = served(stage, writer).await?;
+    let held = served(store, writer).await?;
     drop(lost);
     assert!(held.is_held());
     held.release().await?;
     // A writer, for two readers.
-    let dying = stage.connect("dying").await?;
+    let dying = store.connect("dying").await?;
     let lost = acquire(&dying).await?;
     let readers = [share_in_background(&other), share_in_background(&other)];
-    until_contenders(stage, &lock(&other), 3).await;
+    until_contenders(store, &lock(&other), 3).await;
     dying.stop().await?;
     assert_eq!(lost.lost().await, LossReason::Closed);
     let [first, second] = readers;
-    let readers = (served(stage, first).await?, served(stage, second).await?);
+    let readers = (served(store, first).await?, served(store, second).await?);
     // A writer who waits, for a reader behind him.
-    let dying = stage.connect("dying").await?;
+    let dying = store.connect("dying").await?;
     let waiting = acquire_in_background(&dying);
-    until_contenders(stage, &lock(&other), 3).await;
+    until_contenders(store, &lock(&other), 3).await;
     let behind = share_in_background(&other);
-    until_contenders(stage, &lock(&other), 4).await;
+    until_contenders(store, &lock(&other), 4).await;
     dying.stop().await?;
     let refused = waiting.await.expect("no panic").expect_err("it is closed");
     assert_eq!(refused.kind(), ErrorKind::Closed);
-    let behind = served(stage, behind).await?;
+    let behind = served(store, behind).await?;
     assert!(readers.0.is_held() && readers.1.is_held() && behind.is_held());
     Ok(())
 }
 
 /// W1, S6: whoever waits is granted by its own live entry only, on both sides; else it queues again.
-pub async fn w1_own_entry_check_on_both_sides(stage: &Stage) -> Result<()> {
+pub async fn w1_own_entry_check_on_both_sides(store: &TestStore) -> Result<()> {
     for waits_for_a_share in [true, false] {
-        let holder = stage.connect("holder").await?;
-        let waiter = stage.connect("waiter").await?;
+        let holder = store.connect("holder").await?;
+        let waiter = store.connect("waiter").await?;
         let held = if waits_for_a_share { acquire(&holder).await? } else { share(&holder).await? };
         let waiting = match waits_for_a_share {
             true => share_in_background(&waiter),
             false => acquire_in_background(&waiter),
         };
-        until_contenders(stage, &lock(&holder), 2).await;
+        until_contenders(store, &lock(&holder), 2).await;
         let old = lock(&holder).holders().await?[1].token;
-        if stage.has_server() && waits_for_a_share {
-            assert!(stage.server().delete_entry(&stage.entry("lock", old)));
+        if store.has_server() && waits_for_a_share {
+            assert!(store.server().delete_entry(&store.entry("lock", old)));
         } else {
-            stage.end_session("waiter");
+            store.end_session("waiter");
         }
         held.release().await?;
         let guard = waiting.await.expect("no panic")?;
         must_hold!(guard.token() > old, "a dead entry was granted");
         assert!(guard.is_held() && guard.is_shared() == waits_for_a_share);
-        sleep(3 * stage.heartbeat()).await;
+        sleep(3 * store.heartbeat()).await;
         assert!(guard.is_held());
         let holders = lock(&holder).holders().await?;
         assert!(holders.len() == 1 && holders[0].token == guard.token(), "{holders:?}");
@@ -104,59 +104,59 @@ pub async fn w1_own_entry_check_on_both_sides(stage: &Stage) -> Result<()> {
 }
 
 /// W1, L1: readers and writers whose process is killed are followed within the bound.
-pub async fn w1_killed_readers_and_writers_are_followed(stage: &Stage) -> Result<()> {
-    let coordinator = stage.connect("survivor").await?;
+pub async fn w1_killed_readers_and_writers_are_followed(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect("survivor").await?;
     // A reader, for a writer.
-    let worker = stage.worker("reader");
+    let worker = store.worker("reader");
     worker.call(json!({ "command": "acquire_shared", "lock": NAME }));
     let waiting = acquire_in_background(&coordinator);
-    until_contenders(stage, &lock(&coordinator), 2).await;
+    until_contenders(store, &lock(&coordinator), 2).await;
     let killed = Instant::now();
     worker.kill();
     waiting.await.expect("no panic")?.release().await?;
     let took = killed.elapsed();
     eprintln!("W1: a killed reader is followed after {took:?}");
-    assert!(took <= stage.crash_bound(), "{took:?}");
+    assert!(took <= store.crash_bound(), "{took:?}");
     // A writer, for two readers; and one who waited between them.
-    let worker = stage.worker("writer");
+    let worker = store.worker("writer");
     worker.call(json!({ "command": "acquire", "lock": NAME }));
     let first = share_in_background(&coordinator);
-    until_contenders(stage, &lock(&coordinator), 2).await;
+    until_contenders(store, &lock(&coordinator), 2).await;
     worker.send(json!({ "command": "acquire", "lock": NAME, "as": "again" }));
-    until_contenders(stage, &lock(&coordinator), 3).await;
+    until_contenders(store, &lock(&coordinator), 3).await;
     let second = share_in_background(&coordinator);
-    until_contenders(stage, &lock(&coordinator), 4).await;
+    until_contenders(store, &lock(&coordinator), 4).await;
     let killed = Instant::now();
     worker.kill();
     let first = first.await.expect("no panic")?;
     let second = second.await.expect("no panic")?;
     let took = killed.elapsed();
     eprintln!("W1: a killed writer is followed after {took:?}");
-    assert!(took <= stage.crash_bound(), "{took:?}");
+    assert!(took <= store.crash_bound(), "{took:?}");
     assert!(first.is_held() && second.is_held());
     Ok(())
 }
 
 /// W1, S3: a reader who is cut off knows that its share is gone before a writer is let in.
-pub async fn w1_a_reader_cut_off_knows_before_a_writer_is_let_in(stage: &Stage) -> Result<()> {
-    let (reader, other) = (stage.connect_by_proxy("reader").await?, stage.connect("other").await?);
+pub async fn w1_a_reader_cut_off_knows_before_a_writer_is_let_in(store: &TestStore) -> Result<()> {
+    let (reader, other) = (store.connect_by_proxy("reader").await?, store.connect("other").await?);
     let reading = Arc::new(share(&reader).await?);
     let beside = share(&other).await?;
     let writer = acquire_in_background(&other);
-    until_contenders(stage, &lock(&other), 3).await;
+    until_contenders(store, &lock(&other), 3).await;
     let probe = Probe::start(&reading);
-    stage.proxy().set_both(Mode::Blackhole);
+    store.proxy().set_both(Mode::Blackhole);
     let cut = Instant::now();
     beside.release().await?;
     let next = writer.await.expect("no panic")?;
     let granted = BootInstant::now();
     must_hold!(!reading.is_held());
     assert!(probe.last_held().await < granted);
-    assert!(cut.elapsed() <= stage.crash_bound(), "{:?}", cut.elapsed());
+    assert!(cut.elapsed() <= store.crash_bound(), "{:?}", cut.elapsed());
     assert!(next.is_held());
     must_hold!(next.token() > reading.token());
     next.release().await?;
     // And back: the reader's next session reads again.
-    stage.proxy().heal();
+    store.proxy().heal();
     share(&reader).await?.release().await
 }

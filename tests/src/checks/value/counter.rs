@@ -14,12 +14,12 @@ use super::*;
 use crate::harness::{Mode, eventually_async};
 
 /// VA2: no addition is lost, none is counted twice, and each has an answer of its own.
-pub async fn va2_counts_every_addition(stage: &Stage) -> Result<()> {
-    let reader = counter(&connect(stage, "reader").await?);
-    let rounds = stage.rounds(200, 12);
+pub async fn va2_counts_every_addition(store: &TestStore) -> Result<()> {
+    let reader = counter(&connect(store, "reader").await?);
+    let rounds = store.rounds(200, 12);
     let mut tasks = JoinSet::new();
     for client in 0..3 {
-        let coordinator = connect(stage, &format!("client-{client}")).await?;
+        let coordinator = connect(store, &format!("client-{client}")).await?;
         for _ in 0..3 {
             let counter = counter(&coordinator);
             tasks.spawn(async move {
@@ -45,8 +45,8 @@ pub async fn va2_counts_every_addition(stage: &Stage) -> Result<()> {
 }
 
 /// VA2: a sum that is no 64-bit number is an error, and nothing is added.
-pub async fn va2_overflow_is_refused(stage: &Stage) -> Result<()> {
-    let counter = counter(&connect(stage, "one").await?);
+pub async fn va2_overflow_is_refused(store: &TestStore) -> Result<()> {
+    let counter = counter(&connect(store, "one").await?);
     assert_eq!(counter.read().await?, 0);
     for (limit, too_much) in [(i64::MAX, 1), (i64::MIN, -1), (i64::MAX, i64::MAX)] {
         assert_eq!(counter.add(limit).await?, limit);
@@ -63,12 +63,12 @@ pub async fn va2_overflow_is_refused(stage: &Stage) -> Result<()> {
 }
 
 /// VA2: an addition whose future was dropped, wherever it was, counts once or not at all.
-pub async fn va2_a_dropped_addition_counts_once_or_never(stage: &Stage) -> Result<()> {
-    let (one, other) = (connect(stage, "one").await?, connect(stage, "other").await?);
+pub async fn va2_a_dropped_addition_counts_once_or_never(store: &TestStore) -> Result<()> {
+    let (one, other) = (connect(store, "one").await?, connect(store, "other").await?);
     let (dropped, reader) = (counter(&one), counter(&other));
     let mut chance = Chance::new("va2_a_dropped_addition_counts_once_or_never");
     let (mut tried, mut confirmed) = (0, 0);
-    for round in 0..stage.rounds(60, 20) {
+    for round in 0..store.rounds(60, 20) {
         // Each has a digit of its own, so that one that counts twice is told from another.
         let before = reader.read().await?;
         let polls = if round % 2 == 0 { round / 2 % 6 } else { chance.below(12) };
@@ -86,16 +86,16 @@ pub async fn va2_a_dropped_addition_counts_once_or_never(stage: &Stage) -> Resul
     let sum = reader.read().await?;
     assert_eq!(sum % 1_000, 0);
     assert_eq!(dropped.add(1).await?, sum + 1);
-    at_every_poll(stage, "compare_and_set", stage.rounds(1, 2), interrupted_write).await
+    at_every_poll(store, "compare_and_set", store.rounds(1, 2), interrupted_write).await
 }
 
 /// VA2: a process that is killed while it counts has counted what it was told, and at most one more.
-pub async fn va2_a_killed_counter_has_counted(stage: &Stage) -> Result<()> {
-    let here = counter(&connect(stage, "here").await?);
+pub async fn va2_a_killed_counter_has_counted(store: &TestStore) -> Result<()> {
+    let here = counter(&connect(store, "here").await?);
     let mut chance = Chance::new("va2_a_killed_counter_has_counted");
     let mut before = 0;
-    for round in 0..stage.rounds(4, 3) {
-        let workers = [0, 1].map(|worker| stage.worker(&format!("worker-{round}-{worker}")));
+    for round in 0..store.rounds(4, 3) {
+        let workers = [0, 1].map(|worker| store.worker(&format!("worker-{round}-{worker}")));
         for worker in &workers {
             worker.send(json!({ "command": "count", "counter": NAME }));
         }
@@ -126,8 +126,8 @@ pub async fn va2_a_killed_counter_has_counted(stage: &Stage) -> Result<()> {
 
 /// VA2: the connection is cut before or after the answer to an addition, while others add as well: what was
 /// confirmed is there once; what was not is an error that says that it may be there, once.
-pub async fn va2_a_lost_answer_counts_once(stage: &Stage) -> Result<()> {
-    let other = counter(&stage.connect("other").await?);
+pub async fn va2_a_lost_answer_counts_once(store: &TestStore) -> Result<()> {
+    let other = counter(&store.connect("other").await?);
     let over = Arc::new(AtomicBool::new(false));
     let adding = {
         let (other, over) = (other.clone(), Arc::clone(&over));
@@ -141,7 +141,7 @@ pub async fn va2_a_lost_answer_counts_once(stage: &Stage) -> Result<()> {
         })
     };
     let (mut sums, mut unknown) = (Vec::new(), 0);
-    let cuts = at_every_cut(stage, "add", FRAMES, async |pair: &Pair<'_>| {
+    let cuts = at_every_cut(store, "add", FRAMES, async |pair: &Pair<'_>| {
         let cut_off = counter(&pair.one);
         match pair.attempt(cut_off.add(1)).await.expect("it is not dropped") {
             Ok(sum) => sums.push(sum),
@@ -168,20 +168,20 @@ pub async fn va2_a_lost_answer_counts_once(stage: &Stage) -> Result<()> {
 
 /// VA2, X1: a call whose connection broke, while somebody else added once, is in doubt only if it was carried out: what was not
 /// is settled by who wrote last, and added again.
-pub async fn va2_a_lost_request_is_settled(stage: &Stage) -> Result<()> {
-    let mine = counter(&stage.connect_by_proxy("one").await?);
-    let theirs = counter(&stage.connect("other").await?);
+pub async fn va2_a_lost_request_is_settled(store: &TestStore) -> Result<()> {
+    let mine = counter(&store.connect_by_proxy("one").await?);
+    let theirs = counter(&store.connect("other").await?);
     let (mut known, mut in_doubt) = (theirs.add(1).await?, 0);
-    for round in 0..stage.rounds(60, 60) {
+    for round in 0..store.rounds(60, 60) {
         let adding = tokio::spawn({
             let mine = mine.clone();
             async move { mine.add(1).await }
         });
         sleep(Duration::from_micros(150 * u64::try_from(round % 20).expect("few"))).await;
-        stage.proxy().set_both(Mode::Blackhole);
+        store.proxy().set_both(Mode::Blackhole);
         theirs.add(1).await?;
-        stage.proxy().reset_all();
-        stage.proxy().heal();
+        store.proxy().reset_all();
+        store.proxy().heal();
         known += 1;
         match adding.await.expect("no panic") {
             Ok(_) => known += 1,
@@ -196,15 +196,15 @@ pub async fn va2_a_lost_request_is_settled(stage: &Stage) -> Result<()> {
 }
 
 /// VA2: while the store is out of reach calls fail within their bound, and say what may have happened.
-pub async fn va2_out_of_reach_is_told(stage: &Stage) -> Result<()> {
-    let client = stage.connect_by_proxy("cut off").await?;
+pub async fn va2_out_of_reach_is_told(store: &TestStore) -> Result<()> {
+    let client = store.connect_by_proxy("cut off").await?;
     let (counter, value) = (counter(&client), value(&client));
     assert_eq!(counter.add(1).await?, 1);
     let version = value.set(&1).await?;
     // As long as a lease, or a call that began just before that.
-    let ttl = stage.ttl().expect("the check is for leases");
-    let bound = ttl + stage.attempt_timeout() + SLACK + stage.scheduling();
-    stage.proxy().set_both(Mode::Blackhole);
+    let ttl = store.ttl().expect("the check is for leases");
+    let bound = ttl + store.attempt_timeout() + SLACK + store.scheduling();
+    store.proxy().set_both(Mode::Blackhole);
     let start = std::time::Instant::now();
     let read = counter.read();
     let add = counter.add(1);
@@ -219,7 +219,7 @@ pub async fn va2_out_of_reach_is_told(stage: &Stage) -> Result<()> {
     assert_eq!((add.kind(), add.effect()), (ErrorKind::Unavailable, Effect::None));
     let write = write.expect_err("out of reach");
     assert_eq!((write.kind(), write.effect()), (ErrorKind::Unavailable, Effect::Unknown));
-    stage.proxy().heal();
+    store.proxy().heal();
     let healed = async {
         while counter.read().await.is_err() {
             sleep(MOMENT).await;

@@ -7,14 +7,14 @@ use super::*;
 use crate::harness::Mode;
 
 /// VA3: a watcher who keeps up is told of every value and of its deletion, and of nothing twice.
-pub async fn va3_every_change_is_told(stage: &Stage) -> Result<()> {
-    let (one, other) = (connect(stage, "one").await?, connect(stage, "other").await?);
+pub async fn va3_every_change_is_told(store: &TestStore) -> Result<()> {
+    let (one, other) = (connect(store, "one").await?, connect(store, "other").await?);
     let mut watches = [value(&one).watch(), value(&other).watch()];
     for watch in &mut watches {
         assert_eq!(told(watch).await?, None, "there is none at first");
     }
     let mut last = None;
-    for round in 0..stage.rounds(10, 4) {
+    for round in 0..store.rounds(10, 4) {
         for number in 0..3 {
             let version = value(if number % 2 == 0 { &one } else { &other }).set(&number).await?;
             assert!(Some(version) > last);
@@ -54,18 +54,18 @@ async fn watch_until(
 }
 
 /// VA3: whoever watches, fast or slow, sees versions rise and reaches the last value.
-pub async fn va3_watchers_reach_the_last_value(stage: &Stage) -> Result<()> {
+pub async fn va3_watchers_reach_the_last_value(store: &TestStore) -> Result<()> {
     const LAST: u64 = u64::MAX;
     let mut clients = Vec::new();
     for client in 0..3 {
-        clients.push(connect(stage, &format!("client-{client}")).await?);
+        clients.push(connect(store, &format!("client-{client}")).await?);
     }
     let mut watchers = JoinSet::new();
     for (client, pause) in [(0, 0), (1, 0), (2, 1), (2, 10)] {
         let changes = value(&clients[client]).watch();
         watchers.spawn(watch_until(changes, LAST, Duration::from_millis(pause)));
     }
-    let rounds = stage.rounds(200, 25);
+    let rounds = store.rounds(200, 25);
     let mut writers = JoinSet::new();
     let mut chance = Chance::new("va3_watchers_reach_the_last_value");
     for client in &clients {
@@ -95,25 +95,25 @@ pub async fn va3_watchers_reach_the_last_value(stage: &Stage) -> Result<()> {
 }
 
 /// VA3: a watcher goes on when the history that it would look back to is gone, and when the server was away.
-pub async fn va3_watchers_survive_compaction(stage: &Stage) -> Result<()> {
-    let writer = value(&stage.connect("writer").await?);
-    let watching = stage.connect_by_proxy("watching").await?;
+pub async fn va3_watchers_survive_compaction(store: &TestStore) -> Result<()> {
+    let writer = value(&store.connect("writer").await?);
+    let watching = store.connect_by_proxy("watching").await?;
     let mut changes = value(&watching).watch();
     assert_eq!(told(&mut changes).await?, None);
     for round in 0..3_u64 {
         writer.set(&(10 * round)).await?;
         while told(&mut changes).await?.is_none_or(|change| change.value != 10 * round) {}
-        stage.proxy().set_both(Mode::Stall);
+        store.proxy().set_both(Mode::Stall);
         for number in 1..=5 {
             writer.set(&(10 * round + number)).await?;
         }
-        stage.server().forget_history();
+        store.server().forget_history();
         match round {
             0 => {}
-            1 => stage.proxy().reset_all(),
-            _ => stage.restart(),
+            1 => store.proxy().reset_all(),
+            _ => store.restart(),
         }
-        stage.proxy().heal();
+        store.proxy().heal();
         let last = 10 * round + 5;
         while told(&mut changes).await?.is_none_or(|change| change.value != last) {}
     }
@@ -121,14 +121,14 @@ pub async fn va3_watchers_survive_compaction(stage: &Stage) -> Result<()> {
 }
 
 /// VA3: a watcher who was cut off goes on with the value as it is then.
-pub async fn va3_watchers_go_on_after_an_outage(stage: &Stage) -> Result<()> {
-    let writer = value(&stage.connect("writer").await?);
-    let mut changes = value(&stage.connect_by_proxy("watching").await?).watch();
+pub async fn va3_watchers_go_on_after_an_outage(store: &TestStore) -> Result<()> {
+    let writer = value(&store.connect("writer").await?);
+    let mut changes = value(&store.connect_by_proxy("watching").await?).watch();
     assert_eq!(told(&mut changes).await?, None);
     let mut seen = writer.set(&0).await?;
     for (round, mode) in [Mode::Blackhole, Mode::Stall].into_iter().enumerate() {
         while told(&mut changes).await?.is_none_or(|change| change.version < seen) {}
-        stage.proxy().set_both(mode);
+        store.proxy().set_both(mode);
         for number in 1..=5 {
             writer.set(&number).await?;
         }
@@ -136,9 +136,9 @@ pub async fn va3_watchers_go_on_after_an_outage(stage: &Stage) -> Result<()> {
             writer.delete().await?;
         }
         let last = writer.set(&6).await?;
-        let unheard = timeout(stage.attempt_timeout(), changes.next()).await;
+        let unheard = timeout(store.attempt_timeout(), changes.next()).await;
         assert!(unheard.is_err(), "it is cut off: {unheard:?}");
-        stage.proxy().heal();
+        store.proxy().heal();
         while seen < last {
             if let Some(change) = told(&mut changes).await? {
                 assert!(change.version > seen, "{} after {seen}", change.version);

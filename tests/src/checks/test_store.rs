@@ -43,7 +43,7 @@ pub struct Programs {
 
 /// An empty store, and what can be done to it.
 #[derive(Debug)]
-pub struct Stage {
+pub struct TestStore {
     setting: Setting,
     url: String,
     namespace: String,
@@ -59,7 +59,7 @@ pub struct Stage {
     scratch: Option<Scratch>,
 }
 
-impl Stage {
+impl TestStore {
     /// The store, and room of its own in it; its server, if it has one, serves other tests of this process too.
     pub fn shared(setting: impl Into<Setting>, programs: Programs) -> Self {
         let setting = setting.into();
@@ -84,12 +84,12 @@ impl Stage {
     }
 
     fn in_directory(setting: Setting, programs: Programs) -> Self {
-        let scratch = Scratch::new("stage");
+        let scratch = Scratch::new("store");
         let url = format!("{}://{}", setting.backend.name(), scratch.join("locks").display());
         let is_crowded = setting == settings::FILE_CONNECTING;
         let connecting = is_crowded.then(|| Connecting::start(&url, Duration::from_millis(100)));
-        let stage = Self::new(setting, url, "coordination".to_owned(), programs);
-        Self { _connecting: connecting, scratch: Some(scratch), ..stage }
+        let store = Self::new(setting, url, "coordination".to_owned(), programs);
+        Self { _connecting: connecting, scratch: Some(scratch), ..store }
     }
 
     fn on(setting: Setting, server: Arc<dyn Server>, programs: Programs) -> Self {
@@ -97,8 +97,8 @@ impl Stage {
         let ports = || server.nodes().iter().map(|node| node.address().port()).collect::<Vec<_>>();
         let named = setting.is_named().then(|| Named::new(1, &ports()));
         let url = server.url(&authority(&*server, named.as_ref()), &namespace);
-        let stage = Self::new(setting, url, namespace, programs);
-        Self { server: Some(server), named, ..stage }
+        let store = Self::new(setting, url, namespace, programs);
+        Self { server: Some(server), named, ..store }
     }
 
     fn new(setting: Setting, url: String, namespace: String, programs: Programs) -> Self {
@@ -275,7 +275,7 @@ impl Stage {
         self.server.as_ref().is_none_or(|server| server.has_clock())
     }
 
-    /// The settings of the stage's clients.
+    /// The settings of the store's clients.
     pub fn settings(&self) -> Builder {
         Coordinator::builder().ttl(self.ttl_asked_for()).heartbeat(self.heartbeat())
     }
