@@ -113,28 +113,28 @@ macro_rules! settings {
 /// nothing else runs beside such a test, which leaves others no time.
 #[macro_export]
 macro_rules! each_store {
-    (@store [$judge:ident $group:ident $($test:ident)+] $module:ident $backend:ident $share:ident in_process) => {};
-    (@store [$judge:ident servers $($test:ident)+] $module:ident $backend:ident $share:ident files) => {};
-    (@store [$judge:ident $group:ident $($test:ident)+] $module:ident $backend:ident $share:ident $kind:ident) => {
+    (@store [$rerun:ident $group:ident $($test:ident)+] $module:ident $backend:ident $share:ident in_process) => {};
+    (@store [$rerun:ident servers $($test:ident)+] $module:ident $backend:ident $share:ident files) => {};
+    (@store [$rerun:ident $group:ident $($test:ident)+] $module:ident $backend:ident $share:ident $kind:ident) => {
         mod $module {
             $(
                 #[test]
                 fn $test() {
-                    $crate::harness::$judge(|| super::$test($crate::checks::Backend::$backend));
+                    $crate::harness::$rerun(|| super::$test($crate::checks::Backend::$backend));
                 }
             )+
         }
     };
     (alone $group:ident $($test:ident)+) => {
-        $crate::each_store! { @judged judged_alone $group $($test)+ }
+        $crate::each_store! { @rerun rerun_alone $group $($test)+ }
     };
-    (@judged $judge:ident $group:ident $($test:ident)+) => {
+    (@rerun $rerun:ident $group:ident $($test:ident)+) => {
         // Used, also where no such store is built in.
         const _: &[fn($crate::checks::Backend)] = &[$($test),+];
-        $crate::stores! { [$crate::each_store] [$judge $group $($test)+] }
+        $crate::stores! { [$crate::each_store] [$rerun $group $($test)+] }
     };
     ($group:ident $($test:ident)+) => {
-        $crate::each_store! { @judged judged $group $($test)+ }
+        $crate::each_store! { @rerun rerun_if_starved $group $($test)+ }
     };
 }
 

@@ -28,7 +28,7 @@ use super::{
     turn::Recipe,
 };
 use crate::bounds;
-use crate::harness::{Pulse, Scratch, wait_until};
+use crate::harness::{SchedulerLag, Scratch, wait_until};
 
 /// What to run.
 #[derive(Clone, Debug)]
@@ -160,7 +160,7 @@ struct Actors {
     resource: Arc<Resource>,
     own: Own,
     installation: Installation,
-    pulse: Pulse,
+    lag: SchedulerLag,
     delays: Delays,
     scratch: Scratch,
 }
@@ -196,7 +196,7 @@ impl Actors {
             resource,
             own,
             installation,
-            pulse: Pulse::start(),
+            lag: SchedulerLag::start(),
             scratch,
         }
     }
@@ -207,7 +207,7 @@ impl Actors {
         let _ = fs::remove_file(&path);
         let writer = self.book.turn_to(&path);
         self.resource.record_to(Some(writer));
-        self.pulse.forget();
+        self.lag.forget();
         self.delays.forget();
         self.judge.carry_over(&self.book);
         self.own.carry_over(&self.book);
@@ -241,7 +241,7 @@ impl Actors {
 
     /// How long the machine kept a thread of ours waiting in this round.
     fn withheld(&self) -> Duration {
-        self.pulse.worst_between(0, u64::MAX).max(self.delays.worst())
+        self.lag.worst_between(0, u64::MAX).max(self.delays.worst())
     }
 
     /// All clients stop: nothing may be left.

@@ -48,7 +48,7 @@ use std::time::Duration;
 use coordination::Result;
 
 use crate::harness::descriptors::with_descriptors;
-use crate::harness::{judged, judged_alone, note, on_threads};
+use crate::harness::{note, on_threads, rerun_alone, rerun_if_starved};
 
 pub use backend::{Backend, Kind, Setting, settings};
 pub use list::{CHECKS, Check};
@@ -60,7 +60,7 @@ const LIMIT: Duration = Duration::from_secs(180);
 /// Beside this one others would have no time, nor a server that answers.
 const CROWD: &str = "l7_a_thousand_waiters";
 
-/// Runs a check, and notes for `tests/run` that it passed. Where a starved machine lets it [judge](judged) nothing, it
+/// Runs a check, and notes for `tests/run` that it passed. Where a starved machine lets it [judge](rerun_if_starved) nothing, it
 /// runs again on another store.
 ///
 /// # Errors
@@ -84,7 +84,7 @@ pub fn run(
             None => once(),
         }
     };
-    if name == CROWD { judged_alone(check) } else { judged(check) }
+    if name == CROWD { rerun_alone(check) } else { rerun_if_starved(check) }
 }
 
 fn once(

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use super::tools::PATIENCE;
 use super::{Backend, Kind, Setting, settings};
 use crate::bounds;
-use crate::harness::{Connecting, Named, Proxy, Pulse, Scratch, Server, Worker};
+use crate::harness::{Connecting, Named, Proxy, SchedulerLag, Scratch, Server, Worker};
 
 /// The lease asked for where the store has none to grant.
 const TTL: Duration = Duration::from_secs(2);
@@ -48,7 +48,7 @@ pub struct TestStore {
     url: String,
     namespace: String,
     programs: Programs,
-    pulse: Pulse,
+    lag: SchedulerLag,
     // Before the server it leads to, so that it goes first.
     proxy: OnceLock<Proxy>,
     server: Option<Arc<dyn Server>>,
@@ -107,7 +107,7 @@ impl TestStore {
             url,
             namespace,
             programs,
-            pulse: Pulse::start(),
+            lag: SchedulerLag::start(),
             proxy: OnceLock::new(),
             server: None,
             named: None,
@@ -228,7 +228,7 @@ impl TestStore {
 
     /// What the machine has added to the time that anything takes: to be added to each bound.
     pub fn scheduling(&self) -> Duration {
-        self.pulse.allowance(0, u64::MAX)
+        self.lag.allowance(0, u64::MAX)
     }
 
     /// Does what a clause [bounds](bounds), and asserts that it was done in that time, apart from what the machine

@@ -14,7 +14,7 @@ use coordination::{
 use tokio::time::{sleep, timeout};
 
 use super::TestStore;
-use crate::harness::Pulse;
+use crate::harness::SchedulerLag;
 use crate::must_hold;
 
 /// The lock that most checks are about.
@@ -91,7 +91,7 @@ pub async fn until_state(
 pub fn assert_out_of_time(refused: &Error, given: Duration) {
     let is_right = match refused.kind() {
         ErrorKind::Timeout => true,
-        ErrorKind::Unavailable => Pulse::lately(given) >= given * 3 / 4,
+        ErrorKind::Unavailable => SchedulerLag::lately(given) >= given * 3 / 4,
         _ => false,
     };
     assert!(is_right, "it should run out of time after {given:?}: {refused}");

@@ -20,7 +20,7 @@ use tokio::task::JoinHandle;
 use super::crash::since;
 use super::{HEARTBEAT, Process, SCHEDULING, Site};
 use crate::checks::tools::Chance;
-use crate::harness::{Pulse, log::now_ns, wait_until, waited, waited_between};
+use crate::harness::{SchedulerLag, log::now_ns, wait_until, waited, waited_between};
 
 /// T2: how soon after a loss, or after SIGCONT, it must be told.
 const AT_ONCE: Duration = Duration::from_millis(50);
@@ -93,7 +93,7 @@ impl Study {
         let waiter = site.builder("waiter").ttl(LONG).heartbeat(LONG / 6);
         let waiter = runtime.block_on(waiter.connect(&site.url)).expect("the store is there");
         let left = AtomicUsize::new(self.count);
-        let pulse = Pulse::start();
+        let lag = SchedulerLag::start();
         let figures = Mutex::new(Figures::default());
         let mut chance = Chance::of(self.seed);
         thread::scope(|scope| {
@@ -103,7 +103,7 @@ impl Study {
                         site,
                         runtime: &runtime,
                         waiter: &waiter,
-                        pulse: &pulse,
+                        lag: &lag,
                         figures: &figures,
                         lock: format!("paused-{number}"),
                     };
@@ -123,7 +123,7 @@ struct Lane<'a> {
     site: &'a Site,
     runtime: &'a Runtime,
     waiter: &'a Coordinator,
-    pulse: &'a Pulse,
+    lag: &'a SchedulerLag,
     figures: &'a Mutex<Figures>,
     lock: String,
 }
@@ -251,8 +251,8 @@ impl Lane<'_> {
             figures.wrong.push(text);
         }
         let stood_still = since(pausing, resumed);
-        // What kept its own threads waiting after that is known better than by the pulse of another process.
-        let busy = self.pulse.allowance(pausing.saturating_sub(nanos(ttl)), at).max(withheld);
+        // What kept its own threads waiting after that is known better than by the lag of another process.
+        let busy = self.lag.allowance(pausing.saturating_sub(nanos(ttl)), at).max(withheld);
         // The last heartbeat before and the first one after that are confirmed, and what they do not prove yet.
         let unproved = 2 * HEARTBEAT + self.site.server().proof_lag(HEARTBEAT) + SCHEDULING;
         if stood_still + unproved + busy < self.site.valid_for() {

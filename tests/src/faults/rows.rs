@@ -92,7 +92,7 @@ macro_rules! fault_rows {
         fn $row() {
             let backend = $crate::checks::Backend::$backend;
             let worker = env!("CARGO_BIN_EXE_worker");
-            $crate::harness::judged(|| {
+            $crate::harness::rerun_if_starved(|| {
                 let site = $crate::faults::Site::start(backend, $nodes, worker);
                 $crate::faults::$module::$row(&site);
             });
@@ -106,7 +106,7 @@ macro_rules! fault_rows {
                 forker: env!("CARGO_BIN_EXE_forker"),
             };
             let backend = $crate::checks::Backend::$backend;
-            $crate::harness::judged(|| {
+            $crate::harness::rerun_if_starved(|| {
                 $crate::faults::on_store(backend, programs, $crate::faults::$module::$row)
             })
         }
@@ -119,7 +119,7 @@ macro_rules! fault_rows {
                 worker: env!("CARGO_BIN_EXE_worker"),
                 test: concat!(module_path!(), "::", stringify!($row)),
             };
-            $crate::harness::judged(|| $crate::faults::$module::$row(apart));
+            $crate::harness::rerun_if_starved(|| $crate::faults::$module::$row(apart));
         }
     };
     ($part:ident $kind:ident $backend:ident) => {

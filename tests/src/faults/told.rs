@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use super::crash::since;
 use crate::bounds;
-use crate::harness::{Pulse, log::now_ns};
+use crate::harness::{SchedulerLag, log::now_ns};
 
 /// Beats from the first site on.
-static PULSE: LazyLock<Pulse> = LazyLock::new(Pulse::start);
+static PULSE: LazyLock<SchedulerLag> = LazyLock::new(SchedulerLag::start);
 
 /// From here on the machine is listened to.
 pub(super) fn begin() {

@@ -19,7 +19,7 @@ use std::{
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 
-use super::{verdict::count_fault, wait_until};
+use super::{rerun::count_fault, wait_until};
 
 /// How to start a [`Child`].
 #[derive(Debug)]

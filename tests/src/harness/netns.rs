@@ -14,7 +14,7 @@ use std::process::Command;
 use std::time::Duration;
 use std::{env, fs};
 
-use super::verdict::count_fault;
+use super::rerun::count_fault;
 use super::violation::why;
 use super::{Child, Direction, Launch, Scratch, wait_until};
 

@@ -2,7 +2,7 @@
 //!
 //! Two holders, a token that does not rise, an update that the fence let through, a wrong answer: no machine is so slow that
 //! they may happen. They are raised by [`must_hold!`](crate::must_hold) and [`violated`], and by any panic in the library.
-//! Whatever else fails may have failed for want of time: [`judged`](super::judged) tries it again.
+//! Whatever else fails may have failed for want of time: [`rerun_if_starved`](super::rerun_if_starved) tries it again.
 //!
 //! A violation is known by how its text begins, since that survives on the way from a task or a thread of a check to the
 //! check itself, where `expect` makes a text of another type's panic.
@@ -12,7 +12,7 @@ use std::cell::RefCell;
 use std::panic::{Location, PanicHookInfo, set_hook, take_hook};
 use std::sync::Once;
 
-use super::verdict::note;
+use super::rerun::note;
 
 /// What the text of a violation begins with.
 const MARK: &str = "violation: ";
@@ -108,7 +108,7 @@ mod tests {
     use std::panic::catch_unwind;
 
     use super::*;
-    use crate::harness::verdict::said;
+    use crate::harness::rerun::said;
 
     #[test]
     fn a_violation_is_known_by_its_text_on_whatever_way_it_comes() {

@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use coordination_tests::harness::{judged, wait_until};
+use coordination_tests::harness::{rerun_if_starved, wait_until};
 use rustix::process::Signal;
 
 use crate::crontab::{Case, as_promised};
@@ -15,12 +15,12 @@ const TAKEOVER: Duration = Duration::from_millis(100);
 
 #[test]
 fn each_line_runs_as_often_as_promised() {
-    judged(|| as_promised(&Case::all(&[300], &[100])));
+    rerun_if_starved(|| as_promised(&Case::all(&[300], &[100])));
 }
 
 #[test]
 fn a_run_that_ended_badly_leaves_the_period_to_the_next() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let every = |hold: &str, job: &str| {
             store.run(&format!("{hold} --every 8784h -- {job}")).status.code()
@@ -45,7 +45,7 @@ fn a_run_that_ended_badly_leaves_the_period_to_the_next() {
 
 #[test]
 fn a_run_that_is_forgotten_is_made_again() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let job = || store.run("--lock a --every 8784h -- false").status.code();
         let reset = || {
@@ -64,7 +64,7 @@ fn a_run_that_is_forgotten_is_made_again() {
 
 #[test]
 fn a_short_job_holds_for_the_time_that_is_asked_for() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let job = |name: &str, job: &str| {
             store.run(&format!("--lock {name} --at-least 1h -- {job}")).status.code()
@@ -86,7 +86,7 @@ fn a_short_job_holds_for_the_time_that_is_asked_for() {
 
 #[test]
 fn the_next_one_takes_over_from_one_that_is_killed() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let mut took = Vec::new();
         for round in 0..20 {

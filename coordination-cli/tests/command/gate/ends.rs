@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use coordination_tests::harness::{Etcd, judged, wait_until};
+use coordination_tests::harness::{Etcd, rerun_if_starved, wait_until};
 use rustix::process::{Pid, Signal};
 
 use crate::{LONG, Store, Wrapper, is_alive, output, plain, stderr, stdout, written};
@@ -17,8 +17,8 @@ const NOBODY: u32 = 65534;
 
 /// On one host, and on a server.
 pub(super) fn everywhere(check: impl Fn(&Store)) {
-    judged(|| check(&Store::file()));
-    judged(|| {
+    rerun_if_starved(|| check(&Store::file()));
+    rerun_if_starved(|| {
         let server = Etcd::one();
         check(&Store::at(format!("etcd://{}/cli", server.node(0).address())));
     });
@@ -91,7 +91,7 @@ fn busy_is_75_or_skipped() {
 
 #[test]
 fn wrong_use_is_64_and_says_what_is_right() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         for (words, said) in [
             ("--lock x true", "-- <CMD>"),
@@ -117,7 +117,7 @@ fn wrong_use_is_64_and_says_what_is_right() {
 /// The store is away until the command is asked to end, and the time of `--release-after` comes before it has ended.
 #[test]
 fn a_period_is_not_spent_by_a_command_that_is_being_stopped() {
-    judged(|| {
+    rerun_if_starved(|| {
         let server = Etcd::one();
         let at = server.node(0).address();
         let store = Store::at(format!("etcd://{at}/cli?ttl=3s&heartbeat=100ms"));
@@ -146,7 +146,7 @@ fn a_period_is_not_spent_by_a_command_that_is_being_stopped() {
 /// A third of the lease, whatever is left of that when the command starts.
 #[test]
 fn the_longest_kill_after_goes_by_the_lease_and_not_by_the_last_heartbeat() {
-    judged(|| {
+    rerun_if_starved(|| {
         let server = Etcd::one();
         let at = server.node(0).address();
         let store = Store::at(format!("etcd://{at}/cli?ttl=3s&heartbeat=1s"));
@@ -175,7 +175,7 @@ fn the_longest_kill_after_goes_by_the_lease_and_not_by_the_last_heartbeat() {
 
 #[test]
 fn a_password_is_not_taken_from_the_command_line_and_not_handed_on() {
-    judged(|| {
+    rerun_if_starved(|| {
         let secret = "redis://user:canary-5d1@127.0.0.1:1/0";
         let argument = output(plain().args(["run", "--url", secret, "--lock", "x", "--", "true"]));
         assert_eq!(argument.status.code(), Some(64));
@@ -199,7 +199,7 @@ fn a_password_is_not_taken_from_the_command_line_and_not_handed_on() {
 /// Not as if there were none: the lock would be taken on another store.
 #[test]
 fn a_url_that_is_no_text_is_refused() {
-    judged(|| {
+    rerun_if_starved(|| {
         let url = OsStr::from_bytes(b"file:///tmp/\xff");
         let refused = output(plain().env("COORDINATION_URL", url).arg("status"));
         assert_eq!(refused.status.code(), Some(64));
@@ -209,7 +209,7 @@ fn a_url_that_is_no_text_is_refused() {
 
 #[test]
 fn a_config_file_names_the_store() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let config = store.path("config.toml");
         let text = format!("url = {:?}\nmember_id = \"<host>-<pid>\"\n", store.url);
@@ -233,7 +233,7 @@ fn a_config_file_names_the_store() {
 
 #[test]
 fn a_store_out_of_reach_is_69() {
-    judged(|| {
+    rerun_if_starved(|| {
         for url in ["etcd://127.0.0.1:1", "redis://127.0.0.1:1", "consul://127.0.0.1:1"] {
             let store = Store::at(url.to_owned());
             let ended = store.run("--lock x -- true");
@@ -245,7 +245,7 @@ fn a_store_out_of_reach_is_69() {
 
 #[test]
 fn a_lost_lock_is_70() {
-    judged(|| {
+    rerun_if_starved(|| {
         let server = Etcd::one();
         let store =
             Store::at(format!("etcd://{}/cli?ttl=2s&heartbeat=200ms", server.node(0).address()));
@@ -285,7 +285,7 @@ fn what_the_command_leaves_behind_ends_before_the_lock_is_free() {
 
 #[test]
 fn orphans_that_end_do_not_pile_up() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let made = store.path("made");
         let text = format!(
@@ -308,7 +308,7 @@ fn what_another_user_has_in_the_group_is_waited_for_and_told() {
     if !rustix::process::geteuid().is_root() {
         return;
     }
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let started = store.path("started");
         let text = format!("#!/bin/sh\necho $$ > {}\nexec sleep 60\n", started.display());
@@ -372,7 +372,7 @@ fn a_wrapper_that_is_killed_takes_all_with_it() {
 /// Also while it starts the command.
 #[test]
 fn a_wrapper_that_is_killed_at_any_moment_leaves_nothing() {
-    judged(|| {
+    rerun_if_starved(|| {
         use std::io::Read;
 
         let store = Store::file();
@@ -400,7 +400,7 @@ fn a_wrapper_that_is_killed_at_any_moment_leaves_nothing() {
 
 #[test]
 fn a_watch_that_is_killed_is_replaced() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let (mut wrapper, id) = store.running("--lock x");
         let first = watch_of(&wrapper).expect("it runs");
@@ -415,7 +415,7 @@ fn a_watch_that_is_killed_is_replaced() {
 /// The kernel sends SIGHUP to what is stopped when its parent dies.
 #[test]
 fn a_watch_that_is_stopped_kills_when_it_goes_on() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let (mut wrapper, id) = store.running("--lock x");
         let watch = watch_of(&wrapper).expect("it runs");

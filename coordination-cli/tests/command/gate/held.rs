@@ -2,14 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use coordination_tests::harness::{judged, wait_until};
+use coordination_tests::harness::{rerun_if_starved, wait_until};
 use rustix::process::Signal;
 
 use crate::{LONG, Store, output, stderr, stdout, written};
 
 #[test]
 fn the_command_knows_what_it_holds() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let command = store
             .script("says", "#!/bin/sh\necho \"$LOCK_NAME $LOCK_TOKEN ${LOCK_DEADLINE-none}\"\n");
@@ -27,7 +27,7 @@ fn the_command_knows_what_it_holds() {
 
 #[test]
 fn shares_go_together_and_keep_others_out() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let _shares: Vec<_> =
             (0..2).map(|nth| store.runs(&format!("--lock x --shared --wait {nth}0s"))).collect();
@@ -38,7 +38,7 @@ fn shares_go_together_and_keep_others_out() {
 
 #[test]
 fn a_semaphore_has_as_many_permits_as_it_says() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let _two: Vec<_> =
             (0..2).map(|nth| store.runs(&format!("--semaphore s:2 --wait {nth}0s"))).collect();
@@ -53,7 +53,7 @@ fn a_semaphore_has_as_many_permits_as_it_says() {
 
 #[test]
 fn a_singleton_has_one_who_works_and_so_many_who_stand_by() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let _works = store.runs("--singleton job --standby 1");
         let mut stands_by = store.start("--singleton job --standby 1 -- true");
@@ -70,7 +70,7 @@ fn a_singleton_has_one_who_works_and_so_many_who_stand_by() {
 
 #[test]
 fn a_job_runs_once_in_a_period() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let runs = store.path("runs");
         let command = store.script("job", &format!("#!/bin/sh\necho run >> {}\n", runs.display()));
@@ -86,7 +86,7 @@ fn a_job_runs_once_in_a_period() {
 
 #[test]
 fn a_rate_is_kept() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         for code in [0, 0, 75] {
             let ended = store.run("--rate api:2/1h --wait 0 -- true");
@@ -102,7 +102,7 @@ fn a_rate_is_kept() {
 
 #[test]
 fn a_lock_is_released_before_the_commands_end_if_asked() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let mut long = store.runs("--lock x --release-after 100ms");
         assert_eq!(store.run("--lock x --wait 10s -- true").status.code(), Some(0));
@@ -113,7 +113,7 @@ fn a_lock_is_released_before_the_commands_end_if_asked() {
 /// Nobody loses what he has, and nobody has to wait for those who are gone.
 #[test]
 fn a_number_is_changed_for_all_or_by_itself_where_nobody_uses_it() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let code = |words: &str| store.run(&format!("{words} --wait 0 -- true")).status.code();
         let resize = |words: &str| {
@@ -155,7 +155,7 @@ fn a_number_is_changed_for_all_or_by_itself_where_nobody_uses_it() {
 /// One works, and of those who wait the one that came last.
 #[test]
 fn a_newcomer_replaces_whoever_stands_by() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let mut works = store.runs("--singleton job --replace");
         let mut waits = store.start("--member-id first --singleton job --replace -- true");

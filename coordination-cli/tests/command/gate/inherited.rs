@@ -3,13 +3,13 @@
 use std::io::{self, PipeReader, PipeWriter, Write};
 use std::process::Command;
 
-use coordination_tests::harness::judged;
+use coordination_tests::harness::rerun_if_starved;
 
 use crate::{Store, Wrapper, is_alive, output, stderr, stdout, written};
 
 #[test]
 fn a_lost_lock_ends_its_command_though_nobody_reads_what_is_said() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (unread, full) = full_pipe();
         let store = Store::file();
         let (script, started) = leader(&store);
@@ -25,7 +25,7 @@ fn a_lost_lock_ends_its_command_though_nobody_reads_what_is_said() {
 /// In the background, whoever writes to such a terminal is stopped.
 #[test]
 fn a_lost_lock_ends_its_command_though_the_terminal_stops_who_writes() {
-    judged(|| {
+    rerun_if_starved(|| {
         let terminal = super::terminal::Terminal::new();
         let store = Store::file();
         let (script, started) = leader(&store);
@@ -40,7 +40,7 @@ fn a_lost_lock_ends_its_command_though_the_terminal_stops_who_writes() {
 /// As where `unshare`, or who starts a container, is outside: session and group are, too, and have no number for us.
 #[test]
 fn a_session_outside_of_the_pid_namespace_has_no_number() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         // Nobody within could let the wrapper go on, so it does not stop.
         let signals = "trap 'exit 9' USR1\nkill -TSTP $PPID\nkill -USR1 $PPID\n";
@@ -85,7 +85,7 @@ fn full_pipe() -> (PipeReader, PipeWriter) {
 /// As some programs written in Perl or Python have it.
 #[test]
 fn a_commands_end_is_seen_though_the_ends_of_children_are_ignored() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let run = |words: &str| {
             let mut command = Command::new("env");
@@ -109,7 +109,7 @@ fn a_commands_end_is_seen_though_the_ends_of_children_are_ignored() {
 /// As execvp(3) has it, and with it flock(1) and cron.
 #[test]
 fn a_script_without_a_first_line_is_read_by_the_shell() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let script = store.script("script", "echo \"$# $2\"\n");
         for trap in ["", "trap '' PIPE; "] {

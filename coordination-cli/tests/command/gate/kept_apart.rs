@@ -1,7 +1,7 @@
 //! A command whose lock is lost is dead before the next one starts, on etcd: once for each way to lose it. And where a loss
 //! is told with a heartbeat.
 
-use coordination_tests::harness::{Etcd, Redis, judged};
+use coordination_tests::harness::{Etcd, Redis, rerun_if_starved};
 
 use crate::kept_apart::{
     lock_is_broken, network_is_cut, on_one_host_lock_is_broken, server_stands_still,
@@ -13,40 +13,40 @@ const PAIRS: usize = 5;
 
 #[test]
 fn few_while_the_server_stands_still() {
-    judged(|| server_stands_still::<Etcd>(ROUNDS, PAIRS));
+    rerun_if_starved(|| server_stands_still::<Etcd>(ROUNDS, PAIRS));
 }
 
 #[test]
 fn few_while_the_network_is_cut() {
-    judged(|| network_is_cut::<Etcd>(ROUNDS, PAIRS));
+    rerun_if_starved(|| network_is_cut::<Etcd>(ROUNDS, PAIRS));
 }
 
 #[test]
 fn few_whose_session_is_revoked() {
-    judged(|| session_is_revoked::<Etcd>(ROUNDS, PAIRS));
+    rerun_if_starved(|| session_is_revoked::<Etcd>(ROUNDS, PAIRS));
 }
 
 #[test]
 fn few_whose_wrapper_stands_still() {
-    judged(|| wrapper_stands_still::<Etcd>(ROUNDS, PAIRS));
+    rerun_if_starved(|| wrapper_stands_still::<Etcd>(ROUNDS, PAIRS));
 }
 
 #[test]
 fn few_whose_wrapper_is_killed() {
-    judged(|| wrapper_is_killed::<Etcd>(ROUNDS, PAIRS));
+    rerun_if_starved(|| wrapper_is_killed::<Etcd>(ROUNDS, PAIRS));
 }
 
 #[test]
 fn few_whose_lock_is_broken() {
-    judged(|| lock_is_broken::<Redis>(ROUNDS, PAIRS));
+    rerun_if_starved(|| lock_is_broken::<Redis>(ROUNDS, PAIRS));
 }
 
 #[test]
 fn few_whose_lock_is_broken_on_one_host() {
-    judged(|| on_one_host_lock_is_broken(PAIRS));
+    rerun_if_starved(|| on_one_host_lock_is_broken(PAIRS));
 }
 
 #[test]
 fn few_whose_wrapper_is_killed_on_one_host() {
-    judged(|| crate::killed::kills(1, 15));
+    rerun_if_starved(|| crate::killed::kills(1, 15));
 }

@@ -1,6 +1,6 @@
 //! What an operator sees and does: `status`, `break`, `info`, and what shells and `man` are given.
 
-use coordination_tests::harness::{Etcd, judged, wait_until};
+use coordination_tests::harness::{Etcd, rerun_if_starved, wait_until};
 use serde_json::Value;
 
 use super::terminal::Terminal;
@@ -8,7 +8,7 @@ use crate::{Store, Wrapper, output, plain, stderr, stdout};
 
 #[test]
 fn status_shows_who_holds_and_who_waits() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let empty = output(&mut store.coordination(["status"]));
         assert_eq!(stdout(&empty), "nobody holds anything or waits for it\n");
@@ -65,7 +65,7 @@ fn status_shows_who_holds_and_who_waits() {
 
 #[test]
 fn a_watched_status_is_drawn_again() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let terminal = Terminal::new();
         let mut watching = terminal.starts(&store, "status --watch");
@@ -84,7 +84,7 @@ fn a_watched_status_is_drawn_again() {
 
 #[test]
 fn breaking_asks_first() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let mut held = store.runs("--member-id stuck --lock x");
         let unasked = output(&mut store.coordination(["break", "x"]));
@@ -110,7 +110,7 @@ fn breaking_asks_first() {
 /// Not whoever has followed the one that was seen.
 #[test]
 fn breaking_may_mean_one_grant_only() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let mut held = store.runs("--lock x");
         let status = || -> Vec<Value> {
@@ -136,7 +136,7 @@ fn breaking_may_mean_one_grant_only() {
 
 #[test]
 fn every_command_has_the_same_version() {
-    judged(|| {
+    rerun_if_starved(|| {
         let [all, run, status] =
             [&["--version"][..], &["run", "--version"], &["status", "--version"]]
                 .map(|words| stdout(&output(plain().args(words))));
@@ -147,7 +147,7 @@ fn every_command_has_the_same_version() {
 
 #[test]
 fn prune_removes_what_nobody_uses() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let mut held = store.runs("--lock held");
         assert_eq!(store.run("--lock used -- true").status.code(), Some(0));
@@ -163,7 +163,7 @@ fn prune_removes_what_nobody_uses() {
 
 #[test]
 fn info_says_what_a_store_does_not_promise() {
-    judged(|| {
+    rerun_if_starved(|| {
         let on_file = stdout(&output(&mut Store::file().coordination(["info"])));
         let (promises, others) =
             on_file.split_once("It does not promise:").expect("a file does not promise all");
@@ -178,7 +178,7 @@ fn info_says_what_a_store_does_not_promise() {
 
 #[test]
 fn the_doctor_tries_what_others_need() {
-    judged(|| {
+    rerun_if_starved(|| {
         let on_file = Store::file();
         let well = output(&mut on_file.coordination(["doctor"]));
         let said = stdout(&well);
@@ -204,7 +204,7 @@ fn the_doctor_tries_what_others_need() {
 
 #[test]
 fn shells_and_man_are_served() {
-    judged(|| {
+    rerun_if_starved(|| {
         let bash = output(plain().args(["completions", "bash"]));
         assert!(stdout(&bash).contains("_coordination()"), "{}", stderr(&bash));
         let man = stdout(&output(plain().arg("man")));

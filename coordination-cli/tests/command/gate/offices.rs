@@ -2,14 +2,14 @@
 
 use std::process::Stdio;
 
-use coordination_tests::harness::{judged, wait_until};
+use coordination_tests::harness::{rerun_if_starved, wait_until};
 use rustix::process::Signal;
 
 use crate::{LONG, Store, Wrapper, output, stderr, stdout, written};
 
 #[test]
 fn one_leads_and_the_next_follows() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let leader = || output(&mut store.coordination(["leader", "boss"]));
         assert_eq!(
@@ -46,7 +46,7 @@ fn one_leads_and_the_next_follows() {
 
 #[test]
 fn changes_of_the_leader_are_told() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let seen = store.path("seen");
         let watching = follow(&store, &["leader", "boss", "--watch"], &seen);
@@ -70,7 +70,7 @@ fn changes_of_the_leader_are_told() {
 
 #[test]
 fn members_come_and_go_with_their_commands() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let members = || output(&mut store.coordination(["members", "web"]));
         assert_eq!(members().status.code(), Some(69), "{}", stderr(&members()));

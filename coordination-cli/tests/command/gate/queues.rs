@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
 
-use coordination_tests::harness::{judged, wait_until};
+use coordination_tests::harness::{rerun_if_starved, wait_until};
 use rustix::process::Signal;
 
 use crate::{LONG, Store, Wrapper, output, plain, state, stderr, stdout, written};
@@ -49,7 +49,7 @@ fn is_dead(id: &str) -> bool {
 
 #[test]
 fn items_are_done_in_order() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let posted = post(&store, &["one", "two", "three"]);
         assert_eq!(posted.status.code(), Some(0), "{}", stderr(&posted));
@@ -72,7 +72,7 @@ fn items_are_done_in_order() {
 
 #[test]
 fn what_comes_on_stdin_is_an_item_or_one_for_each_line() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         for (words, text) in [(&["--lines"][..], "a\nb\n"), (&[], "c\nd\n")] {
             let mut posting = store.coordination(["post", "jobs"]);
@@ -93,7 +93,7 @@ fn what_comes_on_stdin_is_an_item_or_one_for_each_line() {
 
 #[test]
 fn a_command_that_fails_gives_its_item_back_with_a_growing_delay() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         post(&store, &["bad"]);
         let (command, notes) = noting(&store, "exit 3");
@@ -113,7 +113,7 @@ fn a_command_that_fails_gives_its_item_back_with_a_growing_delay() {
 
 #[test]
 fn an_item_comes_back_when_its_worker_is_killed() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         post(&store, &["job"]);
         let (sleeps, started) = sleeping(&store);
@@ -131,7 +131,7 @@ fn an_item_comes_back_when_its_worker_is_killed() {
 
 #[test]
 fn a_claim_is_kept_alive_and_a_signal_ends_the_worker_with_its_command() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         post(&store, &["slow", "next"]);
         let (slow, notes) = noting(&store, "sleep 2");
@@ -151,7 +151,7 @@ fn a_claim_is_kept_alive_and_a_signal_ends_the_worker_with_its_command() {
 
 #[test]
 fn a_worker_that_stands_still_beyond_its_ttl_has_its_command_ended() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         post(&store, &["job"]);
         let (sleeps, started) = sleeping(&store);
@@ -173,7 +173,7 @@ fn a_worker_that_stands_still_beyond_its_ttl_has_its_command_ended() {
 
 #[test]
 fn a_program_that_is_not_there_claims_nothing() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         post(&store, &["job"]);
         assert_eq!(work(&store, &["--once"], "no-such-program").status.code(), Some(127));
@@ -185,7 +185,7 @@ fn a_program_that_is_not_there_claims_nothing() {
 
 #[test]
 fn a_command_that_uses_the_store_finds_it() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         post(&store, &["one", "two"]);
         let program = env!("CARGO_BIN_EXE_coordination");
@@ -215,7 +215,7 @@ fn a_command_that_uses_the_store_finds_it() {
 
 #[test]
 fn all_is_posted_though_nobody_reads_the_names() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let mut posting = store.coordination(["post", "jobs", "--lines"]);
         posting.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -234,7 +234,7 @@ fn all_is_posted_though_nobody_reads_the_names() {
 /// What Ctrl-Z stops goes on with `bg`; what is not said to end a worker ends its command at most.
 #[test]
 fn a_worker_is_stopped_once_and_ended_by_four_signals_only() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         post(&store, &["one", "two", "three"]);
         let [started, go] = ["started", "go"].map(|name| store.path(name));

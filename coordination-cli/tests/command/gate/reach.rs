@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
-use coordination_tests::harness::{judged, wait_until};
+use coordination_tests::harness::{rerun_if_starved, wait_until};
 use rustix::process::{Pid, Signal, geteuid};
 
 use crate::{LONG, Store, Wrapper, is_alive, output, stderr, written};
@@ -169,7 +169,7 @@ impl Drop for Case {
 
 #[test]
 fn all_that_the_command_has_started_ends_before_the_lock_is_free() {
-    judged(|| {
+    rerun_if_starved(|| {
         let mut failed = Vec::new();
         for (name, way) in WAYS {
             if name == "another user" && !geteuid().is_root() {
@@ -191,7 +191,7 @@ fn all_that_the_command_has_started_ends_before_the_lock_is_free() {
 /// The yardstick: what works there is not worse here. Python closes the file that flock(1) hands on, as sudo does.
 #[test]
 fn flock_keeps_its_lock_as_long_as_the_work_has_its_file() {
-    judged(|| {
+    rerun_if_starved(|| {
         for (name, way) in WAYS.into_iter().filter(|(name, _)| *name != "another user") {
             for end in ENDS {
                 let theirs = Case::new(way).ends_in_time_with_flock(end);
@@ -205,7 +205,7 @@ fn flock_keeps_its_lock_as_long_as_the_work_has_its_file() {
 /// A name of Latin-1, for instance.
 #[test]
 fn a_process_whose_name_is_no_text_ends_as_well() {
-    judged(|| {
+    rerun_if_starved(|| {
         use std::os::unix::ffi::OsStrExt;
 
         let store = Store::file();
@@ -235,7 +235,7 @@ fn lives_by_any_name(id: &str) -> bool {
 
 #[test]
 fn what_is_to_stay_says_so_and_stays() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let stays = store.path("stays");
         let work = store.script(
@@ -263,7 +263,7 @@ fn what_is_to_stay_says_so_and_stays() {
 
 #[test]
 fn what_is_ended_is_named() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let script = store.script("script", "#!/bin/sh\nsetsid sleep 60 &\nexit 4\n");
         let ended = store.run(&format!("--lock x -- {script}"));
@@ -279,7 +279,7 @@ fn what_is_ended_is_named() {
 /// The reader at the end of a pipe, which bash does not wait for.
 #[test]
 fn what_ends_by_itself_soon_is_let_end() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let got = store.path("got");
         let text = format!(
@@ -299,7 +299,7 @@ fn what_ends_by_itself_soon_is_let_end() {
 /// Whoever becomes the wrapper may have children; they are not the command's.
 #[test]
 fn children_that_the_wrapper_had_before_are_left_alone() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let started = store.path("started");
         let text = format!(
@@ -323,7 +323,7 @@ fn what_cannot_be_ended_keeps_the_lock() {
     if !geteuid().is_root() {
         return;
     }
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let started = store.path("started");
         let text = format!("#!/bin/sh\necho $$ > {}\nexec sleep 60\n", started.display());
@@ -420,7 +420,7 @@ fn what_cannot_be_ended_keeps_the_lock_of_a_run_within_as_well() {
     if !geteuid().is_root() {
         return;
     }
-    judged(|| {
+    rerun_if_starved(|| {
         let mut beyond = Beyond::new();
         let text = format!(
             "#!/bin/sh\nexec {} run --lock within --kill-after 10ms -- {}\n",
@@ -456,7 +456,7 @@ fn what_cannot_be_ended_and_has_left_the_group_keeps_the_lock() {
     if !geteuid().is_root() {
         return;
     }
-    judged(|| {
+    rerun_if_starved(|| {
         let case = Beyond::new();
         // Told to end twice; and killed while it stays with what it cannot end.
         for last in [Signal::TERM, Signal::KILL] {
@@ -481,7 +481,7 @@ fn who_follows_a_broken_lock_waits_for_what_cannot_be_ended() {
     if !geteuid().is_root() {
         return;
     }
-    judged(|| {
+    rerun_if_starved(|| {
         let case = Beyond::new();
         let (mut wrapper, other) = case.begin();
         case.breaks();
@@ -505,7 +505,7 @@ fn orphans_of_whoever_enters_a_container_are_waited_for_and_not_ended() {
     if !geteuid().is_root() {
         return;
     }
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let [ran, go] = ["ran", "go"].map(|name| store.path(name));
         let text = format!(

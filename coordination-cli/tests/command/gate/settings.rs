@@ -4,7 +4,7 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::process::{Command, Output};
 
-use coordination_tests::harness::judged;
+use coordination_tests::harness::rerun_if_starved;
 use rustix::process::geteuid;
 
 use crate::{Store, output, plain, stderr};
@@ -43,7 +43,7 @@ fn users_of_a_group_share_a_directory_whatever_their_umask() {
     if !geteuid().is_root() {
         return;
     }
-    judged(|| {
+    rerun_if_starved(|| {
         for umask in ["000", "022", "027", "077"] {
             let store = for_all();
             // As systemd-tmpfiles makes it.
@@ -86,7 +86,7 @@ fn another_users_directory_is_told_with_what_to_do() {
     if !geteuid().is_root() {
         return;
     }
-    judged(|| {
+    rerun_if_starved(|| {
         for umask in ["000", "022", "027", "077"] {
             let store = for_all();
             let locks = store.path("shared");
@@ -110,7 +110,7 @@ fn whoever_may_not_use_a_directory_is_told_plainly() {
     if !geteuid().is_root() {
         return;
     }
-    judged(|| {
+    rerun_if_starved(|| {
         for umask in ["000", "022", "027", "077"] {
             let store = for_all();
             let [own, shared] = ["own", "shared"].map(|name| store.path(name));
@@ -154,7 +154,7 @@ fn a_config_file_that_nobody_named_and_that_may_not_be_read_is_left_out() {
     if !geteuid().is_root() {
         return;
     }
-    judged(|| {
+    rerun_if_starved(|| {
         let store = for_all();
         let file = store.path("home/.config/coordination/config.toml");
         std::fs::create_dir_all(file.parent().expect("it has one"))
@@ -176,7 +176,7 @@ fn a_config_file_that_nobody_named_and_that_may_not_be_read_is_left_out() {
 
 #[test]
 fn a_blank_at_the_end_of_a_url_is_no_other_store() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let _holder = store.runs("--lock x");
         for url in [format!("{} ", store.url), format!("{}\n", store.url)] {
@@ -192,7 +192,7 @@ fn a_blank_at_the_end_of_a_url_is_no_other_store() {
 
 #[test]
 fn a_password_file_that_others_may_read_is_told() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let file = store.path("password");
         std::fs::write(&file, "canary\n").expect("the directory is there");
@@ -213,7 +213,7 @@ fn a_password_file_that_others_may_read_is_told() {
 /// The system has no `/proc`, or lets no file grow: that is what is said, and not that something is wrong with the command.
 #[test]
 fn what_the_system_lacks_is_named() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let run = format!(
             "exec {} run --url {} --lock x -- true",

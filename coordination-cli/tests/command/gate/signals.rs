@@ -3,7 +3,7 @@
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use coordination_tests::harness::{judged, wait_until};
+use coordination_tests::harness::{rerun_if_starved, wait_until};
 use rustix::process::{Pid, Signal};
 
 use super::ends::everywhere;
@@ -33,7 +33,7 @@ fn signals_reach_the_command_and_its_children() {
 /// Whatever can be received: by its name or by its number, whether others die of it or not.
 #[test]
 fn every_signal_that_can_be_received_reaches_the_command() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let got = store.path("got");
         let numbers = "1 2 3 5 6 10 12 14 15 16 23 24 26 27 28 29 30 31 34 35 50 64";
@@ -61,7 +61,7 @@ fn every_signal_that_can_be_received_reaches_the_command() {
 /// What ends others ends the command and not the wrapper alone, which would get it SIGKILL and no chance to clean up.
 #[test]
 fn a_signal_that_ends_others_ends_the_command() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         for number in [6, 14, 24, 31, 34, 64] {
             let (mut wrapper, _) = store.running(&format!("--lock x{number}"));
@@ -74,7 +74,7 @@ fn a_signal_that_ends_others_ends_the_command() {
 
 #[test]
 fn signals_that_end_reach_a_command_that_stands_still() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::HUP, 129)] {
             let (mut wrapper, id) = store.running(&format!("--lock {code}"));
@@ -89,7 +89,7 @@ fn signals_that_end_reach_a_command_that_stands_still() {
 
 #[test]
 fn a_command_stops_and_goes_on_with_us() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let started = store.path("started");
         let text = format!("#!/bin/sh\necho $$ > {}\nexec sleep 60\n", started.display());
@@ -112,7 +112,7 @@ fn a_command_stops_and_goes_on_with_us() {
 /// Whatever ends the wrapper, also what it does not receive. On `file://`, where the command has a second for that.
 #[test]
 fn a_command_may_clean_up_when_its_wrapper_dies() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         for signal in [Signal::KILL, Signal::ILL, Signal::FPE] {
             let number = signal.as_raw();

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Output, Stdio};
 
-use coordination_tests::harness::judged;
+use coordination_tests::harness::rerun_if_starved;
 
 use crate::{Store, output, stderr, stdout, written};
 
@@ -47,7 +47,7 @@ fn coordination(store: &Store, words: &[&str]) -> Command {
 
 #[test]
 fn a_command_gets_what_whoever_started_us_had_set() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let probe = store.script("probe", PROBE);
         let mut flock = Command::new("flock");
@@ -74,7 +74,7 @@ fn a_command_gets_what_whoever_started_us_had_set() {
 /// Whatever was set, the command's code comes through and what it leaves ends.
 #[test]
 fn a_run_ends_as_it_should_whoever_started_it() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let left = store.path("left");
         let text = format!(
@@ -95,7 +95,7 @@ fn a_run_ends_as_it_should_whoever_started_it() {
 /// A pipe whose reader is gone is an error to who ignores SIGPIPE, and no end: it can clean up.
 #[test]
 fn a_command_that_may_write_to_nobody_cleans_up() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let cleaned = store.path("cleaned");
         let text = format!(
@@ -118,7 +118,7 @@ fn a_command_that_may_write_to_nobody_cleans_up() {
 /// A program that is no program is told as ever, though it is we who become it.
 #[test]
 fn what_cannot_be_run_is_told_whoever_started_it() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let empty = store.script("no-interpreter", "#!/no/such/shell\n");
         let ours = coordination(&store, &["--lock", "x", "--", &empty]);
@@ -133,7 +133,7 @@ fn what_cannot_be_run_is_told_whoever_started_it() {
 /// The kernel's lock of a script that holds one by a descriptor, as flock(1) has it.
 #[test]
 fn the_watch_keeps_nothing_of_its_starter_open() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let lock = store.path("lock-of-a-script");
         let text = format!(

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use coordination_tests::harness::{judged, wait_until};
+use coordination_tests::harness::{rerun_if_starved, wait_until};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
@@ -81,7 +81,7 @@ impl Terminal {
 
 #[test]
 fn a_wait_says_what_it_waits_for_and_who_has_it() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let started = store.path("started");
         let command = store.script(
@@ -114,7 +114,7 @@ fn a_wait_says_what_it_waits_for_and_who_has_it() {
 
 #[test]
 fn a_terminal_that_stands_still_keeps_no_command_from_its_turn() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let holder = store.runs("--lock x");
         let ran = store.path("ran");
@@ -133,7 +133,7 @@ fn a_terminal_that_stands_still_keeps_no_command_from_its_turn() {
 
 #[test]
 fn ctrl_c_ends_the_command_and_the_wait() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let started = store.path("started");
         let text = format!("#!/bin/sh\necho $$ > {}\nexec sleep 60\n", started.display());
@@ -156,7 +156,7 @@ fn ctrl_c_ends_the_command_and_the_wait() {
 /// As in a container, where the wrapper is all that runs at the terminal.
 #[test]
 fn ctrl_z_does_nothing_where_no_shell_could_let_it_go_on() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let (ready, got) = (store.path("ready"), store.path("got"));
         let text = format!(
@@ -199,7 +199,7 @@ fn wrapper_of(command: &str) -> Pid {
 
 #[test]
 fn in_the_foreground_a_command_reads_the_terminal() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let mut terminal = Terminal::new();
         let command = store.script("asks", "#!/bin/sh\nread answer\necho \"got $answer\"\n");

@@ -3,7 +3,7 @@
 use std::process::Stdio;
 use std::time::Duration;
 
-use coordination_tests::harness::{judged, wait_until};
+use coordination_tests::harness::{rerun_if_starved, wait_until};
 use rustix::process::Signal;
 
 use crate::{LONG, Store, Wrapper, output, stderr};
@@ -20,7 +20,7 @@ fn logged(store: &Store, words: &str) -> (Wrapper, impl Fn() -> String) {
 
 #[test]
 fn a_wait_is_told_in_a_log_and_so_is_its_end() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         for (outer, inner) in [
             ("run --lock x", "run --lock x -- true"),
@@ -59,7 +59,7 @@ fn a_wait_is_told_in_a_log_and_so_is_its_end() {
 
 #[test]
 fn a_short_wait_and_a_quiet_one_say_nothing() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let holder = store.runs("--lock x");
         let (mut waiter, log) = logged(&store, "--quiet run --lock x -- true");
@@ -72,7 +72,7 @@ fn a_short_wait_and_a_quiet_one_say_nothing() {
 
 #[test]
 fn whoever_gives_up_says_who_has_it_since_when_and_how_many_wait() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let _holder = store.runs("--member-id me-here --lock x");
         let _waiter = store.start("--member-id before --lock x -- true");
@@ -108,7 +108,7 @@ fn whoever_gives_up_says_who_has_it_since_when_and_how_many_wait() {
 
 #[test]
 fn a_wait_for_a_rate_is_told_too() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         assert_eq!(store.run("--rate r:1/5s -- true").status.code(), Some(0));
         let (mut quiet, silence) = logged(&store, "--quiet run --rate r:1/5s -- true");

@@ -2,14 +2,14 @@
 
 use std::time::Instant;
 
-use coordination_tests::harness::{Redis, Server, Setup, judged};
+use coordination_tests::harness::{Redis, Server, Setup, rerun_if_starved};
 
 use crate::{LONG, Store, output, plain, stderr, stdout};
 
 /// It would wait for itself; beside another lock, or as one more who shares, it runs.
 #[test]
 fn what_is_held_around_a_run_is_refused_at_once() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let program = env!("CARGO_BIN_EXE_coordination");
         for (outer, inner, code) in [
@@ -44,7 +44,7 @@ fn what_is_held_around_a_run_is_refused_at_once() {
 /// Somebody waits to have it alone: who shares it within would wait behind that one.
 #[test]
 fn who_shares_within_does_not_wait_behind_one_who_waits_for_it() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let program = env!("CARGO_BIN_EXE_coordination");
         let go = store.path("go");
@@ -70,7 +70,7 @@ fn who_shares_within_does_not_wait_behind_one_who_waits_for_it() {
 /// However the store was named, unless its URL has a password.
 #[test]
 fn a_run_within_finds_the_store() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let program = env!("CARGO_BIN_EXE_coordination");
         let inner = format!("{program} run --lock y -- echo found");
@@ -103,7 +103,7 @@ fn a_run_within_finds_the_store() {
 
 #[test]
 fn a_url_with_a_password_is_not_handed_on_and_that_is_said() {
-    judged(|| {
+    rerun_if_starved(|| {
         let server = Redis::set_up(&Setup::of(1));
         let plainly = server.url(&server.authority(), "within");
         // A server without users takes any option; this one is a stranger to us and might be a secret.

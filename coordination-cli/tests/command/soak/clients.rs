@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
-use coordination_tests::harness::{Certificates, judged};
+use coordination_tests::harness::{Certificates, rerun_if_starved};
 
 use crate::http::Service;
 use crate::{Store, output, stderr, stdout};
@@ -138,7 +138,7 @@ fn succeeds(command: &mut Command) {
 /// H1: `rdlm-py` 0.2.0.
 #[test]
 fn h1_rdlms_client_runs_as_it_is() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let tokens = with_tokens(&store);
         succeeds(&mut tokens.python(&tokens.service.rdlm, RDLM, &[]));
@@ -148,7 +148,7 @@ fn h1_rdlms_client_runs_as_it_is() {
 /// H1: ten processes that acquire and release one name, a thousand times together.
 #[test]
 fn h1_rdlms_clients_never_overlap() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let tokens = with_tokens(&store);
         std::thread::scope(|scope| {
@@ -164,7 +164,7 @@ fn h1_rdlms_clients_never_overlap() {
 /// H1: `lockable-dev` 0.1.2.
 #[test]
 fn h1_lockables_client_runs_as_it_is() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let tokens = with_tokens(&store);
         let certificates = Certificates::new();

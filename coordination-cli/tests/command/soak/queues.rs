@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use coordination_tests::harness::{Etcd, Proxy, judged};
+use coordination_tests::harness::{Etcd, Proxy, rerun_if_starved};
 
 use crate::{Store, Wrapper, output, stderr, stdout, written};
 
 /// For longer than a call is repeated, and not for as long as the claim lasts.
 #[test]
 fn an_item_is_done_once_though_the_store_is_away_as_its_command_ends() {
-    judged(|| {
+    rerun_if_starved(|| {
         let etcd = Etcd::one();
         let proxy = Proxy::start(etcd.node(0).address());
         let store = Store::at(format!("etcd://{}/work?ttl=1m", proxy.address()));
@@ -40,7 +40,7 @@ fn an_item_is_done_once_though_the_store_is_away_as_its_command_ends() {
 /// Its life is over before its delay is.
 #[test]
 fn an_item_outlives_its_delay() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let posted = output(&mut store.coordination(["post", "jobs", "--ttl", "1s", "one"]));
         assert_eq!(posted.status.code(), Some(0), "{}", stderr(&posted));

@@ -41,7 +41,7 @@ use tokio::{
 
 pub use frames::Protocol;
 
-use super::{ports::free_address, verdict::count_fault, wait_until};
+use super::{ports::free_address, rerun::count_fault, wait_until};
 use connection::{End, Ending};
 use lane::{Lane, Then};
 

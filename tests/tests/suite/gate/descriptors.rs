@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use coordination::{Coordinator, ErrorKind, Result};
 use coordination_tests::harness::descriptors::{take_all, with_descriptors};
-use coordination_tests::harness::{Scratch, judged};
+use coordination_tests::harness::{Scratch, rerun_if_starved};
 use tokio::runtime::Builder;
 
 /// As `ulimit -n` says it.
@@ -15,7 +15,7 @@ const PATIENCE: Option<Duration> = Some(Duration::from_secs(30));
 
 /// Runs this with few descriptors; on a runtime, and in a directory of its own.
 fn with_few(check: impl AsyncFn(&str) -> Result<()>) -> Result<()> {
-    judged(|| {
+    rerun_if_starved(|| {
         let scratch = Scratch::new("descriptors");
         let url = format!("file://{}?heartbeat=100ms", scratch.join("locks").display());
         let runtime = || Builder::new_current_thread().enable_all().build().expect("a runtime");

@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use coordination_tests::harness::etcd::Etcd;
-use coordination_tests::harness::judged;
+use coordination_tests::harness::rerun_if_starved;
 
 /// The built program; `tests/run` builds all examples before it runs any test.
 fn example(name: &str) -> Command {
@@ -35,14 +35,14 @@ fn passes(output: &Output) {
 
 #[test]
 fn resize_keeps_every_update_without_a_server() {
-    judged(|| {
+    rerun_if_starved(|| {
         passes(&example("resize").output().expect("it starts"));
     });
 }
 
 #[test]
 fn resize_without_the_lock_loses_updates() {
-    judged(|| {
+    rerun_if_starved(|| {
         let output = example("resize").arg("--unlocked").output().expect("it starts");
         let text = shown(&output);
         assert!(!output.status.success() && text.contains("LOST"), "{text}");
@@ -51,7 +51,7 @@ fn resize_without_the_lock_loses_updates() {
 
 #[test]
 fn resize_keeps_every_update_on_one_etcd() {
-    judged(|| {
+    rerun_if_starved(|| {
         let etcd = Etcd::one();
         let url = format!("etcd://{}/resize", etcd.authority());
         passes(&example("resize").env("COORDINATION_URL", url).output().expect("it starts"));
@@ -60,7 +60,7 @@ fn resize_keeps_every_update_on_one_etcd() {
 
 #[test]
 fn resize_keeps_every_update_on_three_etcd_of_which_one_is_killed() {
-    judged(|| {
+    rerun_if_starved(|| {
         let etcd = Etcd::three();
         let url = format!("etcd://{}/resize", etcd.authority());
         let mut running = example("resize");
@@ -77,7 +77,7 @@ fn resize_keeps_every_update_on_three_etcd_of_which_one_is_killed() {
 #[test]
 fn a_transaction_of_an_old_holder_is_refused_by_postgres() {
     use coordination_tests::harness::{Postgres, Server};
-    judged(|| {
+    rerun_if_starved(|| {
         let postgres = Postgres::one();
         let url = postgres.url(&postgres.authority(), "");
         let mut program = example("fenced_transaction");
@@ -92,7 +92,7 @@ fn a_transaction_of_an_old_holder_is_refused_by_postgres() {
 
 #[test]
 fn the_small_examples_end_well_without_a_server() {
-    judged(|| {
+    rerun_if_starved(|| {
         let names = [
             "boot",
             "timeouts",

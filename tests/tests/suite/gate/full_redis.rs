@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use coordination::ErrorKind;
 use coordination_tests::faults::Site;
-use coordination_tests::harness::{Redis, judged_on_threads};
+use coordination_tests::harness::{Redis, rerun_on_threads};
 use tokio::task::block_in_place;
 use tokio::time::{sleep, timeout};
 
@@ -15,7 +15,7 @@ const LONG: Duration = Duration::from_secs(30);
 
 #[test]
 fn f36_a_lock_is_kept_and_given_on_while_the_memory_is_full() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let redis = block_in_place(|| Arc::new(Redis::one()));
         let site = Site::on(Arc::clone(&redis) as Arc<_>, WORKER);
         let (one, other) = (site.client("one").await, site.client("other").await);

@@ -7,7 +7,7 @@ use std::{
 };
 
 use coordination::Coordinator;
-use coordination_tests::harness::{Etcd, eventually_async, judged_on_threads};
+use coordination_tests::harness::{Etcd, eventually_async, rerun_on_threads};
 use coordination_tests::must_hold;
 use tokio::task::block_in_place;
 
@@ -60,7 +60,7 @@ async fn members(client: &Coordinator) -> Vec<String> {
 
 #[test]
 fn etcdctl_excludes_us() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let etcd = block_in_place(Etcd::one);
         let client = client(&etcd).await;
         let lock = client.lock(NAME).expect("a good name");
@@ -85,7 +85,7 @@ fn etcdctl_excludes_us() {
 /// Its lease ends with it, two seconds after its death.
 #[test]
 fn etcdctl_dies() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let etcd = block_in_place(Etcd::one);
         let client = client(&etcd).await;
         let other = Etcdctl::lock(&etcd, PREFIX);
@@ -103,7 +103,7 @@ fn etcdctl_dies() {
 
 #[test]
 fn we_exclude_etcdctl() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let etcd = block_in_place(Etcd::one);
         let client = client(&etcd).await;
         let guard =
@@ -120,7 +120,7 @@ fn we_exclude_etcdctl() {
 /// In turns, in the order of asking.
 #[test]
 fn both_stand_in_one_queue() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let etcd = block_in_place(Etcd::one);
         let client = client(&etcd).await;
         let lock = client.lock(NAME).expect("a good name");
@@ -144,7 +144,7 @@ fn both_stand_in_one_queue() {
 /// An operator breaks a lock of another library.
 #[test]
 fn we_break_etcdctls_lock() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let etcd = block_in_place(Etcd::one);
         let client = client(&etcd).await;
         let _other = Etcdctl::lock(&etcd, PREFIX);
@@ -159,7 +159,7 @@ fn we_break_etcdctls_lock() {
 /// Names of which one begins with the other.
 #[test]
 fn other_names_do_not_matter() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let etcd = block_in_place(Etcd::one);
         let client = client(&etcd).await;
         let _other = Etcdctl::lock(&etcd, PREFIX);

@@ -10,7 +10,7 @@ use std::sync::{Mutex, OnceLock, PoisonError, mpsc};
 use std::time::Duration;
 
 use coordination::Coordinator;
-use coordination_tests::harness::{Server, Zookeeper, eventually_async, judged_on_threads};
+use coordination_tests::harness::{Server, Zookeeper, eventually_async, rerun_on_threads};
 use coordination_tests::must_hold;
 use tokio::task::block_in_place;
 
@@ -130,7 +130,7 @@ async fn members(client: &Coordinator) -> Vec<String> {
 
 #[test]
 fn locks_take_turns() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let zookeeper = block_in_place(Zookeeper::one);
         let client = client(&zookeeper).await;
         let lock = client.lock(NAME).expect("a good name");
@@ -159,7 +159,7 @@ fn locks_take_turns() {
 
 #[test]
 fn shares_take_turns_with_writers() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let zookeeper = block_in_place(Zookeeper::one);
         let client = client(&zookeeper).await;
         let lock = client.lock(NAME).expect("a good name");
@@ -191,7 +191,7 @@ fn shares_take_turns_with_writers() {
 /// The server removes the node of an empty queue unless it is to persist. A lock object of kazoo's makes it but once.
 #[test]
 fn its_lock_objects_last() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let options = Zookeeper::options().property("znode.container.checkIntervalMs=100");
         let zookeeper = block_in_place(|| options.start());
         let client = connected(&zookeeper, "ours", "?parents=persistent").await;
@@ -225,7 +225,7 @@ fn its_lock_objects_last() {
 /// Its session ends with it, some time after its death.
 #[test]
 fn kazoo_dies() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let zookeeper = block_in_place(Zookeeper::one);
         let client = client(&zookeeper).await;
         let other = Kazoo::start(&zookeeper, "Lock");

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use coordination::{Coordinator, ErrorKind, Recipe, Result};
-use coordination_tests::harness::{Certificates, Postgres, Server, judged_on_threads};
+use coordination_tests::harness::{Certificates, Postgres, Server, rerun_on_threads};
 use tokio::task::block_in_place;
 
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(10));
@@ -37,7 +37,7 @@ fn try_connect_kind(result: Result<Coordinator>) -> ErrorKind {
 /// S2: a transaction that checks the token is the holder's, or is not carried out, whatever the name is like.
 #[test]
 fn s2_a_fenced_transaction_is_the_holders() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let postgres = one();
         let coordinator = Coordinator::connect(&url(&postgres)).await.expect("a server");
         let long = "é/".repeat(300);
@@ -72,7 +72,7 @@ fn s2_a_fenced_transaction_is_the_holders() {
 /// S2: a lock stays where it is until a transaction that has checked its token is over, though its session ends meanwhile.
 #[test]
 fn s2_nobody_is_granted_a_lock_within_a_fenced_transaction() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let postgres = one();
         let holder = Coordinator::connect(&url(&postgres)).await.expect("a server");
         let guard = holder.lock("x").expect("a name").acquire(PATIENCE).await.expect("free");
@@ -108,7 +108,7 @@ fn s2_nobody_is_granted_a_lock_within_a_fenced_transaction() {
 /// SEC-7: rights on our tables are enough, and what is missing is told by who connects.
 #[test]
 fn sec7_a_role_with_rights_on_these_tables_is_enough() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let postgres = one();
         ask(&postgres, "CREATE ROLE app LOGIN PASSWORD 'secret'");
         let as_app = url(&postgres).replace("postgres@", "app:secret@");
@@ -137,7 +137,7 @@ fn sec7_a_role_with_rights_on_these_tables_is_enough() {
 /// Settings of a role or a database that would undo what is promised do not.
 #[test]
 fn x1_settings_of_the_role_do_no_harm() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let postgres = one();
         for (number, setting) in [
             "default_transaction_isolation = 'serializable'",
@@ -178,7 +178,7 @@ fn x1_settings_of_the_role_do_no_harm() {
 /// S8: whatever the database's encoding, names that differ are apart.
 #[test]
 fn s8_names_are_apart_in_every_encoding() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let postgres = one();
         for encoding in ["SQL_ASCII", "LATIN1", "EUC_JP", "UTF8"] {
             let database = format!("in_{}", encoding.to_lowercase());
@@ -215,7 +215,7 @@ fn s8_names_are_apart_in_every_encoding() {
 /// Any name that is allowed is a schema's, also one that is a word of SQL.
 #[test]
 fn x1_a_schema_is_called_as_one_likes() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let postgres = one();
         for schema in ["user", "select", "order", "_1", &"s".repeat(63)] {
             let url = format!("{}&schema={schema}", url(&postgres));
@@ -235,7 +235,7 @@ fn x1_a_schema_is_called_as_one_likes() {
 /// SEC-7: whoever has a schema of his own needs no right to make another.
 #[test]
 fn sec7_the_owner_of_an_empty_schema_makes_the_tables() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let postgres = one();
         ask(&postgres, "CREATE ROLE app LOGIN PASSWORD 'secret'");
         ask(&postgres, "CREATE SCHEMA coordination AUTHORIZATION app");
@@ -250,7 +250,7 @@ fn sec7_the_owner_of_an_empty_schema_makes_the_tables() {
 /// SEC-7: functions and operators that somebody else has put where the role looks for them are not called.
 #[test]
 fn sec7_nobody_elses_functions_are_called() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let postgres = one();
         let trap = "LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'called'; END $$";
         for made in [
@@ -290,7 +290,7 @@ fn sec7_nobody_elses_functions_are_called() {
 /// R3: all that a replica has of entries that were left goes, however much that is.
 #[test]
 fn r3_however_many_entries_were_left_they_go() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let postgres = one();
         let coordinator = Coordinator::connect(&url(&postgres)).await.expect("a server");
         // As a replica that lags would have them.
@@ -317,7 +317,7 @@ fn r3_however_many_entries_were_left_they_go() {
 /// L7: whoever waits behind a transaction that has checked the token does not ask all the time.
 #[test]
 fn l7_a_fenced_transaction_is_waited_for_quietly() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let postgres = one();
         let holder = Coordinator::connect(&url(&postgres)).await.expect("a server");
         let guard = holder.lock("x").expect("a name").acquire(PATIENCE).await.expect("free");
@@ -348,7 +348,7 @@ fn l7_a_fenced_transaction_is_waited_for_quietly() {
 /// T1: a heartbeat does not take the longer, the more others have left.
 #[test]
 fn t1_a_heartbeat_removes_no_more_than_it_has_time_for() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let postgres = one();
         Coordinator::connect(&url(&postgres)).await.expect("made").stop().await.expect("stopped");
         for many in [
@@ -376,7 +376,7 @@ fn t1_a_heartbeat_removes_no_more_than_it_has_time_for() {
 /// A schema of another version is neither used nor changed.
 #[test]
 fn x1_another_version_is_refused() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let postgres = one();
         let coordinator = Coordinator::connect(&url(&postgres)).await.expect("made");
         coordinator.stop().await.expect("stopped");
@@ -392,7 +392,7 @@ fn x1_another_version_is_refused() {
 /// R1: a replica is passed over, and one that is made the primary is found.
 #[test]
 fn r1_a_replica_is_passed_over_until_it_is_the_primary() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let postgres = block_in_place(|| Arc::new(Postgres::options().replicas(1).start()));
         let [primary, replica] = [0, 1].map(|index| postgres.node(index).address().to_string());
         let at =
@@ -423,7 +423,7 @@ fn r1_a_replica_is_passed_over_until_it_is_the_primary() {
 /// Many who come first at once make one schema.
 #[test]
 fn x1_the_schema_is_made_once() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let postgres = one();
         let connecting = (0..8).map(|_| {
             let url = url(&postgres);
@@ -440,7 +440,7 @@ fn x1_the_schema_is_made_once() {
 /// A lock that nobody else wants costs one statement, and one more to release.
 #[test]
 fn l4_a_free_lock_is_one_statement_each_way() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let postgres = one();
         let coordinator = Coordinator::connect(&url(&postgres)).await.expect("a server");
         let lock = coordinator.lock("x").expect("a name");
@@ -465,7 +465,7 @@ fn l4_a_free_lock_is_one_statement_each_way() {
 /// SEC-3: by TLS the server is verified, and without it nothing is said where it is wanted.
 #[test]
 fn sec3_the_server_is_verified() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let certificates = Certificates::new();
         let options = Postgres::options().tls(&certificates, &certificates.server, false);
         let postgres = block_in_place(|| Arc::new(options.start()));
@@ -491,7 +491,7 @@ fn sec3_the_server_is_verified() {
 /// Among a hundred thousand queues, sessions and entries each step finds its rows by an index.
 #[test]
 fn l7_no_step_reads_a_table_through() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let postgres = one();
         Coordinator::connect(&url(&postgres)).await.expect("made").stop().await.expect("stopped");
         for many in [

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use coordination::Coordinator;
-use coordination_tests::harness::{Postgres, Server, judged_on_threads};
+use coordination_tests::harness::{Postgres, Server, rerun_on_threads};
 use tokio::task::block_in_place;
 use tokio::time::{Instant, sleep};
 
@@ -26,7 +26,7 @@ fn ask(postgres: &Postgres, statement: &str) -> String {
 /// L5: settings that reach connections that there are, and with which no step works, cost nobody his session.
 #[test]
 fn l5_settings_change_while_connected() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let postgres = one();
         let url = url(&postgres, "ttl=2s&heartbeat=250ms");
         let coordinator = Coordinator::connect(&url).await.expect("a server");
@@ -49,7 +49,7 @@ fn l5_settings_change_while_connected() {
 /// L5: a session that was opened, and over before anybody heard of it, keeps nobody from opening another.
 #[test]
 fn l5_a_session_that_is_over_before_its_answer_came() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let postgres = one();
         let url = url(&postgres, "ttl=2s&heartbeat=250ms");
         let coordinator = Coordinator::connect(&url).await.expect("a server");
@@ -85,7 +85,7 @@ fn l5_a_session_that_is_over_before_its_answer_came() {
 /// S1: what no replica has confirmed is not granted, though an operator tells the server not to wait any longer.
 #[test]
 fn s1_a_commit_that_is_told_not_to_wait_is_no_grant() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let postgres = one();
         let coordinator = Coordinator::connect(&url(&postgres, "ttl=20s")).await.expect("a server");
         let lock = coordinator.lock("x").expect("a good name");
@@ -113,7 +113,7 @@ fn s1_a_commit_that_is_told_not_to_wait_is_no_grant() {
 /// X1: what the server warns of is no reason not to work with it.
 #[test]
 fn x1_a_warning_at_each_connection() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let postgres = one();
         // As after the system's libraries were replaced by newer ones.
         ask(&postgres, "UPDATE pg_database SET datcollversion = 'older'");
@@ -131,7 +131,7 @@ fn x1_a_warning_at_each_connection() {
 /// L7: while somebody's transaction stays open, so that no old version of a row can be removed, steps do not look at all of those.
 #[test]
 fn l7_an_open_transaction_slows_nobody_down() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let postgres = one();
         let coordinator = Coordinator::connect(&url(&postgres, "ttl=60s")).await.expect("a server");
         let lock = coordinator.lock("x").expect("a good name");

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use coordination::ErrorKind;
 use coordination_tests::faults::Site;
-use coordination_tests::harness::{Redis, judged_on_threads};
+use coordination_tests::harness::{Redis, rerun_on_threads};
 use tokio::task::block_in_place;
 
 use crate::WORKER;
@@ -16,7 +16,7 @@ const RECORD: &str = "{coordination}:clock";
 /// Nothing is granted in a new namespace yet, nor where that it is known was changed, and whoever asks is told why.
 #[test]
 fn f61_who_asks_in_a_new_namespace_is_told_of_the_quarantine() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let redis = block_in_place(|| Arc::new(Redis::one()));
         let mut site = Site::on(Arc::clone(&redis) as Arc<_>, WORKER);
         site.url = site.url.replace("quarantine=off", "quarantine=1h");

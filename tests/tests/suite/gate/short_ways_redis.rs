@@ -2,7 +2,7 @@
 //! their heads as left out: random calls, each carried out by the short way in one namespace and by the long way in another.
 
 use coordination_tests::harness::redis::{Operator, Reply};
-use coordination_tests::harness::{Redis, Server, judged};
+use coordination_tests::harness::{Redis, Server, rerun_if_starved};
 use rand::{RngExt, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 
 macro_rules! script {
@@ -46,7 +46,7 @@ const DAMAGES: [(&str, &str); 9] = [
 
 #[test]
 fn redis_scripts_say_by_the_short_way_what_they_say_by_the_long_one() {
-    judged(|| {
+    rerun_if_starved(|| {
         let redis = Redis::one();
         let mut short = [0, 0];
         for seed in 0..SEEDS {

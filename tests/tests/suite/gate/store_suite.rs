@@ -22,10 +22,10 @@ macro_rules! on_store {
     };
     ($module:ident $backend:ident $way:ident) => {
         mod $module {
-            use coordination_tests::{checks::Backend, store_suite, harness::judged};
+            use coordination_tests::{checks::Backend, store_suite, harness::rerun_if_starved};
 
             fn check(name: &str) {
-                judged(|| store_suite::run(Backend::$backend, name, None)).expect(name);
+                rerun_if_starved(|| store_suite::run(Backend::$backend, name, None)).expect(name);
             }
 
             coordination::store_suite!($way check);
@@ -82,9 +82,9 @@ fn mistakes_of_the_simulated_store_are_noticed() {
 #[cfg(feature = "etcd")]
 #[test]
 fn mistakes_of_a_store_with_a_server_are_noticed() {
-    use coordination_tests::{checks::Backend, harness::judged};
+    use coordination_tests::{checks::Backend, harness::rerun_if_starved};
 
     let run = |name: &str, mistake| store_suite::run(Backend::Etcd, name, Some(mistake));
     // A starved machine makes calls late that are not meant to be.
-    judged(|| only_checks_of_the_rule_fail(run));
+    rerun_if_starved(|| only_checks_of_the_rule_fail(run));
 }

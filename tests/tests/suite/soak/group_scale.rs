@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use coordination::Coordinator;
 use coordination_tests::checks::Backend;
 use coordination_tests::faults::Site;
-use coordination_tests::harness::{Worker, judged_alone, log::now_ns, on_threads};
+use coordination_tests::harness::{Worker, log::now_ns, on_threads, rerun_alone};
 use serde_json::json;
 use tokio::task::block_in_place;
 
@@ -35,7 +35,7 @@ fn connected(url: &str, member: &str) -> Worker {
 /// One process, the store included: what a member and a watch add to it.
 #[test]
 fn a_watch_weighs_little() {
-    judged_alone(weigh_a_watch);
+    rerun_alone(weigh_a_watch);
 }
 
 fn weigh_a_watch() {

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use coordination::{ClaimOptions, Coordinator, Durability, ErrorKind, NewItem, Recipe, Result};
-use coordination_tests::harness::{Certificates, Mysql, Server, judged_on_threads};
+use coordination_tests::harness::{Certificates, Mysql, Server, rerun_on_threads};
 use tokio::task::block_in_place;
 
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(10));
@@ -42,7 +42,7 @@ fn requests(mysql: &Mysql, of: &str) -> u64 {
 /// S2: a transaction that checks the token is the holder's, or is not carried out, whatever the name is like.
 #[test]
 fn s2_a_fenced_transaction_is_the_holders() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let mysql = one();
         let coordinator = Coordinator::connect(&url(&mysql)).await.expect("a server");
         let long = "é/".repeat(300);
@@ -78,7 +78,7 @@ fn s2_a_fenced_transaction_is_the_holders() {
 /// whoever waits behind it does not ask all the time.
 #[test]
 fn s2_nobody_is_granted_a_lock_within_a_fenced_transaction() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let mysql = one();
         let holder = Coordinator::connect(&url(&mysql)).await.expect("a server");
         let guard = holder.lock("x").expect("a name").acquire(PATIENCE).await.expect("free");
@@ -118,7 +118,7 @@ fn s2_nobody_is_granted_a_lock_within_a_fenced_transaction() {
 /// SEC-7: rights on our tables and procedures are enough, and what is missing is told by who connects.
 #[test]
 fn sec7_a_user_with_rights_on_these_tables_is_enough() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let mysql = one();
         ask(&mysql, "CREATE USER app IDENTIFIED BY 'secret'");
         let as_app = url(&mysql).replace("coordination@", "app:secret@");
@@ -143,7 +143,7 @@ fn sec7_a_user_with_rights_on_these_tables_is_enough() {
 /// Settings of the server that would undo what is promised do not.
 #[test]
 fn x1_settings_of_the_server_do_no_harm() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let mysql = one();
         for (number, (name, value)) in [
             ("tx_isolation", "'SERIALIZABLE'"),
@@ -192,7 +192,7 @@ fn x1_settings_of_the_server_do_no_harm() {
 /// S8: whatever the database's character set and collation, names that differ are apart.
 #[test]
 fn s8_names_are_apart_in_every_collation() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let mysql = one();
         for collation in ["latin1_swedish_ci", "utf8mb4_general_ci", "utf8mb4_unicode_ci"] {
             let database = format!("in_{collation}");
@@ -221,7 +221,7 @@ fn s8_names_are_apart_in_every_collation() {
 /// Tables of another version are neither used nor changed.
 #[test]
 fn x1_another_version_is_refused() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let mysql = one();
         Coordinator::connect(&url(&mysql)).await.expect("made").stop().await.expect("stopped");
         ask(&mysql, "UPDATE coordination.coordination_version SET version = 2");
@@ -239,7 +239,7 @@ fn x1_another_version_is_refused() {
 /// All who come first make the tables once; and an installation that was not ended is made again.
 #[test]
 fn x1_many_make_the_tables_at_once() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let mysql = one();
         ask(&mysql, "CREATE DATABASE coordination");
         ask(&mysql, "CREATE PROCEDURE coordination.coordination_enter() SELECT 'not ended'");
@@ -260,7 +260,7 @@ fn x1_many_make_the_tables_at_once() {
 /// A server that can only be read is refused, and says why; one that becomes so is left until it can be written to.
 #[test]
 fn r1_a_read_only_server_is_refused() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let mysql = one();
         let coordinator = Coordinator::connect(&url(&mysql)).await.expect("a server");
         ask(&mysql, "SET GLOBAL read_only = 1");
@@ -278,7 +278,7 @@ fn r1_a_read_only_server_is_refused() {
 /// most four times a second while nothing happens.
 #[test]
 fn l7_waiters_are_a_poll() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let mysql = one();
         let url = url(&mysql).replace("ttl=2s&heartbeat=250ms", "ttl=15s");
         let coordinator = Coordinator::connect(&url).await.expect("a server");
@@ -323,7 +323,7 @@ fn lock_x(coordinator: &Coordinator) -> coordination::Lock {
 /// L2: between two processes a lock that is busy changes hands within 50 ms.
 #[test]
 fn l2_a_busy_lock_changes_hands_soon() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let mysql = one();
         let (one, other) = (
             Coordinator::connect(&url(&mysql)).await.expect("a server"),
@@ -357,7 +357,7 @@ fn l2_a_busy_lock_changes_hands_soon() {
 /// A deadlock, and a lock of another's that lasts, are nobody's errors: a step that the server has undone is made again.
 #[test]
 fn l2_what_the_server_undoes_is_made_again() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let mysql = one();
         let url = url(&mysql).replace("ttl=2s&heartbeat=250ms", "ttl=15s");
         let coordinator = Coordinator::connect(&url).await.expect("a server");
@@ -383,7 +383,7 @@ fn l2_what_the_server_undoes_is_made_again() {
 /// R1: connections that the server ends are made anew, and nothing is lost.
 #[test]
 fn r1_connections_are_made_anew() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let mysql = one();
         let coordinator = Coordinator::connect(&url(&mysql)).await.expect("a server");
         let lock = coordinator.lock("x").expect("a name");
@@ -413,7 +413,7 @@ fn kill_all(mysql: &Mysql) {
 /// R3: all that a replica has of entries that were left goes, however much that is.
 #[test]
 fn r3_however_many_entries_were_left_they_go() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let mysql = one();
         let coordinator = Coordinator::connect(&url(&mysql)).await.expect("a server");
         // As a replica that lags would have them.
@@ -440,7 +440,7 @@ fn r3_however_many_entries_were_left_they_go() {
 /// T1: a heartbeat does not take the longer, the more others have left.
 #[test]
 fn t1_a_heartbeat_removes_no_more_than_it_has_time_for() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let mysql = one();
         Coordinator::connect(&url(&mysql)).await.expect("made").stop().await.expect("stopped");
         ask(
@@ -472,7 +472,7 @@ fn t1_a_heartbeat_removes_no_more_than_it_has_time_for() {
 /// SEC-3: by TLS the server is verified, and without it nothing is said where it is wanted.
 #[test]
 fn sec3_the_server_is_verified() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let certificates = Certificates::new();
         let options = Mysql::options().tls(&certificates, &certificates.server);
         let mysql = block_in_place(|| Arc::new(options.start()));
@@ -502,7 +502,7 @@ fn sec3_the_server_is_verified() {
 /// L7: among a hundred thousand queues, sessions and entries each step finds its rows by an index.
 #[test]
 fn l7_no_step_reads_a_table_through() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let mysql = one();
         Coordinator::connect(&url(&mysql)).await.expect("made").stop().await.expect("stopped");
         let now = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
@@ -560,7 +560,7 @@ fn l7_no_step_reads_a_table_through() {
 /// written together, or not at all.
 #[test]
 fn x1_a_step_that_is_killed_is_undone() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let mysql = one();
         let url = url(&mysql).replace("ttl=2s&heartbeat=250ms", "ttl=60s");
         let coordinator = Coordinator::connect(&url).await.expect("a server");
@@ -613,7 +613,7 @@ fn running(mysql: &Mysql, statement: &str) -> Vec<String> {
 /// L2: a change of which nothing tells is found within the lease of who waits, and not at the end of the holder's.
 #[test]
 fn l2_a_change_that_is_not_told_is_found() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let mysql = one();
         let long = url(&mysql).replace("ttl=2s&heartbeat=250ms", "ttl=60s");
         let holder = Coordinator::connect(&long).await.expect("a server");
@@ -634,7 +634,7 @@ fn l2_a_change_that_is_not_told_is_found() {
 /// What outlives a crash of the server is told as its settings have it.
 #[test]
 fn r1_what_outlives_a_crash_is_told() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let of = async |name: &str, value: &str| {
             let mysql = block_in_place(|| Mysql::options().set(name, value).start());
             let coordinator = Coordinator::connect(&url(&mysql)).await.expect("a server");
@@ -653,7 +653,7 @@ fn r1_what_outlives_a_crash_is_told() {
 /// A dump has no procedures unless that is asked for: what is missing is made by who connects next.
 #[test]
 fn x1_what_is_missing_is_made_again() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let mysql = one();
         let coordinator = Coordinator::connect(&url(&mysql)).await.expect("a server");
         let takes = async |coordinator: &Coordinator, missing: &str| {
@@ -683,7 +683,7 @@ fn x1_what_is_missing_is_made_again() {
 /// S2: a token that is refused locks nothing, though the transaction goes on.
 #[test]
 fn s2_who_is_refused_is_in_nobodys_way() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let mysql = one();
         let coordinator = Coordinator::connect(&url(&mysql)).await.expect("a server");
         let lock = coordinator.lock("x").expect("a name");
@@ -718,7 +718,7 @@ fn s2_who_is_refused_is_in_nobodys_way() {
 /// A primary that is made a replica grants nothing more, though the user may write there all the same.
 #[test]
 fn r1_a_server_that_becomes_read_only_is_left() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let mysql = one();
         let coordinator = Coordinator::connect(&url(&mysql)).await.expect("a server");
         let guard = coordinator.lock("x").expect("a name").acquire(PATIENCE).await.expect("free");

@@ -3,10 +3,10 @@
 macro_rules! on_store {
     (@store [] $module:ident $backend:ident $share:ident $kind:ident) => {
         mod $module {
-            use coordination_tests::{checks::Backend, store_suite, harness::judged};
+            use coordination_tests::{checks::Backend, store_suite, harness::rerun_if_starved};
 
             fn check(name: &str) {
-                judged(|| store_suite::run(Backend::$backend, name, None)).expect(name);
+                rerun_if_starved(|| store_suite::run(Backend::$backend, name, None)).expect(name);
             }
 
             coordination::store_suite!(proxy check);

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use coordination_tests::harness::{Etcd, Redis, Server, judged, wait_until};
+use coordination_tests::harness::{Etcd, Redis, Server, rerun_if_starved, wait_until};
 use serde_json::{Value, json};
 
 use crate::http::{Service, answer, ask, hold, raw, send};
@@ -21,7 +21,7 @@ pub(super) fn on_stores(check: impl Fn(&Store)) {
 
 #[test]
 fn a_lock_is_acquired_renewed_and_released() {
-    judged(|| on_stores(acquired_renewed_and_released));
+    rerun_if_starved(|| on_stores(acquired_renewed_and_released));
 }
 
 fn acquired_renewed_and_released(store: &Store) {
@@ -72,7 +72,7 @@ fn acquired_renewed_and_released(store: &Store) {
 
 #[test]
 fn the_lock_is_the_same_as_the_commands() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let service = Service::start(&store, "");
         let body = service.acquire("vol-7", "");
@@ -86,7 +86,7 @@ fn the_lock_is_the_same_as_the_commands() {
 
 #[test]
 fn shared_holds_go_together() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let service = Service::start(&store, "");
         let one = service.acquire("catalogue", r#"{"shared":true}"#);
@@ -105,7 +105,7 @@ fn shared_holds_go_together() {
 /// H3: the lease is over at its end, not before, and the next one gets the lock 20 ms later at most.
 #[test]
 fn h3_a_lease_ends_by_itself_and_never_early() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let service = Service::start(&store, "");
         for _ in 0..10 {
@@ -127,7 +127,7 @@ fn h3_a_lease_ends_by_itself_and_never_early() {
 /// H6, by sockets that close: while it waits a client leaves nothing; a half-sent request asks for nothing.
 #[test]
 fn h6_a_client_that_leaves_leaves_nothing() {
-    judged(|| on_stores(leaves_nothing));
+    rerun_if_starved(|| on_stores(leaves_nothing));
 }
 
 fn leaves_nothing(store: &Store) {
@@ -156,7 +156,7 @@ fn leaves_nothing(store: &Store) {
 
 #[test]
 fn a_hold_tells_of_its_end() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let service = Service::start(&store, "");
         let body = service.acquire("x", r#"{"lease_ms":60000}"#);
@@ -177,7 +177,7 @@ fn a_hold_tells_of_its_end() {
 /// H6: a connection that ends after any byte of a request asks for nothing, or for something that ends with its lease.
 #[test]
 fn h6_a_request_that_is_cut_anywhere_leaves_nothing() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let service = Service::start(&store, "");
         let body = r#"{"lease_ms":100}"#;
@@ -199,7 +199,7 @@ fn h6_a_request_that_is_cut_anywhere_leaves_nothing() {
 /// H4, without faults: of the clients of two instances one holds the lock at a time, and fences rise from one to the next.
 #[test]
 fn h4_clients_of_two_instances_take_turns() {
-    judged(|| on_stores(take_turns));
+    rerun_if_starved(|| on_stores(take_turns));
 }
 
 fn take_turns(store: &Store) {
@@ -233,7 +233,7 @@ fn take_turns(store: &Store) {
 
 #[test]
 fn a_thousand_holds_are_renewed_by_one_request() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let service = Service::start(&store, "");
         let held = service.acquire("x", r#"{"lease_ms":60000}"#);
@@ -252,7 +252,7 @@ fn a_thousand_holds_are_renewed_by_one_request() {
 /// H6: who sends a request again, because its answer was lost, gets the same hold.
 #[test]
 fn h6_a_repetition_gets_the_same_hold() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let service = Service::start(&store, "");
         let with = |key: &str, path: &str, body: &str| {

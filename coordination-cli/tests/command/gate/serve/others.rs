@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use coordination_tests::harness::{Etcd, Mode, Proxy, judged, wait_until};
+use coordination_tests::harness::{Etcd, Mode, Proxy, rerun_if_starved, wait_until};
 use serde_json::json;
 
 use crate::http::{Answer, Service, answer, ask, send};
@@ -23,7 +23,7 @@ fn location(service: &Service, answer: &Answer) -> String {
 
 #[test]
 fn rdlms_requests_are_answered_as_its_clients_need() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let service = Service::start(&store, "");
         let wanted = r#"{"lifetime": 60, "wait": 0, "title": "me with RDLMClient(0.2.0) @host"}"#;
@@ -66,7 +66,7 @@ fn rdlms_requests_are_answered_as_its_clients_need() {
 /// H2: RD1 (ticks of a second, leases cut to seconds, a try that waits) and RD7 (500 for what is no request).
 #[test]
 fn h2_rdlms_defects_are_not_copied() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let service = Service::start(&store, "");
         for _ in 0..5 {
@@ -103,7 +103,7 @@ fn h2_rdlms_defects_are_not_copied() {
 /// it.
 #[test]
 fn h5_a_promise_outlives_its_instance() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let (one, other) = (Service::start(&store, ""), Service::start(&store, ""));
         let wanted = r#"{"lifetime":3,"wait":0,"title":""}"#;
@@ -131,7 +131,7 @@ fn h5_a_promise_outlives_its_instance() {
 /// H5: who shares a lock is not to have it beside the one to whom it was promised alone.
 #[test]
 fn h5_who_shares_sits_a_promise_out() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let (one, other) = (Service::start(&store, ""), Service::start(&store, ""));
         let begun = Instant::now();
@@ -148,7 +148,7 @@ fn h5_who_shares_sits_a_promise_out() {
 
 #[test]
 fn a_release_leaves_no_promise_and_a_clean_stop_keeps_it() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let mut one = Service::start(&store, "--drain 0s");
         let other = Service::start(&store, "");
@@ -171,7 +171,7 @@ fn a_release_leaves_no_promise_and_a_clean_stop_keeps_it() {
 
 #[test]
 fn lockables_requests_are_answered_as_its_client_needs() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let service = Service::start(&store, "");
         let ask = |path: &str| {
@@ -195,7 +195,7 @@ fn lockables_requests_are_answered_as_its_client_needs() {
 /// A try behind promises asks the store once more than another one does.
 #[test]
 fn a_store_that_is_far_away_is_asked_to_the_end() {
-    judged(|| {
+    rerun_if_starved(|| {
         let etcd = Etcd::one();
         let proxy = Proxy::start(etcd.node(0).address());
         let service = Service::start(&Store::at(format!("etcd://{}/service", proxy.address())), "");

@@ -4,14 +4,14 @@ use std::io::Read;
 use std::process::Command;
 use std::time::Duration;
 
-use coordination_tests::harness::judged;
+use coordination_tests::harness::rerun_if_starved;
 
 use crate::http::{Service, hold, send};
 use crate::{Store, output, stderr, stdout};
 
 #[test]
 fn the_page_may_load_nothing_else() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let service = Service::start(&store, "");
         let page = service.get("/");
@@ -25,7 +25,7 @@ fn the_page_may_load_nothing_else() {
 
 #[test]
 fn the_page_is_told_of_each_change() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let service = Service::start(&store, "");
         let before = service.acquire("before", r#"{"title":"one"}"#);
@@ -60,7 +60,7 @@ fn the_page_is_told_of_each_change() {
 /// The examples of the page of docs, as they stand there, at this instance.
 #[test]
 fn the_examples_of_the_page_run() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let service = Service::start(&store, "");
         let page = include_str!("../../../../../docs/service.md");

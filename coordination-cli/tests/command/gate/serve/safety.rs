@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use coordination_tests::harness::{judged, wait_until};
+use coordination_tests::harness::{rerun_if_starved, wait_until};
 
 use super::locks::on_stores;
 use crate::http::{Service, answer, ask, hold, raw};
@@ -13,7 +13,7 @@ use crate::{LONG, Store, output, stderr, stdout};
 /// H7: each malformed request gets the status that the page says, and the next one is answered.
 #[test]
 fn h7_malformed_requests_are_refused_and_the_next_one_is_answered() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let service = Service::start(&store, "");
         let long = format!("/v1/locks/{}", "x".repeat(1_001));
@@ -103,7 +103,7 @@ fn h7_malformed_requests_are_refused_and_the_next_one_is_answered() {
 
 #[test]
 fn all_that_is_wrong_is_told_at_once() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let service = Service::start(&store, "");
         let refused = service.post("/v1/locks/x", r#"{"wait_ms":-1,"lease_ms":1,"x":0}"#).json();
@@ -118,7 +118,7 @@ fn all_that_is_wrong_is_told_at_once() {
 /// H9: tokens, rights inside and outside of a prefix, and no secret in what is written.
 #[test]
 fn h9_rights_reach_as_far_as_their_names() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let made = [
             made(&store, "ci", "build/", "use"),
@@ -190,7 +190,7 @@ fn h9_rights_reach_as_far_as_their_names() {
 /// H9: pages of others, names that lead to us by DNS, and listening where others can reach us.
 #[test]
 fn h9_browsers_and_strangers_are_kept_out() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let service = Service::start(&store, "--host locks.example");
         let with = |headers: &[(&str, &str)]| {
@@ -230,7 +230,7 @@ fn h9_browsers_and_strangers_are_kept_out() {
 /// H9: every route, by nobody and by each right, inside and outside of the token's prefix.
 #[test]
 fn h9_each_route_asks_for_its_right() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let rights = ["read", "use", "admin"];
         let made: Vec<_> = rights.map(|right| made(&store, right, "in/", right)).into();
@@ -276,7 +276,7 @@ fn h9_each_route_asks_for_its_right() {
 /// H8: connections that say nothing, or never end what they say, take nothing from others.
 #[test]
 fn h8_slow_clients_hold_up_nobody() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let service = Service::start(&store, "");
         let half = format!("POST /v1/locks/x HTTP/1.1\r\nHost: {}\r\nContent-Le", service.native);
@@ -320,7 +320,7 @@ fn tokens(store: &Store, made: &[(String, String)]) -> PathBuf {
 
 #[test]
 fn a_lock_of_the_command_is_taken_away_by_its_fence() {
-    judged(|| on_stores(taken_away));
+    rerun_if_starved(|| on_stores(taken_away));
 }
 
 fn taken_away(store: &Store) {

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use coordination_tests::harness::{Etcd, judged, wait_until};
+use coordination_tests::harness::{Etcd, rerun_if_starved, wait_until};
 use rustix::process::Signal;
 
 use crate::http::{Service, answer, ask, hold, send};
@@ -13,7 +13,7 @@ use crate::{LONG, Store, Wrapper, output, stderr};
 /// H10, of one instance: waits are told, holds can be renewed and released, and then it ends.
 #[test]
 fn h10_a_stop_frees_nothing_under_who_holds_it() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let mut service = Service::start(&store, "");
         let held = service.acquire("x", r#"{"lease_ms":60000}"#);
@@ -36,7 +36,7 @@ fn h10_a_stop_frees_nothing_under_who_holds_it() {
 
 #[test]
 fn a_stop_waits_for_leases_that_nobody_releases() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::at("memory://".to_owned());
         let mut service = Service::start(&store, "--fresh --drain 0s");
         let begun = Instant::now();
@@ -57,7 +57,7 @@ fn a_stop_waits_for_leases_that_nobody_releases() {
 
 #[test]
 fn a_second_signal_ends_it_at_once() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let mut service = Service::start(&store, "");
         let _held = service.acquire("x", r#"{"lease_ms":60000}"#);
@@ -73,7 +73,7 @@ fn a_second_signal_ends_it_at_once() {
 /// H10: the store is away and comes back.
 #[test]
 fn h10_a_store_that_is_away_is_told() {
-    judged(|| {
+    rerun_if_starved(|| {
         let etcd = Etcd::one();
         let store =
             Store::at(format!("etcd://{}/service?ttl=3s&heartbeat=300ms", etcd.node(0).address()));
@@ -101,7 +101,7 @@ fn h10_a_store_that_is_away_is_told() {
 /// H5, on a server: what a killed instance held is free when the store's own lease is over, and not before its client's.
 #[test]
 fn h5_a_killed_instance_keeps_nobody_out_for_ever() {
-    judged(|| {
+    rerun_if_starved(|| {
         let etcd = Etcd::one();
         let store =
             Store::at(format!("etcd://{}/service?ttl=3s&heartbeat=300ms", etcd.node(0).address()));
@@ -120,7 +120,7 @@ fn h5_a_killed_instance_keeps_nobody_out_for_ever() {
 
 #[test]
 fn a_store_that_is_away_at_the_start_is_waited_for() {
-    judged(|| {
+    rerun_if_starved(|| {
         let etcd = Etcd::one();
         let url = format!("etcd://{}/service", etcd.node(0).address());
         etcd.node(0).pause();
@@ -141,7 +141,7 @@ fn a_store_that_is_away_at_the_start_is_waited_for() {
 
 #[test]
 fn what_no_waiting_mends_ends_it() {
-    judged(|| {
+    rerun_if_starved(|| {
         for url in ["etcd://h:1/x?nonsense=1", "nonsense://h", "file:///proc/locks"] {
             let store = Store::at(url.to_owned());
             let ended = output(&mut store.coordination(["serve", "--listen", "127.0.0.1:0"]));
@@ -158,7 +158,7 @@ fn what_no_waiting_mends_ends_it() {
 /// What it writes there is told to nobody, and no client waits for that.
 #[test]
 fn a_reader_of_stderr_that_stops_holds_nothing_up() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Store::file();
         let (reader, mut writer) = std::io::pipe().expect("a descriptor is free");
         let mut command = store.coordination(["serve", "--listen", "127.0.0.1:0"]);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use coordination::{ClaimOptions, Coordinator, ErrorKind, Lock, LossReason, NewItem};
 use coordination_tests::harness::etcd::USER_PASSWORD;
-use coordination_tests::harness::{Etcd, judged_on_threads};
+use coordination_tests::harness::{Etcd, rerun_on_threads};
 use tokio::task::block_in_place;
 use tokio::time::{sleep, timeout};
 
@@ -17,7 +17,7 @@ fn lock(client: &Coordinator, name: &str) -> Lock {
 /// Clients go on without their user, and with it again; whoever comes new with a user is told that there is none.
 #[test]
 fn f56_authentication_turned_off_and_on() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let etcd = block_in_place(|| Etcd::options().users("").start());
         let url = format!("etcd://{}{}", Etcd::user_information(), etcd.authority());
         let one = Coordinator::connect(&url).await.expect("the server is there");
@@ -57,7 +57,7 @@ fn f56_authentication_turned_off_and_on() {
 /// Who waits goes on waiting while its password is not the right one.
 #[test]
 fn f56_password_changed_while_waiting() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let etcd = block_in_place(|| Etcd::options().users("").start());
         let url = format!("etcd://{}{}", Etcd::user_information(), etcd.authority());
         let one = Coordinator::connect(&url).await.expect("the server is there");
@@ -83,7 +83,7 @@ fn f56_password_changed_while_waiting() {
 /// So does a worker whose queue had nothing for it before.
 #[test]
 fn f56_password_changed_while_a_worker_waits() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let etcd = block_in_place(|| Etcd::options().users("").start());
         let url = format!("etcd://{}{}", Etcd::user_information(), etcd.authority());
         let client = Coordinator::connect(&url).await.expect("the server is there");

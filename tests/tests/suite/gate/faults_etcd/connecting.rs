@@ -8,13 +8,13 @@ use coordination_tests::faults::Site;
 use coordination_tests::faults::connecting::Traced;
 use coordination_tests::faults::tls::{self, Started};
 use coordination_tests::harness::etcd::{ROOT_PASSWORD, USER, USER_PASSWORD};
-use coordination_tests::harness::{Etcd, Tls, judged};
+use coordination_tests::harness::{Etcd, Tls, rerun_if_starved};
 
 use crate::WORKER;
 
 #[test]
 fn f48_users() {
-    judged(|| {
+    rerun_if_starved(|| {
         let etcd = Etcd::options().users("coordination/").start();
         let mut client = Traced::new(WORKER, &["canary-34", USER_PASSWORD, ROOT_PASSWORD]);
         let at = etcd.authority();
@@ -35,7 +35,7 @@ fn f48_users() {
 /// F-73: each right that the documentation lists is missing, one by one, or given for a part of the prefix.
 #[test]
 fn f73_each_right_is_missing() {
-    judged(|| {
+    rerun_if_starved(|| {
         let etcd = Etcd::options().users("coordination/").start();
         let mut client = Traced::new(WORKER, &[]);
         let url = format!("etcd://{}{}/fleet", Etcd::user_information(), etcd.authority());
@@ -74,7 +74,7 @@ fn f73_each_right_is_missing() {
 /// F-72: a learner among the endpoints answers the probe, and refuses the rest.
 #[test]
 fn f72_a_learner_among_the_endpoints() {
-    judged(|| {
+    rerun_if_starved(|| {
         let etcd = Etcd::one();
         let learner = etcd.start_learner();
         let mut client = Traced::new(WORKER, &[]);
@@ -87,7 +87,7 @@ fn f72_a_learner_among_the_endpoints() {
 
 #[test]
 fn f48_certificates() {
-    judged(|| {
+    rerun_if_starved(|| {
         tls::f48_certificates(WORKER, true, |certificates, shown| match shown {
             Some(shown) => {
                 secured(Etcd::options().tls(Tls::new(certificates).server(shown)).start())
@@ -103,7 +103,7 @@ fn f48_certificates() {
 
 #[test]
 fn f48_client_certificates() {
-    judged(|| {
+    rerun_if_starved(|| {
         tls::f48_client_certificates(WORKER, |certificates| {
             secured(Etcd::options().tls(Tls::new(certificates).require_client()).start())
         });
@@ -112,7 +112,7 @@ fn f48_client_certificates() {
 
 #[test]
 fn f71_certificates_replaced() {
-    judged(|| {
+    rerun_if_starved(|| {
         tls::f71_certificates_replaced(
             WORKER,
             |certificates| {
@@ -127,7 +127,7 @@ fn f71_certificates_replaced() {
 /// restarts, or refuses them from then on.
 #[test]
 fn f71_password_replaced() {
-    judged(|| {
+    rerun_if_starved(|| {
         let etcd = Arc::new(Etcd::options().users("").start());
         let file = etcd.directory().join("password");
         let put = |password: &str| std::fs::write(&file, password).expect("the directory is ours");

@@ -11,7 +11,7 @@ use coordination_tests::must_hold;
 use coordination_tests::{
     bounds,
     faults::{Process, SCHEDULING, Site},
-    harness::{Direction, Etcd, Unit, judged, judged_on_threads},
+    harness::{Direction, Etcd, Unit, rerun_if_starved, rerun_on_threads},
 };
 use serde_json::Value;
 use tokio::runtime::Handle;
@@ -29,7 +29,7 @@ const FEW_TASKS: usize = 20;
 
 #[test]
 fn f36_out_of_space() {
-    judged(|| {
+    rerun_if_starved(|| {
         let etcd = Arc::new(Etcd::options().flag("--quota-backend-bytes=2097152").start());
         let site = Site::on(etcd.clone(), WORKER);
         let (holder, other) = (site.process("holder"), site.process("other"));
@@ -64,7 +64,7 @@ fn f36_out_of_space() {
 /// Whoever asks again and again while there is no space leaves nothing behind, and keeps nobody from giving back what he holds.
 #[test]
 fn f36_tries_without_space_leave_nothing() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let etcd = Arc::new(block_in_place(|| {
             Etcd::options().flag("--quota-backend-bytes=2097152").start()
         }));
@@ -108,7 +108,7 @@ fn f36_tries_without_space_leave_nothing() {
 /// A server that takes less than we may store says so, and nothing is lost by it.
 #[test]
 fn a_value_over_the_servers_limit() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let etcd = block_in_place(|| Etcd::options().flag("--max-request-bytes=20000").start());
         let client = Coordinator::connect(&format!("etcd://{}", etcd.authority())).await;
         let client = client.expect("the server is there");

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use coordination::{Coordinator, Lock, LossReason};
-use coordination_tests::harness::{Etcd, judged_on_threads};
+use coordination_tests::harness::{Etcd, rerun_on_threads};
 use tokio::task::block_in_place;
 use tokio::time::{sleep, timeout};
 
@@ -13,7 +13,7 @@ const ROUNDS: usize = 10;
 /// A stream keeps the token with which it was opened, and etcd 3.4 reads it no more once it has refused a watch on it.
 #[test]
 fn f56_watches_after_their_token() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let etcd = block_in_place(|| Etcd::options().users("").signed_tokens().start());
         let url = format!("etcd://{}{}", Etcd::user_information(), etcd.authority());
         let one = Coordinator::connect(&url).await.expect("the server is there");

@@ -12,7 +12,7 @@ use std::{
 use coordination_tests::must_hold;
 use coordination_tests::{
     faults::{HEARTBEAT, Process, SCHEDULING, Site, crash::since},
-    harness::{Scratch, judged, log::now_ns},
+    harness::{Scratch, log::now_ns, rerun_if_starved},
 };
 
 use super::site;
@@ -86,7 +86,7 @@ impl Contended {
 
 #[test]
 fn f35_lock_file_unlinked() {
-    judged(|| {
+    rerun_if_starved(|| {
         let lock = Contended::new();
         let damaged_ns = now_ns();
         fs::remove_file(lock.file()).expect("it is there");
@@ -96,7 +96,7 @@ fn f35_lock_file_unlinked() {
 
 #[test]
 fn f35_lock_file_replaced() {
-    judged(|| {
+    rerun_if_starved(|| {
         let lock = Contended::new();
         let other = lock.directory.join("other");
         File::create(&other).expect("the directory is ours");
@@ -109,7 +109,7 @@ fn f35_lock_file_replaced() {
 /// The copy says what the original said, so nobody loses anything.
 #[test]
 fn f35_lock_file_replaced_by_its_copy() {
-    judged(|| {
+    rerun_if_starved(|| {
         let lock = Contended::new();
         let other = lock.directory.join("other");
         fs::copy(lock.file(), &other).expect("it is there");
@@ -127,7 +127,7 @@ fn f35_lock_file_replaced_by_its_copy() {
 /// What is released in the old file must not stand in the new one for ever.
 #[test]
 fn f35_lock_file_replaced_by_its_copy_and_released_at_once() {
-    judged(|| {
+    rerun_if_starved(|| {
         let lock = Contended::new();
         let other = lock.directory.join("other");
         fs::copy(lock.file(), &other).expect("it is there");
@@ -142,25 +142,25 @@ fn f35_lock_file_replaced_by_its_copy_and_released_at_once() {
 
 #[test]
 fn f35_lock_file_emptied() {
-    judged(|| cut_to(|_| 0));
+    rerun_if_starved(|| cut_to(|_| 0));
 }
 
 /// The header is not whole.
 #[test]
 fn f35_lock_file_cut_in_the_header() {
-    judged(|| cut_to(|_| 40));
+    rerun_if_starved(|| cut_to(|_| 40));
 }
 
 /// Header and name stay, every entry is gone.
 #[test]
 fn f35_lock_file_cut_after_the_header() {
-    judged(|| cut_to(|text| text.find("\n+ ").expect("there are entries") + 1));
+    rerun_if_starved(|| cut_to(|text| text.find("\n+ ").expect("there are entries") + 1));
 }
 
 /// The holder's entry is cut in the middle, the waiter's is gone.
 #[test]
 fn f35_lock_file_cut_in_an_entry() {
-    judged(|| cut_to(|text| text.find("\n+ ").expect("there are entries") + 30));
+    rerun_if_starved(|| cut_to(|text| text.find("\n+ ").expect("there are entries") + 30));
 }
 
 fn cut_to(length: impl Fn(&str) -> usize) {
@@ -174,7 +174,7 @@ fn cut_to(length: impl Fn(&str) -> usize) {
 
 #[test]
 fn f35_directory_renamed() {
-    judged(|| {
+    rerun_if_starved(|| {
         directory_goes(|directory| {
             fs::rename(directory, directory.with_file_name("elsewhere"))
                 .expect("it can be renamed");
@@ -184,14 +184,14 @@ fn f35_directory_renamed() {
 
 #[test]
 fn f35_directory_removed() {
-    judged(|| {
+    rerun_if_starved(|| {
         directory_goes(|directory| fs::remove_dir_all(directory).expect("it can be removed"))
     });
 }
 
 #[test]
 fn f35_queues_renamed() {
-    judged(|| {
+    rerun_if_starved(|| {
         directory_goes(|directory| {
             let queues = directory.join("coordination/queues");
             fs::rename(&queues, queues.with_file_name("elsewhere")).expect("it can be renamed");
@@ -201,7 +201,7 @@ fn f35_queues_renamed() {
 
 #[test]
 fn f35_sessions_removed() {
-    judged(|| {
+    rerun_if_starved(|| {
         directory_goes(|directory| {
             fs::remove_dir_all(directory.join("coordination/sessions")).expect("it can be removed");
         });

@@ -16,7 +16,7 @@ use coordination_tests::must_hold;
 use coordination_tests::{
     bounds,
     faults::{HEARTBEAT, LONG, Process, SCHEDULING, Site, crash::since},
-    harness::{Mounted, Scratch, judged, judged_on_threads, log::now_ns},
+    harness::{Mounted, Scratch, log::now_ns, rerun_if_starved, rerun_on_threads},
 };
 use tokio::task::block_in_place;
 
@@ -25,7 +25,7 @@ use crate::WORKER;
 
 #[test]
 fn f36_disk_full() {
-    judged(|| {
+    rerun_if_starved(|| {
         // A page for each session, each member and each lock, one for the floor, and one to spare.
         let disk = Mounted::new("size=36k");
         let site = Site::file(&disk.path().join("locks"), WORKER);
@@ -68,7 +68,7 @@ fn f36_disk_full() {
 /// One lock over and over, until its file would need a page that is not to be had.
 #[test]
 fn f36_disk_full_while_in_use() {
-    judged(|| {
+    rerun_if_starved(|| {
         let disk = Mounted::new("size=28k");
         let site = Site::file(&disk.path().join("locks"), WORKER);
         let (client, other) = (site.process("client"), site.process("other"));
@@ -100,7 +100,7 @@ fn f36_disk_full_while_in_use() {
 /// Whoever waits already has its entry: it is served when the holder releases, and when it dies.
 #[test]
 fn f36_waiters_served_on_a_full_disk() {
-    judged(|| {
+    rerun_if_starved(|| {
         let disk = Mounted::new("size=36k");
         let site = Site::file(&disk.path().join("locks"), WORKER);
         let clients = ["first", "second", "third"].map(|member| site.process(member));
@@ -239,7 +239,7 @@ async fn works(limiter: Limiter) -> WorkSlot {
 /// Whoever comes to free some of it needs none for that.
 #[test]
 fn f36_pruning_frees_a_full_disk() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let disk = Mounted::new("size=1m");
         let site = Site::file(&disk.path().join("locks"), WORKER);
         block_in_place(|| {
@@ -262,7 +262,7 @@ fn f36_pruning_frees_a_full_disk() {
 
 #[test]
 fn f37_read_only() {
-    judged(|| {
+    rerun_if_starved(|| {
         for is_new in [true, false] {
             let disk = Mounted::new("size=1m");
             let site = Site::file(&disk.path().join("locks"), WORKER);
@@ -277,7 +277,7 @@ fn f37_read_only() {
 
 #[test]
 fn f37_missing_parent() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (scratch, _) = site();
         let site = Site::file(&scratch.join("missing/locks"), WORKER);
         let message = refused(&site, "Config");
@@ -288,7 +288,7 @@ fn f37_missing_parent() {
 
 #[test]
 fn f37_not_a_directory() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (scratch, site) = site();
         File::create(scratch.join("locks")).expect("the scratch directory is ours");
         refused(&site, "Config");
@@ -297,7 +297,7 @@ fn f37_not_a_directory() {
 
 #[test]
 fn f37_writable_by_everybody() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (scratch, site) = site();
         let locks = scratch.join("locks");
         fs::create_dir(&locks).expect("the scratch directory is ours");
@@ -310,7 +310,7 @@ fn f37_writable_by_everybody() {
 
 #[test]
 fn f37_directory_of_another_user() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (scratch, site) = site();
         site.process("client").acquire("lock");
         for directory in ["", "queues", "sessions", "members"] {
@@ -337,7 +337,7 @@ fn as_user(scratch: &Scratch, (user, group, umask): (u32, u32, &str)) -> String 
 /// Users of the directory's group share it, whatever their umask; others are refused, and told whose it is.
 #[test]
 fn f37_users_of_one_group() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (scratch, _) = site();
         fs::set_permissions(scratch.path(), Permissions::from_mode(0o755)).expect("it is ours");
         let locks = scratch.join("locks");
@@ -373,7 +373,7 @@ fn f37_users_of_one_group() {
 /// A umask that takes rights from the owner himself.
 #[test]
 fn f37_umask() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (scratch, _) = site();
         fs::set_permissions(scratch.path(), Permissions::from_mode(0o777)).expect("it is ours");
         let program = as_user(&scratch, (12_345, 23_456, "0277"));
@@ -389,7 +389,7 @@ fn f37_umask() {
 
 #[test]
 fn f37_lock_file_planted() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (scratch, site) = site();
         let client = site.process("client");
         client.acquire("foreign");

@@ -9,7 +9,7 @@ use std::time::Duration;
 use coordination_tests::{
     checks::Backend,
     faults::{Site, crash, matrix},
-    harness::{Scratch, judged},
+    harness::{Scratch, rerun_if_starved},
 };
 
 /// Rows without a test here, and why.
@@ -53,7 +53,7 @@ coordination_tests::fault_rows!(gate file File);
 /// No lease runs out, however long.
 #[test]
 fn f03_holder_paused_long() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (_scratch, site) = site();
         crash::holder_paused_keeps(&site, Duration::from_secs(6));
     });
@@ -61,7 +61,7 @@ fn f03_holder_paused_long() {
 
 #[test]
 fn f05_holder_paused_briefly() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (_scratch, site) = site();
         crash::holder_paused_keeps(&site, Duration::from_millis(500));
     });

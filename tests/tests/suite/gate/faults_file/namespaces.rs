@@ -11,7 +11,7 @@ use coordination_tests::must_hold;
 use coordination_tests::{
     checks::Backend,
     faults::{LONG, Site},
-    harness::{Scratch, judged},
+    harness::{Scratch, rerun_if_starved},
 };
 use serde_json::json;
 
@@ -33,7 +33,7 @@ fn under(site: &Site, scratch: &Scratch, command: &str) -> Site {
 /// Each has the process id 1.
 #[test]
 fn process_ids_of_containers_are_not_mixed_up() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (site, scratch) = (Site::start(Backend::File, 1, WORKER), Scratch::new("contained"));
         let contained = under(&site, &scratch, "unshare --pid --fork --kill-child --mount-proc");
         let (holder, waiter) = (contained.process("holder"), contained.process("waiter"));
@@ -54,7 +54,7 @@ fn process_ids_of_containers_are_not_mixed_up() {
 /// Parent and child both have the process id 1, each in a pid namespace of its own.
 #[test]
 fn c9_a_forked_child_with_the_number_of_its_parent() {
-    judged(|| {
+    rerun_if_starved(|| {
         let site = Site::start(Backend::File, 1, WORKER);
         let contained = ["--pid", "--fork", "--kill-child", "--mount-proc", "--"];
         let mut command = Command::new("unshare");
@@ -72,7 +72,7 @@ fn c9_a_forked_child_with_the_number_of_its_parent() {
 /// One clock is eleven days ahead, and the boot is the same.
 #[test]
 fn clocks_of_containers_are_not_mixed_up() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (site, scratch) = (Site::start(Backend::File, 1, WORKER), Scratch::new("contained"));
         let ahead = under(&site, &scratch, "unshare --time --boottime 950400");
         let (ahead, here) = (ahead.process("ahead"), site.process("here"));

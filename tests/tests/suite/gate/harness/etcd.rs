@@ -7,14 +7,14 @@ use std::{
 use coordination_tests::harness::{
     Certificates, Direction, Etcd, Identity, Proxy, Server, Tls, Unit,
     etcd::{ROOT, ROOT_PASSWORD, USER, USER_PASSWORD},
-    judged, wait_until,
+    rerun_if_starved, wait_until,
 };
 
 use super::{SECOND, http2::PREFACE, proxy::is_silent};
 
 #[test]
 fn one_node_starts_fast_and_keeps_its_data() {
-    judged(|| {
+    rerun_if_starved(|| {
         let start = Instant::now();
         let etcd = Etcd::one();
         let took = start.elapsed();
@@ -33,7 +33,7 @@ fn one_node_starts_fast_and_keeps_its_data() {
 
 #[test]
 fn a_paused_node_does_not_answer() {
-    judged(|| {
+    rerun_if_starved(|| {
         let etcd = Etcd::one();
         etcd.node(0).pause();
         assert!(!etcd.node(0).is_healthy());
@@ -48,7 +48,7 @@ fn a_paused_node_does_not_answer() {
 
 #[test]
 fn leases_and_keys_are_administered() {
-    judged(|| {
+    rerun_if_starved(|| {
         let etcd = Etcd::one();
         let granted = etcd.administer(&["lease", "grant", "60"]);
         let id = granted.split_whitespace().nth(1).expect("lease … granted");
@@ -73,7 +73,7 @@ fn leases_and_keys_are_administered() {
 
 #[test]
 fn requests_are_counted() {
-    judged(|| {
+    rerun_if_starved(|| {
         let etcd = Etcd::one();
         let before = etcd.request_counts();
         etcd.administer(&["put", "a", "x"]);
@@ -86,7 +86,7 @@ fn requests_are_counted() {
 
 #[test]
 fn three_nodes_survive_the_loss_of_one() {
-    judged(|| {
+    rerun_if_starved(|| {
         let start = Instant::now();
         let etcd = Etcd::three();
         eprintln!("three nodes: {:?}", start.elapsed());
@@ -112,7 +112,7 @@ fn three_nodes_survive_the_loss_of_one() {
 
 #[test]
 fn a_minority_is_not_healthy() {
-    judged(|| {
+    rerun_if_starved(|| {
         let etcd = Etcd::three();
         etcd.node(0).kill();
         etcd.node(1).kill();
@@ -147,7 +147,7 @@ fn showing(identity: &Identity) -> [String; 2] {
 
 #[test]
 fn certificates_are_taken_by_etcd() {
-    judged(|| {
+    rerun_if_starved(|| {
         let certificates = Certificates::new();
         let etcd = Etcd::options().tls(Tls::new(&certificates)).start();
         assert!(etcd.client_urls()[0].starts_with("https://"));
@@ -160,7 +160,7 @@ fn certificates_are_taken_by_etcd() {
 
 #[test]
 fn client_certificates_are_asked_for() {
-    judged(|| {
+    rerun_if_starved(|| {
         let certificates = Certificates::new();
         let etcd = Etcd::options().tls(Tls::new(&certificates).require_client()).start();
         let ca = trusting(&certificates.authority);
@@ -174,7 +174,7 @@ fn client_certificates_are_asked_for() {
 
 #[test]
 fn a_client_certificate_stands_for_its_user() {
-    judged(|| {
+    rerun_if_starved(|| {
         let certificates = Certificates::new();
         let etcd = Etcd::options()
             .tls(Tls::new(&certificates).require_client())
@@ -190,7 +190,7 @@ fn a_client_certificate_stands_for_its_user() {
 
 #[test]
 fn wrong_server_certificates_are_wrong() {
-    judged(|| {
+    rerun_if_starved(|| {
         let certificates = Certificates::new();
         let ca = trusting(&certificates.authority);
         let wrong = [&certificates.other_server, &certificates.wrong_host, &certificates.expired];
@@ -206,7 +206,7 @@ fn wrong_server_certificates_are_wrong() {
 /// Why `openssl` does not trust each wrong certificate: exactly what its name says.
 #[test]
 fn wrong_certificates_are_wrong_in_one_way() {
-    judged(|| {
+    rerun_if_starved(|| {
         let certificates = Certificates::new();
         let verify = |certificate: &Path| {
             let output = Command::new("openssl")
@@ -226,7 +226,7 @@ fn wrong_certificates_are_wrong_in_one_way() {
 
 #[test]
 fn users_have_their_rights_only() {
-    judged(|| {
+    rerun_if_starved(|| {
         let etcd = Etcd::options().users("coordination/").start();
         let as_user = |user: &str, arguments: &[&str]| {
             let user = format!("--user={user}");
@@ -253,7 +253,7 @@ fn users_have_their_rights_only() {
 
 #[test]
 fn a_proxied_etcd_shows_its_requests() {
-    judged(|| {
+    rerun_if_starved(|| {
         let etcd = Etcd::one();
         let proxy = Proxy::start(etcd.node(0).address());
         let put = || {
@@ -286,7 +286,7 @@ fn a_proxied_etcd_shows_its_requests() {
 
 #[test]
 fn a_node_is_isolated_from_the_others_and_joins_again() {
-    judged(|| {
+    rerun_if_starved(|| {
         let etcd = Etcd::options().nodes(3).peers_by_proxy().start();
         for leads in [true, false] {
             let leader = etcd.wait_leader();

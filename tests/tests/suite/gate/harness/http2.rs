@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use coordination_tests::harness::{Direction, Proxy, Unit, judged};
+use coordination_tests::harness::{Direction, Proxy, Unit, rerun_if_starved};
 
 use super::{
     SECOND,
@@ -46,7 +46,7 @@ fn conversation() -> Vec<u8> {
 
 #[test]
 fn proxy_counts_frames_however_they_are_split() {
-    judged(|| {
+    rerun_if_starved(|| {
         for pause_every in [1, 7, 9, 100_000] {
             let (proxy, client) = proxied_echo();
             let all = conversation();
@@ -80,7 +80,7 @@ fn server_without_preface() -> SocketAddr {
 
 #[test]
 fn proxy_counts_frames_of_the_server() {
-    judged(|| {
+    rerun_if_starved(|| {
         let proxy = Proxy::start(server_without_preface());
         let client = client_of(&proxy);
         let all = conversation();
@@ -92,7 +92,7 @@ fn proxy_counts_frames_of_the_server() {
 
 #[test]
 fn proxy_cuts_at_a_frame() {
-    judged(|| {
+    rerun_if_starved(|| {
         let all = conversation();
         // What reaches the server and comes back, for each way to cut.
         let until_second = PREFACE.len() + 9 + 13 + 22 + 9 + 17 + 13;

@@ -2,7 +2,7 @@
 
 use std::{thread, time::Instant};
 
-use coordination_tests::harness::{Child, Launch, Scratch, Worker, judged, wait_until};
+use coordination_tests::harness::{Child, Launch, Scratch, Worker, rerun_if_starved, wait_until};
 use serde_json::json;
 
 use super::{MOMENT, SECOND};
@@ -19,7 +19,7 @@ fn process_state(id: u32) -> Option<char> {
 
 #[test]
 fn a_child_is_paused_and_resumed() {
-    judged(|| {
+    rerun_if_starved(|| {
         let scratch = Scratch::new("child");
         let child = sleeper(&scratch);
         for _ in 0..3 {
@@ -35,7 +35,7 @@ fn a_child_is_paused_and_resumed() {
 
 #[test]
 fn a_child_dies_on_drop_even_when_paused() {
-    judged(|| {
+    rerun_if_starved(|| {
         let scratch = Scratch::new("child");
         let child = sleeper(&scratch);
         let id = child.id();
@@ -47,7 +47,7 @@ fn a_child_dies_on_drop_even_when_paused() {
 
 #[test]
 fn a_child_is_terminated_or_killed() {
-    judged(|| {
+    rerun_if_starved(|| {
         let scratch = Scratch::new("child");
         let obedient = sleeper(&scratch);
         let start = Instant::now();
@@ -86,7 +86,7 @@ fn parent_of_an_orphan() {
 
 #[test]
 fn a_child_dies_with_its_parent() {
-    judged(|| {
+    rerun_if_starved(|| {
         let scratch = Scratch::new("child");
         let file = scratch.join("id");
         let parent = Launch::new(std::env::current_exe().expect("known"), scratch.join("log"))
@@ -112,7 +112,7 @@ fn worker() -> Worker {
 
 #[test]
 fn a_worker_answers() {
-    judged(|| {
+    rerun_if_starved(|| {
         let worker = worker();
         let pong = worker.call(json!({ "command": "ping" }));
         assert_eq!(pong["pid"], worker.child().id());
@@ -123,7 +123,7 @@ fn a_worker_answers() {
 
 #[test]
 fn a_paused_worker_answers_later() {
-    judged(|| {
+    rerun_if_starved(|| {
         let worker = worker();
         worker.call(json!({ "command": "ping" }));
         worker.pause();
@@ -136,7 +136,7 @@ fn a_paused_worker_answers_later() {
 
 #[test]
 fn a_worker_that_ended_is_noticed_at_once() {
-    judged(|| {
+    rerun_if_starved(|| {
         let worker = worker();
         let id = worker.send(json!({ "command": "exit", "code": 3 }));
         assert_eq!(worker.receive(id, 30 * SECOND), None);

@@ -9,7 +9,7 @@ use std::{
 };
 
 use coordination_tests::harness::{
-    Direction, Mode, Proxy, Unit, judged, ports::free_port, wait_until,
+    Direction, Mode, Proxy, Unit, ports::free_port, rerun_if_starved, wait_until,
 };
 
 use super::{MOMENT, SECOND};
@@ -66,7 +66,7 @@ pub(super) fn rest(mut client: &TcpStream) -> io::Result<Vec<u8>> {
 
 #[test]
 fn proxy_passes_and_counts() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (proxy, client) = proxied_echo();
         let message: Vec<u8> = (0..1_000_000).map(|n: u32| n as u8).collect();
         thread::scope(|scope| {
@@ -87,7 +87,7 @@ fn proxy_passes_and_counts() {
 
 #[test]
 fn proxy_delays_without_lowering_throughput() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (proxy, client) = proxied_echo();
         proxy.set(Direction::ToServer, Mode::Delay(MOMENT));
         let start = Instant::now();
@@ -103,7 +103,7 @@ fn proxy_delays_without_lowering_throughput() {
 
 #[test]
 fn proxy_stalls_and_delivers_later() {
-    judged(|| {
+    rerun_if_starved(|| {
         for direction in [Direction::ToServer, Direction::ToClient] {
             let (proxy, client) = proxied_echo();
             proxy.set(direction, Mode::Stall);
@@ -119,7 +119,7 @@ fn proxy_stalls_and_delivers_later() {
 
 #[test]
 fn proxy_holds_what_is_sent_and_delivers_it_after_the_client() {
-    judged(|| {
+    rerun_if_starved(|| {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let proxy = Proxy::start(listener.local_addr().expect("bound"));
         let client = client_of(&proxy);
@@ -154,7 +154,7 @@ fn proxy_holds_what_is_sent_and_delivers_it_after_the_client() {
 
 #[test]
 fn proxy_holds_nothing_once_it_has_let_go() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (proxy, client) = proxied_echo();
         proxy.hold();
         (&client).write_all(b"hello").expect("open");
@@ -169,7 +169,7 @@ fn proxy_holds_nothing_once_it_has_let_go() {
 
 #[test]
 fn proxy_swallows_for_good_on_a_connection_with_a_hole() {
-    judged(|| {
+    rerun_if_starved(|| {
         for direction in [Direction::ToServer, Direction::ToClient] {
             let (proxy, client) = proxied_echo();
             proxy.set(direction, Mode::Blackhole);
@@ -185,7 +185,7 @@ fn proxy_swallows_for_good_on_a_connection_with_a_hole() {
 
 #[test]
 fn proxy_half_closes() {
-    judged(|| {
+    rerun_if_starved(|| {
         for direction in [Direction::ToServer, Direction::ToClient] {
             let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
             let proxy = Proxy::start(listener.local_addr().expect("bound"));
@@ -214,7 +214,7 @@ fn proxy_half_closes() {
 
 #[test]
 fn a_blackhole_hides_the_client_from_the_server() {
-    judged(|| {
+    rerun_if_starved(|| {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let proxy = Proxy::start(listener.local_addr().expect("bound"));
         let client = client_of(&proxy);
@@ -229,7 +229,7 @@ fn a_blackhole_hides_the_client_from_the_server() {
 
 #[test]
 fn proxy_dribbles() {
-    judged(|| {
+    rerun_if_starved(|| {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let proxy = Proxy::start(listener.local_addr().expect("bound"));
         proxy.set(Direction::ToServer, Mode::Dribble);
@@ -249,7 +249,7 @@ fn proxy_dribbles() {
 
 #[test]
 fn proxy_resets_and_closes() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (proxy, client) = proxied_echo();
         echo(&client, b"x").expect("open");
         proxy.reset_all();
@@ -266,7 +266,7 @@ fn proxy_resets_and_closes() {
 
 #[test]
 fn proxy_refuses_and_accepts() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (proxy, client) = proxied_echo();
         echo(&client, b"x").expect("open");
         proxy.refuse();
@@ -297,7 +297,7 @@ fn assert_refused(address: SocketAddr) {
 
 #[test]
 fn proxy_refuses_while_processes_start() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (proxy, _client) = proxied_echo();
         while_processes_start(|| {
             proxy.refuse();
@@ -309,7 +309,7 @@ fn proxy_refuses_while_processes_start() {
 
 #[test]
 fn proxy_that_is_dropped_refuses_while_processes_start() {
-    judged(|| {
+    rerun_if_starved(|| {
         let server = echo_server();
         while_processes_start(|| {
             let proxy = Proxy::start(server);
@@ -322,7 +322,7 @@ fn proxy_that_is_dropped_refuses_while_processes_start() {
 
 #[test]
 fn proxy_resets_clients_of_a_dead_server() {
-    judged(|| {
+    rerun_if_starved(|| {
         let proxy = Proxy::start(SocketAddr::from(([127, 0, 0, 1], free_port())));
         let error = rest(&client_of(&proxy)).expect_err("nobody listens");
         assert_eq!(error.kind(), ErrorKind::ConnectionReset);
@@ -331,7 +331,7 @@ fn proxy_resets_clients_of_a_dead_server() {
 
 #[test]
 fn proxy_cuts_at_a_byte() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (proxy, client) = proxied_echo();
         proxy.cut_after(Direction::ToClient, Unit::Bytes, 7);
         echo(&client, b"abcd").expect("not yet");
@@ -348,7 +348,7 @@ fn proxy_cuts_at_a_byte() {
 
 #[test]
 fn proxy_stalls_after_a_byte() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (proxy, client) = proxied_echo();
         proxy.stall_after(Direction::ToClient, Unit::Bytes, 3);
         (&client).write_all(b"abcdef").expect("open");

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use coordination::Coordinator;
-use coordination_tests::harness::{Consul, judged_on_threads};
+use coordination_tests::harness::{Consul, rerun_on_threads};
 
 use super::{Counted, SOON, WAITERS, every};
 
@@ -30,7 +30,7 @@ async fn after_a_heartbeat(server: &Counted) {
 
 #[test]
 fn an_uncontended_lock_is_one_request_and_its_release_another() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let server = counted().await;
         let lock = server.lock("uncontended");
         let rounds = 10;
@@ -43,7 +43,7 @@ fn an_uncontended_lock_is_one_request_and_its_release_another() {
 /// Held for a while it is watched, by one query.
 #[test]
 fn a_lock_that_is_held_for_a_while_is_watched() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let server = counted().await;
         let lock = server.lock("held");
         after_a_heartbeat(&server).await;
@@ -56,7 +56,7 @@ fn a_lock_that_is_held_for_a_while_is_watched() {
 /// A try that fails is a request, and another to leave.
 #[test]
 fn a_try_in_vain_is_two_requests() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let server = counted().await;
         let url = server.server.url(&server.server.authority(), "");
         let other = Coordinator::connect(&url).await.expect("the server is there");
@@ -73,7 +73,7 @@ fn a_try_in_vain_is_two_requests() {
 
 #[test]
 fn idle_waiters_cost_a_few_queries() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let server = counted().await;
         let [idle, handing] = server.waited_for(Duration::from_secs(10)).await;
         // Three queries, each of which is asked again each second, a look each five seconds whether those who share one
@@ -87,7 +87,7 @@ fn idle_waiters_cost_a_few_queries() {
 /// Whatever others write meanwhile, some hundred times a second.
 #[test]
 fn a_watch_of_a_value_that_was_never_set_costs_two_queries_a_second() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let consul = Arc::new(Consul::one());
         let writing = Arc::clone(&consul);
         let server = Counted::new(move || consul, every(HEARTBEAT)).await;
@@ -119,5 +119,5 @@ fn a_watch_of_a_value_that_was_never_set_costs_two_queries_a_second() {
 
 #[test]
 fn c2_calls_in_doubt_are_cleared_away_together() {
-    judged_on_threads(async || counted().await.give_up_in_silences(1).await);
+    rerun_on_threads(async || counted().await.give_up_in_silences(1).await);
 }

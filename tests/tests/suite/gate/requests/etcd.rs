@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use coordination::Admission;
-use coordination_tests::harness::{Etcd, judged_on_threads};
+use coordination_tests::harness::{Etcd, rerun_on_threads};
 
 use super::{Counted, SETTLED, SOON, WAITERS, every};
 
@@ -20,7 +20,7 @@ async fn beating() -> Counted {
 
 #[test]
 fn an_uncontended_lock_is_one_request_and_its_release_another() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let server = counted().await;
         let lock = server.lock("uncontended");
         let rounds = 10;
@@ -35,7 +35,7 @@ fn an_uncontended_lock_is_one_request_and_its_release_another() {
 /// new to it.
 #[test]
 fn a_lock_that_is_held_for_a_while_is_watched() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let server = counted().await;
         let lock = server.lock("held");
         let hold = || server.hold(&lock, Duration::from_millis(200));
@@ -54,7 +54,7 @@ fn a_lock_that_is_held_for_a_while_is_watched() {
 /// A try that fails is a request, and another to leave.
 #[test]
 fn a_try_in_vain_is_two_requests() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let server = counted().await;
         let lock = server.lock("taken");
         let guard = lock.acquire(Some(SOON)).await.expect("it is free");
@@ -69,7 +69,7 @@ fn a_try_in_vain_is_two_requests() {
 
 #[test]
 fn idle_waiters_cost_nothing_but_heartbeats() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let server = beating().await;
         // Shorter than the re-check of each waiter, which comes after three and a half seconds at the soonest.
         let [idle, handing] = server.waited_for(Duration::from_millis(1_500)).await;
@@ -84,7 +84,7 @@ fn idle_waiters_cost_nothing_but_heartbeats() {
 /// What `docs/recipes/groups.md` says of a group.
 #[test]
 fn a_group_is_a_few_requests() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let server = counted().await;
         let group = server.client.group("counted").expect("a good name");
         let cost = server.cost(async { group.create().await.expect("there is none") }).await;
@@ -135,7 +135,7 @@ fn a_group_is_a_few_requests() {
 /// The numbers on the recipes' pages. Each is counted from its second use on: the first one stores the limits.
 #[test]
 fn permits_slots_and_terms_are_a_few_requests() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let server = counted().await;
         let client = &server.client;
         let shared = async || {
@@ -180,5 +180,5 @@ fn permits_slots_and_terms_are_a_few_requests() {
 
 #[test]
 fn c2_calls_in_doubt_are_cleared_away_together() {
-    judged_on_threads(async || beating().await.give_up_in_silences(1).await);
+    rerun_on_threads(async || beating().await.give_up_in_silences(1).await);
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use coordination::Coordinator;
 use coordination_tests::harness::redis::Reply;
-use coordination_tests::harness::{Redis, Server, judged_on_threads};
+use coordination_tests::harness::{Redis, Server, rerun_on_threads};
 use tokio::task::block_in_place;
 
 use super::{Cost, Counted, SOON, WAITERS, every};
@@ -37,7 +37,7 @@ fn is_known(cost: &Cost) -> bool {
 
 #[test]
 fn an_uncontended_lock_is_one_request_and_its_release_another() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let server = counted().await;
         let lock = server.lock("uncontended");
         let rounds = 10;
@@ -51,7 +51,7 @@ fn an_uncontended_lock_is_one_request_and_its_release_another() {
 /// Where nobody observes a queue, scripts tell nobody, and of a lock that is free nothing is left.
 #[test]
 fn an_uncontended_lock_is_few_commands() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let redis = block_in_place(Redis::one);
         let url = redis.url(&redis.authority(), "");
         let client = Coordinator::builder().connect(&url).await.expect("the server is there");
@@ -98,7 +98,7 @@ fn commands(redis: &Redis) -> u64 {
 
 #[test]
 fn idle_waiters_cost_nothing_but_heartbeats() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let server = counted().await;
         // Shorter than the re-check of each waiter, which comes after three and a half seconds at the soonest.
         let [idle, handing] = server.waited_for(Duration::from_millis(1_500)).await;
@@ -116,7 +116,7 @@ const TOGETHER: usize = 64;
 /// Each has a channel, for as long as somebody listens to it and a moment longer.
 #[test]
 fn names_that_were_looked_at_once_cost_nothing() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let redis = block_in_place(Redis::one);
         let url = redis.url(&redis.authority(), "");
         let builder = Coordinator::builder().heartbeat(HEARTBEAT / 4);
@@ -153,5 +153,5 @@ fn channels(redis: &Redis, like: &str) -> usize {
 
 #[test]
 fn c2_calls_in_doubt_are_cleared_away_together() {
-    judged_on_threads(async || counted().await.give_up_in_silences(3).await);
+    rerun_on_threads(async || counted().await.give_up_in_silences(3).await);
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use coordination_tests::harness::{Zookeeper, judged_on_threads};
+use coordination_tests::harness::{Zookeeper, rerun_on_threads};
 use tokio::task::block_in_place;
 
 use super::{Counted, SETTLED, SOON, WAITERS, every};
@@ -23,7 +23,7 @@ fn is_about(requests: u64, expected: u64, took: Duration) -> bool {
 
 #[test]
 fn an_uncontended_lock_is_two_requests_and_its_release_another() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let server = counted().await;
         let lock = server.lock("uncontended");
         // The first one makes the queue's node and those above it.
@@ -37,7 +37,7 @@ fn an_uncontended_lock_is_two_requests_and_its_release_another() {
 
 #[test]
 fn a_lock_that_is_held_for_a_while_is_watched() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let server = counted().await;
         let lock = server.lock("held");
         let hold = async || {
@@ -54,7 +54,7 @@ fn a_lock_that_is_held_for_a_while_is_watched() {
 
 #[test]
 fn a_try_in_vain_is_three_requests() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let server = counted().await;
         let lock = server.lock("taken");
         let guard = lock.acquire(Some(SOON)).await.expect("it is free");
@@ -71,7 +71,7 @@ fn a_try_in_vain_is_three_requests() {
 #[test]
 fn a_rush_lists_seldom() {
     const MANY: u64 = 300;
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let server = counted().await;
         let lock = server.lock("rush");
         let guard = lock.acquire(Some(SOON)).await.expect("it is free");
@@ -100,7 +100,7 @@ fn a_rush_lists_seldom() {
 
 #[test]
 fn idle_waiters_cost_nothing_but_heartbeats() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let server = counted().await;
         // Shorter than the re-check of each waiter, which comes after three and a half seconds at the soonest.
         let [idle, handing] = server.waited_for(Duration::from_millis(1_500)).await;
@@ -112,5 +112,5 @@ fn idle_waiters_cost_nothing_but_heartbeats() {
 
 #[test]
 fn c2_calls_in_doubt_are_cleared_away_together() {
-    judged_on_threads(async || counted().await.give_up_in_silences(10).await);
+    rerun_on_threads(async || counted().await.give_up_in_silences(10).await);
 }

@@ -13,14 +13,14 @@ use coordination_tests::faults::connecting::Traced;
 use coordination_tests::faults::tls::{self, Started};
 use coordination_tests::faults::{LONG, Site};
 use coordination_tests::harness::consul::{MASTER, TOKEN};
-use coordination_tests::harness::{Consul, ConsulTls, Server, judged};
+use coordination_tests::harness::{Consul, ConsulTls, Server, rerun_if_starved};
 use serde_json::{Value, json};
 
 use crate::WORKER;
 
 #[test]
 fn f48_a_lease_that_is_too_short() {
-    judged(|| {
+    rerun_if_starved(|| {
         let consul = Consul::options().with("session_ttl_min", "10s".into()).start();
         let mut client = Traced::new(WORKER, &[]);
         client.refused(&format!("consul://{}", consul.authority()), &["Config"]);
@@ -29,7 +29,7 @@ fn f48_a_lease_that_is_too_short() {
 
 #[test]
 fn f48_tokens() {
-    judged(|| {
+    rerun_if_starved(|| {
         let consul = Consul::options().acl("coordination").start();
         let wrong = "11111111-2222-3333-4444-canary555555";
         let mut client = Traced::new(WORKER, &[wrong, TOKEN, MASTER]);
@@ -64,7 +64,7 @@ fn token(consul: &Consul, name: &str, rules: &str) -> String {
 /// F-73: each right that the documentation lists is missing, one by one, or given for a part of what it is for.
 #[test]
 fn f73_each_right_is_missing() {
-    judged(|| {
+    rerun_if_starved(|| {
         let consul = Consul::options().acl("coordination").start();
         let mut client = Traced::new(WORKER, &[]);
         let url = |token: &str| format!("consul://:{token}@{}/fleet", consul.authority());
@@ -96,7 +96,7 @@ fn f73_each_right_is_missing() {
 /// that this is not known. Nobody connects who could not take a lock.
 #[test]
 fn f73_a_right_is_missing_and_a_question_is_lost() {
-    judged(|| {
+    rerun_if_starved(|| {
         let mut client = Traced::new(WORKER, &[]);
         let at = agent_that_forbids(1);
         client.refused_with(&format!("consul://:token@{at}/fleet"), &["Permission"], "key_prefix");
@@ -179,7 +179,7 @@ fn another_service(status: u16) -> (String, Arc<AtomicUsize>) {
 
 #[test]
 fn f48_a_host_that_is_no_agent_is_left() {
-    judged(|| {
+    rerun_if_starved(|| {
         let consul = Consul::one();
         let mut client = Traced::new(WORKER, &[]);
         for status in [200, 403, 404] {
@@ -273,7 +273,7 @@ fn waits(client: &Coordinator, name: &str, lease: Duration) -> Waits {
 
 #[test]
 fn f48_a_host_that_becomes_another_service_is_left() {
-    judged(|| {
+    rerun_if_starved(|| {
         let consul = Consul::one();
         let other = format!("consul://{}/becomes", consul.authority());
         let other = Coordinator::connect(&other).expect("it is there");
@@ -306,7 +306,7 @@ fn f48_a_host_that_becomes_another_service_is_left() {
 
 #[test]
 fn f48_another_service_answers_for_a_while() {
-    judged(|| {
+    rerun_if_starved(|| {
         let consul = Consul::one();
         let other = format!("consul://{}/while", consul.authority());
         let other = Coordinator::connect(&other).expect("it is there");
@@ -335,7 +335,7 @@ fn f48_another_service_answers_for_a_while() {
 
 #[test]
 fn f49_token_revoked_while_held() {
-    judged(|| {
+    rerun_if_starved(|| {
         let consul = Arc::new(Consul::options().acl("coordination").start());
         let site = Site::on(consul.clone(), WORKER);
         let site = site.at(format!(":{TOKEN}@{}", consul.authority()));
@@ -364,7 +364,7 @@ fn f49_token_revoked_while_held() {
 
 #[test]
 fn f48_certificates() {
-    judged(|| {
+    rerun_if_starved(|| {
         tls::f48_certificates(WORKER, true, |certificates, shown| match shown {
             Some(shown) => {
                 secured(Consul::options().tls(ConsulTls::new(certificates).server(shown)).start())
@@ -380,7 +380,7 @@ fn f48_certificates() {
 
 #[test]
 fn f48_client_certificates() {
-    judged(|| {
+    rerun_if_starved(|| {
         tls::f48_client_certificates(WORKER, |certificates| {
             secured(Consul::options().tls(ConsulTls::new(certificates).require_client()).start())
         });
@@ -389,7 +389,7 @@ fn f48_client_certificates() {
 
 #[test]
 fn f71_certificates_replaced() {
-    judged(|| {
+    rerun_if_starved(|| {
         tls::f71_certificates_replaced(
             WORKER,
             |certificates| {
@@ -406,7 +406,7 @@ fn f71_certificates_replaced() {
 /// restarts.
 #[test]
 fn f71_token_replaced() {
-    judged(|| {
+    rerun_if_starved(|| {
         let consul = Arc::new(Consul::options().acl("coordination").start());
         let file = consul.directory().join("token");
         let put = |token: &str| std::fs::write(&file, token).expect("the directory is ours");

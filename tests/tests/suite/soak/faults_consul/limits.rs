@@ -10,7 +10,7 @@ use coordination::blocking::{Coordinator, release};
 use coordination::{ErrorKind, LockGuard};
 use coordination_tests::bounds;
 use coordination_tests::faults::{LONG, SCHEDULING};
-use coordination_tests::harness::{Consul, Server, judged};
+use coordination_tests::harness::{Consul, Server, rerun_if_starved};
 use serde_json::json;
 
 /// How long a session lives without a heartbeat.
@@ -34,7 +34,7 @@ fn take(client: &Coordinator, name: &str) -> LockGuard {
 /// of the limit.
 #[test]
 fn f72_no_connection_is_left() {
-    judged(|| {
+    rerun_if_starved(|| {
         const LIMIT: usize = 24;
         let (consul, url) = agent(LIMIT);
         let holder = Coordinator::connect(&url).expect("there is room");
@@ -61,7 +61,7 @@ fn f72_no_connection_is_left() {
 /// and callers who go away cost no connection.
 #[test]
 fn f72_all_goes_on_without_another_connection() {
-    judged(|| {
+    rerun_if_starved(|| {
         const LIMIT: usize = 24;
         // Within which waiters are served and losses told.
         let bound = bounds::served() + SCHEDULING;
@@ -149,7 +149,7 @@ fn is_open(stream: &TcpStream) -> bool {
 /// restart of the agent too, and all are served.
 #[test]
 fn f72_more_processes_than_connections() {
-    judged(|| {
+    rerun_if_starved(|| {
         // Each process has five: its heartbeat's, one for calls, and those of three queries.
         const BORNE: usize = 8;
         const PROCESSES: usize = BORNE + 10;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use coordination::{Coordinator, ErrorKind};
 use coordination_tests::faults::{LONG, Site};
-use coordination_tests::harness::{Consul, Server, judged, wait_until};
+use coordination_tests::harness::{Consul, Server, rerun_if_starved, wait_until};
 use coordination_tests::must_hold;
 
 use tokio::runtime::Runtime;
@@ -27,7 +27,7 @@ fn consul(server: &Consul, arguments: &[&str]) -> Command {
 /// F-52: the index goes back to where it was, under those who wait by it.
 #[test]
 fn f52_the_index_goes_back() {
-    judged(|| {
+    rerun_if_starved(|| {
         let server = Arc::new(Consul::one());
         let site = Site::on(server.clone(), WORKER);
         let (holder, waiter) = (site.process("holder"), site.process("waiter"));
@@ -55,7 +55,7 @@ fn f52_the_index_goes_back() {
 /// `consul lock` on a queue's prefix and on the namespace: neither minds the other, and nothing is spoiled.
 #[test]
 fn f23_consul_lock_among_our_keys() {
-    judged(|| {
+    rerun_if_starved(|| {
         let server = Arc::new(Consul::one());
         let site = Site::on(server.clone(), WORKER);
         for prefix in [format!("coordination/lock/{LOCK}"), "coordination".to_owned()] {
@@ -86,7 +86,7 @@ fn f23_consul_lock_among_our_keys() {
 /// is given back is free at once.
 #[test]
 fn f23_a_lock_delay_keeps_what_was_taken() {
-    judged(|| {
+    rerun_if_starved(|| {
         const DELAY: Duration = Duration::from_secs(3);
         let server = Arc::new(Consul::one());
         let site = Site::on(server.clone(), WORKER).with_option("lock_delay=3s");
@@ -142,7 +142,7 @@ fn f23_a_lock_delay_keeps_what_was_taken() {
 /// delay is over. Nothing stays of the process, not even the key of its member.
 #[test]
 fn f23_a_lock_delay_is_tried_seldom() {
-    judged(|| {
+    rerun_if_starved(|| {
         const READERS: usize = 6;
         const DELAY: Duration = Duration::from_secs(4);
         let server = Arc::new(Consul::one());

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use coordination::{Coordinator, LockGuard};
 use coordination_tests::faults::{LONG, Site};
-use coordination_tests::harness::{Consul, Mode, judged};
+use coordination_tests::harness::{Consul, Mode, rerun_if_starved};
 use tokio::runtime::Runtime;
 
 use crate::WORKER;
@@ -18,7 +18,7 @@ const SILENCE: Duration = Duration::from_secs(7);
 /// F-10: nothing gets through for a while, and then all who wait are served.
 #[test]
 fn f10_silence_under_those_who_share_a_query() {
-    judged(|| {
+    rerun_if_starved(|| {
         let server = Arc::new(Consul::one());
         // No session is lost by it.
         let site = Site::on(server, WORKER).with_ttl(Duration::from_secs(60));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use coordination::{Coordinator, State};
-use coordination_tests::harness::{Etcd, judged_on_threads};
+use coordination_tests::harness::{Etcd, rerun_on_threads};
 use tokio::task::block_in_place;
 use tokio::time::{sleep, timeout};
 
@@ -15,7 +15,7 @@ const LEASE: Duration = Duration::from_secs(20);
 /// Nobody's session is lost, though the server is busy with passwords for seconds after each restart.
 #[test]
 fn f58_fifty_users_after_a_restart() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let etcd = block_in_place(|| Etcd::options().users("").flag("--bcrypt-cost=11").start());
         let url = format!("etcd://{}{}", Etcd::user_information(), etcd.authority());
         let mut clients = Vec::new();

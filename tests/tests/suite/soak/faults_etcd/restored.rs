@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use coordination_tests::faults::{LONG, Site};
-use coordination_tests::harness::{Etcd, judged, wait_until};
+use coordination_tests::harness::{Etcd, rerun_if_starved, wait_until};
 
 use crate::WORKER;
 
@@ -13,7 +13,7 @@ const OTHER: &str = "kept";
 /// The snapshot has an entry that was removed since, of a session that lives: it must block nobody.
 #[test]
 fn f68_what_was_given_back_since_blocks_nobody() {
-    judged(|| {
+    rerun_if_starved(|| {
         let etcd = Arc::new(Etcd::one());
         let snapshot = etcd.directory().join("snapshot");
         let site = Site::on(etcd.clone(), WORKER);

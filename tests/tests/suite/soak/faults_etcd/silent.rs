@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use coordination::{Coordinator, Error, Result};
-use coordination_tests::harness::{Direction, Etcd, Server, Unit, judged_on_threads};
+use coordination_tests::harness::{Direction, Etcd, Server, Unit, rerun_on_threads};
 use tokio::task::{JoinSet, block_in_place};
 use tokio::time::{sleep, timeout};
 
@@ -16,7 +16,7 @@ const PASSES: u64 = 20 * 1024;
 /// watched by the next member.
 #[test]
 fn l2_a_member_falls_silent_while_many_begin_to_watch() -> Result<()> {
-    judged_on_threads(watch_at_a_silent_member)
+    rerun_on_threads(watch_at_a_silent_member)
 }
 
 async fn watch_at_a_silent_member() -> Result<()> {

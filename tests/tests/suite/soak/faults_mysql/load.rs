@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use coordination_history::read;
 use coordination_tests::faults::{Process, Site, many};
-use coordination_tests::harness::{Mysql, Scratch, judged};
+use coordination_tests::harness::{Mysql, Scratch, rerun_if_starved};
 use serde_json::json;
 
 use crate::WORKER;
@@ -47,7 +47,7 @@ fn contend(processes: &[Process], locks: usize, turns: usize) {
 /// and nobody is told of a deadlock. What is left of it in the tables is bounded.
 #[test]
 fn s2_sixteen_processes_on_one_lock_and_on_a_hundred() {
-    judged(|| {
+    rerun_if_starved(|| {
         let mysql = Arc::new(Mysql::options().set("general-log", "off").start());
         let site = Site::on(Arc::clone(&mysql) as Arc<_>, WORKER);
         let site = site.with_ttl(LEASE).with_heartbeat(LEASE / 6);

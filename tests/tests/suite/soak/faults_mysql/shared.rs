@@ -2,26 +2,26 @@
 //! MariaDB.
 
 use coordination_tests::checks::Backend;
-use coordination_tests::harness::{judged, judged_alone};
+use coordination_tests::harness::{rerun_alone, rerun_if_starved};
 
 use super::super::{connecting, crowd, shortage};
 
 #[test]
 fn f44_one_process() {
-    judged_alone(|| crowd::f44_one_process(Backend::Mysql));
+    rerun_alone(|| crowd::f44_one_process(Backend::Mysql));
 }
 
 #[test]
 fn f44_twenty_processes() {
-    judged_alone(|| crowd::f44_twenty_processes(Backend::Mysql));
+    rerun_alone(|| crowd::f44_twenty_processes(Backend::Mysql));
 }
 
 #[test]
 fn f64_held_over_a_shortage() {
-    judged(|| shortage::f64_held_over_a_shortage(Backend::Mysql));
+    rerun_if_starved(|| shortage::f64_held_over_a_shortage(Backend::Mysql));
 }
 
 #[test]
 fn f67_all_connect() {
-    judged(|| connecting::f67_all_connect(Backend::Mysql));
+    rerun_if_starved(|| connecting::f67_all_connect(Backend::Mysql));
 }

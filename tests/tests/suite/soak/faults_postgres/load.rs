@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use coordination_history::read;
 use coordination_tests::faults::{Process, Site, many};
-use coordination_tests::harness::{Postgres, Scratch, Server, judged, wait_until};
+use coordination_tests::harness::{Postgres, Scratch, Server, rerun_if_starved, wait_until};
 use serde_json::json;
 
 use super::LONG;
@@ -48,7 +48,7 @@ fn contend(processes: &[Process], locks: usize, turns: usize) {
 /// and nobody is told of a deadlock. What is left of it in the tables is bounded.
 #[test]
 fn s2_sixteen_processes_on_one_lock_and_on_a_hundred() {
-    judged(|| {
+    rerun_if_starved(|| {
         let options =
             Postgres::options().set("autovacuum_naptime", "2s").set("log_statement", "none");
         let postgres = Arc::new(options.start());

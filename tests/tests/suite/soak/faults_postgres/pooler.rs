@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use coordination::{Coordinator, ErrorKind};
 use coordination_tests::faults::{SCHEDULING, Site};
-use coordination_tests::harness::{Pooler, Postgres, Server, judged, on_threads};
+use coordination_tests::harness::{Pooler, Postgres, Server, on_threads, rerun_if_starved};
 use coordination_tests::must_hold;
 
 use super::LONG;
@@ -31,7 +31,7 @@ fn site(connections: usize) -> Option<(Arc<Postgres>, Pooler, Site)> {
 /// L2: a waiter is granted the lock without a notification, and nobody's `LISTEN` stays on the connections of all.
 #[test]
 fn l2_a_waiter_is_served_through_a_pooler() {
-    judged(|| {
+    rerun_if_starved(|| {
         let Some((postgres, pooler, site)) = site(1) else { return };
         let (holder, waiter) = (site.process("holder"), site.process("waiter"));
         let mut last = 0;
@@ -57,7 +57,7 @@ fn l2_a_waiter_is_served_through_a_pooler() {
 /// F-7 with a pooler between, which says in its own words that the server is gone.
 #[test]
 fn f07_the_server_is_restarted_behind_a_pooler() {
-    judged(|| {
+    rerun_if_starved(|| {
         let Some((postgres, _pooler, site)) = site(3) else { return };
         let site = site.with_ttl(LONG / 2);
         let (holder, waiter) = (site.process("holder"), site.process("waiter"));
@@ -78,7 +78,7 @@ fn f07_the_server_is_restarted_behind_a_pooler() {
 /// X1: what transactions of the role begin with is not changed on a connection that others get as well: it is refused.
 #[test]
 fn x1_settings_of_the_role_are_refused_behind_a_pooler() {
-    judged(|| {
+    rerun_if_starved(|| {
         let Some((postgres, pooler, site)) = site(1) else { return };
         postgres.ask("ALTER ROLE postgres SET default_transaction_isolation = 'serializable'");
         // The pooler's connections are older than that.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use coordination_tests::faults::Site;
-use coordination_tests::harness::{Postgres, Server, judged, wait_until};
+use coordination_tests::harness::{Postgres, Server, rerun_if_starved, wait_until};
 use coordination_tests::must_hold;
 
 use super::LONG;
@@ -27,7 +27,7 @@ fn until(postgres: &Postgres, node: usize, statement: &str, answer: &str) {
 /// the new primary answers, and the token rises nevertheless.
 #[test]
 fn f25_a_replica_that_lags_is_promoted() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (postgres, site) = site();
         let (holder, other) = (site.process("holder"), site.process("other"));
         let first = other.acquire("x");
@@ -58,7 +58,7 @@ fn f25_a_replica_that_lags_is_promoted() {
 /// Nothing is answered that it has not confirmed: what was granted stays so, over the fail-over.
 #[test]
 fn f25_a_replica_that_confirms_is_promoted() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (postgres, site) = site();
         let site = site.with_ttl(LONG / 3);
         // Of the primary only: the other would wait for a replica of its own once it is promoted.

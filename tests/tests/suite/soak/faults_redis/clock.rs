@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use coordination_tests::faults::{SCHEDULING, Site};
 use coordination_tests::harness::redis::{RedisOptions, Reply};
-use coordination_tests::harness::{Redis, Scratch, Server, judged};
+use coordination_tests::harness::{Redis, Scratch, Server, rerun_if_starved};
 use coordination_tests::must_hold;
 
 use tokio::runtime::Runtime;
@@ -127,7 +127,7 @@ impl Clock {
 /// Set forward, it ends leases early: holders learn that with their next heartbeat.
 #[test]
 fn f28_server_clock_set_forward() {
-    judged(|| {
+    rerun_if_starved(|| {
         let clock = Clock::new();
         let (_redis, site) = clock.site();
         let (holder, other) = (site.process("holder"), site.process("other"));
@@ -147,7 +147,7 @@ fn f28_server_clock_set_forward() {
 /// followed within the lease.
 #[test]
 fn f28_server_clock_set_back() {
-    judged(|| {
+    rerun_if_starved(|| {
         let clock = Clock::new();
         let (_redis, site) = clock.site();
         let (holder, other) = (site.process("holder"), site.process("other"));
@@ -174,7 +174,7 @@ fn f28_server_clock_set_back() {
 /// Stepping each second, a little forward and back.
 #[test]
 fn f28_server_clock_steps() {
-    judged(|| {
+    rerun_if_starved(|| {
         let clock = Clock::new();
         let (_redis, site) = clock.site();
         let (holder, other) = (site.process("holder"), site.process("other"));
@@ -196,7 +196,7 @@ fn f28_server_clock_steps() {
 /// F-62: it starts with a clock that is an hour behind, and that is set right: it is not up for longer by that.
 #[test]
 fn f62_a_clock_set_right_after_the_start_ends_no_quarantine() {
-    judged(|| {
+    rerun_if_starved(|| {
         let clock = Clock::new();
         let (redis, site) = clock.site_with(Redis::options().forgetful());
         let site = quarantined(&site, "4s");
@@ -218,7 +218,7 @@ fn f62_a_clock_set_right_after_the_start_ends_no_quarantine() {
 /// Set forward, it does not forget which writes have made a value: one that comes again is to be known.
 #[test]
 fn f28_a_clock_set_forward_forgets_no_write() {
-    judged(|| {
+    rerun_if_starved(|| {
         let clock = Clock::new();
         let (redis, site) = clock.site();
         Runtime::new().expect("a runtime").block_on(async {
@@ -237,7 +237,7 @@ fn f28_a_clock_set_forward_forgets_no_write() {
 /// F-65: when all clients have died, nothing of them stays but the clock, without which tokens could go back.
 #[test]
 fn f65_the_keys_of_dead_clients_go() {
-    judged(|| {
+    rerun_if_starved(|| {
         let clock = Clock::new();
         let (redis, site) = clock.site();
         let clients: Vec<_> = (0..5).map(|n| site.process(&format!("client-{n}"))).collect();
@@ -262,7 +262,7 @@ fn f65_the_keys_of_dead_clients_go() {
 /// The client's wall clock is of no interest.
 #[test]
 fn f29_client_clock_set() {
-    judged(|| {
+    rerun_if_starved(|| {
         let clock = Clock::new();
         let (_redis, site) = site(Redis::options());
         let script = clock.library.with_file_name("worker.sh");

@@ -4,7 +4,7 @@ use std::thread::{self, sleep};
 use std::time::Duration;
 
 use coordination_tests::harness::redis::RedisOptions;
-use coordination_tests::harness::{Redis, Server, judged, wait_until};
+use coordination_tests::harness::{Redis, Server, rerun_if_starved, wait_until};
 use coordination_tests::must_hold;
 
 use super::{CLOCK, LONG, quarantined, site, work};
@@ -17,7 +17,7 @@ fn three() -> RedisOptions {
 /// nobody else gets it, and who waits is served.
 #[test]
 fn f60_a_slot_moves() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (redis, site) = site(three());
         let first = redis.owner(CLOCK);
         let site = site.at(redis.node(first).address());
@@ -54,7 +54,7 @@ fn f60_a_slot_moves() {
 /// The only node of the URL has never had the slot, and dies: its cluster is known.
 #[test]
 fn f60_the_node_of_the_url_leaves() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (redis, site) = site(three());
         let owner = redis.owner(CLOCK);
         let named = (owner + 1) % 3;
@@ -78,7 +78,7 @@ fn f60_the_node_of_the_url_leaves() {
 /// A replica takes over, in order: the lock is kept. The node of the URL is a replica from then on.
 #[test]
 fn f60_failover_in_order() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (redis, site) = site(Redis::options().nodes(6).cluster(3));
         let master = redis.owner(CLOCK);
         let site = site.at(redis.node(master).address());
@@ -98,7 +98,7 @@ fn f60_failover_in_order() {
 /// The master dies, which is the only node of the URL: afterwards all goes on by itself.
 #[test]
 fn f60_failover_after_a_death() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (redis, site) = site(Redis::options().nodes(6).cluster(3));
         let master = redis.owner(CLOCK);
         let site = site.at(redis.node(master).address());
@@ -113,7 +113,7 @@ fn f60_failover_after_a_death() {
 /// A node dies with its slot, which an operator gives to another one. That has run for long, but not with these keys.
 #[test]
 fn f60_the_slot_of_a_dead_node_goes_to_another() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (redis, site) = site(three());
         let owner = redis.owner(CLOCK);
         let [next, last] = [1, 2].map(|step| (owner + step) % 3);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use coordination_tests::faults::connecting::Traced;
 use coordination_tests::faults::tls::{self, Started};
-use coordination_tests::harness::{Redis, Scratch, Server, judged};
+use coordination_tests::harness::{Redis, Scratch, Server, rerun_if_starved};
 
 use super::{LONG, site, with_url};
 use crate::WORKER;
@@ -33,7 +33,7 @@ const RIGHTS: [&str; 16] = [
 
 #[test]
 fn f48_users() {
-    judged(|| {
+    rerun_if_starved(|| {
         let redis = Redis::one();
         let mut client = Traced::new(WORKER, &["canary-34", "right-canary"]);
         let at = redis.authority();
@@ -60,7 +60,7 @@ fn f48_users() {
 /// F-73: each right that the documentation lists is missing, one by one; a category, by each command of it that is used.
 #[test]
 fn f73_each_right_is_missing() {
-    judged(|| {
+    rerun_if_starved(|| {
         let redis = Redis::one();
         let at = redis.authority();
         let url = format!("redis://ours:right-canary-1@{at}?quarantine=off");
@@ -99,7 +99,7 @@ fn f73_each_right_is_missing() {
 /// F-49: the user is removed while it holds: kept until the deadline, then lost; few tries are made.
 #[test]
 fn f49_user_removed() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (redis, there) = site(Redis::options());
         redis.ask(&[
             "ACL",
@@ -132,7 +132,7 @@ fn f49_user_removed() {
 
 #[test]
 fn f48_certificates() {
-    judged(|| {
+    rerun_if_starved(|| {
         tls::f48_certificates(WORKER, true, |certificates, shown| match shown {
             Some(shown) => secured(Redis::options().tls(certificates, shown, false).start()),
             None => {
@@ -146,7 +146,7 @@ fn f48_certificates() {
 
 #[test]
 fn f48_client_certificates() {
-    judged(|| {
+    rerun_if_starved(|| {
         tls::f48_client_certificates(WORKER, |certificates| {
             secured(Redis::options().tls(certificates, &certificates.server, true).start())
         });
@@ -155,7 +155,7 @@ fn f48_client_certificates() {
 
 #[test]
 fn f71_certificates_replaced() {
-    judged(|| {
+    rerun_if_starved(|| {
         tls::f71_certificates_replaced(
             WORKER,
             |certificates| {
@@ -169,7 +169,7 @@ fn f71_certificates_replaced() {
 /// F-71: the password is another one, in the file that the URL names and in the server's, and the server restarts.
 #[test]
 fn f71_password_replaced() {
-    judged(|| {
+    rerun_if_starved(|| {
         let scratch = Scratch::new("users");
         let (users, file) = (scratch.join("users.acl"), scratch.join("password"));
         let put = |password: &str, at_the_server: &str| {
@@ -206,7 +206,7 @@ fn secured(redis: Redis) -> Started {
 
 #[test]
 fn f48_socket_and_database() {
-    judged(|| {
+    rerun_if_starved(|| {
         let redis = Redis::options().socket().start();
         let mut client = Traced::new(WORKER, &[]);
         client.refused("redis+unix:///nowhere/redis.sock", &["Refused"]);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use coordination::{Coordinator, Effect, Error, ErrorKind};
-use coordination_tests::harness::{Direction, Mode, Redis, Server, judged_on_threads};
+use coordination_tests::harness::{Direction, Mode, Redis, Server, rerun_on_threads};
 use tokio::task::block_in_place;
 use tokio::time::{sleep, timeout};
 
@@ -29,7 +29,7 @@ async fn waiting(client: &Coordinator, lock: &str) -> usize {
 /// be read to be. Only what is new is refused, at once, and made when there is room again.
 #[test]
 fn f36_what_is_held_is_kept_while_the_memory_is_full() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let (redis, site) = block_in_place(|| site(Redis::options()));
         let lease = site.lease();
         let (one, other) = (site.client("one").await, site.client("other").await);
@@ -115,7 +115,7 @@ fn f36_what_is_held_is_kept_while_the_memory_is_full() {
 /// The first answer is lost, and then there is no memory to ask again: whoever is told that nothing was done finds nothing.
 #[test]
 fn f36_refused_after_a_lost_answer() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let (redis, site) = block_in_place(|| site(Redis::options()));
         let proxies = block_in_place(|| site.proxies());
         let one = site.by(&proxies).client("one").await;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use coordination_tests::harness::{Redis, Server, judged, wait_until};
+use coordination_tests::harness::{Redis, Server, rerun_if_starved, wait_until};
 
 use super::{CLOCK, LONG, quarantined, site};
 
@@ -10,7 +10,7 @@ use super::{CLOCK, LONG, quarantined, site};
 /// a server that forgets nothing.
 #[test]
 fn f61_a_longer_lease_stops_nobody() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (redis, site) = site(Redis::options());
         let site = quarantined(&site, "");
         let worker = site.process("worker");
@@ -31,7 +31,7 @@ fn f61_a_longer_lease_stops_nobody() {
 /// What the next quarantine would take is known by who was there lately, and not by a client that came once.
 #[test]
 fn f61_a_longer_lease_counts_for_as_long_as_it_may_live() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (redis, site) = site(Redis::options());
         let site = quarantined(&site, "");
         let (_short, _longer) =

@@ -5,7 +5,7 @@ use std::time::Duration;
 use coordination::Recipe;
 use coordination_tests::faults::connecting::Traced;
 use coordination_tests::harness::redis::Operator;
-use coordination_tests::harness::{Redis, Server, judged, judged_on_threads};
+use coordination_tests::harness::{Redis, Server, rerun_if_starved, rerun_on_threads};
 use tokio::task::block_in_place;
 
 use super::site;
@@ -17,7 +17,7 @@ const FULL: &str = "max number of clients";
 /// Who connects is told so in the server's words, and costs it one connection; who has lost his connection comes back.
 #[test]
 fn f72_the_server_is_full() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (redis, site) = site(Redis::options());
         let site = site.with_ttl(Duration::from_secs(8));
         let holder = site.process("holder");
@@ -46,7 +46,7 @@ fn f72_the_server_is_full() {
 /// A list of what is in use comes in pages, also where all of it belongs to one session.
 #[test]
 fn f65_the_names_of_one_session_are_listed_in_pages() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         /// More than the server keeps in one piece.
         const NAMES: usize = 2_000;
         let (redis, site) = block_in_place(|| site(Redis::options()));

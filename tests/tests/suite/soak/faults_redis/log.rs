@@ -4,7 +4,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use coordination_tests::faults::Process;
-use coordination_tests::harness::{Mode, Redis, Server, judged, wait_until};
+use coordination_tests::harness::{Mode, Redis, Server, rerun_if_starved, wait_until};
 use coordination_tests::must_hold;
 
 use super::{CLOCK, LONG, granted_once_lost, quarantined, site};
@@ -13,7 +13,7 @@ use super::{CLOCK, LONG, granted_once_lost, quarantined, site};
 /// each write. Who was there knows better, and nothing is granted before the old holder has lost.
 #[test]
 fn f61_the_log_is_turned_off_while_the_server_runs() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (redis, site) = site(Redis::options());
         let proxies = site.proxies();
         let holder = site.by(&proxies).with_ttl(Duration::from_secs(8)).process("holder");
@@ -33,7 +33,7 @@ fn f61_the_log_is_turned_off_while_the_server_runs() {
 /// does, when he comes back.
 #[test]
 fn f61_the_log_is_turned_off_and_the_server_restarted_twice() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (redis, site) = site(Redis::options());
         let (cut, slow) = (site.proxies(), site.proxies());
         let holder = site.by(&cut).with_ttl(Duration::from_secs(12)).process("holder");
@@ -57,7 +57,7 @@ fn f61_the_log_is_turned_off_and_the_server_restarted_twice() {
 /// That the log is not synced any more, or is again, is noticed by clients that stay.
 #[test]
 fn f61_a_log_that_is_not_synced_any_more_is_noticed() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (redis, site) = site(Redis::options());
         let client = site.process("client");
         assert_eq!(is_synced(&redis), Some(true));
@@ -79,7 +79,7 @@ fn f61_a_log_that_is_not_synced_any_more_is_noticed() {
 /// While the log is written for the first time, a restart would read what was there before.
 #[test]
 fn f61_a_log_that_is_being_written_is_not_synced_yet() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (redis, site) = site(Redis::options().flag("enable-debug-command", "yes"));
         site.process("first").kill();
         redis.ask(&["CONFIG", "SET", "appendonly", "no"]);
@@ -99,7 +99,7 @@ fn f61_a_log_that_is_being_written_is_not_synced_yet() {
 /// F-68: an older log is restored under clients. The holder is told with its next heartbeat, and tokens go on rising.
 #[test]
 fn f68_restored_from_an_older_log() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (redis, site) = site(Redis::options());
         let (holder, other) = (site.process("holder"), site.process("other"));
         other.acquire("x");
@@ -124,7 +124,7 @@ fn f68_restored_from_an_older_log() {
 /// clients in between that do not know better: whoever was there does.
 #[test]
 fn f68_restored_from_an_older_log_and_restarted() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (redis, site) = site(Redis::options());
         let (cut, slow) = (site.proxies(), site.proxies());
         let holder = site.by(&cut).with_ttl(Duration::from_secs(8)).process("holder");
@@ -158,7 +158,7 @@ for _, key in ipairs(redis.call('KEYS', from .. '{coordination}:*')) do
   redis.call('COPY', key, to .. string.sub(key, #from + 1))
 end
 return 'OK'";
-    judged(|| {
+    rerun_if_starved(|| {
         let (redis, site) = site(Redis::options());
         let holder = site.with_ttl(Duration::from_secs(4)).process("holder");
         let other = quarantined(&site, "4s").process("other");
@@ -177,7 +177,7 @@ return 'OK'";
 /// nobody has to wait.
 #[test]
 fn f61_nothing_was_forgotten_while_a_client_was_away() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (redis, site) = site(Redis::options().flag("enable-debug-command", "yes"));
         let slow = site.proxies();
         let site = site.with_ttl(Duration::from_secs(20));
@@ -208,7 +208,7 @@ fn f61_nothing_was_forgotten_while_a_client_was_away() {
 /// F-68: the same where its record is removed before anybody comes, as the page advises: there is quarantine.
 #[test]
 fn f68_restored_without_its_record() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (redis, site) = site(Redis::options());
         let proxies = site.proxies();
         let holder = site.by(&proxies).with_ttl(Duration::from_secs(4)).process("holder");

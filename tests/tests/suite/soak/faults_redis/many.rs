@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use coordination::{Coordinator, Error, ErrorKind, State};
-use coordination_tests::harness::{Proxy, Redis, Server, eventually_async, judged_on_threads};
+use coordination_tests::harness::{Proxy, Redis, Server, eventually_async, rerun_on_threads};
 use tokio::task::{JoinHandle, JoinSet, block_in_place};
 use tokio::time::timeout;
 
@@ -55,7 +55,7 @@ fn greetings(redis: &Redis) -> u64 {
 #[test]
 fn f65_all_who_waited_are_dead() {
     const DEAD: usize = 20_000;
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let (redis, site) = block_in_place(|| {
             let options = Redis::options().flag("slowlog-log-slower-than", "400000");
             let (redis, site) = site(options.forgetful());
@@ -79,7 +79,7 @@ fn f65_all_who_waited_are_dead() {
 /// Somebody else has keys where ours are to be: that is said, with the key.
 #[test]
 fn a_key_of_another_type_is_told() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let (redis, site) = block_in_place(|| site(Redis::options()));
         let client = connected(&site.url).await;
         let corrupt = |outcome: Result<(), Error>| {
@@ -107,7 +107,7 @@ fn a_key_of_another_type_is_told() {
 #[test]
 fn an_answer_larger_than_a_subscribers_limit() {
     const HOLDERS: usize = 3_000;
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let (redis, site) = block_in_place(|| {
             let options = Redis::options();
             let options = options.flag("client-output-buffer-limit", "pubsub 1mb 512kb 1");
@@ -132,7 +132,7 @@ fn an_answer_larger_than_a_subscribers_limit() {
 /// The connection for listings falls silent, which no heartbeat notices: the next listing comes on another one.
 #[test]
 fn a_silent_connection_for_listings() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let (redis, site) = block_in_place(|| site(Redis::options()));
         let proxy = block_in_place(|| Proxy::start(redis.node(0).address()));
         let client = connected(&redis.url(&proxy.address().to_string(), "coordination")).await;
@@ -161,7 +161,7 @@ fn a_silent_connection_for_listings() {
 /// The connection for all else falls silent while listings are answered: another one is made before the lease is over.
 #[test]
 fn a_silent_connection_beside_that_for_listings() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let (redis, site) = block_in_place(|| site(Redis::options()));
         let proxy = block_in_place(|| Proxy::start(redis.node(0).address()));
         let client = connected(&redis.url(&proxy.address().to_string(), "coordination")).await;
@@ -185,7 +185,7 @@ fn a_silent_connection_beside_that_for_listings() {
 /// The one on which replicas are waited for falls silent while others are answered: likewise.
 #[test]
 fn a_silent_connection_on_which_replicas_are_waited_for() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let options = Redis::options().nodes(2).flag("min-replicas-to-write", "1");
         let (redis, site) = block_in_place(|| site(options.flag("min-replicas-max-lag", "3600")));
         block_in_place(|| redis.wait_replicated(1));
@@ -216,7 +216,7 @@ fn a_silent_connection_on_which_replicas_are_waited_for() {
 /// comes on a new one.
 #[test]
 fn the_connection_for_listings_is_closed() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let (redis, site) = block_in_place(|| site(Redis::options()));
         let proxy = block_in_place(|| Proxy::start(redis.node(0).address()));
         let client = connected(&redis.url(&proxy.address().to_string(), "coordination")).await;
@@ -241,7 +241,7 @@ fn the_connection_for_listings_is_closed() {
 #[test]
 fn f65_a_storm_of_watches() {
     const WATCHES: usize = 6_000;
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let (redis, site) = block_in_place(|| site(Redis::options()));
         let builder = site.builder("one").ttl(Duration::from_secs(6));
         let client = builder.connect(&site.url).await.expect("the server is there");
@@ -276,7 +276,7 @@ fn f65_a_storm_of_watches() {
 #[test]
 fn l7_waiters_in_quarantine_ask_seldom() {
     const WAITERS: usize = 200;
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let (redis, site) = block_in_place(|| site(Redis::options()));
         let client = connected(&site.url.replace("quarantine=off", "quarantine=8s")).await;
         let mut waiters = JoinSet::new();

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use coordination_tests::faults::Process;
 use coordination_tests::harness::redis::Reply;
-use coordination_tests::harness::{Redis, judged};
+use coordination_tests::harness::{Redis, rerun_if_starved};
 use coordination_tests::must_hold;
 
 use super::{CLOCK, LONG, site};
@@ -13,7 +13,7 @@ use super::{CLOCK, LONG, site};
 /// F-27: the scripts are forgotten, and sent again.
 #[test]
 fn f27_scripts_flushed() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (redis, site) = site(Redis::options());
         let (one, other) = (site.process("one"), site.process("other"));
         one.acquire("x");
@@ -31,7 +31,7 @@ fn f27_scripts_flushed() {
 /// F-27: connections are killed; the session stays, and a waiter hears of a release all the same.
 #[test]
 fn f27_clients_killed() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (redis, site) = site(Redis::options());
         let (holder, waiter) = (site.process("holder"), site.process("waiter"));
         let first = holder.acquire("x");
@@ -52,7 +52,7 @@ fn f27_clients_killed() {
 /// F-27: a script of somebody else keeps the server busy for less than a lease; all others are told so.
 #[test]
 fn f27_busy() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (redis, site) = site(Redis::options().flag("busy-reply-threshold", "50"));
         let holder = site.process("holder");
         holder.acquire("x");
@@ -74,7 +74,7 @@ fn f27_busy() {
 /// F-27: it becomes a replica for a while: nothing is written, and nothing lost.
 #[test]
 fn f27_read_only_for_a_while() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (redis, site) = site(Redis::options());
         let holder = site.process("holder");
         holder.acquire("x");
@@ -95,7 +95,7 @@ fn f27_read_only_for_a_while() {
 /// F-26: without `noeviction` the store says so; what was evicted is told with the next heartbeat.
 #[test]
 fn f26_evicted() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (redis, site) = site(
             Redis::options().flag("maxmemory-policy", "allkeys-lru").flag("maxmemory", "100mb"),
         );
@@ -118,7 +118,7 @@ fn f26_evicted() {
 /// of no use, or beyond what clocks and leases can be.
 #[test]
 fn f61_a_record_that_somebody_has_changed() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (redis, site) = site(Redis::options());
         let (holder, other) = (site.process("holder"), site.process("other"));
         let host = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("a host");
@@ -177,7 +177,7 @@ fn f61_a_record_that_somebody_has_changed() {
 /// A session's key is of another type: that is the end of this session and of no other.
 #[test]
 fn f61_a_session_of_another_type() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (redis, site) = site(Redis::options());
         let (holder, waiter) = (site.process("holder"), site.process("waiter"));
         holder.acquire("x");
@@ -208,7 +208,7 @@ fn f61_a_session_of_another_type() {
 /// A queue's key is of another type: that is the end of what is held there, and of nothing else.
 #[test]
 fn f61_a_queue_of_another_type_and_its_holder() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (redis, site) = site(Redis::options());
         let holder = site.process("holder");
         for lock in ["x", "y"] {
@@ -230,7 +230,7 @@ fn f61_a_queue_of_another_type_and_its_holder() {
 /// What else belongs to a session is of another type, and the session ends: nobody else is concerned.
 #[test]
 fn f61_a_queue_and_a_member_of_another_type() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (redis, site) = site(Redis::options());
         let holder = site.process("holder");
         holder.acquire("x");

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use coordination_tests::harness::redis::MASTER;
-use coordination_tests::harness::{Proxy, Redis, Server, judged, wait_until};
+use coordination_tests::harness::{Proxy, Redis, Server, rerun_if_starved, wait_until};
 use coordination_tests::must_hold;
 
 use super::{LONG, site, with_url};
@@ -50,7 +50,7 @@ fn f59_without_on_both_sides() {
 
 /// The holder's guard is good for so long at most after another was granted the lock.
 fn parted(side: Side, is_confirmed: bool, bound: Duration) {
-    judged(|| {
+    rerun_if_starved(|| {
         let options = Redis::options().sentinels(PATIENCE).apart();
         let options = match is_confirmed {
             // A new master needs one, too.
@@ -108,7 +108,7 @@ fn parted(side: Side, is_confirmed: bool, bound: Duration) {
 /// What replicas have not confirmed does not count, also while the master goes on answering: no heartbeat, and no grant.
 #[test]
 fn f59_without_a_replica_nothing_counts() {
-    judged(|| {
+    rerun_if_starved(|| {
         // It would take requests without its replica for longer than all this takes.
         let options = Redis::options().nodes(2).flag("min-replicas-to-write", "1");
         let (redis, site) = site(options.flag("min-replicas-max-lag", "3600"));

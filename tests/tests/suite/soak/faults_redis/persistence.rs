@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use coordination_tests::faults::SCHEDULING;
-use coordination_tests::harness::{Mode, Redis, Server, judged, wait_until};
+use coordination_tests::harness::{Mode, Redis, Server, rerun_if_starved, wait_until};
 use coordination_tests::must_hold;
 
 use super::{CLOCK, LONG, granted_once_lost, quarantined, site, work};
@@ -11,7 +11,7 @@ use super::{CLOCK, LONG, granted_once_lost, quarantined, site, work};
 /// F-24: all data are gone. The holder learns it with its next heartbeat, and tokens go on rising.
 #[test]
 fn f24_all_is_flushed() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (redis, site) = site(Redis::options());
         let (holder, other) = (site.process("holder"), site.process("other"));
         let old = holder.acquire("x");
@@ -32,7 +32,7 @@ fn f24_all_is_flushed() {
 /// anything before the longest lease is over.
 #[test]
 fn f07_restarted_with_nothing_left() {
-    judged(|| {
+    rerun_if_starved(|| {
         let quarantine = Duration::from_secs(3);
         let (redis, site) = site(Redis::options().forgetful());
         let site = quarantined(&site, "3s");
@@ -62,7 +62,7 @@ fn f07_restarted_with_nothing_left() {
 /// The same with the quarantine turned off: the next is granted at once, and only the token tells.
 #[test]
 fn f07_without_quarantine() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (redis, site) = site(Redis::options().forgetful());
         let holder = site.process("holder");
         let old = holder.acquire("x");
@@ -76,7 +76,7 @@ fn f07_without_quarantine() {
 /// A server comes back with older data: a lock that was released since is not held again by that.
 #[test]
 fn f07_restarted_with_older_data() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (redis, site) = site(Redis::options().forgetful());
         let site = quarantined(&site, "1s");
         let (one, other) = (site.process("one"), site.process("other"));
@@ -100,7 +100,7 @@ fn f07_restarted_with_older_data() {
 /// believes what it knows.
 #[test]
 fn f61_the_data_are_gone_although_the_log_is_synced() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (redis, site) = site(Redis::options());
         let proxies = site.proxies();
         let holder = site.by(&proxies).with_ttl(Duration::from_secs(4)).process("holder");
@@ -117,7 +117,7 @@ fn f61_the_data_are_gone_although_the_log_is_synced() {
 /// that says.
 #[test]
 fn f61_a_restart_within_the_same_process() {
-    judged(|| {
+    rerun_if_starved(|| {
         let options = Redis::options().forgetful().flag("enable-debug-command", "yes");
         let (redis, site) = site(options);
         let lease = Duration::from_secs(4);
@@ -143,7 +143,7 @@ fn f61_a_restart_within_the_same_process() {
 /// F-61: whoever wants a longer quarantine than others waits for it, also when his turn comes before.
 #[test]
 fn f61_a_waiter_that_wants_a_longer_quarantine() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (redis, site) = site(Redis::options().flag("appendfsync", "everysec"));
         let site = site.with_ttl(Duration::from_secs(5));
         let proxies = site.proxies();
@@ -178,7 +178,7 @@ fn f61_a_waiter_that_wants_a_longer_quarantine() {
 /// F-61: nobody knows any more how long the longest lease was. One of thirty seconds is waited for.
 #[test]
 fn f61_a_longer_lease_of_another_is_waited_for() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (redis, site) = site(Redis::options().forgetful());
         let proxies = site.proxies();
         let holder = site.by(&proxies).with_ttl(Duration::from_secs(30)).process("holder");
@@ -197,7 +197,7 @@ fn f61_a_longer_lease_of_another_is_waited_for() {
 /// F-61: the time goes on while no client is there, as with a job that cron starts and that does not wait.
 #[test]
 fn f61_nobody_has_to_stay_until_the_quarantine_is_over() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (_redis, site) = site(Redis::options());
         let site = quarantined(&site, "3s");
         let first = site.process("first");
@@ -216,7 +216,7 @@ fn f61_nobody_has_to_stay_until_the_quarantine_is_over() {
 /// F-7: with the log synced for each write nothing is forgotten, and nobody has to wait after a restart.
 #[test]
 fn f07_a_synced_log_needs_no_quarantine() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (redis, site) = site(Redis::options());
         let short = quarantined(&site, "2s").process("short");
         let old = short.acquire("x");

@@ -7,7 +7,7 @@ use coordination_tests::faults::connecting::Traced;
 use coordination_tests::faults::{Process, Site};
 use coordination_tests::harness::redis::Reply;
 use coordination_tests::harness::{
-    Launch, Mode, Redis, Scratch, Server, judged, ports::free_address, wait_until,
+    Launch, Mode, Redis, Scratch, Server, ports::free_address, rerun_if_starved, wait_until,
 };
 use coordination_tests::must_hold;
 
@@ -30,7 +30,7 @@ fn replicate(redis: &Redis, node: usize, of: Option<SocketAddr>) {
 /// A replica is refused at connect, with advice.
 #[test]
 fn f25_a_replica_is_refused() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (redis, site) = site(Redis::options().nodes(2));
         redis.wait_replicated(1);
         let replica = site.at(redis.node(1).address());
@@ -46,7 +46,7 @@ fn f25_a_replica_is_refused() {
 /// granted nothing there, of which the master would know nothing.
 #[test]
 fn f25_a_master_becomes_a_replica_that_takes_writes() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (redis, site) = site(Redis::options().nodes(2).flag("replica-read-only", "no"));
         redis.wait_replicated(1);
         let [one, two] = [0, 1].map(|node| site.at(redis.node(node).address()));
@@ -69,7 +69,7 @@ fn f25_a_master_becomes_a_replica_that_takes_writes() {
 /// with its next heartbeat, and the token still rises.
 #[test]
 fn f25_failover_to_a_lagging_replica() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (redis, site) = site(Redis::options().nodes(2));
         redis.wait_replicated(1);
         let addresses = [redis.node(0).address(), redis.node(1).address()];
@@ -94,7 +94,7 @@ fn f25_failover_to_a_lagging_replica() {
 /// belongs to goes on. That server has run all the while: nothing but its taking over tells that it may lack something.
 #[test]
 fn f25_a_forgotten_release() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (redis, site) = site(Redis::options().nodes(2));
         redis.wait_replicated(1);
         let [one, two] = [0, 1].map(|node| redis.node(node).address());
@@ -125,7 +125,7 @@ fn f25_a_forgotten_release() {
 /// although the record in them names its own run. Its holder is cut off.
 #[test]
 fn f25_failed_over_and_back_within_one_run() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (redis, site) = site(Redis::options().nodes(2));
         redis.wait_replicated(1);
         let addresses = [redis.node(0).address(), redis.node(1).address()];
@@ -153,7 +153,7 @@ fn f25_failed_over_and_back_within_one_run() {
 /// nothing that it says of itself tells that it was a replica.
 #[test]
 fn f25_a_replica_is_restarted_as_the_master() {
-    judged(|| {
+    rerun_if_starved(|| {
         let ((first, one), (second, two)) = (site(Redis::options()), site(Redis::options()));
         let proxies = one.proxies();
         let holder = one.by(&proxies).with_ttl(Duration::from_secs(8)).process("holder");
@@ -177,7 +177,7 @@ fn f25_a_replica_is_restarted_as_the_master() {
 /// takes for whole: whoever was there knows that it is older than what he has seen.
 #[test]
 fn f25_the_old_master_comes_back_with_its_own_log() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (redis, site) = site(Redis::options().nodes(2));
         redis.wait_replicated(1);
         let addresses = [redis.node(0).address(), redis.node(1).address()];
@@ -205,7 +205,7 @@ fn f25_the_old_master_comes_back_with_its_own_log() {
 /// for each write or not.
 #[test]
 fn f25_a_first_replica_stops_nobody() {
-    judged(|| {
+    rerun_if_starved(|| {
         for sync in ["always", "everysec"] {
             let (redis, site) = site(Redis::options());
             redis.ask(&["CONFIG", "SET", "appendfsync", sync]);
@@ -235,7 +235,7 @@ fn f25_a_first_replica_stops_nobody() {
 /// Sentinels move the master: clients follow.
 #[test]
 fn f25_sentinels() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (redis, _) = site(Redis::options().nodes(2));
         redis.wait_replicated(1);
         let scratch = Scratch::new("sentinel");
@@ -279,7 +279,7 @@ fn f25_sentinels() {
 /// A Sentinel that the URL names twice, or by two names, is one of those that have to agree, and not most of them.
 #[test]
 fn f59_a_sentinel_with_two_names() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (redis, _) = site(Redis::options());
         let scratch = Scratch::new("sentinel");
         let (sentinel, nobody) = (free_address(), free_address());
@@ -321,7 +321,7 @@ fn start_sentinel(scratch: &Scratch, at: SocketAddr, master: SocketAddr) -> impl
 /// A cluster's node that has all slots, and one that has none and says where they are.
 #[test]
 fn f27_moved() {
-    judged(|| {
+    rerun_if_starved(|| {
         // Ten thousand above its own, the default, may be somebody else's.
         let buses = [free_address().port().to_string(), free_address().port().to_string()];
         let options =

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use coordination::{Coordinator, Lock, LossReason, Result, State};
 use coordination_tests::faults::SCHEDULING;
-use coordination_tests::harness::{Direction, Mode, Server, Unit, Zookeeper, judged_on_threads};
+use coordination_tests::harness::{Direction, Mode, Server, Unit, Zookeeper, rerun_on_threads};
 use tokio::task::block_in_place;
 use tokio::time::{sleep, timeout};
 
@@ -26,7 +26,7 @@ fn end_session(zookeeper: &Zookeeper) {
 /// The server has ended the session: who stops is told that it is over, whether the client knew before or hears it then.
 #[test]
 fn a_stop_of_a_session_that_is_over_is_confirmed() -> Result<()> {
-    judged_on_threads(stop_what_is_over)
+    rerun_on_threads(stop_what_is_over)
 }
 
 async fn stop_what_is_over() -> Result<()> {
@@ -46,7 +46,7 @@ async fn stop_what_is_over() -> Result<()> {
 /// T3: a session that the server has ended is lost when the client hears of it, and not with its next heartbeat.
 #[test]
 fn t3_the_end_of_a_session_is_told_at_once() -> Result<()> {
-    judged_on_threads(tell_the_end)
+    rerun_on_threads(tell_the_end)
 }
 
 async fn tell_the_end() -> Result<()> {
@@ -93,7 +93,7 @@ async fn a_stop_whose_answer_is_lost_is_confirmed() {
 /// heartbeats bring the whole lease all the same.
 #[test]
 fn a_session_that_opened_late_has_the_whole_lease() -> Result<()> {
-    judged_on_threads(open_late)
+    rerun_on_threads(open_late)
 }
 
 async fn open_late() -> Result<()> {

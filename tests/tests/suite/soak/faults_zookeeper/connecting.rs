@@ -8,7 +8,7 @@ use coordination::Coordinator;
 use coordination_tests::faults::Site;
 use coordination_tests::faults::connecting::Traced;
 use coordination_tests::faults::tls::{self, Started};
-use coordination_tests::harness::{Server, Zookeeper, judged};
+use coordination_tests::harness::{Server, Zookeeper, rerun_if_starved};
 use tokio::task::{JoinSet, block_in_place};
 
 use crate::WORKER;
@@ -16,7 +16,7 @@ use crate::WORKER;
 /// A server takes any password: what counts is whom the nodes let in.
 #[test]
 fn f48_users() {
-    judged(|| {
+    rerun_if_starved(|| {
         let zookeeper = Zookeeper::one();
         let mut client = Traced::new(WORKER, &["canary-34", "canary-35"]);
         let at = zookeeper.authority();
@@ -35,7 +35,7 @@ fn f48_users() {
 
 #[test]
 fn f48_certificates() {
-    judged(|| {
+    rerun_if_starved(|| {
         tls::f48_certificates(WORKER, false, |certificates, shown| match shown {
             Some(shown) => secured(Zookeeper::options().tls(certificates, shown).start()),
             None => {
@@ -49,7 +49,7 @@ fn f48_certificates() {
 
 #[test]
 fn f48_client_certificates() {
-    judged(|| {
+    rerun_if_starved(|| {
         tls::f48_client_certificates(WORKER, |certificates| {
             secured(
                 Zookeeper::options()
@@ -63,7 +63,7 @@ fn f48_client_certificates() {
 
 #[test]
 fn f71_certificates_replaced() {
-    judged(|| {
+    rerun_if_starved(|| {
         let store = Arc::new(OnceLock::new());
         let told = Arc::clone(&store);
         tls::f71_certificates_replaced(
@@ -86,7 +86,7 @@ fn f71_certificates_replaced() {
 /// F-71: an operator gives the nodes to another password, which is in the file by then.
 #[test]
 fn f71_password_replaced() {
-    judged(|| {
+    rerun_if_starved(|| {
         let zookeeper = Arc::new(Zookeeper::one());
         let file = zookeeper.directory().join("password");
         let put = |password: &str| std::fs::write(&file, password).expect("the directory is ours");
@@ -116,7 +116,7 @@ fn secured(zookeeper: Zookeeper) -> Started {
 /// A server without the others that lets clients read is none for us.
 #[test]
 fn f48_a_server_that_only_reads() {
-    judged(|| {
+    rerun_if_starved(|| {
         // The switch is a property of the Java machine, and the line of the configuration becomes one.
         let line = "readonlymode.enabled=true";
         let zookeeper = Zookeeper::options().nodes(3).line(line).start();

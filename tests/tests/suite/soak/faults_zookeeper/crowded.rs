@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use coordination::{Coordinator, LockGuard, Result};
 use coordination_tests::faults::{Site, many};
 use coordination_tests::harness::{
-    Direction, Proxy, Server, Unit, Zookeeper, judged_alone, judged_on_threads,
+    Direction, Proxy, Server, Unit, Zookeeper, rerun_alone, rerun_on_threads,
 };
 use tokio::task::{JoinSet, block_in_place};
 use tokio::time::{sleep, timeout};
@@ -28,7 +28,7 @@ const QUEUE: &str = "/coordination/lock/long";
 /// longer than a heartbeat may take, and nobody loses a session all the same.
 #[test]
 fn f44_a_slow_server() {
-    judged_alone(come_to_a_slow_server);
+    rerun_alone(come_to_a_slow_server);
 }
 
 fn come_to_a_slow_server() {
@@ -72,7 +72,7 @@ fn share_of_time(zookeeper: &Zookeeper) -> f64 {
 /// Who looks at a long queue for the first time reads all of it, in the time of one call.
 #[test]
 fn a_long_queue_is_listed_by_the_first_call() -> Result<()> {
-    judged_on_threads(list_a_long_queue)
+    rerun_on_threads(list_a_long_queue)
 }
 
 async fn list_a_long_queue() -> Result<()> {
@@ -94,7 +94,7 @@ async fn list_a_long_queue() -> Result<()> {
 /// is taken away is told.
 #[test]
 fn l5_many_locks_of_one_process() -> Result<()> {
-    judged_on_threads(hold_many_locks)
+    rerun_on_threads(hold_many_locks)
 }
 
 async fn hold_many_locks() -> Result<()> {

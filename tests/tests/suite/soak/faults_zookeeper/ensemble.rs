@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use coordination_tests::bounds;
 use coordination_tests::faults::{LONG, SCHEDULING, Site};
-use coordination_tests::harness::{Mode, Server, Setup, Zookeeper, judged};
+use coordination_tests::harness::{Mode, Server, Setup, Zookeeper, rerun_if_starved};
 use coordination_tests::must_hold;
 
 use crate::WORKER;
@@ -29,7 +29,7 @@ fn follower(zookeeper: &Zookeeper) -> usize {
 /// The canary `deadline-from-reads` is caught by this: docs/testing.md.
 #[test]
 fn f19_follower_cut_off() {
-    judged(|| {
+    rerun_if_starved(|| {
         // Five seconds, longer than the lease.
         let options = Zookeeper::options().nodes(3).peers_by_proxy().line("syncLimit=25");
         let zookeeper = Arc::new(options.start());
@@ -65,7 +65,7 @@ fn f19_follower_cut_off() {
 /// F-19: a holder that knows the other servers moves, and keeps what it has.
 #[test]
 fn f19_moves_to_another_server() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (zookeeper, site) = ensemble();
         let proxies = site.proxies();
         let cut_off = follower(&zookeeper);
@@ -86,7 +86,7 @@ fn f19_moves_to_another_server() {
 /// F-20: without a majority nothing is granted, and what is held is lost in time.
 #[test]
 fn f20_majority_lost() {
-    judged(|| {
+    rerun_if_starved(|| {
         let (zookeeper, site) = ensemble();
         let (holder, waiter) = (site.process("holder"), site.process("waiter"));
         let first = holder.acquire(LOCK);
@@ -111,7 +111,7 @@ fn f20_majority_lost() {
 /// F-21, CURATOR-604: the client is back before the server has removed what it had in the session that was lost.
 #[test]
 fn f21_an_old_entry_is_not_adopted() {
-    judged(|| {
+    rerun_if_starved(|| {
         let zookeeper = Arc::new(Zookeeper::one());
         let site = Site::on(Arc::clone(&zookeeper) as Arc<dyn Server>, WORKER);
         let proxy = zookeeper.proxy_to(0);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use coordination::{Coordinator, ErrorKind, Result};
 use coordination_tests::faults::LONG;
 use coordination_tests::faults::connecting::Traced;
-use coordination_tests::harness::{Server, Zookeeper, judged, judged_on_threads};
+use coordination_tests::harness::{Server, Zookeeper, rerun_if_starved, rerun_on_threads};
 use tokio::task::block_in_place;
 
 use crate::WORKER;
@@ -15,7 +15,7 @@ const RIGHTS: [&str; 4] = ["create", "read", "write", "delete"];
 /// F-73: each right on the namespace's node is missing, one by one.
 #[test]
 fn f73_each_right_is_missing() {
-    judged(|| {
+    rerun_if_starved(|| {
         let zookeeper = Zookeeper::one();
         let mut client = Traced::new(WORKER, &[]);
         let url = format!("zookeeper://{}/fleet/locks", zookeeper.authority());
@@ -39,7 +39,7 @@ fn f73_each_right_is_missing() {
 /// The node of a queue does not let its entries be removed: a release says so, and works once it does.
 #[test]
 fn a_release_without_the_right_says_so() -> Result<()> {
-    judged_on_threads(release_without_the_right)
+    rerun_on_threads(release_without_the_right)
 }
 
 async fn release_without_the_right() -> Result<()> {

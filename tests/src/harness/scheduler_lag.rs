@@ -63,13 +63,13 @@ impl Late {
 
 /// What the machine withheld from some moment on. One thread measures for all in this process.
 #[derive(Debug)]
-pub struct Pulse {
+pub struct SchedulerLag {
     from_ns: AtomicU64,
     /// As they were when this began.
     counts: Counts,
 }
 
-impl Pulse {
+impl SchedulerLag {
     /// Begins to measure.
     pub fn start() -> Self {
         static BEATING: Once = Once::new();
@@ -98,10 +98,10 @@ impl Pulse {
     pub fn lately(taken: Duration) -> Duration {
         let now_ns = now_ns();
         let taken_ns = u64::try_from(taken.as_nanos()).unwrap_or(u64::MAX);
-        let pulse = Self::start();
-        pulse.from_ns.store(now_ns.saturating_sub(taken_ns), Ordering::Relaxed);
-        let share = 1.0 - processors() / pulse.counts.lately.max(processors());
-        pulse.allowance(0, now_ns).max(taken.mul_f64(share))
+        let lag = Self::start();
+        lag.from_ns.store(now_ns.saturating_sub(taken_ns), Ordering::Relaxed);
+        let share = 1.0 - processors() / lag.counts.lately.max(processors());
+        lag.allowance(0, now_ns).max(taken.mul_f64(share))
     }
 
     /// All that was withheld until now.

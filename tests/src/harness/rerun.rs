@@ -1,7 +1,7 @@
 //! What becomes of a check that fails.
 //!
 //! * A [violation](super::violation) is red at once, whatever a repetition would say.
-//! * Bounds are corrected for what the machine withheld ([`Pulse`]), but there is an end to that: on a *starved* machine answers
+//! * Bounds are corrected for what the machine withheld ([`SchedulerLag`]), but there is an end to that: on a *starved* machine answers
 //!   come too late to be answers, leases run out that should be renewed, and what happens is right and not what the check
 //!   is about. Such a check cannot judge. It runs again, from the beginning and alone on this machine, until it could judge,
 //!   and fails after [so many](STARVED) times.
@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
 
-use super::pulse::{Pulse, Withheld, processors};
+use super::scheduler_lag::{SchedulerLag, Withheld, processors};
 use super::violation::{Account, is_violation, keep_accounts};
 use super::{descriptors, netns};
 
@@ -63,7 +63,7 @@ impl<E: Debug> Outcome for Result<(), E> {
 /// # Panics
 ///
 /// When the check has failed, as told at the head of this module.
-pub fn judged<T: Outcome>(check: impl Fn() -> T) -> T {
+pub fn rerun_if_starved<T: Outcome>(check: impl Fn() -> T) -> T {
     on_this_machine(&check, false)
 }
 
@@ -72,7 +72,7 @@ pub fn judged<T: Outcome>(check: impl Fn() -> T) -> T {
 /// # Panics
 ///
 /// Likewise.
-pub fn judged_alone<T: Outcome>(check: impl Fn() -> T) -> T {
+pub fn rerun_alone<T: Outcome>(check: impl Fn() -> T) -> T {
     on_this_machine(&check, true)
 }
 
@@ -83,7 +83,8 @@ fn on_this_machine<T: Outcome>(check: &dyn Fn() -> T, is_alone: bool) -> T {
     }
     let _judged = Judged::begin();
     keep_accounts();
-    let machine = Machine { lock: lock_file(), withheld: Pulse::withheld, tell: Failure::tell };
+    let machine =
+        Machine { lock: lock_file(), withheld: SchedulerLag::withheld, tell: Failure::tell };
     machine.judge(&name(), check, is_alone)
 }
 
@@ -92,8 +93,8 @@ fn on_this_machine<T: Outcome>(check: &dyn Fn() -> T, is_alone: bool) -> T {
 /// # Panics
 ///
 /// Likewise.
-pub fn judged_on_threads<T: Outcome>(check: impl AsyncFn() -> T) -> T {
-    judged(|| on_threads(check()))
+pub fn rerun_on_threads<T: Outcome>(check: impl AsyncFn() -> T) -> T {
+    rerun_if_starved(|| on_threads(check()))
 }
 
 /// Runs this on threads of its own. When it is over, and when it has panicked, what still blocks one of them is left behind:
@@ -153,7 +154,7 @@ fn lock_file() -> PathBuf {
 struct Machine {
     /// Locked by each check that runs: shared, or exclusively by one that runs alone.
     lock: PathBuf,
-    withheld: fn(&Pulse) -> Withheld,
+    withheld: fn(&SchedulerLag) -> Withheld,
     tell: fn(&Failure, &str, &str),
 }
 
@@ -198,10 +199,10 @@ impl Machine {
     fn attempt<T: Outcome>(&self, check: &dyn Fn() -> T, is_alone: bool) -> Result<T, Failure> {
         // Invariant: nobody waits for the lock who has it.
         let _turn = turn(&self.lock, is_alone);
-        let pulse = Pulse::start();
+        let lag = SchedulerLag::start();
         drop(Account::take());
         let outcome = catch_unwind(AssertUnwindSafe(check));
-        let withheld = (self.withheld)(&pulse);
+        let withheld = (self.withheld)(&lag);
         let fault = match outcome {
             Ok(outcome) => match outcome.fault() {
                 None => return Ok(outcome),
@@ -345,15 +346,15 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    fn starved(_: &Pulse) -> Withheld {
+    fn starved(_: &SchedulerLag) -> Withheld {
         Withheld { total: ms(2_500), worst: ms(40), of: ms(5_000), running: 3.0 }
     }
 
-    fn calm(_: &Pulse) -> Withheld {
+    fn calm(_: &SchedulerLag) -> Withheld {
         Withheld { total: ms(250), worst: ms(12), of: ms(5_000), running: 3.0 }
     }
 
-    fn machine(scratch: &Scratch, withheld: fn(&Pulse) -> Withheld) -> Machine {
+    fn machine(scratch: &Scratch, withheld: fn(&SchedulerLag) -> Withheld) -> Machine {
         Machine { lock: scratch.join("lock"), withheld, tell: |_, _, _| {} }
     }
 
@@ -361,7 +362,7 @@ mod tests {
     fn runs(
         fails: impl Fn(usize) -> bool,
         text: &str,
-        withheld: fn(&Pulse) -> Withheld,
+        withheld: fn(&SchedulerLag) -> Withheld,
     ) -> (usize, Result<(), String>) {
         let scratch = Scratch::new("verdict");
         let (machine, count) = (machine(&scratch, withheld), AtomicUsize::new(0));
@@ -417,7 +418,7 @@ mod tests {
         let check = || assert!(!count.fetch_add(1, Ordering::SeqCst).is_multiple_of(3), "late");
         machine.judge("third", &check, false);
         assert_eq!(*TOLD.lock().expect("no panic"), ["failed once: third", "unstable: third"]);
-        let failure = Failure::new("late".to_owned(), None, calm(&Pulse::start()));
+        let failure = Failure::new("late".to_owned(), None, calm(&SchedulerLag::start()));
         failure.keep(&scratch.join("unstable"), "suite gate::third");
         let kept = std::fs::read_to_string(scratch.join("unstable/suite_gate__third.log"));
         assert!(kept.expect("it is kept").contains("late"));
@@ -434,12 +435,12 @@ mod tests {
 
     #[test]
     fn a_check_within_a_check_says_so() {
-        judged(|| {
-            let within = catch_unwind(AssertUnwindSafe(|| judged_alone(|| ())));
+        rerun_if_starved(|| {
+            let within = catch_unwind(AssertUnwindSafe(|| rerun_alone(|| ())));
             let text = said(&*within.expect_err("it would wait for itself"));
             assert_eq!(text, "a check within a check would wait for itself");
         });
-        judged(|| ());
+        rerun_if_starved(|| ());
     }
 
     #[test]
