@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn every_store_without_a_server_is_stormed() {
-        let options = file("tests/storm/src/options.rs");
+        let options = file("tests/crates/storm/src/options.rs");
         for name in names(|store| !store.has_servers()) {
             assert!(options.contains(&format!("=> \"{name}\"")), "no storm of {name}");
         }

@@ -1,7 +1,7 @@
 //! A world to test in: one store, many clients, a network between them, and time under control.
 //!
 //! Not part of the public API: it exists only in builds with `--cfg coordination_internals`, for this project's own
-//! tests (`tests/simulation`, described in `docs/testing.md`).
+//! tests (`tests/crates/simulation`, described in `docs/testing.md`).
 //!
 //! # How it works
 //!

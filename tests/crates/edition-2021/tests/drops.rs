@@ -2,7 +2,7 @@
 
 use coordination::{Coordinator, Error};
 
-#[path = "../../tests/suite/gate/macros/drops/functions.rs"]
+#[path = "../../../tests/suite/gate/macros/drops/functions.rs"]
 mod functions;
 
 #[tokio::test(flavor = "multi_thread")]
