@@ -1,7 +1,7 @@
 //! How long what a clause of `docs/guarantees.md` bounds may take: one function for each clause.
 //!
-//! What the machine adds is not in them: [`TestStore::scheduling`](crate::checks::TestStore::scheduling) in checks,
-//! [`SCHEDULING`](crate::faults::SCHEDULING) in fault rows. L1 and T3 differ from store to store:
+//! What the machine adds is not in them: [`SCHEDULING`], and in checks [`TestStore::scheduling`](crate::checks::TestStore::scheduling)
+//! besides. Last comes how long tests wait for what has no bound: only what hangs takes so long. L1 and T3 differ from store to store:
 //! [`crash_release`](crate::harness::Server::crash_release), [`notice`](crate::harness::Server::notice).
 
 use std::time::Duration;
@@ -62,3 +62,18 @@ pub fn disbelieved(period: Duration) -> Duration {
 pub const fn connected() -> Duration {
     Duration::from_secs(5)
 }
+
+/// What tests add to a bound for scheduling and round trips.
+pub const SCHEDULING: Duration = Duration::from_millis(200);
+
+/// How long a server may take to answer a question of the harness.
+pub const ANSWER: Duration = Duration::from_secs(5);
+
+/// How long anything may take that a check waits for.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How long anything may take that a fault row or a client process waits for.
+pub const LONG: Duration = Duration::from_secs(30);
+
+/// How long a crowd may take.
+pub const CROWD: Duration = Duration::from_secs(300);

@@ -21,11 +21,9 @@ use std::time::{Duration, Instant};
 
 use coordination::blocking::{self, Coordinator};
 use coordination::{ErrorKind, LockGuard, Result, State};
+use coordination_tests::bounds::LONG;
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 use tokio::runtime::{Builder, Runtime};
-
-/// A child that hangs is killed after this time.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args().collect();
@@ -172,7 +170,7 @@ impl Case<'_> {
         wait_for(child, || pause(runtime));
         runtime.block_on(async {
             // An answer to something new: what the child may have broken has healed, if it has to.
-            let beside = coordinator.lock("beside")?.acquire(Some(PATIENCE)).await?;
+            let beside = coordinator.lock("beside")?.acquire(Some(LONG)).await?;
             beside.release().await?;
             assert!(guard.is_held() && !waiting.is_finished(), "the lock is lost");
             assert!(
@@ -180,7 +178,7 @@ impl Case<'_> {
                 "two hold it"
             );
             guard.release().await?;
-            let served = tokio::time::timeout(PATIENCE, waiting).await;
+            let served = tokio::time::timeout(LONG, waiting).await;
             served.expect("the waiter is served").expect("no panic")
         })?;
         let told = std::iter::from_fn(|| {
@@ -240,7 +238,7 @@ fn keep_busy(
 fn wait_for(child: i32, meanwhile: impl Fn()) {
     let child = rustix::process::Pid::from_raw(child).expect("a child");
     let start = Instant::now();
-    while start.elapsed() < PATIENCE {
+    while start.elapsed() < LONG {
         let options = rustix::process::WaitOptions::NOHANG;
         if let Some((_, status)) =
             rustix::process::waitpid(Some(child), options).expect("our child")

@@ -10,10 +10,10 @@ use super::{
     fleet::Book,
     nanos, nemesis,
     resource::Tally,
-    run::SLACK,
     sample::Needs,
     things::{Group, objects},
 };
+use crate::bounds::SCHEDULING;
 
 /// All that was counted, over all rounds.
 #[derive(Clone, Debug, Default)]
@@ -224,10 +224,10 @@ impl Judge {
             faults: nemesis::names(),
             untimed: nemesis::untimed(self.store, group == Group::Spoiled),
             wait_bound: nanos(self.wait_bound) + scheduling,
-            timeout_slack: rules.timeout_slack + nanos(SLACK) + scheduling,
+            timeout_slack: rules.timeout_slack + nanos(SCHEDULING) + scheduling,
             lost_slack: rules.lost_slack + scheduling,
             losses_told: true,
-            entry_bound: nanos(self.crash_release + SLACK) + scheduling,
+            entry_bound: nanos(self.crash_release + SCHEDULING) + scheduling,
             ..rules
         }
     }

@@ -27,7 +27,7 @@ use super::{
     things::{Group, NAMED, What, pace},
     turn::Recipe,
 };
-use crate::bounds;
+use crate::bounds::{self, SCHEDULING};
 use crate::harness::{SchedulerLag, Scratch, wait_until};
 
 /// What to run.
@@ -62,8 +62,6 @@ const ROUND: Duration = Duration::from_secs(60);
 const ENOUGH: usize = 50;
 /// Work without faults at the end of a round.
 const LIVENESS: Duration = Duration::from_secs(3);
-/// What tests add to a store's bound, for scheduling and round trips.
-pub(super) const SLACK: Duration = Duration::from_millis(200);
 
 impl Chaos {
     /// Runs it. Progress goes to standard output.
@@ -232,7 +230,7 @@ impl Actors {
         failures.extend(self.fleet.drain(patience.saturating_sub(healed.elapsed())));
         failures.extend(self.fleet.ended());
         let goes_on = failures.is_empty();
-        self.own.remains(&self.book, self.judge.crash_release + SLACK + scheduling);
+        self.own.remains(&self.book, self.judge.crash_release + SCHEDULING + scheduling);
         self.resource.record_to(None);
         self.judge.summary.tally = self.resource.tally();
         failures.extend(self.judge.judge(&path, mixed, self.withheld()));
@@ -249,7 +247,7 @@ impl Actors {
         let mut failures = self.fleet.stop();
         failures.extend(self.own.stop());
         let mut left = Vec::new();
-        let bound = self.judge.crash_release + SLACK + 4 * self.withheld();
+        let bound = self.judge.crash_release + SCHEDULING + 4 * self.withheld();
         wait_until(bound, || {
             left = self.installation.sessions();
             left.is_empty()
@@ -270,7 +268,7 @@ fn wait_bound(chaos: &Chaos) -> Duration {
     let tasks = Group::ALL.into_iter().flat_map(Group::things).map(|thing| thing.tasks).max();
     let ahead = u32::try_from(chaos.clients * tasks.unwrap_or_default()).unwrap_or(u32::MAX);
     // A holder writes to the resource after its hold, if it was late.
-    chaos.store.recovery() + bounds::served() + ahead * pace(chaos.store).longest / 4 + SLACK
+    chaos.store.recovery() + bounds::served() + ahead * pace(chaos.store).longest / 4 + SCHEDULING
 }
 
 /// The driver's own clients, by which it looks for what is left, and does what operators do.

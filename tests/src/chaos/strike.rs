@@ -38,7 +38,7 @@ const AFTERMATH: Duration = Duration::from_millis(1_000);
 const NOTICED: Duration = Duration::from_millis(500);
 
 /// How long to look for somebody who is about to write.
-const PATIENCE: Duration = Duration::from_millis(500);
+const UNTIL_WRITING: Duration = Duration::from_millis(500);
 /// He is stopped before he does.
 const BEFORE_WRITING: Duration = Duration::from_millis(30);
 
@@ -114,7 +114,7 @@ impl Nemesis<'_> {
         let mut chosen: Vec<_> = seats.sample(rng, count).copied().collect();
         if rng.random_bool(0.8) {
             let mut reader = None;
-            wait_until(PATIENCE, || {
+            wait_until(UNTIL_WRITING, || {
                 let readers = self.resource.readers(BEFORE_WRITING).into_iter();
                 reader = readers.filter_map(|number| self.fleet.seat_of(number)).next();
                 reader.is_some()

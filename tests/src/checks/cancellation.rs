@@ -12,7 +12,7 @@ use super::tools::{
     ANSWERED, MOMENT, PATIENCE, acquire, acquire_in_background, assert_out_of_time,
     drop_after_polls, held_by_an_ended_runtime, lock, take_turn, until_contenders,
 };
-use super::{Backend, SLACK, TestStore};
+use super::{Backend, SCHEDULING, TestStore};
 use crate::bounds;
 use crate::harness::{Direction, Mode};
 use crate::must_hold;
@@ -29,7 +29,10 @@ pub(super) async fn nothing_is_left(
     let start = Instant::now();
     take_turn(other).await?;
     let took = start.elapsed();
-    assert!(took <= bounds::cleared() + SLACK + store.scheduling(), "{what}: taken after {took:?}");
+    assert!(
+        took <= bounds::cleared() + SCHEDULING + store.scheduling(),
+        "{what}: taken after {took:?}"
+    );
     until_contenders(store, &lock(other), 0).await;
     let took = start.elapsed();
     assert!(took <= 10 * bounds::cleared() + store.scheduling(), "{what}: empty after {took:?}");
@@ -140,7 +143,7 @@ pub async fn c2_cancelled_during_an_outage(store: &TestStore) -> Result<()> {
         assert_eq!(refused.kind(), ErrorKind::Unavailable);
         store.proxy().heal();
         // The next try comes after the longest delay.
-        sleep(bounds::between_tries(store.heartbeat()) + bounds::cleared() + SLACK).await;
+        sleep(bounds::between_tries(store.heartbeat()) + bounds::cleared() + SCHEDULING).await;
         nothing_is_left(store, &other, &format!("stalled, {polls} polls")).await?;
     }
     take_turn(&one).await.map(drop)
@@ -206,7 +209,7 @@ pub async fn c4_drop_never_blocks(store: &TestStore) -> Result<()> {
     assert!(lock(&other).try_acquire().await?.is_none());
     store.proxy().heal();
     // Long before the lease ends.
-    sleep(bounds::between_tries(store.heartbeat()) + SLACK).await;
+    sleep(bounds::between_tries(store.heartbeat()) + SCHEDULING).await;
     nothing_is_left(store, &other, "dropped while stalled").await
 }
 
@@ -247,7 +250,7 @@ pub async fn c5_unknown_is_told_and_goes_on(store: &TestStore) -> Result<()> {
     let start = Instant::now();
     let refused = guard.release().await.expect_err("out of reach");
     let took = start.elapsed();
-    assert!(took <= Duration::from_secs(5) + SLACK + store.scheduling(), "{took:?}");
+    assert!(took <= Duration::from_secs(5) + SCHEDULING + store.scheduling(), "{took:?}");
     assert_eq!((refused.kind(), refused.effect()), (ErrorKind::Unavailable, Effect::Unknown));
     assert!(lock(&other).try_acquire().await?.is_none());
     store.proxy().heal();

@@ -12,7 +12,7 @@ use super::tools::{
     MOMENT, NAME, PATIENCE, acquire, acquire_in_background, held_by_an_ended_runtime, lock,
     take_turn, until_contenders, until_state,
 };
-use super::{SLACK, TestStore};
+use super::{SCHEDULING, TestStore};
 use crate::bounds;
 use crate::harness::{Mode, eventually, eventually_async};
 use crate::must_hold;
@@ -95,7 +95,7 @@ pub async fn c7_the_last_guard_is_dropped(store: &TestStore) -> Result<()> {
     drop(guard);
     until_contenders(store, &lock(&other), 0).await;
     let took = start.elapsed();
-    assert!(took <= bounds::last_try() + SLACK + store.scheduling(), "{took:?}");
+    assert!(took <= bounds::last_try() + SCHEDULING + store.scheduling(), "{took:?}");
     until_state(&mut state, |state| state == State::Closed).await;
     take_turn(&other).await.map(drop)
 }
@@ -110,7 +110,7 @@ pub async fn c7_dropped_while_the_store_hangs(store: &TestStore) -> Result<()> {
     drop(guard);
     until_state(&mut state, |state| state == State::Closed).await;
     let took = start.elapsed();
-    assert!(took <= bounds::last_try() + SLACK + store.scheduling(), "{took:?}");
+    assert!(took <= bounds::last_try() + SCHEDULING + store.scheduling(), "{took:?}");
     take_turn(&other).await?;
     assert!(start.elapsed() <= store.crash_bound(), "{:?}", start.elapsed());
     Ok(())
@@ -140,7 +140,7 @@ pub async fn c7_own_thread_outlives_the_runtime(store: &TestStore) -> Result<()>
     let other = store.connect("other").await?;
     let (settings, url) = (store.settings().member_id("one"), store.url().to_owned());
     let (guard, coordinator) = held_by_an_ended_runtime(settings, url).await?;
-    sleep(store.ttl().unwrap_or_default() + SLACK).await;
+    sleep(store.ttl().unwrap_or_default() + SCHEDULING).await;
     assert!(guard.is_held());
     assert!(lock(&other).try_acquire().await?.is_none());
     guard.release().await?;

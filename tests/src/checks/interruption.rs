@@ -213,7 +213,7 @@ impl<'a> Pair<'a> {
                 let begun = Instant::now();
                 let outcome = operation.await;
                 let took = begun.elapsed();
-                let bound = 2 * bounds::served() + super::SLACK + self.store.scheduling();
+                let bound = 2 * bounds::served() + super::SCHEDULING + self.store.scheduling();
                 assert!(took <= bound, "{self:?}: {took:?}");
                 (Some(outcome), proxy.is_cut_pending())
             }

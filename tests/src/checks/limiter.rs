@@ -13,7 +13,7 @@ use tokio::time::{sleep, timeout};
 
 use super::interruption::{Pair, at_every_poll};
 use super::tools::{MOMENT, PATIENCE};
-use super::{SLACK, TestStore};
+use super::{SCHEDULING, TestStore};
 use crate::bounds;
 use crate::harness::{Mode, eventually_async};
 use crate::must_hold;
@@ -166,7 +166,7 @@ pub async fn lm2_standby_takes_over(store: &TestStore) -> Result<()> {
     let start = Instant::now();
     assert_eq!(refused(&limiter(&one, 1, 1)).await?, Refusal::StandbyFull);
     assert_eq!(refused(&limiter(&one, 1, 1).patience(Patience::Never)).await?, Refusal::AllBusy);
-    assert!(start.elapsed() < 10 * SLACK + store.scheduling(), "refused at once");
+    assert!(start.elapsed() < 10 * SCHEDULING + store.scheduling(), "refused at once");
     assert!(!entering.is_finished());
     let token = worker.token();
     worker.release().await?;
@@ -261,7 +261,7 @@ pub async fn lm3_patience_is_kept(store: &TestStore) -> Result<()> {
         let refusal = refused(&limiter(&other, 1, 1).patience(patience)).await?;
         let took = start.elapsed();
         assert!(matches!(refusal, Refusal::GaveUp { waited } if waited >= expected), "{refusal:?}");
-        let bound = bounds::returned(expected) + SLACK + store.scheduling();
+        let bound = bounds::returned(expected) + SCHEDULING + store.scheduling();
         assert!(took >= expected && took <= bound, "{took:?}");
         // Room for the next one, once the store has heard of it.
         until_inside(&limiter(&one, 1, 1), 1, 0).await;

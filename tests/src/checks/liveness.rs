@@ -111,7 +111,7 @@ pub async fn l2_turns_are_not_delayed_by_other_writes(store: &TestStore) -> Resu
         held.release().await?;
         waiting.await.expect("no panic")?.release().await?;
         let took = released.elapsed();
-        let bound = bounds::cleared() + super::SLACK + store.scheduling();
+        let bound = bounds::cleared() + super::SCHEDULING + store.scheduling();
         assert!(took <= bound, "turn {turn}: taken after {took:?}");
         // Stores that use the same few keys again and again come back to that of this turn soon.
         for _ in 0..3 {

@@ -50,9 +50,10 @@ use coordination::Result;
 use crate::harness::descriptors::with_descriptors;
 use crate::harness::{note, on_threads, rerun_alone, rerun_if_starved};
 
+pub use crate::bounds::SCHEDULING;
 pub use backend::{Backend, Kind, Setting, settings};
 pub use list::{CHECKS, Check};
-pub use test_store::{Programs, SLACK, TestStore, with_option};
+pub use test_store::{Programs, TestStore, with_option};
 pub(crate) use test_store::{shared_server, unique};
 
 /// No check takes longer, whatever hangs.

@@ -10,7 +10,7 @@ use super::tools::{
     MOMENT, NAME, PATIENCE, Probe, acquire, acquire_in_background, lock, take_turn,
     until_contenders, until_state,
 };
-use super::{SLACK, TestStore};
+use super::{SCHEDULING, TestStore};
 use crate::bounds;
 use crate::harness::{Direction, Mode};
 use crate::must_hold;
@@ -113,7 +113,7 @@ pub async fn r2_compaction_is_survived(store: &TestStore) -> Result<()> {
             store.proxy().set_both(Mode::Stall);
         } else {
             // Past a re-check, which looks back to a revision that is gone.
-            sleep(store.ttl().expect("the check is for leases") + SLACK).await;
+            sleep(store.ttl().expect("the check is for leases") + SCHEDULING).await;
             store.server().forget_history();
         }
         held.release().await?;

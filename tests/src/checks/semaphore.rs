@@ -224,7 +224,7 @@ pub async fn p2_timed_out_waiters_leave(store: &TestStore) -> Result<()> {
     let start = Instant::now();
     let late = semaphore(&other, 2).acquire_many(2, Some(ANSWERED)).await;
     assert_out_of_time(&late.expect_err("one is held"), ANSWERED);
-    let bound = bounds::returned(ANSWERED) + super::SLACK + store.scheduling();
+    let bound = bounds::returned(ANSWERED) + super::SCHEDULING + store.scheduling();
     assert!(start.elapsed() <= bound, "{:?}", start.elapsed());
     let behind = semaphore(&other, 2).acquire(Some(PATIENCE)).await?;
     assert_eq!(behind.slot(), 1);

@@ -12,15 +12,12 @@ use coordination::{Builder, Coordinator, FencingToken, Lock, Result};
 use serde_json::json;
 use tokio::time::timeout;
 
-use super::tools::PATIENCE;
 use super::{Backend, Kind, Setting, settings};
-use crate::bounds;
+use crate::bounds::{self, PATIENCE, SCHEDULING};
 use crate::harness::{Connecting, Named, Proxy, SchedulerLag, Scratch, Server, Worker};
 
 /// The lease asked for where the store has none to grant.
 const TTL: Duration = Duration::from_secs(2);
-/// What is added to a bound of the store for scheduling and round trips.
-pub const SLACK: Duration = Duration::from_millis(200);
 
 /// How many sessions these checks have in one process, where it is more than four. Each needs ten descriptors of its own.
 const MANY_SESSIONS: &[(&str, u64)] = &[
@@ -208,7 +205,7 @@ impl TestStore {
             None if self.backend().is_in_process() => Duration::ZERO,
             None => Duration::from_millis(50),
         };
-        bound + SLACK + self.scheduling()
+        bound + SCHEDULING + self.scheduling()
     }
 
     /// How long an entry that was removed may look held (T3).
@@ -223,7 +220,7 @@ impl TestStore {
 
     fn told_bound(&self, of: impl Fn(&dyn Server) -> Duration) -> Duration {
         let bound = self.server.as_deref().map_or_else(|| self.heartbeat(), of);
-        bound + SLACK + self.scheduling()
+        bound + SCHEDULING + self.scheduling()
     }
 
     /// What the machine has added to the time that anything takes: to be added to each bound.
@@ -252,7 +249,7 @@ impl TestStore {
             let start = Instant::now();
             let done = timeout(bound + PATIENCE, work).await;
             let took = start.elapsed();
-            let bound = bound + SLACK + self.scheduling();
+            let bound = bound + SCHEDULING + self.scheduling();
             match done {
                 Ok(done) if took <= bound => done,
                 _ => panic!("{took:?}, and {bound:?} is the bound: the work at {caller}"),

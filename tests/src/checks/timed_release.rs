@@ -13,13 +13,13 @@ use super::tools::{
     MOMENT, NAME, PATIENCE, acquire, acquire_in_background, drop_after_polls, lock, take_turn,
     until_contenders, until_state,
 };
-use super::{SLACK, TestStore};
+use super::{SCHEDULING, TestStore};
 use crate::harness::Mode;
 use crate::must_hold;
 
 /// How late the release may be; over a network a request and its answer are added.
 fn lateness(store: &TestStore) -> Duration {
-    let network = if store.has_server() { SLACK } else { Duration::ZERO };
+    let network = if store.has_server() { SCHEDULING } else { Duration::ZERO };
     Duration::from_millis(20) + network + store.scheduling()
 }
 

@@ -216,7 +216,7 @@ pub async fn t4_suspended_is_not_lost(store: &TestStore) -> Result<()> {
     let probe = Probe::start(&guard);
     store.proxy().set_both(Mode::Stall);
     let overdue = store.heartbeat() + store.attempt_timeout();
-    let suspended = timeout(overdue + super::SLACK + store.scheduling(), async {
+    let suspended = timeout(overdue + super::SCHEDULING + store.scheduling(), async {
         until_state(&mut state, |state| state == State::Suspended).await
     });
     suspended.await.expect("a heartbeat is overdue");

@@ -14,13 +14,14 @@ use coordination::{
 use tokio::time::{sleep, timeout};
 
 use super::TestStore;
+pub use crate::bounds::PATIENCE;
 use crate::harness::SchedulerLag;
 use crate::must_hold;
 
+pub use crate::bounds::PATIENCE;
+
 /// The lock that most checks are about.
 pub const NAME: &str = "vol-7";
-/// Ten times as long as anything may take that happens at all.
-pub const PATIENCE: Duration = Duration::from_secs(20);
 /// A little while.
 pub const MOMENT: Duration = Duration::from_millis(50);
 /// Long enough for a store to answer, whatever else its disk has to do.

@@ -6,11 +6,11 @@ use coordination_history::{Event, Kind, Object, Record, Rules, check, read};
 use serde_json::{Value, json};
 
 use super::{Process, Site, crash::since};
+use crate::bounds::CROWD;
 use crate::harness::{Scratch, Worker, wait_until};
 use crate::must_hold;
 
 const LOCK: &str = "many";
-const PATIENCE: Duration = Duration::from_secs(300);
 
 /// What a crowd was served like.
 #[derive(Clone, Copy, Debug)]
@@ -55,7 +55,7 @@ pub fn crowd(site: &Site, processes: usize, tasks: usize) -> Served {
 fn wait_for_queue(gate: &Process, count: usize) {
     // In the rush an answer may take too long.
     let holders = || gate.try_call(json!({ "command": "holders", "lock": LOCK }));
-    let ready = wait_until(PATIENCE, || {
+    let ready = wait_until(CROWD, || {
         holders().is_ok_and(|all| all.as_array().is_some_and(|all| all.len() == count))
     });
     assert!(ready, "not {count} contenders: {:?}", holders());
@@ -67,8 +67,8 @@ fn wait_for_queue(gate: &Process, count: usize) {
 ///
 /// When it fails, or does not answer.
 pub fn finish(client: &Worker, id: u64) -> Value {
-    let answer = client.receive(id, PATIENCE);
-    let answer = answer.unwrap_or_else(|| panic!("not served within {PATIENCE:?}"));
+    let answer = client.receive(id, CROWD);
+    let answer = answer.unwrap_or_else(|| panic!("not served within {CROWD:?}"));
     answer.unwrap_or_else(|error| panic!("not served: {error}"))
 }
 

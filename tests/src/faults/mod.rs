@@ -30,5 +30,7 @@ mod told;
 pub use process::{Grant, Lost, NotHeld, Process};
 pub use rows::on_store;
 pub use silent::Apart;
-pub use site::{HEARTBEAT, LONG, SCHEDULING, Site};
+pub use site::{HEARTBEAT, Site};
 pub use told::{assert_told, assert_told_within};
+
+pub use crate::bounds::{LONG, SCHEDULING};

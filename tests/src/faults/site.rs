@@ -7,15 +7,12 @@ use std::time::Duration;
 use coordination::{Builder, Coordinator};
 
 use super::{Process, told};
+use crate::bounds::SCHEDULING;
 use crate::checks::Backend;
 use crate::harness::{Proxy, Scratch, Server, Setup};
 
-/// What tests add to a bound of the store for scheduling and round trips.
-pub const SCHEDULING: Duration = Duration::from_millis(200);
 /// The heartbeat interval of clients here, unless [`Site::heartbeat`] says otherwise.
 pub const HEARTBEAT: Duration = Duration::from_millis(300);
-/// Longer than anything that a row waits for.
-pub const LONG: Duration = Duration::from_secs(30);
 
 /// A store to put faults to.
 #[derive(Clone, Debug)]

@@ -6,10 +6,10 @@ use std::{
     time::Duration,
 };
 
+use crate::bounds::ANSWER;
+
 /// A paused server accepts connections but never answers.
 const TIMEOUT: Duration = Duration::from_millis(1_000);
-/// One that is asked by a thousand others needs its time.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The body of a `200 OK` answer to `GET path`.
 pub(crate) fn get(address: SocketAddr, path: &str) -> io::Result<String> {
@@ -26,7 +26,7 @@ pub(crate) fn request(
     headers: &str,
     body: &str,
 ) -> io::Result<(u16, String)> {
-    exchange(address, (method, path), headers, body, PATIENCE)
+    exchange(address, (method, path), headers, body, ANSWER)
 }
 
 fn exchange(

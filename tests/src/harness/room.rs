@@ -5,7 +5,7 @@ use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// A test that has some and wants more must not wait for ever for another such one.
-const PATIENCE: Duration = Duration::from_secs(60);
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// Has so many places, for this process.
 #[derive(Debug)]
@@ -32,8 +32,8 @@ impl Room {
     pub(super) fn take(&'static self, count: usize) -> Places {
         let begun = Instant::now();
         let mut taken = self.taken();
-        while *taken > 0 && *taken + count > self.size && begun.elapsed() < PATIENCE {
-            let waited = self.left.wait_timeout(taken, PATIENCE);
+        while *taken > 0 && *taken + count > self.size && begun.elapsed() < LONGEST_WAIT {
+            let waited = self.left.wait_timeout(taken, LONGEST_WAIT);
             taken = waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0;
         }
         *taken += count;

@@ -42,11 +42,10 @@ use std::{
 use serde_json::Value;
 
 use super::{Child, Launch, Scratch};
+use crate::bounds::LONG;
 
 /// The variable that tells a worker the URL of the store.
 pub const URL: &str = "COORDINATION_WORKER_URL";
-/// How long [`Worker::call`] waits.
-pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A client process under the test's command; killed on drop.
 #[derive(Debug)]
@@ -112,7 +111,7 @@ impl Worker {
     ///
     /// # Panics
     ///
-    /// When the answer is an error, or none comes within [`PATIENCE`].
+    /// When the answer is an error, or none comes within [`LONG`].
     pub fn call(&self, command: Value) -> Value {
         self.try_call(command.clone()).unwrap_or_else(|error| panic!("{command} failed: {error}"))
     }
@@ -125,10 +124,10 @@ impl Worker {
     ///
     /// # Panics
     ///
-    /// When no answer comes within [`PATIENCE`].
+    /// When no answer comes within [`LONG`].
     pub fn try_call(&self, command: Value) -> Result<Value, Value> {
         let id = self.send(command.clone());
-        self.receive(id, PATIENCE)
+        self.receive(id, LONG)
             .unwrap_or_else(|| panic!("no answer to {command}; log:\n{}", self.child.log()))
     }
 

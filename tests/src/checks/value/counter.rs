@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde_json::json;
 use tokio::time::sleep;
 
-use super::super::SLACK;
+use super::super::SCHEDULING;
 use super::super::interruption::at_every_poll;
 use super::super::tools::{Chance, MOMENT, PATIENCE, drop_after_polls};
 use super::*;
@@ -203,7 +203,7 @@ pub async fn va2_out_of_reach_is_told(store: &TestStore) -> Result<()> {
     let version = value.set(&1).await?;
     // As long as a lease, or a call that began just before that.
     let ttl = store.ttl().expect("the check is for leases");
-    let bound = ttl + store.attempt_timeout() + SLACK + store.scheduling();
+    let bound = ttl + store.attempt_timeout() + SCHEDULING + store.scheduling();
     store.proxy().set_both(Mode::Blackhole);
     let start = std::time::Instant::now();
     let read = counter.read();

@@ -4,8 +4,8 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// How long anything may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+use crate::bounds::ANSWER;
+
 /// The lease of an administrator's session.
 const LEASE_MS: i32 = 4_000;
 /// What makes a session's password of its id, in every server (`SessionTrackerImpl`, `ZooKeeperServer`).
@@ -54,8 +54,8 @@ impl Wire {
     }
 
     fn connect(address: SocketAddr, session: i64, password: [u8; 16]) -> io::Result<Self> {
-        let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        let stream = TcpStream::connect_timeout(&address, ANSWER)?;
+        stream.set_read_timeout(Some(ANSWER))?;
         stream.set_nodelay(true)?;
         let mut wire = Self { stream, last: 0 };
         let mut hello = vec![0; 12];
@@ -187,7 +187,7 @@ fn acl(rights: i32, scheme: &[u8], id: &[u8]) -> Vec<u8> {
 
 /// The answer to one of the words that servers understand without a session.
 pub(super) fn four_letters(address: SocketAddr, word: &str) -> io::Result<String> {
-    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+    let mut stream = TcpStream::connect_timeout(&address, ANSWER)?;
     stream.set_read_timeout(Some(Duration::from_secs(1)))?;
     stream.write_all(word.as_bytes())?;
     let mut answer = String::new();

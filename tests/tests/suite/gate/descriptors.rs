@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use coordination::{Coordinator, ErrorKind, Result};
+use coordination_tests::bounds::LONG;
 use coordination_tests::harness::descriptors::{take_all, with_descriptors};
 use coordination_tests::harness::{Scratch, rerun_if_starved};
 use tokio::runtime::Builder;
@@ -11,7 +12,7 @@ use tokio::runtime::Builder;
 const FEW: u64 = 64;
 /// Ten heartbeats.
 const WHILE: Duration = Duration::from_secs(1);
-const PATIENCE: Option<Duration> = Some(Duration::from_secs(30));
+const PATIENCE: Option<Duration> = Some(LONG);
 
 /// Runs this with few descriptors; on a runtime, and in a directory of its own.
 fn with_few(check: impl AsyncFn(&str) -> Result<()>) -> Result<()> {

@@ -2,20 +2,19 @@
 
 use std::time::Duration;
 
+use coordination_tests::bounds::CROWD;
 use coordination_tests::checks::Backend;
 use coordination_tests::faults::Site;
 use coordination_tests::harness::{Connecting, wait_until};
 
 use crate::WORKER;
 
-const PATIENCE: Duration = Duration::from_secs(300);
-
 pub(super) fn f67_all_connect(backend: Backend) {
     let site = Site::start(backend, 1, WORKER);
     let enough = if backend == Backend::File { 7_200 } else { 480 };
     let connecting = Connecting::start(&site.url, Duration::ZERO);
     let is_over = || connecting.count() >= enough || connecting.has_failed();
-    assert!(wait_until(PATIENCE, is_over), "{} have connected", connecting.count());
+    assert!(wait_until(CROWD, is_over), "{} have connected", connecting.count());
 }
 
 coordination_tests::each_store!(processes f67_all_connect);

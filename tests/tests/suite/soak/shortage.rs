@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use coordination::{ErrorKind, Result};
 use coordination_tests::checks::Backend;
-use coordination_tests::faults::Site;
+use coordination_tests::faults::{LONG, Site};
 use coordination_tests::harness::descriptors::{take_all, with_descriptors};
 use coordination_tests::harness::eventually_async;
 use tokio::time::sleep;
@@ -14,7 +14,6 @@ use crate::WORKER;
 /// Enough for a client, its server's start and the runtime.
 const ENOUGH: u64 = 256;
 const LEASE: Duration = Duration::from_secs(8);
-const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(super) fn f64_held_over_a_shortage(backend: Backend) {
     let held = || {
@@ -28,11 +27,11 @@ pub(super) fn f64_held_over_a_shortage(backend: Backend) {
 async fn over_a_shortage(site: &Site) -> Result<()> {
     let proxy = site.server().proxy_to(0);
     let (one, other) = (site.at(proxy.address()).client("one").await, site.client("other").await);
-    let guard = one.lock("vol-7")?.acquire(Some(PATIENCE)).await?;
+    let guard = one.lock("vol-7")?.acquire(Some(LONG)).await?;
     let (lock, waits) = (one.lock("vol-7")?, other.lock("vol-7")?);
-    let waiting = tokio::spawn(async move { waits.acquire(Some(PATIENCE)).await });
+    let waiting = tokio::spawn(async move { waits.acquire(Some(LONG)).await });
     let both = async || lock.holders().await.is_ok_and(|holders| holders.len() == 2);
-    eventually_async(PATIENCE, both).await;
+    eventually_async(LONG, both).await;
 
     proxy.refuse();
     let mut taken = take_all();
@@ -51,7 +50,7 @@ async fn over_a_shortage(site: &Site) -> Result<()> {
     proxy.accept();
 
     // In the same process, and without losing what is held.
-    one.lock("vol-8")?.acquire(Some(PATIENCE)).await?.release().await?;
+    one.lock("vol-8")?.acquire(Some(LONG)).await?.release().await?;
     assert!(guard.is_held());
     guard.release().await?;
     waiting.await.expect("no panic")?.release().await?;

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use coordination::{Coordinator, Error, ErrorKind, Lock, LockGuard, synchronized};
+use coordination_tests::bounds::PATIENCE;
 use tokio::sync::Notify;
 use tokio::task::{spawn_blocking, yield_now};
 use tokio::time::{sleep, timeout};
@@ -22,8 +23,6 @@ mod sizes;
 mod templates;
 mod threads;
 
-/// Long enough for anything that happens at all.
-const PATIENCE: Duration = Duration::from_secs(10);
 const HEARTBEAT: Duration = Duration::from_millis(50);
 
 type Result<T = (), E = Error> = std::result::Result<T, E>;

@@ -11,7 +11,7 @@ use super::{LONG, site, with_url};
 /// How often each is tried.
 const ROUNDS: usize = 10;
 /// How long Sentinels wait for a master.
-const PATIENCE: Duration = Duration::from_secs(1);
+const DOWN_AFTER: Duration = Duration::from_secs(1);
 
 /// How long Sentinels take at most to tell each other of a new master, and a client to ask them.
 const SPREAD: Duration = Duration::from_secs(3);
@@ -51,7 +51,7 @@ fn f59_without_on_both_sides() {
 /// The holder's guard is good for so long at most after another was granted the lock.
 fn parted(side: Side, is_confirmed: bool, bound: Duration) {
     rerun_if_starved(|| {
-        let options = Redis::options().sentinels(PATIENCE).apart();
+        let options = Redis::options().sentinels(DOWN_AFTER).apart();
         let options = match is_confirmed {
             // A new master needs one, too.
             true => options
