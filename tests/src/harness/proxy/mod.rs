@@ -8,6 +8,7 @@
 //! A proxy acknowledges what it reads, whatever happens to it then; only a firewall or a network
 //! namespace can lose a packet that nobody has acknowledged.
 
+mod accepting;
 mod connection;
 mod frames;
 mod http1;
@@ -27,21 +28,16 @@ use std::{
         atomic::{AtomicU64, Ordering},
         mpsc as std_mpsc,
     },
-    task::Poll,
     thread::{self, JoinHandle},
     time::Duration,
 };
 
-use rustix::net::{Shutdown, shutdown};
-use tokio::{
-    net::{TcpListener, TcpStream},
-    sync::{mpsc, watch},
-    task::JoinSet,
-};
+use tokio::sync::{mpsc, watch};
 
 pub use frames::Protocol;
 
 use super::{ports::free_address, rerun::count_fault, wait_until};
+use accepting::{Order, Route};
 use connection::{End, Ending};
 use lane::{Lane, Then};
 
@@ -131,9 +127,9 @@ impl Proxy {
         let [_, high, middle, low] = own.to_be_bytes();
         // Not of the kind that is everybody's: 127.0.0.1.
         let host = Ipv4Addr::new(127, 128 | high, middle, low);
-        let lines: Vec<_> =
+        let routes: Vec<_> =
             targets.iter().map(|target| ((host, target.port()).into(), *target)).collect();
-        Self::new(protocol, &lines, Senders::Any)
+        Self::new(protocol, &routes, Senders::Any)
     }
 
     /// Likewise, for connections between servers that each have a loopback address of their own, so that one can be
@@ -156,21 +152,21 @@ impl Proxy {
         Self::new(Protocol::Http2, &[(free_address(), target)], Senders::ByHeader)
     }
 
-    fn new(protocol: Protocol, lines: &[(SocketAddr, SocketAddr)], senders: Senders) -> Self {
-        let address = lines[0].0;
+    fn new(protocol: Protocol, routes: &[(SocketAddr, SocketAddr)], senders: Senders) -> Self {
+        let address = routes[0].0;
         let listen = |(address, target): &(SocketAddr, SocketAddr)| Route {
             listener: StdListener::bind(address).expect("the port is reserved for us"),
             address: *address,
             target: *target,
         };
-        let lines = lines.iter().map(listen).collect();
+        let routes = routes.iter().map(listen).collect();
         let shared = Arc::new(Shared::new(protocol, senders));
         let (orders, received) = mpsc::unbounded_channel();
         let thread = thread::Builder::new()
             .name("proxy".to_owned())
             .spawn({
                 let shared = Arc::clone(&shared);
-                move || run(lines, &shared, received)
+                move || accepting::run(routes, &shared, received)
             })
             .expect("a thread can be started");
         Self { address, shared, orders, thread: Some(thread) }
@@ -374,13 +370,6 @@ impl Drop for Proxy {
     }
 }
 
-/// For the accepting task. The sender is told when it is done.
-enum Order {
-    Refuse(std_mpsc::Sender<()>),
-    Accept(std_mpsc::Sender<()>),
-    Stop,
-}
-
 /// How it is known who has made a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Senders {
@@ -390,13 +379,6 @@ enum Senders {
     ByHeader,
     /// By its address.
     ByAddress,
-}
-
-/// Where it listens, and where that leads.
-struct Route {
-    listener: StdListener,
-    address: SocketAddr,
-    target: SocketAddr,
 }
 
 /// What the proxy's connections share with its handle.
@@ -472,94 +454,4 @@ impl Shared {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The proxy's thread.
-fn run(lines: Vec<Route>, shared: &Arc<Shared>, orders: mpsc::UnboundedReceiver<Order>) {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .expect("a runtime can be built")
-        .block_on(serve(lines, shared, orders));
-}
-
-/// Accepts connections and follows orders until told to stop.
-async fn serve(
-    lines: Vec<Route>,
-    shared: &Arc<Shared>,
-    mut orders: mpsc::UnboundedReceiver<Order>,
-) {
-    let addresses: Vec<_> = lines.iter().map(|line| (line.address, line.target)).collect();
-    let open = |line: Route| {
-        line.listener.set_nonblocking(true).expect("a listener can be non-blocking");
-        (TcpListener::from_std(line.listener).expect("we are in a runtime"), line.target)
-    };
-    let mut listeners: Vec<_> = lines.into_iter().map(open).collect();
-    let mut connections = JoinSet::new();
-    loop {
-        tokio::select! {
-            (accepted, target) = accept(&listeners) => {
-                let sender = accepted.peer_addr().ok().map(|address| address.ip().to_string());
-                let sender = sender.filter(|_| shared.senders == Senders::ByAddress);
-                if sender.as_ref().is_some_and(|sender| lock(&shared.barred).contains(sender)) {
-                    let _ = accepted.set_zero_linger();
-                    continue;
-                }
-                let number = shared.accepted.fetch_add(1, Ordering::SeqCst) + 1;
-                // Subscribed before it is listed, so that whoever sees it listed can end it.
-                let ending = shared.end.subscribe();
-                shared.open().insert(number, sender);
-                let shared = Arc::clone(shared);
-                connections.spawn(async move {
-                    connection::run(accepted, target, number, &shared, ending).await;
-                    shared.open().remove(&number);
-                });
-            }
-            order = orders.recv() => match order {
-                Some(Order::Refuse(done)) => {
-                    stop_listening(&mut listeners);
-                    let _ = done.send(());
-                }
-                Some(Order::Accept(done)) => {
-                    if listeners.is_empty() {
-                        for (address, target) in &addresses {
-                            let bound = TcpListener::bind(address).await;
-                            listeners.push((bound.expect("the port is reserved for us"), *target));
-                        }
-                    }
-                    let _ = done.send(());
-                }
-                Some(Order::Stop) | None => break,
-            },
-            Some(_) = connections.join_next() => {}
-        }
-    }
-    stop_listening(&mut listeners);
-    let whose = shared.open().keys().copied().collect();
-    shared.end.send_replace(Some(Ending { end: End::Reset, whose }));
-    while connections.join_next().await.is_some() {}
-}
-
-/// Closing would not do: a process that another thread starts at this moment has a copy of the socket until its program
-/// begins, and the kernel would go on accepting.
-fn stop_listening(listeners: &mut Vec<(TcpListener, SocketAddr)>) {
-    for (listener, _) in listeners.drain(..) {
-        shutdown(&listener, Shutdown::Read).expect("it listens");
-    }
-}
-
-/// A connection, and where it leads.
-async fn accept(listeners: &[(TcpListener, SocketAddr)]) -> (TcpStream, SocketAddr) {
-    std::future::poll_fn(|context| {
-        for (listener, target) in listeners {
-            // Fails when the client has gone already; then there may be another.
-            while let Poll::Ready(accepted) = listener.poll_accept(context) {
-                if let Ok((stream, _)) = accepted {
-                    return Poll::Ready((stream, *target));
-                }
-            }
-        }
-        Poll::Pending
-    })
-    .await
 }
