@@ -6,7 +6,7 @@ mod latch;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use coordination::blocking::wait;
 use coordination::{Barrier, Coordinator, DoubleBarrier, ErrorKind, Latch, Result};

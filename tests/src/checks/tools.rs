@@ -14,7 +14,6 @@ use coordination::{
 use tokio::time::{sleep, timeout};
 
 use super::TestStore;
-pub use crate::bounds::PATIENCE;
 use crate::harness::SchedulerLag;
 use crate::must_hold;
 

@@ -11,7 +11,7 @@ use tokio::time::{sleep, timeout};
 
 use super::super::TestStore;
 use super::super::tools::{ANSWERED, MOMENT, PATIENCE, assert_out_of_time, drop_after_polls};
-use super::{NAME, barrier, double};
+use super::{NAME, double};
 use crate::harness::{Mode, eventually_async};
 use crate::must_hold;
 

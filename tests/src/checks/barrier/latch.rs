@@ -1,7 +1,5 @@
 //! BR3: latches let nobody go before zero is reached.
 
-use std::time::Duration;
-
 use coordination::{Coordinator, Effect, ErrorKind, Latch, Result};
 use serde_json::json;
 use tokio::task::{JoinHandle, JoinSet};
