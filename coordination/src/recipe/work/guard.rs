@@ -80,10 +80,15 @@ impl Life {
         *self.terms.borrow()
     }
 
+    /// Invariant: what is past stays past. Its holder may have been told of the loss, and what is answered after that does not undo
+    /// it.
     fn set(&self, terms: Terms) {
-        self.terms.send_modify(|current| {
-            let is_over = current.is_over || terms.is_over;
-            *current = Terms { is_over, ..terms };
+        self.terms.send_if_modified(|current| {
+            let is_past = current.is_past();
+            if !is_past {
+                *current = terms;
+            }
+            !is_past
         });
     }
 
@@ -104,15 +109,31 @@ impl Life {
         // Others go first for a quarter of what is left, so that there is time for three more tries.
         let courtesy = COURTESY.min(self.terms().deadline.remaining() / 4);
         let renewed = queue.renew_here(id, asked, courtesy).await;
-        match &renewed {
-            Ok(lasts) => self.set(Terms::of(sent, *lasts)),
+        self.renewed(before, sent, renewed)
+    }
+
+    /// Takes in what the store has said to a renewal that was sent at this moment, with these terms before it.
+    fn renewed(
+        &self,
+        before: Terms,
+        sent: BootInstant,
+        answer: Result<Duration>,
+    ) -> Result<Duration> {
+        match &answer {
+            Ok(lasts) => {
+                self.set(Terms::of(sent, *lasts));
+                if self.terms().is_past() {
+                    let late = "its time was over before the answer to its renewal came";
+                    return Err(Error::new(ErrorKind::NoSuchClaim, "renew", late));
+                }
+            }
             Err(error) if error.kind() == ErrorKind::NoSuchClaim => {
                 self.set(Terms { is_over: true, ..before });
             }
             Err(error) if error.effect() == Effect::None => self.set(before),
             Err(_) => {}
         }
-        renewed
+        answer
     }
 
     /// Waits until the deadline has passed.
@@ -265,7 +286,7 @@ impl WorkClaim {
     ///
     /// # Errors
     ///
-    /// * [`ErrorKind::NoSuchClaim`]: the claim is over, and others may have its items.
+    /// * [`ErrorKind::NoSuchClaim`]: it is over, and others may have its items; also where its time was over when the answer came.
     /// * [`ErrorKind::Input`], and those of a store that refuses or does not answer.
     ///
     /// # Cancel safety
@@ -433,5 +454,42 @@ impl std::future::Future for AbortOnDrop {
 impl Drop for AbortOnDrop {
     fn drop(&mut self) {
         self.0.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// S4: a renewal whose answer comes when the claim was told as lost does not bring it back, whatever the answer is.
+    #[tokio::test]
+    async fn s4_a_claim_whose_time_is_over_is_not_held_again() {
+        let sent = BootInstant::now();
+        let longer = Terms::of(sent, Duration::from_secs(60));
+        let refused = Error::new(ErrorKind::Quota, "renew", "full");
+        for answer in [Ok(Duration::from_secs(60)), Err(refused)] {
+            let terms = Terms::of(sent, Duration::from_millis(40));
+            let life = Life { terms: watch::Sender::new(terms), renewing: Default::default() };
+            life.past().await;
+            assert!(life.terms().is_past());
+            let is_renewed = answer.is_ok();
+            let told = life.renewed(longer, sent, answer).expect_err("it was told as lost");
+            assert!(life.terms().is_past(), "it was told as lost");
+            assert!(!is_renewed || told.kind() == ErrorKind::NoSuchClaim);
+            life.past().await;
+        }
+    }
+
+    #[test]
+    fn a_claim_that_has_time_left_is_renewed() {
+        let sent = BootInstant::now();
+        let terms = Terms::of(sent, Duration::from_secs(60));
+        let life = Life { terms: watch::Sender::new(terms), renewing: Default::default() };
+        let lasts = Duration::from_secs(90);
+        assert_eq!(life.renewed(terms, sent, Ok(lasts)).expect("it has time left"), lasts);
+        assert!(life.terms().deadline > terms.deadline && !life.terms().is_past());
+        let over = Error::new(ErrorKind::NoSuchClaim, "renew", "over");
+        life.renewed(terms, sent, Err(over)).expect_err("the store says so");
+        assert!(life.terms().is_over && life.terms().is_past());
     }
 }
