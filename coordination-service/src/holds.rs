@@ -1,6 +1,6 @@
 //! Holds: what clients were granted through this instance, each with a lease that the client renews.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,13 +11,14 @@ use std::time::{Duration, SystemTime};
 use coordination::{BootInstant, LockGuard, LossReason};
 use tokio::sync::{Notify, watch};
 
+use crate::ended::Ended;
 pub(crate) use crate::ends::{Covered, End};
 use crate::ids::Secret;
 use crate::promise::Promise;
 use crate::undeleted::Undeleted;
 
-/// How long an ended hold is remembered, and how many are.
-const REMEMBERED: (Duration, usize) = (Duration::from_secs(600), 10_000);
+/// The most names of which something changed that are noted.
+const TOUCHED: usize = 10_000;
 
 /// What is held, and until when.
 pub(crate) struct Held {
@@ -175,9 +176,7 @@ struct Table {
     live: HashMap<String, Arc<Hold>>,
     names: HashMap<String, Vec<Arc<Hold>>>,
     clients: HashMap<String, usize>,
-    ended: HashMap<String, (Arc<Hold>, End)>,
-    /// In the order of their ends.
-    order: VecDeque<(BootInstant, String)>,
+    ended: Ended,
 }
 
 /// What is known of a hold.
@@ -218,8 +217,8 @@ impl Holds {
         if let Some(hold) = table.live.get(handle) {
             return Found::Live(Arc::clone(hold));
         }
-        match table.ended.get(handle) {
-            Some((hold, end)) => Found::Ended(Arc::clone(hold), *end),
+        match table.ended.find(handle) {
+            Some((hold, end)) => Found::Ended(hold, end),
             None => Found::Unknown,
         }
     }
@@ -308,9 +307,11 @@ impl Holds {
             }
         };
         drop(state);
+        let promised_until = (!end.frees() && hold.promise.is_some()).then_some(held.end);
         // Before it is out of the table: a stop waits for one or the other.
         let releasing = Releasing::begin(self, hold, held, end);
-        self.table().remove(hold, end);
+        self.table().remove(hold, end, promised_until);
+        self.take_back_at(hold, promised_until);
         (self.on_end)(hold, end);
         hold.changed.send_replace(());
         self.touched(&hold.name);
@@ -356,6 +357,27 @@ impl Holds {
         }
     }
 
+    /// The same for those of this name that satisfy this.
+    pub(crate) fn take_back_of_name(&self, name: &str, wanted: impl Fn(&Hold) -> bool) {
+        let promised = self.table().ended.promised(name);
+        promised.iter().filter(|hold| wanted(hold)).for_each(|hold| self.take_back(hold));
+    }
+
+    /// Deletes the promise of a hold that was lost at this moment, when its client does not rely on it any more in any case.
+    fn take_back_at(self: &Arc<Self>, hold: &Arc<Hold>, moment: Option<BootInstant>) {
+        let (Some(moment), Ok(runtime)) = (moment, tokio::runtime::Handle::try_current()) else {
+            return;
+        };
+        let (holds, hold) = (Arc::clone(self), Arc::clone(hold));
+        runtime.spawn(async move {
+            // Judged by the clock: a timer may be early.
+            while !moment.remaining().is_zero() {
+                tokio::time::sleep(moment.remaining()).await;
+            }
+            holds.take_back(&hold);
+        });
+    }
+
     /// Whether something is being released at the store.
     pub(crate) fn is_releasing(&self) -> bool {
         *self.releasing.borrow() > 0
@@ -364,7 +386,7 @@ impl Holds {
     fn touched(&self, name: &str) {
         let mut touched = self.touched.lock().unwrap_or_else(PoisonError::into_inner);
         // Nobody may look for a long time; who does reads all of it first.
-        if touched.len() < REMEMBERED.1 {
+        if touched.len() < TOUCHED {
             touched.insert(name.to_owned());
         }
         drop(touched);
@@ -384,7 +406,7 @@ impl Table {
         *self.clients.entry(hold.client.clone()).or_default() += 1;
     }
 
-    fn remove(&mut self, hold: &Hold, end: End) {
+    fn remove(&mut self, hold: &Hold, end: End, promised_until: Option<BootInstant>) {
         let Some(hold) = self.live.remove(&hold.handle) else { return };
         if let Some(others) = self.names.get_mut(&hold.name) {
             others.retain(|other| other.handle != hold.handle);
@@ -398,21 +420,7 @@ impl Table {
                 self.clients.remove(&hold.client);
             }
         }
-        self.remember(hold, end);
-    }
-
-    fn remember(&mut self, hold: Arc<Hold>, end: End) {
-        let now = BootInstant::now();
-        let is_old = |at: BootInstant| now.saturating_duration_since(at) > REMEMBERED.0;
-        while self.order.front().is_some_and(|(at, _)| is_old(*at))
-            || self.order.len() >= REMEMBERED.1
-        {
-            if let Some((_, handle)) = self.order.pop_front() {
-                self.ended.remove(&handle);
-            }
-        }
-        self.order.push_back((now, hold.handle.clone()));
-        self.ended.insert(hold.handle.clone(), (hold, end));
+        self.ended.add(hold, end, BootInstant::now(), promised_until);
     }
 }
 

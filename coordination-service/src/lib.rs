@@ -4,11 +4,11 @@
 //! library's guard, a lease that the client renews, and an id that only the client knows. `docs/service.md` is for users, and
 //! says what is built of it and what is not.
 //!
-//! * `service` has what all requests share; `holds` has the grants and how they end; `acquire` makes a grant. `promise` keeps
-//!   leases that outlive their instance, and `undeleted` deletes promises that the store did not let us delete at once. `keys` recognises a
-//!   request that is sent again.
-//! * `around` is what is the same for each request, `auth` checks rights, `problem` has the error answers, `fields` reads bodies.
-//! * `v1/` is the service's own API; `rdlm` and `lockable` are the APIs of those services, over the same holds.
+//! * `service` is what all requests share; `holds` are the grants and their ends, `acquire` leads to one, and `promise` keeps
+//!   leases that outlive their instance, and `undeleted` removes what the store did not let us delete at once, `ended` knows what has ended. `keys` recognise a request that is sent again.
+//! * `around` is what is the same for each request, `auth` says who may what, `problem` is every answer that is not what was
+//!   asked for, `fields` reads bodies.
+//! * `v1/` is our own API; `rdlm` and `lockable` are those of others, over the same holds.
 //! * `mirror` has what the page shows, `refresh` and `look` ask the store for it, `history` has the hand-overs.
 //! * `listen` accepts, `store` connects, [`serve`] starts all of it and stops it in order.
 #![forbid(unsafe_code)]
@@ -16,6 +16,7 @@
 mod acquire;
 mod around;
 mod auth;
+mod ended;
 mod ends;
 mod fields;
 mod history;

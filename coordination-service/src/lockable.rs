@@ -91,12 +91,16 @@ async fn acquire(State(service): State<Shared>, request: Request) -> Result<Resp
     }
 }
 
-/// What the caller holds under this name, from where it asks.
+impl Caller {
+    /// Whether it is the one to whom this was granted, from where it asks.
+    fn has(&self, hold: &Hold) -> bool {
+        hold.client == self.client && hold.title == self.address.to_string()
+    }
+}
+
+/// What the caller holds under this name.
 fn held(service: &Shared, caller: &Caller) -> Option<Arc<Hold>> {
-    let address = caller.address.to_string();
-    service
-        .holds
-        .of_name(&caller.name, |hold| hold.client == caller.client && hold.title == address)
+    service.holds.of_name(&caller.name, |hold| caller.has(hold))
 }
 
 /// `GET /v1/heartbeat/{name}`: true, and the lease begins anew, as long as it is the caller's.
@@ -109,6 +113,56 @@ async fn heartbeat(State(service): State<Shared>, request: Request) -> Result<Re
 /// `GET /v1/release/{name}`
 async fn release(State(service): State<Shared>, request: Request) -> Result<Response, Problem> {
     let caller = caller(&request, "/v1/release/")?;
-    let Some(hold) = held(&service, &caller) else { return Ok(answer(false)) };
-    Ok(answer(service.holds.give_up(&hold, End::Released).await.is_ok()))
+    let released = match held(&service, &caller) {
+        Some(hold) => service.holds.give_up(&hold, End::Released).await.is_ok(),
+        None => false,
+    };
+    if !released {
+        // What was lost before: nobody is to wait for what was promised.
+        service.holds.take_back_of_name(&caller.name, |hold| caller.has(hold));
+    }
+    Ok(answer(released))
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+    use coordination::LossReason;
+
+    use super::*;
+    use crate::acquire::tests::{instance, is_soon_gone};
+    use crate::promise;
+    use crate::settings::Cover;
+
+    /// A client that gives a lock up that was lost before has its promise taken back, but not that of another address.
+    #[tokio::test]
+    async fn who_gives_a_lost_lock_up_keeps_nobody_waiting() {
+        let (service, other) = instance(Cover::Nothing).await;
+        let who = service.auth.principal(&header::HeaderMap::new()).expect("anybody");
+        let asked = |path: &str, address: [u8; 4]| {
+            let mut request = Request::new(Body::empty());
+            *request.uri_mut() = path.parse().expect("a path");
+            request.extensions_mut().insert(Arc::clone(&who));
+            request.extensions_mut().insert(Peer((address, 1).into()));
+            request
+        };
+        let (ours, theirs) = ([127, 0, 0, 1], [127, 0, 0, 2]);
+        let granted = acquire(State(Arc::clone(&service)), asked("/v1/acquire/x", ours)).await;
+        let granted = granted.expect("it is free").into_body();
+        axum::body::to_bytes(granted, 99).await.expect("a body");
+        let hold = service.holds.live().pop().expect("it is held");
+        let lost = End::Lost(LossReason::ExpiredByServer);
+        drop(service.holds.give_up(&hold, lost).await.expect("it was held"));
+        let promise = promise::of(&other, &hold.name).expect("a name");
+        let released = async |address| {
+            let request = asked("/v1/release/x", address);
+            let told = release(State(Arc::clone(&service)), request).await.expect("answered");
+            axum::body::to_bytes(told.into_body(), 99).await.expect("a body")
+        };
+        assert_eq!(released(theirs).await, r#"{"response":false}"#);
+        assert!(service.holds.undeleted.is_empty());
+        assert!(promise.read().await.expect("memory answers").is_some());
+        assert_eq!(released(ours).await, r#"{"response":false}"#);
+        assert!(is_soon_gone(&promise).await);
+    }
 }

@@ -10,7 +10,9 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use coordination::{BootInstant, Coordinator, Error, ErrorKind, Result, SharedValue, Version};
+use coordination::{
+    BootInstant, Coordinator, Effect, Error, ErrorKind, Result, SharedValue, Version,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::text::{OWN, millis};
@@ -34,9 +36,30 @@ pub(crate) struct Promise {
     /// The grant that it is of: no other promise has both.
     fence: u64,
     handle: String,
-    /// What is there by our last write, and as which version. `None`: only the store knows, as the answer to the last write was
-    /// lost, or all is deleted. Renewals come one after the other.
-    written: tokio::sync::Mutex<Option<(Version, Promised)>>,
+    /// Renewals come one after the other.
+    written: tokio::sync::Mutex<Written>,
+}
+
+/// What is known of our writes.
+#[derive(Debug, Default)]
+enum Written {
+    /// Only the store knows: nothing is written, or all is deleted, or the answer to a renewal was lost.
+    #[default]
+    Unknown,
+    /// What is there by our last write, and as which version.
+    There(Version, Promised),
+    /// Nobody has confirmed the first write, in place of this version, and it may come to the store yet.
+    InDoubt(Option<Version>),
+}
+
+impl Written {
+    /// What is there. As it is taken, after an error, and if the call is dropped, only the store knows.
+    fn take(&mut self) -> Option<(Version, Promised)> {
+        match std::mem::take(self) {
+            Self::There(version, promised) => Some((version, promised)),
+            Self::Unknown | Self::InDoubt(_) => None,
+        }
+    }
 }
 
 /// When this instance first saw which promise: whoever gives up waiting has not waited in vain.
@@ -158,41 +181,54 @@ impl Promise {
     /// [deleted](Self::delete).
     pub(crate) async fn write(&self, over: Option<Version>, lease: Duration) -> Result<bool> {
         let mut written = self.written.lock().await;
+        let promised = self.promised(lease);
+        *written = Written::InDoubt(over);
+        let answer = self.value.compare_and_set(over, &promised).await;
+        if !matches!(&answer, Err(error) if error.effect() == Effect::Unknown) {
+            *written = Written::Unknown;
+        }
+        let Some(version) = answer? else { return Ok(false) };
+        *written = Written::There(version, promised);
+        Ok(true)
+    }
+
+    fn promised(&self, lease: Duration) -> Promised {
         let instance = self.handle.split('.').next().unwrap_or_default().to_owned();
         let (lease_ms, handle) = (millis(lease), self.handle.clone());
-        let promised = Promised { fence: self.fence, lease_ms, instance, handle };
-        let version = self.value.compare_and_set(over, &promised).await?;
-        *written = version.map(|version| (version, promised));
-        Ok(written.is_some())
+        Promised { fence: self.fence, lease_ms, instance, handle }
     }
 
     /// Makes the promise at least as long as this; false if it is not ours any more.
     pub(crate) async fn extend(&self, lease: Duration) -> Result<bool> {
         let mut written = self.written.lock().await;
         loop {
-            // Taken: after an error, and if this is dropped, only the store knows what is there.
             let known = match written.take() {
                 Some(known) => Some(known),
                 None => self.stored().await?,
             };
             let Some((version, promised)) = known else { return Ok(false) };
             if promised.lease_ms >= millis(lease) {
-                *written = Some((version, promised));
+                *written = Written::There(version, promised);
                 return Ok(true);
             }
             let longer = Promised { lease_ms: millis(lease), ..promised };
             let version = self.value.compare_and_set(Some(version), &longer).await?;
             // Of another version: perhaps by a write of ours whose answer was lost.
             if let Some(version) = version {
-                *written = Some((version, longer));
+                *written = Written::There(version, longer);
                 return Ok(true);
             }
         }
     }
 
     /// Deletes it, if it is still ours: before the lock is released. May be called again, after an error above all.
+    ///
+    /// A first write that nobody has confirmed has no effect after that, however late it comes to the store.
     pub(crate) async fn delete(&self) -> Result<()> {
         let mut written = self.written.lock().await;
+        if let Written::InDoubt(over) = *written {
+            self.shut_out(over).await?;
+        }
         let mut known = written.take();
         loop {
             if let Some((version, _)) = known
@@ -208,13 +244,37 @@ impl Promise {
         }
     }
 
-    /// What is at the store, if it is ours.
+    /// Sees to it that what a first write would take the place of is not there any more, unless that write has come.
+    async fn shut_out(&self, over: Option<Version>) -> Result<()> {
+        match over {
+            // It was sat out.
+            Some(over) => self.value.compare_and_delete(over).await.map(drop),
+            // One that is over from the beginning stays, until another promise takes its place: nobody waits for it.
+            None => {
+                self.value.compare_and_set(None, &self.promised(Duration::ZERO)).await.map(drop)
+            }
+        }
+    }
+
+    /// What is at the store, if it is ours and promises anything.
     async fn stored(&self) -> Result<Option<(Version, Promised)>> {
-        let found =
-            self.value.read().await?.filter(|found| {
-                found.value.fence == self.fence && found.value.handle == self.handle
-            });
+        let is_ours = |promised: &Promised| {
+            (promised.fence, promised.handle.as_str()) == (self.fence, self.handle.as_str())
+        };
+        let found = self.value.read().await?;
+        let found = found.filter(|found| is_ours(&found.value) && found.value.lease_ms > 0);
         Ok(found.map(|found| (found.version, found.value)))
+    }
+
+    /// Its hold's.
+    pub(crate) fn handle(&self) -> &str {
+        &self.handle
+    }
+
+    /// Keeps all calls of it from coming to an end, until what is answered is dropped.
+    #[cfg(test)]
+    pub(crate) async fn hang(&self) -> impl Drop {
+        self.written.lock().await
     }
 }
 
@@ -264,6 +324,42 @@ mod tests {
         promise.delete().await.expect("memory answers");
         assert!(!promise.extend(Duration::from_secs(90)).await.expect("memory answers"));
         assert!(other.extend(Duration::from_secs(90)).await.expect("memory answers"));
+    }
+
+    /// A first write that comes to the store after its promise was deleted keeps nobody out.
+    #[tokio::test]
+    async fn a_promise_that_comes_late_is_not_written() {
+        let coordinator = Coordinator::connect("memory://").await.expect("memory is there");
+        let value = of(&coordinator, "x").expect("a name");
+        for is_over_another in [false, true] {
+            let over = match is_over_another {
+                true => value.read().await.expect("memory answers").map(|found| found.version),
+                false => None,
+            };
+            assert_eq!(over.is_some(), is_over_another);
+            let promise = Promise::new(value.clone(), 7, "tag.seven");
+            *promise.written.lock().await = Written::InDoubt(over);
+            promise.delete().await.expect("memory answers");
+            let late = promise.promised(Duration::from_secs(3_600));
+            let late = value.compare_and_set(over, &late).await.expect("memory answers");
+            assert!(late.is_none(), "it was deleted");
+            let sights = Sights::default();
+            let free = sit_out(&value, "x", &sights, Duration::ZERO).await.expect("memory answers");
+            let SatOut::Free(over) = free else { panic!("nobody was promised it") };
+            let next = Promise::new(value.clone(), 8, "tag.eight");
+            assert!(next.write(over, Duration::from_secs(9)).await.expect("memory answers"));
+        }
+    }
+
+    /// And one that has come is deleted, and leaves nothing.
+    #[tokio::test]
+    async fn a_promise_whose_first_write_nobody_confirmed_is_deleted() {
+        let coordinator = Coordinator::connect("memory://").await.expect("memory is there");
+        let value = of(&coordinator, "x").expect("a name");
+        let promise = write(&value, 7, "tag.seven").await;
+        *promise.written.lock().await = Written::InDoubt(None);
+        promise.delete().await.expect("memory answers");
+        assert!(value.read().await.expect("memory answers").is_none());
     }
 
     async fn write(value: &SharedValue<Promised>, fence: u64, handle: &str) -> Promise {

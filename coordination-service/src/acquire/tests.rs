@@ -160,6 +160,23 @@ async fn a_promise_outlives_the_loss_of_its_hold() {
     }
 }
 
+/// When its lease is over its client does not rely on it any more, and nobody is to wait for that once more.
+#[tokio::test]
+async fn a_promise_of_a_lost_hold_is_deleted_when_its_lease_is_over() {
+    let (service, other) = instance(Cover::Nothing).await;
+    let lease = Duration::from_secs(2);
+    let begun = Instant::now();
+    let wanted = Wanted { lease, ..wanted(0) };
+    let mut granted = acquire(&service, wanted, None).await.expect("it is free");
+    let hold = granted.hold().expect("it is here").clone();
+    granted.deliver();
+    let lost = End::Lost(coordination::LossReason::ExpiredByServer);
+    drop(service.holds.give_up(&hold, lost).await.expect("it was held"));
+    let promise = promise::of(&other, "x").expect("a name");
+    assert!(is_soon_gone(&promise).await);
+    assert!(begun.elapsed() >= lease, "after {:?}", begun.elapsed());
+}
+
 /// A store in a directory, of which the file of the promise of `x` can be put out of reach.
 struct Disk(std::path::PathBuf);
 

@@ -1,0 +1,113 @@
+//! Holds that have ended and are remembered: for who asks what became of one, and who takes the promise of a lost one back.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use coordination::BootInstant;
+
+use crate::ends::End;
+use crate::holds::Hold;
+
+/// How long an ended hold is remembered, and how many are.
+const REMEMBERED: (Duration, usize) = (Duration::from_secs(600), 20_000);
+
+/// All of them, by their handles.
+#[derive(Default)]
+pub(crate) struct Ended {
+    holds: HashMap<String, Known>,
+    /// In the order in which they are forgotten.
+    order: BTreeSet<(BootInstant, String)>,
+    /// The handles of those whose promises stay, by name.
+    promised: HashMap<String, Vec<String>>,
+}
+
+struct Known {
+    hold: Arc<Hold>,
+    end: End,
+}
+
+impl Ended {
+    /// Remembers it from now on, for longer if its promise stays until a later moment.
+    pub(crate) fn add(
+        &mut self,
+        hold: Arc<Hold>,
+        end: End,
+        now: BootInstant,
+        promised_until: Option<BootInstant>,
+    ) {
+        let least = now.saturating_add(REMEMBERED.0);
+        let until = promised_until.map_or(least, |until| until.max(least));
+        self.forget_old(now);
+        if promised_until.is_some() {
+            self.promised.entry(hold.name.clone()).or_default().push(hold.handle.clone());
+        }
+        self.order.insert((until, hold.handle.clone()));
+        self.holds.insert(hold.handle.clone(), Known { hold, end });
+    }
+
+    /// Those whose time is over, and one if there is no room for another.
+    fn forget_old(&mut self, now: BootInstant) {
+        while let Some((until, handle)) = self.order.pop_first() {
+            if until >= now && self.order.len() + 1 < REMEMBERED.1 {
+                self.order.insert((until, handle));
+                return;
+            }
+            self.forget(&handle);
+        }
+    }
+
+    fn forget(&mut self, handle: &str) {
+        let Some(Known { hold, .. }) = self.holds.remove(handle) else { return };
+        if let Some(handles) = self.promised.get_mut(&hold.name) {
+            handles.retain(|other| other != handle);
+            if handles.is_empty() {
+                self.promised.remove(&hold.name);
+            }
+        }
+    }
+
+    pub(crate) fn find(&self, handle: &str) -> Option<(Arc<Hold>, End)> {
+        self.holds.get(handle).map(|known| (Arc::clone(&known.hold), known.end))
+    }
+
+    /// Those of this name whose promises stay.
+    pub(crate) fn promised(&self, name: &str) -> Vec<Arc<Hold>> {
+        let handles = self.promised.get(name).into_iter().flatten();
+        handles.filter_map(|handle| Some(Arc::clone(&self.holds.get(handle)?.hold))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::acquire::{Wanted, acquire, tests};
+    use crate::settings::Cover;
+
+    /// Whoever needs a lost hold no more can say so for as long as its promise stays.
+    #[tokio::test]
+    async fn a_hold_whose_promise_stays_is_remembered_for_as_long() {
+        let (service, _other) = tests::instance(Cover::Any).await;
+        let (now, mut ended) = (BootInstant::now(), Ended::default());
+        let after = |minutes: u64| now.saturating_add(Duration::from_secs(60 * minutes));
+        let mut held = Vec::new();
+        for (name, promised_until) in [("a", None), ("b", Some(after(60))), ("c", Some(after(1)))] {
+            let wanted = Wanted { name: name.to_owned(), ..tests::wanted(0) };
+            let granted = acquire(&service, wanted, None).await.expect("it is free");
+            let hold = granted.hold().expect("it is here").clone();
+            ended.add(Arc::clone(&hold), End::Released, now, promised_until);
+            held.push((granted, hold));
+        }
+        let known = |ended: &Ended| {
+            let is_known = |hold: &Arc<Hold>| ended.find(&hold.handle).is_some();
+            held.iter().map(|(_, hold)| is_known(hold)).collect::<Vec<_>>()
+        };
+        for (minutes, expected) in [(9, [true; 3]), (59, [false, true, false]), (61, [false; 3])] {
+            ended.forget_old(after(minutes));
+            assert_eq!(known(&ended), expected, "after {minutes} minutes");
+            let promised = |name| ended.promised(name).len();
+            let numbers = [promised("a"), promised("b"), promised("c")];
+            assert_eq!(numbers, [0, usize::from(expected[1]), usize::from(expected[2])]);
+        }
+    }
+}
