@@ -178,6 +178,17 @@ pub(super) fn children_if_there(process: Pid) -> io::Result<Vec<Pid>> {
     }
 }
 
+/// When this process began, in the kernel's ticks, also of one that has ended and that nobody has waited for.
+pub(super) fn started(process: Pid) -> Option<u64> {
+    let path = format!("/proc/{}", process.as_raw_nonzero());
+    field_of(&stat(Path::new(&path))?, STARTED)?.parse().ok()
+}
+
+/// Whether this number is, for all that can be read, of the process that began then; `None`: nobody knows when that was.
+pub(super) fn is_still(process: Pid, began: Option<u64>) -> bool {
+    began.is_none() || started(process).is_none_or(|started| Some(started) == began)
+}
+
 /// Whether anything can be read of it: not of who is not there, and of other users' processes not where these are hidden.
 pub(super) fn is_shown(process: Pid) -> bool {
     Path::new(&format!("/proc/{}/stat", process.as_raw_nonzero())).exists()

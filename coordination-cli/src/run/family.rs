@@ -9,7 +9,7 @@
 //! of the two. So out of its reach is only a process that has left the group, has no environment of the command, and has lost its
 //! parent, all three.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -32,8 +32,8 @@ pub(super) struct Family {
     wrapper: Option<Pid>,
     /// When the wrapper began, in the kernel's ticks: no process of the command's is older.
     since: u64,
-    /// Children that the wrapper had when it began: whoever became the wrapper has left them to it.
-    strangers: HashSet<Pid>,
+    /// Children that the wrapper had when it began, and since when each lives: whoever became the wrapper has left them to it.
+    strangers: HashMap<Pid, Option<u64>>,
     /// The wrapper may be given orphans of strangers: of those, and, as the first process of a pid namespace, of whoever enters that.
     has_strangers: bool,
     /// Where it may: what was found to be the command's when last looked at, and is so without its parent, too.
@@ -63,7 +63,8 @@ impl Family {
     fn of(mark: &[u8], wrapper: Option<Pid>) -> Self {
         let children =
             wrapper.into_iter().flat_map(|wrapper| alive::children(wrapper).unwrap_or_default());
-        let strangers: HashSet<_> = children.filter(|child| *child != getpid()).collect();
+        let others = children.filter(|child| *child != getpid());
+        let strangers: HashMap<_, _> = others.map(|child| (child, alive::started(child))).collect();
         Self {
             mark: mark.to_owned(),
             wrapper,
@@ -86,9 +87,19 @@ impl Family {
         self.wrapper.is_some_and(|wrapper| wrapper == getpid() || getppid() == Some(wrapper))
     }
 
+    /// Once nobody is in its group, whoever has that number is none of it.
+    pub(super) fn forget_empty_group(&mut self) {
+        self.group = self.group.filter(|group| alive::is_group_there(*group));
+    }
+
+    /// Whether this child of the wrapper is one that it had when it began, and no later one of that number.
+    fn is_stranger(&self, child: Pid) -> bool {
+        self.strangers.get(&child).is_some_and(|began| alive::is_still(child, *began))
+    }
+
     /// Whether it can be told without looking at all processes that nothing lives but the watch.
     pub(super) fn is_gone(&self, watch: Option<Pid>) -> bool {
-        let known = |child: &Pid| Some(*child) == watch || self.strangers.contains(child);
+        let known = |child: &Pid| Some(*child) == watch || self.is_stranger(*child);
         self.group.is_none_or(|group| !alive::is_group_there(group))
             && alive::children(getpid()).is_ok_and(|children| children.iter().all(known))
     }
@@ -148,7 +159,7 @@ impl Family {
     fn own_children(&self, seen: &mut HashSet<Pid>) -> io::Result<Vec<Process>> {
         let children = alive::children(getpid())?;
         let new = children.into_iter().filter(|child| seen.insert(*child));
-        let new = new.filter(|child| !self.strangers.contains(child));
+        let new = new.filter(|child| !self.is_stranger(*child));
         // What is in the list and cannot be read is another user's, where these are not shown.
         let read = |child| match Process::of(child) {
             None if !alive::is_shown(child) => Some(Process::unseen(child)),
@@ -226,7 +237,7 @@ impl Family {
     /// orphans may be theirs.
     fn is_adopted(&self, process: &Process) -> bool {
         self.wrapper.is_some_and(|wrapper| process.place.parent == wrapper.as_raw_nonzero().get())
-            && !self.strangers.contains(&process.pid)
+            && !self.is_stranger(process.pid)
             && (!self.has_strangers
                 || self.command == Some(process.pid)
                 || self.noted.contains(&process.identity())
@@ -358,6 +369,21 @@ pub(super) mod tests {
         assert_eq!(pids(listed), pids(searched));
     }
 
+    /// A child that has the number of one which is gone since is ours.
+    #[test]
+    fn a_stranger_is_known_by_when_it_began() {
+        let mut child = sleep(None);
+        let pid = Pid::from_child(&child);
+        let mut family = Family::of(b"8-88", Some(getpid()));
+        assert!(family.is_stranger(pid), "it was there before");
+        let began = alive::started(pid).expect("it lives");
+        for (stranger, expected) in [(Some(began), true), (None, true), (Some(began - 1), false)] {
+            family.strangers.insert(pid, stranger);
+            assert_eq!(family.is_stranger(pid), expected);
+        }
+        child.kill().and_then(|()| child.wait()).expect("ours");
+    }
+
     #[test]
     fn generations_are_found_but_not_those_that_stay() {
         let number = |pid| Pid::from_raw(pid).expect("not zero");
@@ -373,7 +399,7 @@ pub(super) mod tests {
             mark: b"1-23".to_vec(),
             wrapper: Some(number(wrapper)),
             since: 0,
-            strangers: HashSet::from([number(base + 9)]),
+            strangers: HashMap::from([(number(base + 9), Some(0))]),
             has_strangers: true,
             noted: HashSet::new(),
             group: Some(number(base + 2)),

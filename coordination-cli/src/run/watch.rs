@@ -21,24 +21,24 @@ use std::os::unix::process::CommandExt;
 use std::process::{ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, Signal, kill_process_group};
-use rustix::time::{
-    ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime,
-    timerfd_create, timerfd_settime,
-};
+use rustix::time::{ClockId, clock_gettime};
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep_until;
 
+use self::newest::Newest;
+use self::task::{known, since_boot, still, wait};
 pub(super) use self::words::Word;
-use self::words::{receive, send};
-use super::alive::Process;
+use self::words::send;
 pub(crate) use super::alive::WATCH;
+use super::alive::{self, Process};
 use super::family::{self, Family};
 use super::wanted::Hold;
 
+mod newest;
+mod task;
 mod words;
 
 /// How long before the deadline the watch acts, if we could not.
@@ -47,9 +47,6 @@ const LEAD: Duration = Duration::from_millis(10);
 const HUNT: Duration = Duration::from_secs(1);
 /// How often all processes are looked at after that, while what cannot be killed goes on.
 const SEARCH: Duration = Duration::from_secs(5);
-/// From SIGTERM to SIGKILL when the wrapper has died: where the lock is held until we end, and elsewhere.
-const GRACE: Duration = Duration::from_secs(1);
-const SHORT_GRACE: Duration = Duration::from_millis(50);
 /// How often it is looked whether what was killed is dead, at first; later in parts of the time that it has taken.
 const DEATH_STEP: Duration = Duration::from_millis(1);
 const DEATH_STEPS: u32 = 20;
@@ -63,6 +60,7 @@ pub(super) struct Watch {
     process: Child,
     started: Instant,
     socket: OwnedFd,
+    newest: Newest,
     mark: String,
     kept: Option<OwnedFd>,
     watched: Option<Word>,
@@ -74,10 +72,11 @@ pub(super) struct Watch {
 impl Watch {
     /// Of the run that has this mark.
     pub(super) fn start(mark: String) -> io::Result<Self> {
-        let (process, socket) = spawn(&mark)?;
+        let newest = Newest::new();
+        let (process, socket) = spawn(&mark, &newest)?;
         let started = Instant::now();
         let (kept, watched, deadline, left) = (None, None, None, Vec::new());
-        Ok(Self { process, started, socket, mark, kept, watched, deadline, left })
+        Ok(Self { process, started, socket, newest, mark, kept, watched, deadline, left })
     }
 
     /// `None`: there is none just now.
@@ -107,6 +106,7 @@ impl Watch {
         let word = deadline.map_or(Word::NoDeadline, Word::Deadline);
         if self.deadline != Some(word) {
             self.deadline = Some(word);
+            self.newest.set(word);
             self.tell(word);
         }
     }
@@ -124,7 +124,7 @@ impl Watch {
 
     fn tell_of_left(&mut self) {
         for (process, is_told) in self.left.iter_mut().filter(|(_, is_told)| !is_told) {
-            *is_told = send(&self.socket, Word::Left(process.pid), None).is_ok();
+            *is_told = send(&self.socket, Word::Left(process.pid, process.started), None).is_ok();
         }
     }
 
@@ -135,7 +135,7 @@ impl Watch {
             let _ = self.process.wait().await;
             sleep_until((self.started + RESTART).into()).await;
             self.started = Instant::now();
-            if let Ok((process, socket)) = spawn(&self.mark) {
+            if let Ok((process, socket)) = spawn(&self.mark, &self.newest) {
                 (self.process, self.socket) = (process, socket);
                 let keep = self.kept.as_ref().map(|_| Word::Keep);
                 for word in [keep, self.watched, self.deadline].into_iter().flatten() {
@@ -148,21 +148,15 @@ impl Watch {
     }
 
     fn tell(&mut self, word: Word) {
+        if word == Word::Goodbye {
+            self.newest.set(word);
+        }
         let file = self.kept.as_ref().filter(|_| word == Word::Keep).map(AsFd::as_fd);
         // Should it have been killed, or stand still with the socket full, we are still there, and tell it again.
         if send(&self.socket, word, file).is_err() {
             self.deadline = None;
         }
     }
-}
-
-fn since_boot() -> Duration {
-    let now = clock_gettime(ClockId::Boottime);
-    Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or_default())
-}
-
-fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// What tells this run from all others.
@@ -178,13 +172,13 @@ impl Drop for Watch {
     }
 }
 
-fn spawn(mark: &str) -> io::Result<(Child, OwnedFd)> {
+fn spawn(mark: &str, newest: &Newest) -> io::Result<(Child, OwnedFd)> {
     let (words, socket) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     let mut command = std::process::Command::new("/proc/self/exe");
     command.arg0("coordination").arg(WATCH).arg(mark).stdin(words);
     // It must not hold open what our caller reads, nor get what its terminal sends.
-    command.stdout(Stdio::null()).stderr(Stdio::null()).process_group(0).env_clear();
+    command.stdout(newest.shared()).stderr(Stdio::null()).process_group(0).env_clear();
     // Not killed with us: it ends after us.
     Command::from(command).spawn().map(|process| (process, socket))
 }
@@ -202,57 +196,27 @@ pub(crate) fn watch(mark: &OsStr) -> ExitCode {
     let mut family = Family::of_parent(mark);
     // Open until we end: by then what is to end is dead.
     let mut kept = Vec::new();
-    let mut task = wait(io::stdin(), &mut kept).unwrap_or_default();
-    let left = std::mem::take(&mut task.left);
+    let mut task = wait(io::stdin(), &Newest::of_parent(), &mut kept).unwrap_or_default();
+    let mut left = std::mem::take(&mut task.left);
     if !task.is_late {
         // It may still be our parent, but takes no orphans any more.
         family.forget_wrapper();
     }
+    let mut at_least = Duration::ZERO;
     match task.whom {
-        Some(Word::Group(group)) => {
-            family.group = Some(group);
+        Some(Word::Goodbye) => return ExitCode::SUCCESS,
+        Some(Word::Group(group, began)) => {
+            family.group = Some(group).filter(|group| alive::is_still(*group, known(began)));
             // While the wrapper lives, what this leaves without a parent is found among the wrapper's children; so the most comes first.
-            if family.has_wrapper() {
+            if let Some(group) = family.group.filter(|_| family.has_wrapper()) {
                 let _ = kill_process_group(group, Signal::KILL);
             }
-            end(&family, left, Duration::ZERO, task.grace());
         }
-        Some(Word::Single(process)) => {
-            family.command = Some(process);
-            end(&family, left, Duration::ZERO, task.grace());
-        }
-        Some(Word::Goodbye) => {}
-        _ => end(&family, left, HUNT, task.grace()),
+        Some(Word::Single(process, began)) => left.extend(still(process, began)),
+        _ => at_least = HUNT,
     }
+    end(&mut family, left, at_least, task.grace());
     ExitCode::SUCCESS
-}
-
-/// What is to be done.
-#[derive(Debug, Default)]
-struct Task {
-    /// `None`: nobody was told of; [`Word::Goodbye`]: nobody is to end.
-    whom: Option<Word>,
-    /// The deadline has come, while the wrapper has not ended.
-    is_late: bool,
-    /// On the clock since boot; `None`: the lock has none, and ends when we do.
-    deadline: Option<u64>,
-    /// Those that were named one by one.
-    left: Vec<Process>,
-}
-
-impl Task {
-    /// How long whoever is to end may take for that after SIGTERM.
-    fn grace(&self) -> Duration {
-        match self.deadline {
-            _ if self.is_late => Duration::ZERO,
-            None => GRACE,
-            // An operator may take the lock away at once, whose wrapper is dead: then the next one waits for `--settle`.
-            Some(deadline) => {
-                let left = deadline.saturating_sub(nanos(since_boot()));
-                Duration::from_nanos(left).min(SHORT_GRACE)
-            }
-        }
-    }
 }
 
 /// Kills until nothing of it lives, and for so long at least: it may be about to be born. As with flock(1), what cannot be killed
@@ -264,7 +228,7 @@ impl Task {
 /// Before that they are asked to end, and have so long for it.
 ///
 /// Those that are known already are looked for no more.
-fn end(family: &Family, mut known: Vec<Process>, at_least: Duration, grace: Duration) {
+fn end(family: &mut Family, mut known: Vec<Process>, at_least: Duration, grace: Duration) {
     let start = Instant::now();
     if !grace.is_zero() {
         stop(family, &mut known);
@@ -276,6 +240,8 @@ fn end(family: &Family, mut known: Vec<Process>, at_least: Duration, grace: Dura
     loop {
         // What is about to be born comes soon; later only what could not be killed starts others.
         let is_old = |searched: Instant| searched.elapsed() >= SEARCH;
+        // What is left may go on for days, and another group may have the number by then.
+        family.forget_empty_group();
         if start.elapsed() < HUNT || searched.is_none_or(is_old) {
             stop(family, &mut known);
             searched = Some(Instant::now());
@@ -331,62 +297,6 @@ fn wait_for(processes: &mut Vec<Process>, limit: Duration) {
     }
 }
 
-/// Waits until somebody is to end, or nobody any more.
-///
-/// By a timer on the clock since boot: that of `poll` stands still while the machine is suspended.
-fn wait(words: impl AsFd, kept: &mut Vec<OwnedFd>) -> io::Result<Task> {
-    let timer = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC)?;
-    let mut task = Task::default();
-    loop {
-        let mut ready = [PollFd::new(&words, PollFlags::IN), PollFd::new(&timer, PollFlags::IN)];
-        match poll(&mut ready, None) {
-            Err(error) if error == rustix::io::Errno::INTR => continue,
-            outcome => outcome?,
-        };
-        let [words_ready, timer_ready] = ready.map(|fd| !fd.revents().is_empty());
-        // The newest word counts, also where the deadline before it has passed by now.
-        if words_ready {
-            match receive(&words, kept)? {
-                None => return Ok(task),
-                Some(Word::Keep) => {}
-                // Another one may get its number later.
-                Some(Word::Left(pid)) => {
-                    task.left.retain(|known| known.pid != pid);
-                    task.left.extend(Process::of(pid));
-                    // Now and then, as a command that runs for years may leave many.
-                    if task.left.len().is_power_of_two() {
-                        task.left.retain(Process::is_alive);
-                    }
-                }
-                Some(Word::Goodbye) => return Ok(Task { whom: Some(Word::Goodbye), ..task }),
-                Some(Word::NoDeadline) => {
-                    task.deadline = None;
-                    set(&timer, 0)?;
-                }
-                Some(Word::Deadline(nanos)) => {
-                    task.deadline = Some(nanos);
-                    set(&timer, nanos)?;
-                }
-                whom => task.whom = whom,
-            }
-        } else if timer_ready {
-            return Ok(Task { is_late: true, ..task });
-        }
-    }
-}
-
-/// Zero: never.
-fn set(timer: impl AsFd, nanos: u64) -> io::Result<()> {
-    const SECOND: u64 = 1_000_000_000;
-    let moment = Timespec {
-        tv_sec: i64::try_from(nanos / SECOND).unwrap_or(i64::MAX),
-        tv_nsec: i64::try_from(nanos % SECOND).unwrap_or_default(),
-    };
-    let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: moment };
-    timerfd_settime(timer, TimerfdTimerFlags::ABSTIME, &once)?;
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::family::{MARK, tests::orphaned};
@@ -399,10 +309,25 @@ mod tests {
             command.arg("600").env(MARK, mark).spawn().expect("sleep")
         };
         let (mut ours, mut another) = (start("1-23"), start("1-234"));
-        end(&orphaned("1-23"), Vec::new(), Duration::ZERO, Duration::from_millis(1));
+        end(&mut orphaned("1-23"), Vec::new(), Duration::ZERO, Duration::from_millis(1));
         let lives = another.try_wait().expect("ours").is_none();
         another.kill().expect("ours");
         assert!(lives, "a mark that begins alike");
         assert!(ours.wait().expect("ours").code().is_none(), "killed");
+    }
+
+    /// Its number may be another group's later.
+    #[test]
+    fn a_group_in_which_nobody_is_any_more_is_forgotten() {
+        let mut command = std::process::Command::new("sleep");
+        let mut child = command.arg("600").process_group(0).spawn().expect("sleep");
+        let mut family = orphaned("9-99");
+        family.group = Some(Pid::from_child(&child));
+        family.forget_empty_group();
+        assert!(family.group.is_some(), "it lives");
+        end(&mut family, Vec::new(), HUNT, Duration::ZERO);
+        assert_eq!(family.group, None);
+        // It may have been waited for.
+        let _ = child.wait();
     }
 }

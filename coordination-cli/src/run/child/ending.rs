@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 use super::{Running, code_of};
 use crate::args::OnLost;
 use crate::exit::{SYSTEM, say};
-use crate::run::alive::{Process, is_group_there};
+use crate::run::alive::Process;
 use crate::run::family::named;
 use crate::run::signals::Signals;
 use crate::run::wanted::Hold;
@@ -84,7 +84,7 @@ impl Running<'_> {
         if was_waited_for && has_number {
             // Another process may have the command's number by now, and that of its group once the group is empty.
             self.family.command = None;
-            self.family.group = self.family.group.filter(|group| is_group_there(*group));
+            self.family.forget_empty_group();
             if self.family.group.is_none() {
                 self.watch.look_at(Word::Numberless);
             }

@@ -208,9 +208,10 @@ impl<'a> Prepared<'a> {
         }
         let pid = process.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
         let pid = pid.ok_or_else(|| Failure::new(exit::SYSTEM, "the command has no process id"))?;
+        let began = alive::started(pid).unwrap_or_default();
         self.watch.look_at(match self.options.foreground {
-            true => Word::Single(pid),
-            false => Word::Group(pid),
+            true => Word::Single(pid, began),
+            false => Word::Group(pid, began),
         });
         self.family.group = (!self.options.foreground).then_some(pid);
         self.family.command = Some(pid);

@@ -10,13 +10,14 @@ use rustix::net::{
 };
 use rustix::process::Pid;
 
-/// What the watch is told: eight bytes, a message each.
+/// What the watch is told, a message each: eight bytes, and with a process eight more, which say when that began, in the kernel's
+/// ticks. Zero: nobody knows. What is read late may be of a number that another process has by now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Word {
-    /// This process group is watched.
-    Group(Pid),
+    /// The process group of this process is watched.
+    Group(Pid, u64),
     /// This process is watched.
-    Single(Pid),
+    Single(Pid, u64),
     /// What is watched has no number any more: another process may have it by now.
     Numberless,
     /// It must not live beyond this moment, in nanoseconds on the clock since boot.
@@ -24,7 +25,7 @@ pub(crate) enum Word {
     /// It may live as long as it likes.
     NoDeadline,
     /// It descends from the command, and cannot be told by anything else once we are dead.
-    Left(Pid),
+    Left(Pid, u64),
     /// With this comes a file that is to be open until what is watched is dead.
     Keep,
     /// Nothing more is to be watched.
@@ -39,33 +40,42 @@ impl Word {
     const NUMBERLESS: u64 = Self::GROUP;
     const GOODBYE: u64 = 0;
 
-    fn bytes(self) -> [u8; 8] {
+    /// The number of its message, and when its process began.
+    fn numbers(self) -> (u64, Option<u64>) {
         let id = |pid: Pid| u64::from(pid.as_raw_nonzero().get().unsigned_abs());
-        let number = match self {
-            Self::Group(pid) => Self::GROUP | id(pid),
-            Self::Single(pid) => Self::SINGLE | id(pid),
-            Self::Left(pid) => Self::KEEP | id(pid),
-            Self::Deadline(nanos) => nanos.clamp(1, Self::NO_DEADLINE - 1),
-            Self::NoDeadline => Self::NO_DEADLINE,
-            Self::Keep => Self::KEEP,
-            Self::Numberless => Self::NUMBERLESS,
-            Self::Goodbye => Self::GOODBYE,
-        };
-        number.to_ne_bytes()
+        match self {
+            Self::Group(pid, started) => (Self::GROUP | id(pid), Some(started)),
+            Self::Single(pid, started) => (Self::SINGLE | id(pid), Some(started)),
+            Self::Left(pid, started) => (Self::KEEP | id(pid), Some(started)),
+            Self::Deadline(nanos) => (nanos.clamp(1, Self::NO_DEADLINE - 1), None),
+            Self::NoDeadline => (Self::NO_DEADLINE, None),
+            Self::Keep => (Self::KEEP, None),
+            Self::Numberless => (Self::NUMBERLESS, None),
+            Self::Goodbye => (Self::GOODBYE, None),
+        }
+    }
+
+    pub(super) fn bytes(self) -> Vec<u8> {
+        let (number, started) = self.numbers();
+        [number].into_iter().chain(started).flat_map(u64::to_ne_bytes).collect()
     }
 
     /// `None`: no word of ours.
-    fn of(bytes: &[u8]) -> Option<Self> {
-        let number = u64::from_ne_bytes(bytes.try_into().ok()?);
-        let pid = |tag: u64| i32::try_from(number & !tag).ok().and_then(Pid::from_raw);
+    pub(super) fn of(bytes: &[u8]) -> Option<Self> {
+        let (number, started) = bytes.split_first_chunk()?;
+        let number = u64::from_ne_bytes(*number);
+        let of = |tag: u64, word: fn(Pid, u64) -> Self| {
+            let pid = i32::try_from(number & !tag).ok().and_then(Pid::from_raw)?;
+            Some(word(pid, u64::from_ne_bytes(started.try_into().ok()?)))
+        };
         match number {
             Self::GOODBYE => Some(Self::Goodbye),
             Self::NO_DEADLINE => Some(Self::NoDeadline),
             Self::KEEP => Some(Self::Keep),
             Self::NUMBERLESS => Some(Self::Numberless),
-            _ if number & Self::KEEP == Self::KEEP => pid(Self::KEEP).map(Self::Left),
-            _ if number & Self::GROUP != 0 => pid(Self::GROUP).map(Self::Group),
-            _ if number & Self::SINGLE != 0 => pid(Self::SINGLE).map(Self::Single),
+            _ if number & Self::KEEP == Self::KEEP => of(Self::KEEP, Self::Left),
+            _ if number & Self::GROUP != 0 => of(Self::GROUP, Self::Group),
+            _ if number & Self::SINGLE != 0 => of(Self::SINGLE, Self::Single),
             nanos => Some(Self::Deadline(nanos)),
         }
     }
@@ -87,7 +97,7 @@ pub(super) fn send(socket: impl AsFd, word: Word, file: Option<BorrowedFd<'_>>) 
 pub(super) fn receive(socket: impl AsFd, kept: &mut Vec<OwnedFd>) -> io::Result<Option<Word>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut files = RecvAncillaryBuffer::new(&mut space);
-    let mut bytes = [0; 8];
+    let mut bytes = [0; 16];
     let mut into = [IoSliceMut::new(&mut bytes)];
     let length = recvmsg(socket, &mut into, &mut files, RecvFlags::CMSG_CLOEXEC)?.bytes;
     for message in files.drain() {
@@ -109,10 +119,10 @@ mod tests {
     fn words_come_back() {
         let pid = Pid::from_raw(i32::MAX).expect("not zero");
         for word in [
-            Word::Group(pid),
-            Word::Single(getpid()),
-            Word::Left(pid),
-            Word::Left(getpid()),
+            Word::Group(pid, 1),
+            Word::Single(getpid(), u64::MAX),
+            Word::Left(pid, 0),
+            Word::Left(getpid(), 7),
             Word::Numberless,
             Word::Deadline(1),
             Word::Deadline(Word::NO_DEADLINE - 1),
@@ -124,6 +134,7 @@ mod tests {
         }
         assert_eq!(Word::Deadline(u64::MAX).bytes(), Word::Deadline(Word::NO_DEADLINE - 1).bytes());
         assert_eq!(Word::of(&[0; 7]), None);
+        assert_eq!(Word::of(&Word::Left(pid, 7).bytes()[..8]), None, "another process may have it");
     }
 
     #[test]

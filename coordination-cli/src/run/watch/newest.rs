@@ -1,0 +1,80 @@
+//! The newest deadline, in memory that the wrapper shares with the watch.
+//!
+//! While the watch stands still its socket fills with deadlines, and there is no room then for the newest. When the watch goes on,
+//! what it reads there is old, and it would kill a command whose lock is good. So it looks here first.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::process::Stdio;
+
+use rustix::fs::{MemfdFlags, memfd_create};
+
+use super::words::Word;
+
+/// How often it is read while it is being written.
+const TRIES: usize = 1_000;
+
+/// The last of some words, whichever the socket had room for. `None`: this kernel has no such memory.
+pub(super) struct Newest(Option<File>);
+
+impl Newest {
+    pub(super) fn new() -> Self {
+        Self(memfd_create("coordination", MemfdFlags::CLOEXEC).ok().map(File::from))
+    }
+
+    /// That of who has started us, by our stdout.
+    pub(super) fn of_parent() -> Self {
+        Self(io::stdout().as_fd().try_clone_to_owned().ok().map(File::from))
+    }
+
+    /// For the stdout of who is to read it.
+    pub(super) fn shared(&self) -> Stdio {
+        let file = self.0.as_ref().and_then(|file| file.try_clone().ok());
+        file.map_or_else(Stdio::null, |file| OwnedFd::from(file).into())
+    }
+
+    /// This is the newest from now on.
+    pub(super) fn set(&self, word: Word) {
+        let bytes = word.bytes();
+        let twice = [bytes.as_slice(), &bytes].concat();
+        // It has no length to run out of; and the socket has the word as well.
+        let _ = self.0.as_ref().map(|file| file.write_all_at(&twice, 0));
+    }
+
+    /// `None`: there is none, or it cannot be read.
+    pub(super) fn get(&self) -> Option<Word> {
+        let file = self.0.as_ref()?;
+        let mut bytes = [0; 16];
+        for _ in 0..TRIES {
+            file.read_exact_at(&mut bytes, 0).ok()?;
+            let (one, other) = bytes.split_at(8);
+            // Else it is being written at this moment.
+            if one == other {
+                return Word::of(one);
+            }
+            std::thread::yield_now();
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_word_is_the_newest() {
+        let (ours, none) = (Newest::new(), Newest(None));
+        let theirs = Newest(ours.0.as_ref().map(|file| file.try_clone().expect("a descriptor")));
+        assert_eq!(theirs.get(), None, "nothing was said");
+        for word in
+            [Word::Deadline(7), Word::NoDeadline, Word::Deadline(u64::MAX / 8), Word::Goodbye]
+        {
+            ours.set(word);
+            none.set(word);
+            assert_eq!((theirs.get(), none.get()), (Some(word), None));
+        }
+    }
+}
