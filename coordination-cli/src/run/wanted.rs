@@ -11,11 +11,14 @@ use coordination::{
 
 use super::around::Held;
 use crate::args::{Elect, Run};
+use crate::exit::{self, Failure, Outcome};
 
 type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// How long a command is waited for whose lock was broken: its wrapper is told within half a second, if it does not stand still.
 const AFTERMATH: Duration = Duration::from_secs(5);
+/// From one question to the next where the store did not answer the first.
+const AGAIN: Duration = Duration::from_millis(100);
 
 /// What is to be held.
 pub(super) enum Wanted {
@@ -180,38 +183,38 @@ impl Wanted {
         Ok(hold)
     }
 
-    /// Waits until the commands have ended whose locks were broken, but not for one that cannot be ended.
-    pub(super) async fn follow(&self, hold: &mut Hold) -> Result<()> {
+    /// Waits until the commands have ended whose locks were broken, but not for one that cannot be ended. A store that refuses or does
+    /// not answer for a moment is asked again; without its word the command does not run.
+    pub(super) async fn follow(&self, hold: &mut Hold) -> Outcome {
         self.follow_for(hold, AFTERMATH).await
     }
 
-    /// The same, but for this time at most.
-    async fn follow_for(&self, hold: &mut Hold, limit: Duration) -> Result<()> {
+    /// The same, but for this time at most, which the store has as well for each answer.
+    async fn follow_for(&self, hold: &mut Hold, limit: Duration) -> Outcome {
         let (Self::Lock { lock, shared }, Hold::Lock { guard, aftermath }) = (self, hold) else {
             return Ok(());
         };
         let before = lock.aftermath()?;
-        // Those whom we wait for. Whoever comes later does not stand still for all we know.
         let is_in_the_way = |who: &Contender| !(*shared && who.shared);
-        let there = before.holders().await?.into_iter().filter(is_in_the_way);
-        let there: Vec<_> = there.map(|who| who.token).collect();
         let ended = async || match shared {
             false => before.acquire(Some(limit)).await,
             true => before.acquire_shared(Some(limit)).await,
         };
         let following = async {
-            match ended().await {
+            // Those whom we wait for. Whoever comes later does not stand still for all we know.
+            let there = patiently(limit, async || before.holders().await).await??;
+            match patiently(limit, &ended).await? {
                 Err(error) if error.kind() == ErrorKind::Timeout => {
                     // They stand still; nobody is to wait for them again.
-                    for token in there {
-                        before.break_grant(token).await?;
+                    for who in there.into_iter().filter(is_in_the_way) {
+                        patiently(limit, async || before.break_grant(who.token).await).await??;
                     }
-                    ended().await
+                    patiently(limit, &ended).await
                 }
-                outcome => outcome,
+                outcome => Ok(outcome),
             }
         };
-        match guard.protect(following).await? {
+        match guard.protect(following).await?? {
             Err(error) if error.kind() == ErrorKind::Timeout => {}
             outcome => *aftermath = Some(outcome?),
         }
@@ -363,6 +366,30 @@ impl Hold {
     }
 }
 
+/// What the store answers, which is asked again for so long if it refuses, or cannot answer.
+async fn patiently<T>(limit: Duration, asked: impl AsyncFn() -> Result<T>) -> Outcome<Result<T>> {
+    let until = Instant::now() + limit;
+    let answer = async {
+        loop {
+            match asked().await {
+                Err(error) if may_pass(&error) && Instant::now() < until => {
+                    tokio::time::sleep(AGAIN).await;
+                }
+                answer => return answer,
+            }
+        }
+    };
+    // A call that was begun in time may take as long again.
+    let silence = "the store does not say whether a command still runs whose lock was broken";
+    let silent = |_| Failure::new(exit::UNAVAILABLE, silence);
+    tokio::time::timeout(2 * limit + AGAIN, answer).await.map_err(silent)
+}
+
+fn may_pass(error: &Error) -> bool {
+    use ErrorKind::{Closed, Collision, Corrupt, Lost, Timeout};
+    !matches!(error.kind(), Closed | Collision | Corrupt | Lost | Timeout)
+}
+
 /// What is left of the time that we may wait.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Budget(Option<Instant>);
@@ -400,5 +427,57 @@ mod tests {
             let Hold::Lock { aftermath, .. } = hold else { panic!("it is a lock") };
             assert!(aftermath.is_some(), "whoever follows waits for nobody");
         }
+    }
+
+    /// A store in a directory, with a lock `x` that is held, and whose aftermath's file is out of reach.
+    async fn out_of_reach(
+        shared: bool,
+    ) -> (tempfile::TempDir, [std::path::PathBuf; 2], Wanted, Hold) {
+        let directory = tempfile::tempdir().expect("there is room");
+        let url = format!("file://{}/x", directory.path().display());
+        let coordinator = Coordinator::connect(&url).await.expect("it is there");
+        let lock = coordinator.lock("x").expect("a name");
+        let before = lock.aftermath().expect("a name").acquire(None).await.expect("it is free");
+        before.release().await.expect("it is there");
+        let queues = directory.path().join("x/coordination/queues");
+        let files = std::fs::read_dir(queues).expect("it is there");
+        let mut paths = files.map(|file| file.expect("it is there").path());
+        let is_meant = |path: &std::path::PathBuf| path.to_string_lossy().contains("aftermath");
+        let path = paths.find(is_meant).expect("it was written");
+        let taken = directory.path().join("taken");
+        let wanted = Wanted::Lock { lock, shared };
+        let hold = wanted.acquire(None).await.expect("it is there").expect("it is free");
+        std::fs::rename(&path, &taken).expect("there is room");
+        std::fs::create_dir(&path).expect("there is room");
+        (directory, [path, taken], wanted, hold)
+    }
+
+    /// The lock is ours, and the store cannot be read for a moment.
+    #[tokio::test]
+    async fn who_follows_asks_again_when_the_store_cannot_be_read_for_a_moment() {
+        for shared in [false, true] {
+            let (_directory, [path, taken], wanted, mut hold) = out_of_reach(shared).await;
+            let mended = async {
+                tokio::time::sleep(Duration::from_millis(300)).await;
+                std::fs::remove_dir(&path).expect("it is empty");
+                std::fs::rename(&taken, &path).expect("there is room");
+            };
+            let following = wanted.follow_for(&mut hold, Duration::from_secs(10));
+            let (followed, ()) = tokio::join!(following, mended);
+            followed.expect("it is there again");
+            let Hold::Lock { aftermath, .. } = hold else { panic!("it is a lock") };
+            assert!(aftermath.is_some(), "whoever comes next waits for nobody");
+        }
+    }
+
+    /// Nobody knows then whether another command still runs.
+    #[tokio::test]
+    async fn who_follows_does_not_run_when_the_store_cannot_be_read() {
+        let (_directory, _, wanted, mut hold) = out_of_reach(false).await;
+        let begun = Instant::now();
+        let limit = Duration::from_millis(200);
+        let failure = wanted.follow_for(&mut hold, limit).await.expect_err("it is out of reach");
+        assert_eq!(failure.code, exit::UNAVAILABLE);
+        assert!(begun.elapsed() < 100 * limit, "after {:?}", begun.elapsed());
     }
 }
