@@ -7,6 +7,7 @@
 //! removed since it was first sent: otherwise its first request may have created the value that was removed, and the write
 //! would take effect twice.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -61,6 +62,7 @@ impl Zookeeper {
         let seen = self.seen.update(write.queue.clone(), Option::take);
         let mut seen = seen.filter(|seen| seen.version() == write.expected);
         let pending_creates = self.pending_creates.get(&write.id, |removals| *removals);
+        let mut gone = HashSet::new();
         for _ in 0..LOOKS {
             let known = match seen.take() {
                 Some(seen) => seen,
@@ -73,7 +75,7 @@ impl Zookeeper {
                 // The value that was removed meanwhile may be the one that an earlier call of this write made.
                 return Ok(None);
             }
-            match self.commit(connection, write, known).await? {
+            match self.commit(connection, write, known, &gone).await? {
                 Ok(version) => return Ok(version.or(write.expected)),
                 Err(ZooKeeperError::NoNode) => {
                     // The nodes above are missing: perhaps nobody has written a value of this kind, or been in a queue of it.
@@ -83,6 +85,7 @@ impl Zookeeper {
                     for path in paths.chain(write.beside.first().map(record)) {
                         self.tree.make_parents(connection, "write", &path).await?;
                     }
+                    gone = self.gone(connection, write).await?;
                 }
                 Err(
                     ZooKeeperError::BadVersion
@@ -122,12 +125,30 @@ impl Zookeeper {
         Ok(if is_expected { Ok(seen) } else { Err(None) })
     }
 
+    /// Of the records that are there by what the value says, those that are not: an operator may have removed them.
+    async fn gone<'w>(
+        &self,
+        connection: &Connection,
+        write: &'w Write,
+    ) -> Result<HashSet<&'w str>> {
+        let old = write.beside.iter().filter(|beside| !beside.is_new);
+        let names: Vec<_> = old.map(|beside| &*beside.name).collect();
+        if names.is_empty() {
+            return Ok(HashSet::new());
+        }
+        let paths: Vec<_> = names.iter().map(|name| self.tree.record(&write.queue, name)).collect();
+        let (_, found) = connection.read("write", true, None, &paths).await?;
+        let gone = names.into_iter().zip(found).filter(|(_, found)| found.is_none());
+        Ok(gone.map(|(name, _)| name).collect())
+    }
+
     /// Writes what was asked for, if everything is still as it was seen; answers the new version, if there is one.
     async fn commit(
         &self,
         connection: &Connection,
         write: &Write,
         seen: Seen,
+        gone: &HashSet<&str>,
     ) -> Result<Result<Option<u64>, ZooKeeperError>> {
         let (path, values) = (self.tree.value(&write.queue), self.tree.values(write.queue.kind()));
         let queue = self.tree.queue(&write.queue);
@@ -153,14 +174,15 @@ impl Zookeeper {
                 }
                 for Beside { name, data, is_new } in &write.beside {
                     let path = self.tree.record(&write.queue, name);
-                    // Records are written only together with the value, whose version is checked below: so no check of their
-                    // own.
+                    // That they are as expected is known by the value's version, unless an operator has removed them.
+                    let is_gone = gone.contains(&**name);
                     match data {
-                        Some(data) if *is_new => {
+                        Some(data) if *is_new || is_gone => {
                             let options = CreateMode::Persistent.with_acls(acls);
                             writer.add_create(&path, data.as_bytes(), &options)?;
                         }
                         Some(data) => writer.add_set_data(&path, data.as_bytes(), None)?,
+                        None if is_gone => {}
                         None => writer.add_delete(&path, None)?,
                     }
                 }

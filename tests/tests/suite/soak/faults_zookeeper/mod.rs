@@ -6,6 +6,7 @@ mod closing;
 mod connecting;
 mod crowded;
 mod ensemble;
+mod removed;
 mod rights;
 
 use coordination_tests::checks::Backend;
