@@ -36,7 +36,7 @@ pub(super) type Connections = connections::Connections<Client>;
 pub(super) struct Client {
     pub(super) config: Config,
     pub(super) hub: Arc<Subscriptions>,
-    /// Our own channel.
+    /// Our own channel, which is also what our connections are called at the server.
     pub(super) channel: String,
     /// Whether a pooler is between, as it was found when the newest connection was made.
     pub(super) is_pooled: AtomicBool,
@@ -141,14 +141,15 @@ impl Connection {
         turn: Turn,
         credentials: &Credentials,
     ) -> Result<Self, Failure> {
-        let Client { config, hub, .. } = &connections.link;
+        let Client { config, hub, channel, .. } = &connections.link;
         let nowhere =
             || Failure::broken(Error::new(ErrorKind::Unavailable, "connect", "there is no server"));
         let host = config.hosts.get(turn.place.host).ok_or_else(nowhere)?;
         let address = turn.place.address.ok_or_else(nowhere)?;
         let is_unconfirmed = Arc::new(AtomicBool::new(false));
         let begin = async |settings| -> Result<_, Failure> {
-            let (client, running) = config.open((host, address), credentials, settings).await?;
+            let place = (host, address);
+            let (client, running) = config.open(place, channel, credentials, settings).await?;
             let all = Arc::downgrade(connections);
             let running = tokio::spawn(run(running, all, turn.epoch, Arc::clone(&is_unconfirmed)));
             let server = Server::greet(&client, &config.schema).await?;

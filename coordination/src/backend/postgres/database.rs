@@ -13,9 +13,11 @@ use crate::error::{Error, ErrorKind};
 /// namespace where none is named.
 const SCHEMA: &str = include_str!("schema.sql");
 /// Of the schema. Two versions share none: each refuses that of the other.
-const VERSION: i32 = 2;
+const VERSION: i32 = 3;
 /// The oldest server, as it says itself: 12.
 const OLDEST: i32 = 120_000;
+/// How many of our steps may wait for a replica's word, each on a connection that was given up meanwhile.
+const WAITING: i64 = 2;
 /// The namespace where a transaction of a user's names none: that where a URL names none.
 const NAMESPACE: &str = "coordination";
 
@@ -28,6 +30,8 @@ SELECT current_setting('server_version_num')::integer AS server_version,
   current_setting('fsync') = 'on' AND current_setting('full_page_writes') = 'on' AS is_synced,
   current_setting('synchronous_standby_names') <> '' AS is_confirmed,
   EXISTS (SELECT FROM pg_stat_replication) AS has_replicas,
+  (SELECT count(*) FROM pg_stat_activity
+    WHERE wait_event = 'SyncRep' AND application_name = current_setting('application_name')) AS waiting,
   pg_backend_pid() AS process,
   to_regclass($1) IS NOT NULL AS has_schema";
 
@@ -68,6 +72,11 @@ impl Server {
         }
         if get(&found, "is_replica")? {
             let message = "the server is a replica, and cannot be written to";
+            return Err(Failure::broken(Error::new(ErrorKind::Unavailable, "connect", message)));
+        }
+        // Their connections end with them only, and nothing that is begun now would be answered before them.
+        if get::<i64>(&found, "waiting")? >= WAITING {
+            let message = "earlier calls wait for a standby yet, which does not confirm them";
             return Err(Failure::broken(Error::new(ErrorKind::Unavailable, "connect", message)));
         }
         let server = Self {

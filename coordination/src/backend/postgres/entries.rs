@@ -27,6 +27,9 @@
 //! asks whether entry and session are there, and (5), and locks nothing unless something dead is in the way. `update` is (1),
 //! (2), and changes the row.
 //!
+//! `read` locks nothing, as a slow client is sent its answer before the transaction is over. What has to be written down for it,
+//! that somebody listens and that others are dead, is a call of its own before it, `tend`, which is made where it is due.
+//!
 //! A row that a transaction of a holder's has locked (`coordination_fence`) is not removed: `leave` is refused, and comes again,
 //! and everybody else waits behind it.
 
@@ -120,8 +123,14 @@ impl Entries for Postgres {
 
     async fn read(&self, queue: &QueueKey) -> Result<Listing> {
         let path = self.path(queue);
-        let count = self.hub.count(&path, self.epoch());
-        let answer = self.connections.run(&Call::new("list", "read").bytes(path)).await?;
+        let read = Call::new("list", "read").bytes(path.as_str());
+        let mut count = self.hub.count(&path, self.epoch());
+        let mut answer = self.connections.run(&read).await?;
+        if answer.column("is_due")? {
+            self.connections.run(&Call::new("list", "tend").bytes(path.as_str())).await?;
+            count = self.hub.count(&path, self.epoch());
+            answer = self.connections.run(&read).await?;
+        }
         let mut listing = Listing { entries: entries_in(queue, &answer)?, ..Listing::default() };
         if let Some(version) = answer.number("version")? {
             let text: Vec<u8> = answer.column("value")?;

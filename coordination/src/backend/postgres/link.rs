@@ -35,11 +35,12 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 pub(super) type Running = Connection<Box<dyn Stream>, NoTlsStream>;
 
 impl Config {
-    /// A connection to the server there, which lets us in. It begins with these settings, if there are some: a `SET` would
+    /// A connection to the server there, which lets us in, and knows us by this name. It begins with these settings, if there are some: a `SET` would
     /// stay on a connection that a pooler gives to others.
     pub(super) async fn open(
         &self,
         (host, address): (&Host, SocketAddr),
+        name: &str,
         credentials: &Credentials,
         settings: Option<&str>,
     ) -> Result<(tokio_postgres::Client, Running), Failure> {
@@ -51,7 +52,7 @@ impl Config {
             Some(tls) => secured(stream, tls, host).await?,
         };
         let mut config = tokio_postgres::Config::new();
-        config.user(&self.user).dbname(&self.database).application_name("coordination");
+        config.user(&self.user).dbname(&self.database).application_name(name);
         if let Some(password) = &credentials.password {
             config.password(password.expose());
         }

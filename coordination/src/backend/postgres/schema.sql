@@ -509,32 +509,43 @@ BEGIN
 END
 $f$;
 
--- The queue as of one moment.
-CREATE FUNCTION {schema}.read(
-  of_path bytea,
-  OUT remaining bigint, OUT version bigint, OUT value bytea,
-  OUT ids bytea[], OUT seqs bigint[], OUT shareds boolean[], OUT texts bytea[]
-) LANGUAGE plpgsql AS $f$
+-- What comes before a queue is read: it is written down that somebody listens, and what the dead have there is removed.
+CREATE FUNCTION {schema}.tend(of_path bytea, OUT status text) LANGUAGE plpgsql AS $f$
 DECLARE
-  now bigint;
   dead record;
-  first_end bigint;
 BEGIN
   PERFORM {schema}.begin_step();
   PERFORM {schema}.hear(of_path);
   PERFORM {schema}.sweep(false);
-  now := {schema}.clock();
   FOR dead IN
     SELECT DISTINCT s.id FROM {schema}.sessions s
       JOIN {schema}.entries e ON e.session = s.id JOIN {schema}.queues q ON q.id = e.queue
       -- By the entries of the queue: the index of the times finds too much.
-      WHERE s.expires + 0 <= now AND e.seq >= q.first AND q.path = of_path LIMIT 20
+      WHERE s.expires + 0 <= {schema}.clock() AND e.seq >= q.first AND q.path = of_path LIMIT 20
   LOOP
     IF {schema}.end_if_expired(dead.id) THEN
       PERFORM {schema}.clear(dead.id, 100);
     END IF;
   END LOOP;
-  SELECT q.version, q.value, e.* INTO version, value, ids, seqs, shareds, texts, first_end
+  status := 'ok';
+END
+$f$;
+
+-- The queue as of one moment, and whether it is to be tended and read again. Nothing is locked: the answer may be long, and is
+-- sent before the transaction is over, for as long as its reader takes.
+CREATE FUNCTION {schema}.read(
+  of_path bytea,
+  OUT is_due boolean, OUT remaining bigint, OUT version bigint, OUT value bytea,
+  OUT ids bytea[], OUT seqs bigint[], OUT shareds boolean[], OUT texts bytea[]
+) LANGUAGE plpgsql AS $f$
+DECLARE
+  now bigint;
+  first_end bigint;
+BEGIN
+  PERFORM {schema}.begin_step();
+  now := {schema}.clock();
+  SELECT q.heard <= now + 15000000, q.version, q.value, e.*
+    INTO is_due, version, value, ids, seqs, shareds, texts, first_end
     FROM {schema}.queues q CROSS JOIN LATERAL (
       SELECT array_agg(e.id ORDER BY e.seq), array_agg(e.seq ORDER BY e.seq), array_agg(e.shared ORDER BY e.seq),
           array_agg(e.text ORDER BY e.seq), min(coalesce(s.expires, 0))
@@ -542,6 +553,7 @@ BEGIN
         WHERE e.queue = q.id AND e.seq >= q.first
     ) e
     WHERE q.path = of_path;
+  is_due := coalesce(is_due OR first_end <= now, is_due, true);
   -- What cannot be removed now is not asked for all the time.
   remaining := greatest(first_end - {schema}.clock(), CASE WHEN first_end <= now THEN 250000 ELSE 10000 END);
 END

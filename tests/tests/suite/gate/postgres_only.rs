@@ -300,7 +300,7 @@ fn r3_however_many_entries_were_left_they_go() {
             "INSERT INTO coordination.entries (queue, seq, id, session, shared, generation, text)
                SELECT q.id, 1, s.id || convert_to(q.id::text, 'UTF8'), s.id, false, 0, ''
                FROM coordination.queues q, coordination.sessions s",
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'coordination'",
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'coordination:%'",
         ] {
             ask(&postgres, left);
         }

@@ -181,6 +181,125 @@ fn l7_an_open_transaction_slows_nobody_down() {
     });
 }
 
+/// L7: while its standby is away, a client keeps to a few connections, however many queues it asks after and however many hosts
+/// its URL names.
+#[test]
+fn l7_a_standby_that_is_away_multiplies_no_connections() {
+    judged_on_threads(async || {
+        let postgres = block_in_place(|| Arc::new(Postgres::options().replicas(1).start()));
+        let [primary, replica] = [0, 1].map(|index| postgres.node(index).address().to_string());
+        let url = postgres.url(&format!("{replica},{primary}"), "");
+        let url = format!("{url}&ttl=2s&heartbeat=250ms");
+        let coordinator = Coordinator::connect(&url).await.expect("a server");
+        ask(&postgres, "ALTER SYSTEM SET synchronous_standby_names = 'nobody'");
+        ask(&postgres, "SELECT pg_reload_conf()");
+        let asking: Vec<_> = (0..12)
+            .map(|number| {
+                let lock = coordinator.lock(&format!("x-{number}")).expect("a good name");
+                tokio::spawn(async move {
+                    loop {
+                        drop(lock.holders().await);
+                        sleep(Duration::from_millis(50)).await;
+                    }
+                })
+            })
+            .collect();
+        let ours =
+            "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'coordination%'";
+        let (mut most, until) = (0, Instant::now() + Duration::from_secs(12));
+        while Instant::now() < until {
+            most = most.max(ask(&postgres, ours).parse::<u32>().expect("a number"));
+            sleep(Duration::from_millis(20)).await;
+        }
+        println!("L7 postgres: {most} connections while a standby is away");
+        asking.iter().for_each(tokio::task::JoinHandle::abort);
+        ask(&postgres, "ALTER SYSTEM RESET synchronous_standby_names");
+        ask(&postgres, "SELECT pg_reload_conf()");
+        let lock = coordinator.lock("x").expect("a good name");
+        let guard = lock.acquire(PATIENCE).await.expect("the standby is not waited for");
+        guard.release().await.expect("released");
+        assert!((1..=4).contains(&most), "L7: {most} connections");
+        coordinator.stop().await.expect("stopped");
+    });
+}
+
+/// L3: whoever reads a queue and takes long for the answer, which is sent before the transaction is over, keeps nobody from it.
+#[test]
+fn l3_a_reader_that_stands_still_locks_nothing() {
+    judged_on_threads(async || {
+        let postgres = one();
+        let url = url(&postgres, "ttl=2s&heartbeat=250ms");
+        let coordinator = Coordinator::connect(&url).await.expect("a server");
+        // More than the system keeps for a connection.
+        ask(
+            &postgres,
+            "INSERT INTO coordination.queues (path, last, version, value)
+               VALUES ('coordination/lock/x', 1, 1, convert_to(repeat('x', 64000000), 'UTF8'))",
+        );
+        let reading =
+            std::net::TcpStream::connect(postgres.node(0).address()).expect("it is there");
+        let query = b"SELECT * FROM coordination.read('coordination/lock/x')\0";
+        let startup = b"\0\x03\0\0user\0postgres\0database\0postgres\0\0";
+        for (kind, message) in [(&b""[..], &startup[..]), (b"Q", query)] {
+            let length = u32::try_from(message.len() + 4).expect("it is short").to_be_bytes();
+            let said = [kind, &length, message].concat();
+            std::io::Write::write_all(&mut &reading, &said).expect("it is taken");
+        }
+        let stuck = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'ClientWrite'";
+        while ask(&postgres, stuck) != "1" {}
+        let lock = coordinator.lock("x").expect("a good name");
+        let guard = lock.acquire(PATIENCE).await.expect("nobody has it");
+        guard.release().await.expect("released");
+        assert_eq!(ask(&postgres, stuck), "1", "the answer is on its way yet");
+        drop(reading);
+        coordinator.stop().await.expect("stopped");
+    });
+}
+
+/// L7: what ended long ago goes too, by and by: each who comes ends more of it than he brings, and no step does it all.
+#[test]
+fn l7_sessions_that_ended_long_ago_go_in_steps() {
+    judged_on_threads(async || {
+        let postgres = one();
+        let url = url(&postgres, "ttl=2s&heartbeat=250ms");
+        Coordinator::connect(&url).await.expect("made").stop().await.expect("stopped");
+        ask(
+            &postgres,
+            "INSERT INTO coordination.sessions (id, namespace, member, channel, lease, expires, generation)
+               SELECT convert_to('s' || n, 'UTF8'), 'coordination', convert_to('m' || n, 'UTF8'), 'c', 60000000,
+                 coordination.clock() - 3600000000, 1 FROM generate_series(1, 1000) n",
+        );
+        let open = |number: u32| {
+            let open = format!(
+                "SELECT status FROM coordination.open('coordination', 'n{number}', 1, 'n{number}', 'c', 60000000, NULL)"
+            );
+            assert_eq!(ask(&postgres, &open), "ok");
+        };
+        let count = |which: &str| {
+            let count = format!("SELECT count(*) FROM coordination.sessions WHERE {which}");
+            ask(&postgres, &count).parse::<u64>().expect("a number")
+        };
+        let mut left = count("expires > 1 AND expires < coordination.clock()");
+        for number in 0..5 {
+            open(number);
+            let next = count("expires > 1 AND expires < coordination.clock()");
+            assert_eq!(left - next, 200, "so many in one step");
+            left = next;
+        }
+        assert_eq!(left, 0);
+        // Heartbeats clear them, which are over for everybody by now.
+        let beats = "SELECT count(coordination.renew('n0', 1, '{}')) FROM generate_series(1, 100)";
+        ask(&postgres, beats);
+        assert_eq!(count("expires = 0"), 0);
+        ask(
+            &postgres,
+            "UPDATE coordination.sessions SET forget_at = 1 WHERE forget_at IS NOT NULL",
+        );
+        ask(&postgres, beats);
+        assert_eq!(count("expires IS NULL"), 0, "nothing is left of them");
+    });
+}
+
 /// How many pages a step looks at.
 fn pages_of(postgres: &Postgres, step: &str) -> u64 {
     let plan = ask(postgres, &format!("EXPLAIN (ANALYZE, BUFFERS) SELECT * FROM {step}"));
