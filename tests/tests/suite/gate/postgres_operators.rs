@@ -185,7 +185,7 @@ fn l7_an_open_transaction_slows_nobody_down() {
 /// its URL names.
 #[test]
 fn l7_a_standby_that_is_away_multiplies_no_connections() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let postgres = block_in_place(|| Arc::new(Postgres::options().replicas(1).start()));
         let [primary, replica] = [0, 1].map(|index| postgres.node(index).address().to_string());
         let url = postgres.url(&format!("{replica},{primary}"), "");
@@ -226,7 +226,7 @@ fn l7_a_standby_that_is_away_multiplies_no_connections() {
 /// L3: whoever reads a queue and takes long for the answer, which is sent before the transaction is over, keeps nobody from it.
 #[test]
 fn l3_a_reader_that_stands_still_locks_nothing() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let postgres = one();
         let url = url(&postgres, "ttl=2s&heartbeat=250ms");
         let coordinator = Coordinator::connect(&url).await.expect("a server");
@@ -259,7 +259,7 @@ fn l3_a_reader_that_stands_still_locks_nothing() {
 /// L7: what ended long ago goes too, by and by: each who comes ends more of it than he brings, and no step does it all.
 #[test]
 fn l7_sessions_that_ended_long_ago_go_in_steps() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let postgres = one();
         let url = url(&postgres, "ttl=2s&heartbeat=250ms");
         Coordinator::connect(&url).await.expect("made").stop().await.expect("stopped");

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use coordination::{ClaimOptions, Coordinator, NewItem, Result};
-use coordination_tests::harness::{Server, Zookeeper, judged_on_threads};
+use coordination_tests::harness::{Server, Zookeeper, rerun_on_threads};
 use tokio::task::block_in_place;
 
 const RECORDS: &str = "/coordination/records";
@@ -11,7 +11,7 @@ const RECORDS: &str = "/coordination/records";
 /// WK2: a queue of work goes on without a record that somebody has removed.
 #[test]
 fn wk2_a_queue_goes_on_without_a_record_that_was_removed() -> Result<()> {
-    judged_on_threads(go_on_without_a_record)
+    rerun_on_threads(go_on_without_a_record)
 }
 
 async fn go_on_without_a_record() -> Result<()> {
