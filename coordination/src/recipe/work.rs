@@ -48,13 +48,15 @@ use crate::backend::Mode;
 use crate::coordinator::Coordinator;
 use crate::env;
 use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
-use crate::session::{Session, Views, may_pass};
+use crate::session::{Session, Views};
 use crate::time::BootInstant;
 
 /// The kind of its queue keys.
 const KIND: &str = "work";
 /// The longest that a call waits until this process has its entry.
 const LONGEST_ENTRY: Duration = Duration::from_secs(5);
+/// How many batches of dead letters one claim delivers at the most.
+const BATCHES: usize = 64;
 /// How long one who waits relies on being told of changes, where it has reason to ask itself.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
@@ -214,8 +216,11 @@ impl WorkQueue {
         };
         let taken = self.engine.run_here("claim", step).await?;
         self.engine.follow();
-        self.deliver().await;
-        if taken.is_none() {
+        if taken.is_some() {
+            // The claim's time is running: its caller is to have it now.
+            self.deliver_later();
+        } else {
+            self.deliver().await;
             // Whoever comes next on this host may not know what time it is.
             self.engine.attest("claim").await?;
         }
@@ -224,13 +229,36 @@ impl WorkQueue {
 
     /// Brings letters to where they are to go. What fails is tried again by the next claim.
     async fn deliver(&self) {
+        if self.engine.has_letters() {
+            let _delivering = self.engine.delivering.lock().await;
+            self.deliver_here().await;
+        }
+    }
+
+    /// [`deliver`](Self::deliver) in the background, unless that is under way.
+    fn deliver_later(&self) {
+        if self.engine.has_letters() {
+            let queue = self.clone();
+            self.session().spawn(async move {
+                if let Ok(_delivering) = queue.engine.delivering.try_lock() {
+                    queue.deliver_here().await;
+                }
+            });
+        }
+    }
+
+    async fn deliver_here(&self) {
         if let Err(error) = self.try_to_deliver().await {
             tracing::warn!(%error, queue = self.name(), "dead letters are not delivered yet");
         }
     }
 
     async fn try_to_deliver(&self) -> Result<()> {
-        while self.engine.has_letters() {
+        // Not for ever: others may make letters faster than this one delivers them, and the next claim goes on.
+        for _ in 0..BATCHES {
+            if !self.engine.has_letters() {
+                return Ok(());
+            }
             let pending = |draft: &mut Draft<'_>, _: &[u64]| {
                 let id = draft.head.id;
                 letters::pending(draft).map(|letters| letters.map(|letters| (id, letters)))
@@ -255,19 +283,25 @@ impl WorkQueue {
     fn release_later(&self, id: ClaimId, ttl: Duration, holder: Arc<Grant>, was_given: bool) {
         let queue = self.clone();
         self.session().spawn(async move {
-            // Its entry stays until then, so that nobody else has to bring the items back.
-            let _holder = holder;
             let mut delays = queue.session().retry_delays(Some(queue.session().ttl()));
             let end = Instant::now().checked_add(ttl);
-            while end.is_none_or(|end| Instant::now() < end) {
+            // After its ttl the items are others', but the claim still counts as one of this process, until it is removed.
+            let is_wanted = || {
+                end.is_none_or(|end| Instant::now() < end) || Arc::strong_count(&queue.engine) > 1
+            };
+            // Its entry stays until then, so that nobody else has to bring the items back.
+            while holder.is_held() && is_wanted() {
                 let step = |draft: &mut Draft<'_>, _: &[u64]| match was_given {
                     true => claim::release(draft, id),
                     false => claim::undo(draft, id),
                 };
                 match queue.engine.run_here("release", step).await {
-                    Err(error) if may_pass(&error) => tokio::time::sleep(delays.next_delay()).await,
-                    Err(error) => return tracing::debug!(%error, "a claim ends by itself"),
                     Ok(_) => return,
+                    Err(error) if is_final(&error) => {
+                        return tracing::debug!(%error, "a claim ends by itself");
+                    }
+                    // A full disk or a changed password may pass as well.
+                    Err(_) => tokio::time::sleep(delays.next_delay()).await,
                 }
             }
         });
@@ -313,6 +347,19 @@ impl WorkQueue {
     fn refused(&self, operation: &'static str, message: String) -> Error {
         self.engine.queue.error(ErrorKind::Input, operation, message)
     }
+}
+
+/// Whether trying again to give a claim back would end no other way.
+fn is_final(error: &Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::NoSuchClaim
+            | ErrorKind::ClaimIdReused
+            | ErrorKind::Lost
+            | ErrorKind::Closed
+            | ErrorKind::Input
+            | ErrorKind::Corrupt
+    )
 }
 
 fn ask(id: ClaimId, options: &ClaimOptions, holder: Option<u64>) -> Ask {

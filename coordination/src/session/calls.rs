@@ -223,7 +223,7 @@ impl Session {
     ) -> Result<Vec<String>> {
         self.check_open(operation)?;
         let session = Arc::clone(self);
-        let listing = self.spawn(async move {
+        let listing = async move {
             let (mut names, mut from) = (Vec::new(), None);
             loop {
                 let page = || match which {
@@ -240,17 +240,26 @@ impl Session {
             names.sort_unstable();
             names.dedup();
             Ok(names)
-        });
-        // When this future is dropped, nobody waits for the task any more.
-        let _listing = AbortOnDrop(listing.abort_handle());
-        listing.await.unwrap_or_else(|ended| Err(self.unanswered(operation, ended)))
+        };
+        self.run_for_caller(operation, listing).await
+    }
+
+    /// Runs a task on the session's runtime that ends with its caller: for what nobody needs once this future is dropped.
+    pub(crate) async fn run_for_caller<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        task: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        let task = self.spawn(task);
+        let _task = AbortOnDrop(task.abort_handle());
+        task.await.unwrap_or_else(|ended| Err(self.unanswered(operation, ended)))
     }
 
     /// Removes what unused queues have left at the store; returns the number of queues.
     pub(crate) async fn prune(self: &Arc<Self>, unused: Duration) -> Result<u64> {
         self.check_open("prune")?;
         let session = Arc::clone(self);
-        let pruning = self.spawn(async move {
+        let pruning = async move {
             // Outside of the loop: what a call has removed counts even if the call took too long and is repeated.
             let (removed, mut from) = (AtomicU64::new(0), None);
             loop {
@@ -261,9 +270,8 @@ impl Session {
                     next => next,
                 };
             }
-        });
-        let _pruning = AbortOnDrop(pruning.abort_handle());
-        pruning.await.unwrap_or_else(|ended| Err(self.unanswered("prune", ended)))
+        };
+        self.run_for_caller("prune", pruning).await
     }
 
     /// Removes one entry: repeats the call until the store has confirmed it, or until the session has ended, which removes the

@@ -109,8 +109,8 @@ impl Queue {
     /// The queue as it is now.
     pub(crate) async fn read(&self, operation: &'static str) -> Result<Listing> {
         let (session, key) = (Arc::clone(&self.session), self.key.clone());
-        self.run(operation, async move { look(&session, operation, &key, Sight::Moment).await })
-            .await
+        let read = async move { look(&session, operation, &key, Sight::Moment).await };
+        self.run(operation, read).await.map_err(|error| error.with_effect(Effect::None))
     }
 
     /// Changes the value by compare-and-set. If others change it in between, starts again with the value that it has then.
@@ -269,7 +269,10 @@ impl Queue {
     ) -> Result<T> {
         self.session.check_open(operation)?;
         let done = self.session.spawn(task).await;
-        self.named(done.unwrap_or_else(|ended| Err(self.session.unanswered(operation, ended))))
+        // What the task had sent may have been carried out.
+        let ended =
+            |ended| Err(self.session.unanswered(operation, ended).with_effect(Effect::Unknown));
+        self.named(done.unwrap_or_else(ended))
     }
 
     pub(crate) fn error(

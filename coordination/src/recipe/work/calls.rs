@@ -108,9 +108,12 @@ impl WorkQueue {
     /// If the future is dropped, what is claimed after that is given back.
     pub async fn claim(&self, options: ClaimOptions) -> Result<Option<WorkClaim>> {
         self.check_claim(&options)?;
-        let holder = self.holder().await?;
         let queue = self.clone();
-        let claim = async move { queue.claim_here(&options, holder).await };
+        // All of it in a task: whoever is no longer polled, here, must not keep others waiting for the entry of this process.
+        let claim = async move {
+            let holder = queue.holder().await?;
+            queue.claim_here(&options, holder).await
+        };
         let claimed = self.engine.queue.run("claim", claim).await?;
         Ok(claimed.map(WorkClaim::had))
     }
@@ -211,8 +214,8 @@ impl WorkQueue {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the call goes on in the background. It changes no item and no claim, and may have an entry in
-    /// the queue for a moment where many write.
+    /// Dropping the future ends the call. It changes no item and no claim, and may have an entry in the queue for a moment where
+    /// many write.
     pub async fn get(&self, id: ClaimId) -> Result<ClaimView> {
         let seen = self.look("get", move |draft| claim::seen(draft, id)).await?;
         ClaimView::of(seen)
@@ -373,7 +376,7 @@ impl WorkQueue {
                 bring_back_then(draft, entries, |draft| items::pop(draft, limit))
             };
             let popped = queue.engine.run_here("pop", step).await?;
-            queue.deliver().await;
+            queue.deliver_later();
             popped.into_iter().map(WorkItem::of).collect()
         };
         self.engine.queue.run("pop", popping).await
@@ -387,8 +390,8 @@ impl WorkQueue {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the call goes on in the background. It changes no item and no claim, and may have an entry in
-    /// the queue for a moment where many write.
+    /// Dropping the future ends the call. It changes no item and no claim, and may have an entry in the queue for a moment where
+    /// many write.
     pub async fn stats(&self) -> Result<WorkStats> {
         Ok(WorkStats::of(self.look("stats", look::stats).await?))
     }
@@ -404,8 +407,8 @@ impl WorkQueue {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the call goes on in the background. It changes no item and no claim, and may have an entry in
-    /// the queue for a moment where many write.
+    /// Dropping the future ends the call. It changes no item and no claim, and may have an entry in the queue for a moment where
+    /// many write.
     pub async fn list(&self, options: ListOptions) -> Result<Vec<WorkItem>> {
         self.input("list", in_range("limit", &options.limit, &(1..=MOST)))?;
         let which = Which {
@@ -419,7 +422,7 @@ impl WorkQueue {
     }
 
     /// Removes what nobody can see any more, in one step: dead items, and claims that were over a minute ago; `budget` at the
-    /// most, or 100. Claims remove dead items on their way too, so this is needed only where nobody claims.
+    /// most, or 100. Claims remove dead items on their way, and posts whole pages of them, so this is needed only where nobody does either.
     ///
     /// # Errors
     ///

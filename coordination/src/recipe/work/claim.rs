@@ -8,6 +8,9 @@ use crate::error::{Error, ErrorKind};
 
 /// How many live claims one process has of a queue.
 const MOST_HELD: usize = 1_000;
+/// For how many dead holders, and ([`CLAIMS_AHEAD`]) for how many of their claims, what is needed is read at once.
+const HOLDERS_AHEAD: usize = 20;
+const CLAIMS_AHEAD: usize = 40;
 
 #[derive(Clone, Debug)]
 pub(super) struct Ask {
@@ -256,6 +259,7 @@ pub(super) fn bring_back(draft: &mut Draft<'_>, entries: &[u64]) -> Step<Outcome
     let holders = draft.head.live.holders.iter();
     let dead: Vec<_> =
         holders.filter(|holder| entries.binary_search(holder).is_err()).copied().collect();
+    want_of_the_dead(draft, &dead)?;
     for holder in dead {
         let claims: Vec<_> = draft.held(holder)?.iter().copied().collect();
         for id in claims {
@@ -271,4 +275,23 @@ pub(super) fn bring_back(draft: &mut Draft<'_>, entries: &[u64]) -> Step<Outcome
         }
     }
     Ok(Outcome::Done(()))
+}
+
+/// Asks at once for what the first steps will need: the lists of some dead holders, then the claims on them, then their pages.
+fn want_of_the_dead(draft: &mut Draft<'_>, dead: &[u64]) -> Step<()> {
+    let some = &dead[..dead.len().min(HOLDERS_AHEAD)];
+    draft.want(some.iter().map(|holder| draft.holder_name(*holder)))?;
+    let mut claims = Vec::new();
+    for holder in some {
+        claims.extend(draft.peek_held(*holder)?.iter().copied());
+    }
+    claims.truncate(CLAIMS_AHEAD);
+    draft.want(claims.iter().map(|id| draft.bucket_name(*id)))?;
+    let mut ranks = Vec::new();
+    for id in claims {
+        ranks.extend(draft.claims(id)?.get(&id).into_iter().flat_map(|claim| claim.ranks.clone()));
+    }
+    ranks.dedup_by_key(|rank| page_of(*rank));
+    ranks.truncate(CLAIMS_AHEAD);
+    want_pages(draft, &ranks)
 }

@@ -4,7 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::draft::{Draft, Outcome, Step, name};
-use super::layout::{Body, Contents, Index, MOST_LITTER, Page, State};
+use super::layout::{Body, Contents, Index, MOST_LITTER, Page, State, Summary};
+
+/// How many pages whose items are all dead are removed by a step that writes for another reason.
+const DEAD_PAGES: usize = 2;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Removed {
@@ -18,6 +21,7 @@ pub(super) fn gc(draft: &mut Draft<'_>, budget: usize) -> Step<Outcome<Removed>>
     sweep_trash(draft)?;
     remove_dead(draft, budget, &mut removed)?;
     let buckets: Vec<_> = draft.head.live.buckets.iter().copied().collect();
+    draft.want(buckets.iter().map(|bucket| draft.bucket_name_of(*bucket)))?;
     for bucket in buckets {
         forget_claims(draft, bucket, budget, &mut removed)?;
     }
@@ -69,6 +73,27 @@ fn forget_claims(
             draft.held(holder)?.remove(&id);
         }
         removed.claims += 1;
+    }
+    Ok(())
+}
+
+/// Removes the items of a few pages all of whose items are dead: whoever looks for ready items passes over these pages, and never
+/// finds them. A post does it, since what grows by posts is to shrink by posts; a claim has no time for it (C8).
+pub(super) fn remove_dead_pages(draft: &mut Draft<'_>) -> Step<()> {
+    let (now, mut from) = (draft.now, 0);
+    for _ in 0..DEAD_PAGES {
+        let is_dead = |summary: &Summary| summary.may_be_dead(now) && !summary.is_alive(now);
+        let Some(page) = draft.next_page(from, is_dead)? else { return Ok(()) };
+        if !draft.has_room_for(&BTreeSet::from([page]))? {
+            return Ok(());
+        }
+        // A page that this step has changed already still has the summary that it had before.
+        let is_still_dead = draft.page(page)?.values().all(|item| item.state(now) == State::Dead);
+        let ranks: Vec<_> = draft.page(page)?.keys().copied().filter(|_| is_still_dead).collect();
+        for rank in ranks {
+            draft.remove(rank)?;
+        }
+        from = page + 1;
     }
     Ok(())
 }

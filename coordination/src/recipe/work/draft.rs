@@ -124,7 +124,11 @@ impl<'a> Draft<'a> {
     }
 
     pub(super) fn bucket_name(&self, claim: ClaimId) -> Arc<str> {
-        name('c', self.head.live.generation, claim.bucket().into())
+        self.bucket_name_of(claim.bucket())
+    }
+
+    pub(super) fn bucket_name_of(&self, bucket: u8) -> Arc<str> {
+        name('c', self.head.live.generation, bucket.into())
     }
 
     pub(super) fn holder_name(&self, holder: u64) -> Arc<str> {
@@ -172,6 +176,12 @@ impl<'a> Draft<'a> {
         self.has_changed = true;
         let name = self.holder_name(holder);
         self.holders.open(holder, &name, self.known).map(Slot::change)
+    }
+
+    /// The claims of a holder, which are not to be changed.
+    pub(super) fn peek_held(&mut self, holder: u64) -> Step<&Held> {
+        let name = self.holder_name(holder);
+        self.holders.open(holder, &name, self.known).map(|slot| &slot.value)
     }
 
     /// New bodies: nobody has used this number before.

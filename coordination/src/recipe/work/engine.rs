@@ -46,6 +46,8 @@ pub(super) struct Engine {
     /// What the last look has shown: whether there are letters on their way; whether the store has no clock; and whether no
     /// clock that this process can read tells when the last write was made, as when the store's server was started since.
     has_letters: AtomicBool,
+    /// Held by who brings letters to where they are to go.
+    pub(super) delivering: tokio::sync::Mutex<()>,
     lacks_clock: AtomicBool,
     lacks_witness: AtomicBool,
     follower: Mutex<Option<(AbortHandle, Process)>>,
@@ -105,6 +107,7 @@ impl Engine {
             newest: AtomicU64::new(0),
             line: Mutex::default(),
             has_letters: AtomicBool::new(false),
+            delivering: tokio::sync::Mutex::default(),
             lacks_clock: AtomicBool::new(false),
             lacks_witness: AtomicBool::new(false),
             follower: Mutex::default(),
@@ -131,9 +134,11 @@ impl Engine {
         operation: &'static str,
         step: impl FnMut(&mut Draft<'_>, &[u64]) -> Step<Outcome<T>> + Send + 'static,
     ) -> Result<T> {
+        self.queue.session.check_open(operation)?;
         let engine = Arc::clone(self);
         let reading = async move { engine.run_until_done(operation, Manner::Reads, step).await };
-        self.queue.run(operation, reading).await
+        // It may take long where there is much to read, and keep others waiting: so it ends with its caller.
+        self.queue.named(self.queue.session.run_for_caller(operation, reading).await)
     }
 
     /// [`run`](Self::run) for callers that are in a task of the session.
@@ -177,7 +182,9 @@ impl Engine {
                 continue;
             }
             let mut made = self.make(operation, &look, wanted, &mut step).await?;
-            if made.writes.is_some() && look.head.is_cluttered() {
+            // A renewal adds nothing to the head, and has no time for what others have left.
+            let is_in_time = matches!(manner, Manner::InTime(_));
+            if made.writes.is_some() && look.head.is_cluttered() && !is_in_time {
                 let sweeping = &mut |draft: &mut Draft<'_>, _: &[u64]| sweep(draft);
                 made = self.make(operation, &look, Vec::new(), sweeping).await?;
             }
@@ -212,6 +219,7 @@ impl Engine {
             // The store has lost its data, or was given back older ones: what was seen there counts no more.
             self.newest.store(0, Ordering::Release);
             *self.cache() = Cache::default();
+            *self.line() = Line::default();
         }
         self.note(&look);
         Ok(look)
@@ -339,7 +347,9 @@ impl Engine {
 
     /// Whether a write was done whose answer was lost, and which others followed.
     async fn find(&self, operation: &'static str, id: u64, last: Option<u64>) -> Result<bool> {
-        let done = self.look(operation).await?.head.done;
+        // A look has no effect, but the write may have had one.
+        let look = self.look(operation).await;
+        let done = look.map_err(|error| error.with_effect(Effect::Unknown))?.head.done;
         let reaches_back = done.len() < REMEMBERED || last.is_some_and(|last| done.contains(&last));
         match done.contains(&id) {
             true => Ok(true),

@@ -4,7 +4,7 @@ use super::claim::{SeenItem, seen_items};
 use super::draft::{Draft, Step};
 use super::ids::ItemId;
 use super::layout::{GROUP, Micros, State, Summary};
-use super::select::{length_of, page_of};
+use super::select::{fetch_ahead, length_of, page_of};
 
 /// How long the bodies of a list are together, in base64, before it ends.
 const BODIES: u64 = 1024 * 1024;
@@ -80,7 +80,13 @@ pub(super) fn list(draft: &mut Draft<'_>, which: Which) -> Step<Vec<SeenItem>> {
     let (mut items, mut length) = (Vec::new(), 0);
     let Some(first) = start(draft, which.after)? else { return Ok(Vec::new()) };
     let mut from = page_of(first);
-    'pages: while let Some(page) = draft.next_page(from, |summary| summary.is_alive(now))? {
+    let may_be_listed = |all: &Summary| {
+        let is_asked_for =
+            all.ready > 0 || which.claimed && all.claimed > 0 || which.delayed && all.delayed > 0;
+        all.is_alive(now) && (is_asked_for || all.is_due(now))
+    };
+    'pages: while let Some(page) = draft.next_page(from, may_be_listed)? {
+        fetch_ahead(draft, page, which.limit - items.len(), may_be_listed)?;
         for (rank, item) in draft.page(page)?.range(first..) {
             let is_listed = match item.state(now) {
                 State::Ready => true,

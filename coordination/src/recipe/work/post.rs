@@ -1,5 +1,6 @@
 //! Posting items.
 
+use super::clear::remove_dead_pages;
 use super::draft::{Draft, Outcome, Step};
 use super::ids::ItemId;
 use super::layout::{Bodies, Body, Item, Micros, PAGE};
@@ -57,6 +58,9 @@ pub(super) fn post(draft: &mut Draft<'_>, items: &[New]) -> Step<Outcome<Vec<Ite
     let next = first + items.len() as u64;
     store(draft, &mut bodies, next);
     draft.change().rank = next;
+    if items.iter().map(|new| new.body.len()).sum::<usize>() <= LONG {
+        remove_dead_pages(draft)?;
+    }
     Ok(Outcome::Done(
         ranks.iter().zip(items).map(|(rank, new)| ItemId::new(*rank, new.mark)).collect(),
     ))

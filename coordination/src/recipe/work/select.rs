@@ -1,7 +1,7 @@
 //! Finding ready items, in the order of their ranks.
 
 use super::draft::{Draft, Step, Stop};
-use super::layout::{Body, GROUP, Item, Letter, PAGE, State};
+use super::layout::{Body, GROUP, Item, Letter, PAGE, State, Summary};
 use super::letters;
 use crate::canary::{Canary, sings};
 
@@ -23,7 +23,8 @@ pub(super) struct Selected {
 pub(super) fn select(draft: &mut Draft<'_>, limit: usize) -> Step<Selected> {
     let (now, mut selected, mut from) = (draft.now, Selected::default(), 0);
     while let Some(page) = draft.next_page(from, |summary| summary.may_be_ready(now))? {
-        fetch_ahead(draft, page, limit - selected.ranks.len())?;
+        let may_be_ready = |summary: &Summary| summary.may_be_ready(now);
+        fetch_ahead(draft, page, limit - selected.ranks.len(), may_be_ready)?;
         let ranks: Vec<_> = draft.page_mut(page)?.keys().copied().collect();
         for rank in ranks {
             if !selected.visit(draft, page, rank)? {
@@ -43,15 +44,24 @@ pub(super) fn select(draft: &mut Draft<'_>, limit: usize) -> Step<Selected> {
 }
 
 /// The pages that will be needed as well, if what their summaries say is so, are read together with this one.
-fn fetch_ahead(draft: &mut Draft<'_>, page: u64, mut wanted: usize) -> Step<()> {
+///
+/// A page that is due has been counted as of earlier: by now all its items may be what is looked for.
+pub(super) fn fetch_ahead(
+    draft: &mut Draft<'_>,
+    page: u64,
+    mut wanted: usize,
+    is_so: impl Fn(&Summary) -> bool,
+) -> Step<()> {
     let Err(Stop::Fetch(_)) = draft.want([draft.page_name(page)]) else { return Ok(()) };
     let now = draft.now;
     let mut names = Vec::new();
     let pages: Vec<_> =
         draft.group(page / GROUP)?.range(page..).map(|(page, all)| (*page, *all)).collect();
-    for (page, summary) in pages.into_iter().filter(|(_, summary)| summary.may_be_ready(now)) {
+    for (page, summary) in pages.into_iter().filter(|(_, summary)| is_so(summary)) {
         names.push(draft.page_name(page));
-        wanted = wanted.saturating_sub(usize::try_from(summary.ready).unwrap_or(usize::MAX));
+        let (all, ready) = (summary.when_dead().dead - summary.dead, summary.ready);
+        let counted = if summary.is_due(now) { all } else { ready };
+        wanted = wanted.saturating_sub(usize::try_from(counted).unwrap_or(usize::MAX));
         if wanted == 0 {
             break;
         }

@@ -1,6 +1,6 @@
 //! What is kept from one step to the next.
 
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, Runtime};
 use tokio::task::block_in_place;
 
 use super::super::draft::corrupt;
@@ -100,4 +100,45 @@ async fn what_was_kept_is_that_of_one_history() -> Result<()> {
     assert!(engine.is_new(&look), "the store is what it says");
     assert!(engine.cached(look.mark()).is_empty());
     Ok(())
+}
+
+/// Whether a write was done is not known, and the store cannot be asked.
+#[cfg(coordination_internals)]
+#[tokio::test(start_paused = true)]
+async fn a_write_in_doubt_is_never_said_to_have_no_effect() -> Result<()> {
+    use crate::error::ErrorKind;
+    use crate::simulation::{Clocks, Run, Traits, World};
+    let _run = Run::begin(1);
+    let traits =
+        Traits { is_remote: true, has_clock: true, watches: true, renews_on_restart: false };
+    let world = World::new(1, traits);
+    let client = world.client(Clocks::default());
+    let queue = client.connect(crate::Config::default()).await?.queue("jobs")?;
+    queue.post(&[NewItem::new("a")]).await?;
+    world.set_failing(Some(ErrorKind::Unavailable));
+    let found = queue.engine.find("post", 7, None).await.expect_err("nothing is heard");
+    assert_eq!(found.effect(), Effect::Unknown);
+    world.set_failing(None);
+    Ok(())
+}
+
+/// Whoever is cut short by the end of the session is not told that nothing was done.
+#[test]
+fn a_call_that_ends_with_its_runtime_is_in_doubt() {
+    let of_session = Runtime::new().expect("a runtime");
+    let connecting = async { Coordinator::connect("memory://work-ended").await?.queue("jobs") };
+    let queue = of_session.block_on(connecting).expect("it is in memory").engine.queue.clone();
+    let (begin, begun) = std::sync::mpsc::channel();
+    let never = async move {
+        let _ = begin.send(());
+        std::future::pending::<Result<()>>().await
+    };
+    let waiting = std::thread::spawn(move || {
+        let of_caller = Runtime::new().expect("a runtime");
+        of_caller.block_on(queue.run("post", never))
+    });
+    begun.recv().expect("it begins");
+    of_session.shutdown_background();
+    let error = waiting.join().expect("no panic").expect_err("it never ends");
+    assert_eq!(error.effect(), Effect::Unknown);
 }

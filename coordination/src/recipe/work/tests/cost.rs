@@ -1,0 +1,80 @@
+//! What a step reads does not grow with what it has no use for.
+
+use super::*;
+
+const LIFE: Micros = 1_000_000_000;
+
+/// So many items, all claimed.
+fn claimed(count: u64) -> Fake {
+    let mut fake = Fake::default();
+    posted(&mut fake, count, LIFE, 0);
+    while !fake.claim(&ask(500, LIFE / 2, 0, Some(9))).is_empty() {}
+    fake
+}
+
+#[test]
+fn a_list_passes_over_what_it_does_not_list() {
+    let mut fake = claimed(20_000);
+    posted(&mut fake, 10, LIFE, 0);
+    let which = Which { after: None, limit: 10, claimed: false, delayed: false };
+    let listed = fake.look(|draft| list(draft, which));
+    assert_eq!(listed.len(), 10);
+    assert!(fake.cost.2 <= 5, "{} rounds of reading", fake.cost.2);
+    let which = Which { claimed: true, limit: 1_000, ..which };
+    assert_eq!(fake.look(|draft| list(draft, which)).len(), 1_000);
+    assert!(fake.cost.2 <= 5, "{} rounds of reading", fake.cost.2);
+}
+
+#[test]
+fn claims_that_are_over_are_read_at_once() {
+    let mut fake = Fake::default();
+    posted(&mut fake, 300, LIFE, 0);
+    for _ in 0..300 {
+        fake.claim(&ask(1, 10, 0, None));
+    }
+    fake.now += 20 + REMEMBERED;
+    fake.run(|draft| gc(draft, 100)).expect("never refused");
+    assert!(fake.cost.2 <= 12, "{} rounds of reading", fake.cost.2);
+}
+
+#[test]
+fn what_a_dead_process_had_is_read_at_once() {
+    let mut fake = Fake::default();
+    posted(&mut fake, 500, LIFE, 0);
+    for _ in 0..500 {
+        fake.claim(&ask(1, LIFE / 2, 0, Some(9)));
+    }
+    let before = fake.version;
+    fake.run(|draft| bring_back(draft, &[])).expect("never refused");
+    let steps = (fake.version - before) as usize;
+    assert!(fake.cost.2 <= 6 * steps, "{} rounds of reading in {steps} steps", fake.cost.2);
+    assert_eq!(fake.look(stats).ready, 500);
+}
+
+#[test]
+fn of_pages_that_are_due_only_those_are_read_that_are_needed() {
+    let mut fake = Fake::default();
+    posted(&mut fake, 4_096, LIFE, 100);
+    fake.now += 200;
+    assert_eq!(fake.claim(&ask(1, LIFE / 2, 0, None)).len(), 1);
+    assert!(fake.cost.0 <= 6, "{} records read", fake.cost.0);
+}
+
+#[test]
+fn items_that_died_unclaimed_do_not_pile_up() {
+    let mut fake = Fake::default();
+    for _ in 0..10 {
+        posted(&mut fake, 4_096, 10, 0);
+        fake.now += 20;
+    }
+    for mark in 0..700 {
+        fake.post(&[new(mark, LIFE, 0, 8)]);
+        assert!(fake.cost.0 <= 8, "{} records read", fake.cost.0);
+        let ask = ask(1, LIFE / 2, 0, None);
+        let items = fake.claim(&ask);
+        fake.run(|draft| ack(draft, &items, ask.id)).expect("it has them");
+    }
+    let pages = fake.records.keys().filter(|name| name.contains('p')).count();
+    assert!(pages < 20, "{pages} pages");
+    assert!(fake.head.live.groups.len() <= 2, "{} groups", fake.head.live.groups.len());
+}
