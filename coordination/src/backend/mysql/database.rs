@@ -41,6 +41,15 @@ SELECT VERSION() AS version, \
     AND (NOT @@global.log_bin OR @@global.sync_binlog = 1) AS is_synced, \
   @@global.log_bin AS may_have_replicas";
 
+/// How many servers it replicates from. MySQL has no such number, and answers nothing.
+const REPLICATES: &str = "SHOW GLOBAL STATUS LIKE 'Slaves_running'";
+/// That is MySQL's. The members of a group replicate from each other, also the one that is written to.
+const CHANNELS: &str = "\
+SELECT CAST((SELECT COUNT(*) FROM performance_schema.replication_connection_status \
+    WHERE service_state <> 'OFF' AND channel_name NOT LIKE 'group\\_replication%') \
+  + (SELECT COUNT(*) FROM performance_schema.replication_applier_status \
+    WHERE service_state <> 'OFF' AND channel_name NOT LIKE 'group\\_replication%') AS CHAR) AS Value";
+
 /// Whether it is one of several servers that are written to; a server knows only its own kind's settings.
 const CLUSTER: &str = "\
 SHOW GLOBAL VARIABLES WHERE Variable_name IN \
@@ -67,11 +76,17 @@ pub(super) struct Server {
 impl Server {
     /// Looks who is there, and makes our tables if they are not there and can be made.
     pub(super) async fn greet(conn: &mut Conn, database: &Database) -> Result<Self, Failure> {
-        let found = last_row(conn, format!("{SETTINGS}; {GREETING}")).await.map_err(failed)?;
-        let found = &found.ok_or_else(unknown)?;
+        let found = all_rows(conn, format!("{SETTINGS}; {GREETING}; {REPLICATES}")).await;
+        let found = found.map_err(failed)?;
+        let (found, told) = found.split_first().ok_or_else(unknown)?;
         check_age(&get::<String>(found, "version")?)?;
         if get(found, "is_replica")? {
             let message = "the server is a replica, or read-only: it cannot be written to";
+            return Err(Failure::broken(Error::new(ErrorKind::Unavailable, "connect", message)));
+        }
+        if replicates(conn, told.first()).await? {
+            let message = "the server replicates from another one, though it may be written to: `read_only` is to be set on \
+                           it, or where it is the primary by now, its replication to be ended";
             return Err(Failure::broken(Error::new(ErrorKind::Unavailable, "connect", message)));
         }
         let server = Self {
@@ -117,6 +132,19 @@ impl Server {
             "a replica that is made the primary may not know of the last grants, and the old one goes on until it is stopped",
         )
     }
+}
+
+/// Whether the server takes what is written at another one. Only where it does not say so, its tables are asked, which not
+/// everybody may read: then it counts as one that does not.
+async fn replicates(conn: &mut Conn, told: Option<&Row>) -> Result<bool, Failure> {
+    let told = match told {
+        Some(told) => get::<String>(told, "Value")?,
+        None => match last_row(conn, CHANNELS.to_owned()).await {
+            Err(MysqlError::Server(_)) => return Ok(false),
+            found => get(&found.map_err(failed)?.ok_or_else(unknown)?, "Value")?,
+        },
+    };
+    Ok(told != "0")
 }
 
 /// Another connection to a server that was greeted.

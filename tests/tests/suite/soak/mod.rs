@@ -21,6 +21,8 @@ mod limiter_storm;
 mod many_names;
 #[cfg(feature = "mysql")]
 mod mysql_only;
+#[cfg(feature = "mysql")]
+mod mysql_operators;
 mod pauses;
 mod rates;
 mod settings;
