@@ -12,7 +12,7 @@ use crate::error::{Error, ErrorKind};
 /// Tables and procedures, parted by lines of two slashes.
 const SCHEMA: &str = include_str!("schema.sql");
 /// Of the tables and procedures. Two versions share no database: each refuses that of the other.
-const VERSION: i64 = 1;
+const VERSION: i64 = 2;
 /// The oldest servers: before these nothing skips rows that are locked.
 const OLDEST_MYSQL: (u32, u32) = (8, 0);
 const OLDEST_MARIADB: (u32, u32) = (10, 6);

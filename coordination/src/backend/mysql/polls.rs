@@ -359,7 +359,8 @@ fn entries_of(waits: &[&Wait], seen: &HashMap<String, Seen>) -> Option<String> {
         format!(
             "SELECT e.queue AS queue, e.seq AS seq, e.shared AS shared, \
                GREATEST(COALESCE(s.expires, 0) - {NOW}, 0) AS remaining \
-             FROM coordination_entries e LEFT JOIN coordination_sessions s ON s.id = e.session WHERE {}",
+             FROM coordination_entries e FORCE INDEX (PRIMARY) \
+             LEFT JOIN coordination_sessions s ON s.id = e.session WHERE {}",
             all.join(" OR ")
         )
     })

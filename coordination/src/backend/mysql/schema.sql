@@ -2,8 +2,8 @@
 -- two slashes. `{now}` is the server's clock, and `{namespace}` the namespace where none is named.
 --
 --   queues     a queue by its path, `<namespace>/<kind>/<name>` as all stores encode them; last: the newest number given
---              in it; changes: another number after each change, by which others find that there was one; version, value: its
---              value
+--              in it; first: no entry has a smaller number; changes: another number after each change, by which others find
+--              that there was one; version, value: its value
 --   entries    the entries of queues by their numbers; generation: of the connection on which one was entered
 --   sessions   expires: when the lease ends, 0: it is over and may have entries left, NULL: over, and nothing is left;
 --              forget_at: until when it is known that there was one; generation: of its newest connection
@@ -27,6 +27,8 @@
 -- * Each step begins with a ROLLBACK: one before it that was killed, for which the server runs no handler, may have left its
 --   transaction open, and START TRANSACTION would commit that.
 -- * What is only looked at is looked at by a SELECT: in any other statement, as IF and SET are, InnoDB locks the rows it reads.
+-- * While anybody's transaction stays open, what was removed since it began stays in each index. So where rows come and go, a
+--   statement looks at a bounded part of an index, and names the index.
 
 CREATE TABLE IF NOT EXISTS coordination_version (version INT NOT NULL PRIMARY KEY) ENGINE = InnoDB
 //
@@ -34,6 +36,7 @@ CREATE TABLE IF NOT EXISTS coordination_queues (
   id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
   path VARBINARY(640) NOT NULL,
   last BIGINT NOT NULL,
+  first BIGINT NOT NULL DEFAULT 0,
   changes BIGINT NOT NULL,
   version BIGINT,
   value LONGBLOB,
@@ -176,7 +179,7 @@ BEGIN
   IF found_seq IS NULL THEN
     SELECT COUNT(*) = 0 INTO is_gone FROM coordination_entries e WHERE e.queue = of_queue AND e.seq = of_seq;
   ELSE
-    DELETE FROM coordination_entries WHERE queue = of_queue AND seq = of_seq;
+    DELETE e FROM coordination_entries e FORCE INDEX (PRIMARY) WHERE e.queue = of_queue AND e.seq = of_seq;
     UPDATE coordination_queues SET changes = changes + 1 WHERE id = of_queue;
   END IF;
 END
@@ -216,24 +219,40 @@ BEGIN
 END
 //
 -- Ends some sessions whose time has passed, and removes what they have left: not more than a heartbeat has time for.
-CREATE PROCEDURE coordination_sweep() SQL SECURITY INVOKER
+--
+-- While a transaction of anybody's stays open, each heartbeat leaves something in the index of the times that cannot be removed.
+-- So a heartbeat looks at the last seconds only, where all are found whose clients others outlive, and seldom further back.
+-- It begins with those that are over (0), at one of them by chance, as the first ones may be locked; then come those that an
+-- operator has ended (1).
+CREATE PROCEDURE coordination_sweep(all_times BOOLEAN) SQL SECURITY INVOKER
 BEGIN
-  DECLARE its_now, at_time BIGINT;
+  DECLARE its_now, since BIGINT;
+  DECLARE at_time BIGINT DEFAULT -1;
   DECLARE at_id, next_id VARBINARY(16);
   DECLARE is_over BOOLEAN;
   DECLARE removed BIGINT;
   DECLARE budget BIGINT DEFAULT 100;
   DECLARE turn INT DEFAULT 0;
-  SET its_now = {now}, at_time = -1, at_id = '';
+  SET its_now = {now}, at_id = LEFT(SHA1(RAND()), 16);
+  SET since = IF(all_times OR RAND() < 0.01, 2, its_now - 30000000);
   sweeping: WHILE turn < 10 AND budget > 0 DO
-    SET turn = turn + 1, next_id = NULL;
-    SELECT s.id, s.expires INTO next_id, at_time FROM coordination_sessions s
-      WHERE s.expires <= its_now AND s.expires >= at_time AND (s.expires > at_time OR s.id > at_id)
-      ORDER BY s.expires, s.id LIMIT 1;
-    IF next_id IS NULL THEN
-      LEAVE sweeping;
+    SET next_id = NULL;
+    IF at_time < 2 THEN
+      -- With the plain id, what has another time would be looked at, too.
+      SELECT s.id INTO next_id FROM coordination_sessions s FORCE INDEX (expires)
+        WHERE s.expires = GREATEST(at_time, 0) AND CONCAT(s.id) > at_id ORDER BY s.id LIMIT 1;
+    ELSE
+      SELECT s.id, s.expires INTO next_id, at_time FROM coordination_sessions s FORCE INDEX (expires)
+        WHERE s.expires <= its_now AND s.expires >= GREATEST(at_time, since) AND (s.expires > at_time OR s.id > at_id)
+        ORDER BY s.expires, s.id LIMIT 1;
     END IF;
-    SET at_id = next_id;
+    IF next_id IS NULL AND at_time >= 2 THEN
+      LEAVE sweeping;
+    ELSEIF next_id IS NULL THEN
+      SET at_time = at_time + 1, at_id = '';
+      ITERATE sweeping;
+    END IF;
+    SET turn = turn + 1, at_id = next_id;
     CALL coordination_end_if_expired(next_id, is_over);
     -- Two who clear one session would be in each other's way.
     SET next_id = NULL;
@@ -246,7 +265,8 @@ BEGIN
   SET turn = 0;
   forgetting: WHILE turn < 20 DO
     SET turn = turn + 1, next_id = NULL;
-    SELECT s.id INTO next_id FROM coordination_sessions s WHERE s.forget_at <= its_now ORDER BY s.forget_at LIMIT 1;
+    SELECT s.id INTO next_id FROM coordination_sessions s FORCE INDEX (forget_at)
+      WHERE s.forget_at <= its_now AND s.forget_at >= since ORDER BY s.forget_at LIMIT 1;
     IF next_id IS NULL THEN
       LEAVE forgetting;
     END IF;
@@ -268,20 +288,28 @@ CREATE PROCEDURE coordination_standing(
 ) SQL SECURITY INVOKER
 BEGIN
   DECLARE its_session VARBINARY(16);
+  DECLARE its_first, its_nearest BIGINT;
   DECLARE is_done BOOLEAN;
   DECLARE budget INT DEFAULT 300;
+  SELECT q.first INTO its_first FROM coordination_queues q WHERE q.id = of_queue;
   standing: LOOP
-    SET its_before = NULL;
+    SET its_before = NULL, its_nearest = NULL;
+    -- Back from this number, all would be looked at that was ever removed, where nothing is there.
+    SELECT e.seq INTO its_nearest FROM coordination_entries e FORCE INDEX (PRIMARY)
+      WHERE e.queue = of_queue AND e.seq >= its_first ORDER BY e.seq LIMIT 1;
+    IF COALESCE(its_nearest >= of_seq, TRUE) THEN
+      LEAVE standing;
+    END IF;
     IF is_shared THEN
       SELECT e.id, e.seq, e.session, e.text, GREATEST(COALESCE(s.expires, 0) - {now}, 0)
         INTO its_blocker, its_before, its_session, its_text, its_remaining
         FROM coordination_entries e LEFT JOIN coordination_sessions s ON s.id = e.session
-        WHERE e.queue = of_queue AND e.shared = FALSE AND e.seq < of_seq ORDER BY e.seq DESC LIMIT 1;
+        WHERE e.queue = of_queue AND e.shared = FALSE AND e.seq >= its_first AND e.seq < of_seq ORDER BY e.seq DESC LIMIT 1;
     ELSE
       SELECT e.id, e.seq, e.session, e.text, GREATEST(COALESCE(s.expires, 0) - {now}, 0)
         INTO its_blocker, its_before, its_session, its_text, its_remaining
         FROM coordination_entries e LEFT JOIN coordination_sessions s ON s.id = e.session
-        WHERE e.queue = of_queue AND e.seq < of_seq ORDER BY e.seq DESC LIMIT 1;
+        WHERE e.queue = of_queue AND e.seq >= its_first AND e.seq < of_seq ORDER BY e.seq DESC LIMIT 1;
     END IF;
     IF its_before IS NULL OR its_remaining > 0 OR NOT is_locked OR budget = 0 THEN
       LEAVE standing;
@@ -320,6 +348,10 @@ BEGIN
         VALUES (its_queue, its_seq, of_id, of_session, is_shared, of_generation, of_text);
     END IF;
     CALL coordination_standing(its_queue, its_seq, is_shared, TRUE, its_blocker, its_before, its_remaining, its_text);
+    IF its_seq > its_last AND its_before IS NULL AND NOT is_shared THEN
+      -- Where nothing is before one that waits for everything, nobody has to look there any more.
+      UPDATE coordination_queues SET first = its_seq WHERE id = its_queue;
+    END IF;
   END IF;
   COMMIT;
   SELECT its_status AS status, its_seq AS seq, its_blocker AS blocker, its_before AS before_seq,
@@ -351,7 +383,8 @@ BEGIN
     ELSEIF locked IS NULL THEN
       SET its_status = 'fenced';
     ELSE
-      UPDATE coordination_entries SET shared = is_shared, text = of_text WHERE queue = its_queue AND seq = of_seq;
+      UPDATE coordination_entries FORCE INDEX (PRIMARY) SET shared = is_shared, text = of_text
+        WHERE queue = its_queue AND seq = of_seq;
       UPDATE coordination_queues SET changes = changes + 1 WHERE id = its_queue;
     END IF;
   END IF;
@@ -445,7 +478,7 @@ BEGIN
     SET turn = turn + 1, dead = NULL;
     SELECT e.session INTO dead FROM coordination_queues q JOIN coordination_entries e ON e.queue = q.id
       LEFT JOIN coordination_sessions s ON s.id = e.session
-      WHERE q.path = of_path AND COALESCE(s.expires, 0) <= {now} LIMIT 1;
+      WHERE q.path = of_path AND e.seq >= q.first AND COALESCE(s.expires, 0) <= {now} LIMIT 1;
     IF dead IS NULL THEN
       LEAVE reading;
     END IF;
@@ -463,7 +496,7 @@ BEGIN
   UNION ALL
   SELECT NULL, NULL, NULL, e.id, e.seq, e.shared, e.text, GREATEST(COALESCE(s.expires, 0) - {now}, 10000)
     FROM coordination_queues q JOIN coordination_entries e ON e.queue = q.id
-    LEFT JOIN coordination_sessions s ON s.id = e.session WHERE q.path = of_path;
+    LEFT JOIN coordination_sessions s ON s.id = e.session WHERE q.path = of_path AND e.seq >= q.first;
 END
 //
 -- Opens a session, and ends the one that its client had before.
@@ -484,7 +517,7 @@ BEGIN
     UPDATE coordination_sessions SET expires = 0, `member` = NULL WHERE id = previous AND expires > 0;
     CALL coordination_clear(previous, 100, removed);
   END IF;
-  CALL coordination_sweep();
+  CALL coordination_sweep(TRUE);
   opening: WHILE turn < 3 DO
     SET turn = turn + 1, found_id = NULL, its_id = NULL, its_expires = NULL;
     SELECT s.id, s.expires INTO its_id, its_expires FROM coordination_sessions s WHERE s.id = of_session FOR UPDATE;
@@ -552,7 +585,7 @@ BEGIN
   COMMIT;
   IF its_status = 'ok' THEN
     START TRANSACTION;
-    CALL coordination_sweep();
+    CALL coordination_sweep(FALSE);
     COMMIT;
   END IF;
   SELECT its_status AS status, its_gone AS gone;
@@ -670,7 +703,7 @@ CREATE PROCEDURE coordination_records_of(of_path VARBINARY(640), names LONGBLOB)
 CREATE PROCEDURE coordination_list(after VARBINARY(1024), upto VARBINARY(1024), most BIGINT) SQL SECURITY INVOKER
   SELECT q.path AS path, (
       SELECT STRAIGHT_JOIN e.text FROM coordination_entries e JOIN coordination_sessions s ON s.id = e.session
-        WHERE e.queue = q.id AND s.expires > {now} ORDER BY e.seq LIMIT 1
+        WHERE e.queue = q.id AND e.seq >= q.first AND s.expires > {now} ORDER BY e.seq LIMIT 1
     ) AS entry, q.value AS value
     FROM coordination_queues q FORCE INDEX (path) WHERE q.path > after AND q.path < upto ORDER BY q.path LIMIT most
 //
@@ -760,18 +793,18 @@ CREATE PROCEDURE coordination_fence_in(
 ) SQL SECURITY DEFINER
 BEGIN
   DECLARE namespace_part, name_part VARBINARY(255);
-  DECLARE its_queue, its_seq BIGINT;
+  DECLARE its_queue, its_first, its_seq BIGINT;
   DECLARE its_session VARBINARY(16);
   DECLARE is_shared, is_refused BOOLEAN;
   CALL coordination_encode(of_namespace, namespace_part);
   CALL coordination_encode(of_name, name_part);
-  SELECT q.id INTO its_queue FROM coordination_queues q
+  SELECT q.id, q.first INTO its_queue, its_first FROM coordination_queues q
     WHERE q.path = CONCAT(namespace_part, '/', CAST(of_kind AS BINARY), '/', name_part);
   SELECT e.seq, e.shared, e.session INTO its_seq, is_shared, its_session
     FROM coordination_entries e WHERE e.queue = its_queue AND e.seq = token;
   SELECT its_seq IS NULL OR EXISTS (
-      SELECT 1 FROM coordination_entries e
-        WHERE e.queue = its_queue AND e.seq < its_seq AND NOT (e.shared AND is_shared)
+      SELECT 1 FROM coordination_entries e FORCE INDEX (PRIMARY)
+        WHERE e.queue = its_queue AND e.seq >= its_first AND e.seq < its_seq AND NOT (e.shared AND is_shared)
     ) OR NOT EXISTS (
       SELECT 1 FROM coordination_sessions s WHERE s.id = its_session AND s.expires > {now}
     ) INTO is_refused;

@@ -224,7 +224,7 @@ fn x1_another_version_is_refused() {
     rerun_on_threads(async || {
         let mysql = one();
         Coordinator::connect(&url(&mysql)).await.expect("made").stop().await.expect("stopped");
-        ask(&mysql, "UPDATE coordination.coordination_version SET version = 2");
+        ask(&mysql, "UPDATE coordination.coordination_version SET version = 9");
         assert_eq!(
             try_connect_kind(Coordinator::connect(&url(&mysql)).await),
             ErrorKind::Unsupported
@@ -232,7 +232,7 @@ fn x1_another_version_is_refused() {
         ask(&mysql, "CREATE DATABASE beside");
         let beside = url(&mysql).replace("?", "/beside?");
         Coordinator::connect(&beside).await.expect("beside it").stop().await.expect("stopped");
-        assert_eq!(ask(&mysql, "SELECT version FROM coordination.coordination_version"), "2");
+        assert_eq!(ask(&mysql, "SELECT version FROM coordination.coordination_version"), "9");
     });
 }
 

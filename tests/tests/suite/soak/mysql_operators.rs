@@ -95,3 +95,86 @@ fn s1_a_replica_that_may_be_written_to_is_not_used() {
         coordinator.stop().await.expect("stopped");
     });
 }
+
+/// L7: while somebody's transaction stays open, so that nothing old can be purged, steps do not look at all that is old.
+#[test]
+fn l7_an_open_transaction_slows_nobody_down() {
+    judged_on_threads(async || {
+        let mysql = one();
+        let coordinator = Coordinator::connect(&url(&mysql, "ttl=60s")).await.expect("a server");
+        let lock = coordinator.lock("x").expect("a name");
+        lock.acquire(PATIENCE).await.expect("free").release().await.expect("released");
+        ask(&mysql, "CREATE TABLE coordination.beside (n INT) ENGINE = InnoDB");
+        let open = begin(
+            &mysql,
+            "START TRANSACTION WITH CONSISTENT SNAPSHOT; INSERT INTO coordination.beside VALUES (1); SELECT SLEEP(600)",
+        );
+        // An hour of heartbeats, and of others who took the lock.
+        ask(
+            &mysql,
+            &format!(
+                "USE coordination;
+                 INSERT INTO coordination_sessions (id, namespace, member, lease, expires, generation)
+                   SELECT CONCAT('s', seq), 'coordination', CONCAT('m', seq), 60000000, {NOW} + 60000000, 1
+                   FROM seq_1_to_100;
+                 EXECUTE IMMEDIATE 'CREATE PROCEDURE work() BEGIN
+                   DECLARE n INT DEFAULT 0;
+                   START TRANSACTION;
+                   WHILE n < 20000 DO
+                     UPDATE coordination_sessions SET expires = {} - 3600000000 + n * 100000
+                       WHERE id = CONCAT(''s'', 1 + n % 100);
+                     SET n = n + 1;
+                   END WHILE;
+                   UPDATE coordination_sessions SET expires = {} + 600000000 WHERE id LIKE ''s%'';
+                   COMMIT;
+                 END';
+                 CALL work();
+                 INSERT INTO coordination_entries (queue, seq, id, session, shared, generation, text)
+                   SELECT id, last - 20000 + seq, CONCAT('e', seq), 's1', FALSE, 1, ''
+                   FROM coordination_queues, seq_1_to_20000;
+                 DELETE FROM coordination_entries",
+                NOW.replace('\'', "''"),
+                NOW.replace('\'', "''"),
+            ),
+        );
+        let guard = lock.acquire(PATIENCE).await.expect("free");
+        let id = "(SELECT id FROM coordination_sessions WHERE id NOT LIKE 's%')";
+        for step in [
+            "renew('s1', 1, '', 49)".to_owned(),
+            "enter('s1', 1, 'coordination/lock/x', SHA1(RAND()), FALSE, '')".to_owned(),
+            format!(
+                "position({id}, 'coordination/lock/x', (SELECT id FROM coordination_entries WHERE session = {id}), \
+                   FALSE, {})",
+                guard.token()
+            ),
+            "read('coordination/lock/x')".to_owned(),
+            "list('coordination/lock/', 'coordination/lock0', 100)".to_owned(),
+            format!("fence('x', {})", guard.token()),
+        ] {
+            // A heartbeat looks at all of them now and then.
+            let pages = (0..4).map(|_| pages_of(&mysql, &step)).min().expect("some tries");
+            println!("L7 mysql: {pages} pages for {}", step.split('(').next().unwrap_or_default());
+            assert!(pages < 2_000, "L7: {pages} pages: {step}");
+        }
+        ask(&mysql, &format!("KILL {}", sleeping(&mysql)));
+        open.join().expect("no panic").expect_err("killed");
+        drop(coordinator.stop().await);
+    });
+}
+
+/// How many pages a step looks at.
+fn pages_of(mysql: &Mysql, step: &str) -> u64 {
+    let pages = "SELECT '', variable_value FROM information_schema.global_status
+                 WHERE variable_name = 'INNODB_BUFFER_POOL_READ_REQUESTS'";
+    let said = ask(
+        mysql,
+        &format!(
+            "USE coordination; SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED;
+             {pages}; CALL coordination_{step}; {pages}"
+        ),
+    );
+    let counts = said.lines().filter_map(|line| line.strip_prefix('\t')?.parse::<u64>().ok());
+    let counts: Vec<_> = counts.collect();
+    let [before, .., after] = counts[..] else { panic!("no counts in {said}") };
+    after - before
+}
