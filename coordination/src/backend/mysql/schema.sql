@@ -111,6 +111,15 @@ BEGIN
   UPDATE coordination_floors SET last = last WHERE FALSE;
 END
 //
+-- Fails where the server was made one that is only read: there are users who may write to it all the same. Another server may
+-- have taken over, and nothing is granted here any more, and no release confirmed, of which nobody would hear there.
+CREATE PROCEDURE coordination_check_writable() SQL SECURITY INVOKER
+BEGIN
+  IF CAST(@@global.read_only AS CHAR) NOT IN ('0', 'OFF') THEN
+    SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 1290, MESSAGE_TEXT = 'the server is read-only: another may have taken over';
+  END IF;
+END
+//
 -- The queue, locked; made if there is none.
 CREATE PROCEDURE coordination_lock_queue(of_path VARBINARY(640), OUT its_id BIGINT, OUT its_last BIGINT)
 SQL SECURITY INVOKER
@@ -134,10 +143,7 @@ CREATE PROCEDURE coordination_admit(of_session VARBINARY(16), of_generation BIGI
 SQL SECURITY INVOKER
 BEGIN
   DECLARE its_expires, its_generation BIGINT;
-  -- There are users who may write to such a server all the same.
-  IF CAST(@@global.read_only AS CHAR) NOT IN ('0', 'OFF') THEN
-    SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 1290, MESSAGE_TEXT = 'the server is read-only: another may have taken over';
-  END IF;
+  CALL coordination_check_writable();
   SELECT s.expires, s.generation INTO its_expires, its_generation
     FROM coordination_sessions s WHERE s.id = of_session FOR UPDATE;
   IF COALESCE(its_expires, 0) <= {now} THEN
@@ -401,6 +407,7 @@ BEGIN
   DECLARE is_gone BOOLEAN DEFAULT TRUE;
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
   ROLLBACK;
+  CALL coordination_check_writable();
   START TRANSACTION;
   CALL coordination_lock_queue(of_path, its_queue, its_last);
   IF of_session IS NOT NULL THEN
@@ -442,6 +449,7 @@ BEGIN
   DECLARE turn INT DEFAULT 1;
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
   ROLLBACK;
+  CALL coordination_check_writable();
   positioning: LOOP
     SET its_queue = NULL;
     SELECT e.queue INTO its_queue FROM coordination_entries e
@@ -474,6 +482,7 @@ BEGIN
   DECLARE turn INT DEFAULT 0;
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
   ROLLBACK;
+  CALL coordination_check_writable();
   reading: WHILE turn < 20 AND is_over DO
     SET turn = turn + 1, dead = NULL;
     SELECT e.session INTO dead FROM coordination_queues q JOIN coordination_entries e ON e.queue = q.id
@@ -512,6 +521,7 @@ BEGIN
   DECLARE turn INT DEFAULT 0;
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
   ROLLBACK;
+  CALL coordination_check_writable();
   START TRANSACTION;
   IF previous IS NOT NULL THEN
     UPDATE coordination_sessions SET expires = 0, `member` = NULL WHERE id = previous AND expires > 0;
@@ -608,6 +618,7 @@ BEGIN
   DECLARE removed BIGINT;
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
   ROLLBACK;
+  CALL coordination_check_writable();
   START TRANSACTION;
   SELECT s.id INTO its_id FROM coordination_sessions s WHERE s.id = of_session FOR UPDATE;
   IF its_id IS NULL THEN

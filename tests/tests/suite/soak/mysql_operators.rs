@@ -178,3 +178,34 @@ fn pages_of(mysql: &Mysql, step: &str) -> u64 {
     let [before, .., after] = counts[..] else { panic!("no counts in {said}") };
     after - before
 }
+
+/// S1: a primary that is made a replica grants nothing to those who wait, and confirms no release.
+#[test]
+fn s1_a_server_that_becomes_read_only_passes_no_lock_on() {
+    judged_on_threads(async || {
+        let mysql = one();
+        // No heartbeat comes first.
+        let holder = Coordinator::connect(&url(&mysql, "ttl=60s")).await.expect("a server");
+        let guard = holder.lock("x").expect("a name").acquire(PATIENCE).await.expect("free");
+        let other = Coordinator::connect(&url(&mysql, "ttl=60s")).await.expect("a server");
+        let lock = other.lock("x").expect("a name");
+        let waiting =
+            tokio::spawn(async move { lock.acquire(Some(Duration::from_secs(40))).await });
+        while ask(&mysql, "SELECT COUNT(*) FROM coordination.coordination_entries") != "2" {}
+        ask(&mysql, "SET GLOBAL read_only = 1");
+        let releasing = tokio::spawn(guard.release());
+        sleep(Duration::from_secs(3)).await;
+        assert!(!waiting.is_finished(), "granted by a server that is none any more");
+        assert_eq!(
+            ask(&mysql, "SELECT COUNT(*) FROM coordination.coordination_entries"),
+            "2",
+            "released where nobody hears of it"
+        );
+        ask(&mysql, "SET GLOBAL read_only = 0");
+        // Its caller may have been told that it is not known.
+        drop(releasing.await.expect("no panic"));
+        waiting.await.expect("no panic").expect("granted").release().await.expect("released");
+        other.stop().await.expect("stopped");
+        holder.stop().await.expect("stopped");
+    });
+}
