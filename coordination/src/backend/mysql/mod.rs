@@ -104,8 +104,8 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
 pub(crate) struct Mysql {
     connections: Arc<Connections>,
     polls: Arc<Polls>,
-    sessions: OpenSessions,
-    entries: OwnEntries<()>,
+    sessions: Arc<OpenSessions>,
+    entries: Arc<OwnEntries<()>>,
     /// The number of changes, and when the first of the leases may be over.
     reads: Reads<(u64, Option<Instant>)>,
     /// As a part of paths.
@@ -125,10 +125,10 @@ impl Mysql {
         let connections = Arc::new(connections);
         let server = connections.first().await?.server;
         Ok(Self {
-            sessions: OpenSessions::new(Arc::clone(&connections), namespace.clone()),
+            sessions: Arc::new(OpenSessions::new(Arc::clone(&connections), namespace.clone())),
             connections,
             polls: Arc::new(Polls::new(settings.ttl)),
-            entries: OwnEntries::default(),
+            entries: Arc::default(),
             reads: Reads::default(),
             namespace,
             server,

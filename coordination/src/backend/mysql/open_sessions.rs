@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::client::Connections;
 use super::statement::{Call, number_in, value_in};
+use crate::backend::server::in_time;
 use crate::backend::{EntryId, EntryRef, Gone, NewSession, SessionId};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key;
@@ -28,11 +29,14 @@ pub(super) struct OpenSessions {
     ours: Mutex<VecDeque<SessionId>>,
     /// The connection on which the newest had no entries but those that we know of.
     settled: AtomicU64,
+    /// Held by who looks for others.
+    settling: tokio::sync::Mutex<()>,
 }
 
 impl OpenSessions {
     pub(super) fn new(connections: Arc<Connections>, namespace: String) -> Self {
-        Self { connections, namespace, ours: Mutex::default(), settled: AtomicU64::new(0) }
+        let (settled, settling) = (AtomicU64::new(0), tokio::sync::Mutex::default());
+        Self { connections, namespace, ours: Mutex::default(), settled, settling }
     }
 
     /// The newest one.
@@ -92,35 +96,43 @@ impl OpenSessions {
         Ok(())
     }
 
-    /// Removes what a server that took over from another has of entries that were left: once for each connection.
+    /// Whether on the connection of this epoch the session has no entries but those that we know of.
+    pub(super) fn is_settled(&self, epoch: u64) -> bool {
+        self.settled.load(Ordering::Relaxed) == epoch
+    }
+
+    /// Removes what a server that took over from another has of entries that were left: once for each connection. It was of this
+    /// epoch before the last heartbeat, so that what comes on older connections is refused.
     pub(super) async fn settle(
         &self,
         session: SessionId,
-        known: impl Fn() -> Vec<EntryId>,
+        epoch: u64,
+        is_known: impl Fn(&EntryId) -> bool,
     ) -> Result<()> {
-        let epoch = self.connections.rotation.epoch();
-        if self.settled.load(Ordering::Relaxed) == epoch {
-            return Ok(());
-        }
+        let Ok(_alone) = self.settling.try_lock() else { return Ok(()) };
+        let ask = async |call: Call| {
+            in_time(self.connections.patience, self.connections.run_urgently(&call)).await
+        };
         let mut at = (0, 0);
+        let mut are_gone = true;
         loop {
             let call = Call::new("renew", "settle").of(session).number(at.0).number(at.1);
-            let answer = self.connections.run_urgently(&call.number(BATCH as u64)).await?;
-            // What is known by now was known when it was entered.
-            let known = known();
+            let answer = ask(call.number(BATCH as u64)).await?;
             for row in &answer.rows {
                 at = (number(row, "queue")?, number(row, "seq")?);
                 let id: Vec<u8> = value_in("renew", row, "id")?;
-                if known.iter().any(|entry| entry.as_str().as_bytes() == id) {
-                    continue;
+                // What is known by now was known when it was entered.
+                if !is_known(&EntryId::from_store(String::from_utf8_lossy(&id).into_owned())) {
+                    let call = Call::new("renew", "settle_one").of(session);
+                    are_gone &= ask(call.number(at.0).number(at.1)).await?.is_ok();
                 }
-                let call = Call::new("renew", "leave").of(session);
-                let call = call.bytes(value_in::<Vec<u8>>("renew", row, "path")?).bytes(id);
-                self.connections.run_urgently(&call.number(at.1)).await?;
             }
             if answer.rows.len() < BATCH {
-                break self.settled.store(epoch, Ordering::Relaxed);
+                break;
             }
+        }
+        if are_gone && self.connections.rotation.epoch() == epoch {
+            self.settled.store(epoch, Ordering::Relaxed);
         }
         Ok(())
     }

@@ -610,6 +610,29 @@ SQL SECURITY INVOKER
       AND e.queue >= at_queue AND (e.queue > at_queue OR e.seq > at_seq)
     ORDER BY e.queue, e.seq LIMIT most
 //
+-- Removes one of these; 'locked': somebody keeps it from that now.
+CREATE PROCEDURE coordination_settle_one(of_session VARBINARY(16), of_generation BIGINT, of_queue BIGINT, of_seq BIGINT)
+SQL SECURITY INVOKER
+BEGIN
+  DECLARE locked, its_seq BIGINT;
+  DECLARE is_gone BOOLEAN DEFAULT FALSE;
+  DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
+  ROLLBACK;
+  START TRANSACTION;
+  -- Heartbeats are sent on the same connection, and wait for nobody who has the queue.
+  SELECT q.id INTO locked FROM coordination_queues q WHERE q.id = of_queue FOR UPDATE SKIP LOCKED;
+  IF locked IS NOT NULL THEN
+    SELECT e.seq INTO its_seq FROM coordination_entries e
+      WHERE e.queue = of_queue AND e.seq = of_seq AND e.session = of_session AND e.generation < of_generation;
+    SET is_gone = TRUE;
+    IF its_seq IS NOT NULL THEN
+      CALL coordination_remove(of_queue, its_seq, is_gone);
+    END IF;
+  END IF;
+  COMMIT;
+  SELECT IF(is_gone, 'ok', 'locked') AS status;
+END
+//
 -- Ends a session, and removes what it owns; 'more': not all of it yet, 'locked': somebody keeps the rest from it now. One that
 -- is not there may be about to come, by a call that was given up.
 CREATE PROCEDURE coordination_close(of_namespace VARBINARY(255), of_session VARBINARY(16)) SQL SECURITY INVOKER

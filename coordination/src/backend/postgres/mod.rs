@@ -110,8 +110,8 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
 pub(crate) struct Postgres {
     connections: Arc<Connections>,
     hub: Arc<Subscriptions>,
-    sessions: OpenSessions,
-    entries: OwnEntries,
+    sessions: Arc<OpenSessions>,
+    entries: Arc<OwnEntries>,
     reads: Reads<Told>,
     /// As a part of paths.
     namespace: String,
@@ -132,10 +132,10 @@ impl Postgres {
         let connections = Arc::new(Connections::new(client, settings, patience));
         let server = connections.first().await?.server;
         Ok(Self {
-            sessions: OpenSessions::new(Arc::clone(&connections), namespace.clone()),
+            sessions: Arc::new(OpenSessions::new(Arc::clone(&connections), namespace.clone())),
             connections,
             hub,
-            entries: OwnEntries::default(),
+            entries: Arc::default(),
             reads: Reads::default(),
             namespace,
             server,

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::client::Connections;
 use super::statement::{Argument, Call};
+use crate::backend::server::in_time;
 use crate::backend::{EntryId, EntryRef, Gone, NewSession, SessionId};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key;
@@ -28,11 +29,14 @@ pub(super) struct OpenSessions {
     ours: Mutex<VecDeque<SessionId>>,
     /// The connection on which the newest had no entries but those that we know of.
     settled: AtomicU64,
+    /// Held by who looks for others.
+    settling: tokio::sync::Mutex<()>,
 }
 
 impl OpenSessions {
     pub(super) fn new(connections: Arc<Connections>, namespace: String) -> Self {
-        Self { connections, namespace, ours: Mutex::default(), settled: AtomicU64::new(0) }
+        let (settled, settling) = (AtomicU64::new(0), tokio::sync::Mutex::default());
+        Self { connections, namespace, ours: Mutex::default(), settled, settling }
     }
 
     /// The newest one.
@@ -92,23 +96,30 @@ impl OpenSessions {
         Ok(())
     }
 
-    /// Removes what a server that took over from another has of entries that were left: once for each connection.
+    /// Whether on the connection of this epoch the session has no entries but those that we know of.
+    pub(super) fn is_settled(&self, epoch: u64) -> bool {
+        self.settled.load(Ordering::Relaxed) == epoch
+    }
+
+    /// Removes what a server that took over from another has of entries that were left: once for each connection. It was of this
+    /// epoch before the last heartbeat, so that what comes on older connections is refused.
     pub(super) async fn settle(
         &self,
         session: SessionId,
+        epoch: u64,
         known: impl Fn() -> Vec<EntryId>,
     ) -> Result<()> {
-        let epoch = self.connections.rotation.epoch();
-        if self.settled.load(Ordering::Relaxed) == epoch {
-            return Ok(());
-        }
+        let Ok(_alone) = self.settling.try_lock() else { return Ok(()) };
         // One call removes so many and no more.
         loop {
             let known = known().iter().map(|entry| Some(entry.as_str().into())).collect();
             let call = Call::new("renew", "settle").of(session).with(Argument::List(known));
-            match self.connections.run_urgently(&call).await?.status() {
+            let asking = self.connections.run_urgently(&call);
+            match in_time(self.connections.patience, asking).await?.status() {
                 "more" => {}
-                "ok" => break self.settled.store(epoch, Ordering::Relaxed),
+                "ok" if self.connections.rotation.epoch() == epoch => {
+                    break self.settled.store(epoch, Ordering::Relaxed);
+                }
                 // The next heartbeat comes again.
                 _ => break,
             }

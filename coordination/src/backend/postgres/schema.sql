@@ -641,7 +641,9 @@ BEGIN
   status := 'ok';
   FOR entry IN
     SELECT e.queue, e.seq FROM {schema}.entries e
-      WHERE e.session = of_session AND e.generation < of_generation AND e.id <> ALL (known) LIMIT 100
+      WHERE e.session = of_session AND e.generation < of_generation
+        -- Compared with all of an array, each would be by some servers.
+        AND NOT EXISTS (SELECT FROM unnest(known) AS k (id) WHERE k.id = e.id) LIMIT 100
   LOOP
     SELECT * INTO this_queue FROM {schema}.queues WHERE id = entry.queue FOR NO KEY UPDATE SKIP LOCKED;
     seen := seen + 1;

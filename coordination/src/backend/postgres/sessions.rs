@@ -19,8 +19,17 @@ impl Sessions for Postgres {
         let connections = Arc::clone(&self.connections);
         // The heartbeat does not wait for that.
         tokio::spawn(async move { connections.sweep().await });
+        let epoch = self.connections.rotation.epoch();
         self.sessions.renew(session, held, gone).await?;
-        self.sessions.settle(session, || self.entries.of(session)).await
+        if !self.sessions.is_settled(epoch) {
+            let (sessions, entries) = (Arc::clone(&self.sessions), Arc::clone(&self.entries));
+            // The lease is extended, however long this takes, and whatever becomes of it.
+            tokio::spawn(async move {
+                // The next heartbeat comes again.
+                let _: Result<()> = sessions.settle(session, epoch, || entries.of(session)).await;
+            });
+        }
+        Ok(())
     }
 
     async fn close(&self, session: SessionId) -> Result<()> {

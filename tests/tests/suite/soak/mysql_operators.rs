@@ -209,3 +209,45 @@ fn s1_a_server_that_becomes_read_only_passes_no_lock_on() {
         holder.stop().await.expect("stopped");
     });
 }
+
+/// R1: an entry that was left, and cannot be removed yet, costs nobody his session.
+#[test]
+fn r1_what_was_left_and_is_locked_waits() {
+    judged_on_threads(async || {
+        let mysql = one();
+        let coordinator = Coordinator::connect(&url(&mysql, "ttl=2s&heartbeat=250ms")).await;
+        let coordinator = coordinator.expect("a server");
+        let guard = coordinator.lock("x").expect("a name").acquire(PATIENCE).await.expect("free");
+        // As a server that took over would have them.
+        ask(
+            &mysql,
+            "USE coordination;
+             INSERT INTO coordination_queues (path, last, changes)
+               SELECT CONCAT('coordination/lock/left-', seq), seq, 1 FROM seq_1_to_3;
+             INSERT INTO coordination_entries (queue, seq, id, session, shared, generation, text)
+               SELECT q.id, 1, CONCAT(s.id, '-', q.id), s.id, FALSE, 0, ''
+               FROM coordination_queues q, coordination_sessions s WHERE q.path LIKE 'coordination/lock/left-%'",
+        );
+        let open = begin(
+            &mysql,
+            "BEGIN; SELECT * FROM coordination.coordination_queues WHERE path = 'coordination/lock/left-1' FOR UPDATE;
+             SELECT e.seq FROM coordination.coordination_entries e WHERE e.queue = (
+               SELECT q.id FROM coordination.coordination_queues q WHERE q.path = 'coordination/lock/left-2') FOR UPDATE;
+             SELECT SLEEP(6)",
+        );
+        kill_all(&mysql);
+        let count = || ask(&mysql, "SELECT COUNT(*) FROM coordination.coordination_entries");
+        while !open.is_finished() {
+            assert!(guard.is_held(), "the session was lost");
+            sleep(Duration::from_millis(50)).await;
+        }
+        let until = Instant::now() + Duration::from_secs(10);
+        while count() != "1" && Instant::now() < until {
+            sleep(Duration::from_millis(50)).await;
+        }
+        assert_eq!(count(), "1", "the guard's own");
+        assert!(guard.is_held(), "the session was lost");
+        guard.release().await.expect("released");
+        coordinator.stop().await.expect("stopped");
+    });
+}
