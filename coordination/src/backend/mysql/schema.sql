@@ -820,7 +820,8 @@ END
 -- stays where it is until the transaction is over.
 --
 -- It locks the entry's row. Whoever would remove that, be it because the session is over, leaves it in its place as long as
--- it is locked, and waits behind it.
+-- it is locked, and waits behind it. In a transaction that is SERIALIZABLE, InnoDB would lock all rows that are looked at, and
+-- with that of the session keep its heartbeats out.
 CREATE PROCEDURE coordination_fence_in(
   of_namespace LONGTEXT CHARACTER SET utf8mb4, of_kind VARCHAR(64) CHARACTER SET utf8mb4,
   of_name LONGTEXT CHARACTER SET utf8mb4, token BIGINT
@@ -830,6 +831,11 @@ BEGIN
   DECLARE its_queue, its_first, its_seq BIGINT;
   DECLARE its_session VARBINARY(16);
   DECLARE is_shared, is_refused BOOLEAN;
+  -- Each kind of server knows its own name of it only.
+  IF /*M! @@session.tx_isolation */ /*!80000 @@session.transaction_isolation */ = 'SERIALIZABLE' THEN
+    SIGNAL SQLSTATE '45000' SET MYSQL_ERRNO = 30001,
+      MESSAGE_TEXT = 'a transaction that is SERIALIZABLE would lock the rows of the holder''s session';
+  END IF;
   CALL coordination_encode(of_namespace, namespace_part);
   CALL coordination_encode(of_name, name_part);
   SELECT q.id, q.first INTO its_queue, its_first FROM coordination_queues q

@@ -251,3 +251,29 @@ fn r1_what_was_left_and_is_locked_waits() {
         coordinator.stop().await.expect("stopped");
     });
 }
+
+/// S2: a transaction in which the check of a token would lock the rows of the session is refused, and ends nobody's session.
+#[test]
+fn s2_a_serializable_transaction_is_refused() {
+    judged_on_threads(async || {
+        let mysql = one();
+        let coordinator = Coordinator::connect(&url(&mysql, "ttl=2s&heartbeat=250ms")).await;
+        let coordinator = coordinator.expect("a server");
+        let guard = coordinator.lock("x").expect("a name").acquire(PATIENCE).await.expect("free");
+        let work = format!(
+            "SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE; BEGIN;
+             CALL coordination.coordination_fence('x', {}); SELECT SLEEP(5); COMMIT",
+            guard.token()
+        );
+        let fenced = begin(&mysql, &work);
+        let until = Instant::now() + Duration::from_secs(4);
+        while Instant::now() < until {
+            assert!(guard.is_held(), "the session was lost");
+            sleep(Duration::from_millis(20)).await;
+        }
+        let refused = fenced.join().expect("no panic").expect_err("refused");
+        assert!(refused.contains("SERIALIZABLE"), "{refused}");
+        guard.release().await.expect("released");
+        coordinator.stop().await.expect("stopped");
+    });
+}
