@@ -152,7 +152,8 @@ impl Connection {
             let (client, running) = config.open(place, channel, credentials, settings).await?;
             let all = Arc::downgrade(connections);
             let running = tokio::spawn(run(running, all, turn.epoch, Arc::clone(&is_unconfirmed)));
-            let server = Server::greet(&client, &config.schema).await?;
+            let patience = connections.patience;
+            let server = Server::greet(&client, &config.schema, patience).await?;
             Ok((client, running, server))
         };
         let (mut client, running, mut server) = begin(None).await?;

@@ -1,5 +1,7 @@
 //! The database behind a connection: who answers, and our schema in it, which is made if it is not there.
 
+use std::time::Duration;
+
 use tokio::io::AsyncReadExt as _;
 use tokio_postgres::{Client, NoTls, Row};
 
@@ -33,7 +35,12 @@ SELECT current_setting('server_version_num')::integer AS server_version,
   (SELECT count(*) FROM pg_stat_activity
     WHERE wait_event = 'SyncRep' AND application_name = current_setting('application_name')) AS waiting,
   pg_backend_pid() AS process,
-  to_regclass($1) IS NOT NULL AS has_schema";
+  to_regclass($1) IS NOT NULL AS has_schema,
+  set_config('coordination.lock_timeout', '{lock_timeout}ms', false) AS lock_timeout";
+/// A step waits for a lock for one of so many parts of a heartbeat's time: half as many steps may be before the heartbeat.
+const PARTS: u32 = 8;
+/// A step waits no longer than this for a lock, in any case.
+const LONGEST: Duration = Duration::from_millis(250);
 
 /// What a role may not do that all steps do; empty: nothing.
 const RIGHTS: &str = "
@@ -63,9 +70,15 @@ pub(super) struct Server {
 
 impl Server {
     /// Looks who is there, and makes our schema if it is not there and can be made.
-    pub(super) async fn greet(client: &Client, schema: &Schema) -> Result<Self, Failure> {
+    pub(super) async fn greet(
+        client: &Client,
+        schema: &Schema,
+        patience: Duration,
+    ) -> Result<Self, Failure> {
         let table = format!("{schema}.version");
-        let found = one_row(client, GREETING, &table).await?;
+        let wait = (patience / PARTS).min(LONGEST).as_millis().max(1);
+        let greeting = GREETING.replace("{lock_timeout}", &wait.to_string());
+        let found = one_row(client, &greeting, &table).await?;
         if get::<i32>(&found, "server_version")? < OLDEST {
             let message = "the server is older than PostgreSQL 12";
             return Err(Failure::broken(Error::new(ErrorKind::Unsupported, "connect", message)));

@@ -88,8 +88,9 @@ CREATE FUNCTION {schema}.clock() RETURNS bigint LANGUAGE sql VOLATILE AS $f$
 $f$;
 
 -- What each step begins with: whatever the role, the database or a pooler has set, a step sees what was committed
--- before each of its statements, calls no function and no operator but PostgreSQL's own and ours, waits for a lock for a
--- quarter of a second at most, as the connection's other calls wait behind it, and has been written to the disk when it is answered.
+-- before each of its statements, calls no function and no operator but PostgreSQL's own and ours, waits for a lock no longer
+-- than its client has said when it connected, as its heartbeats wait behind that, and has been written to the disk when it is
+-- answered. A pooler may have given what was said to somebody else.
 CREATE FUNCTION {schema}.begin_step() RETURNS void LANGUAGE plpgsql AS $f$
 BEGIN
   -- Whoever may make functions where the role looks for them would be called with the role's rights otherwise.
@@ -101,7 +102,8 @@ BEGIN
   IF pg_catalog.current_setting('synchronous_commit') IN ('off', 'local') THEN
     PERFORM pg_catalog.set_config('synchronous_commit', 'on', true);
   END IF;
-  PERFORM pg_catalog.set_config('lock_timeout', '250ms', true);
+  PERFORM pg_catalog.set_config('lock_timeout',
+    coalesce(nullif(pg_catalog.current_setting('coordination.lock_timeout', true), ''), '50ms'), true);
   -- A commit that does not wait for its replica says so by a warning.
   IF pg_catalog.current_setting('client_min_messages') = 'error' THEN
     PERFORM pg_catalog.set_config('client_min_messages', 'warning', true);

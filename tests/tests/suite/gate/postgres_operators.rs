@@ -308,3 +308,40 @@ fn pages_of(postgres: &Postgres, step: &str) -> u64 {
     let digits: String = hits.chars().take_while(char::is_ascii_digit).collect();
     digits.parse().expect("a number")
 }
+
+/// T4: a crowd that waits for a queue's row which somebody keeps locked does not keep back the heartbeats of its own process.
+#[test]
+fn t4_calls_that_wait_for_a_row_do_not_keep_heartbeats_back() {
+    judged_on_threads(async || {
+        let postgres = one();
+        let coordinator = Coordinator::connect(&url(&postgres, "ttl=2s")).await.expect("a server");
+        let lock = |name| coordinator.lock(name).expect("a good name");
+        let held = lock("held").acquire(PATIENCE).await.expect("free");
+        lock("x").acquire(PATIENCE).await.expect("free").release().await.expect("released");
+        let keeping = {
+            let postgres = Arc::clone(&postgres);
+            let work = "BEGIN; SELECT * FROM coordination.queues WHERE path = 'coordination/lock/x' FOR UPDATE; \
+                        SELECT pg_sleep(6)";
+            thread::spawn(move || drop(postgres.try_ask(0, work)))
+        };
+        let sleeping = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
+        while ask(&postgres, sleeping) != "1" {}
+        let crowd: Vec<_> = (0..10)
+            .map(|_| {
+                let lock = lock("x");
+                tokio::spawn(async move { lock.acquire(Some(Duration::from_secs(60))).await })
+            })
+            .collect();
+        while !keeping.is_finished() {
+            assert!(held.is_held(), "the session was lost");
+            sleep(Duration::from_millis(20)).await;
+        }
+        for waited in crowd {
+            let guard = waited.await.expect("no panic").expect("granted");
+            guard.release().await.expect("released");
+        }
+        assert!(held.is_held(), "the session was lost");
+        held.release().await.expect("released");
+        coordinator.stop().await.expect("stopped");
+    });
+}
