@@ -310,6 +310,11 @@ impl Connections {
 
     /// Listens to what happens in a queue, on the connection in use.
     pub(super) async fn follow(self: &Arc<Self>, path: &str) -> Result<watch::Receiver<Followed>> {
+        // Nearly always somebody has listened before, and nothing is sent: that waits for no call.
+        let (following, channel) = self.link.hub.follow(path, self.rotation.epoch());
+        if channel.is_none() {
+            return Ok(following);
+        }
         // Whoever has room for a call waits for nobody who waits for room.
         let _one_at_a_time = self.link.listening.lock().await;
         let ready = self.ready("watch").await?;
