@@ -125,13 +125,13 @@ impl Connection {
         let host = config.hosts.get(turn.place.host).ok_or_else(nowhere)?;
         let address = turn.place.address.ok_or_else(nowhere)?;
         let mut first = config.open((host, address), credentials).await?;
-        let server = Server::greet(&mut first, &config.database).await?;
+        let (server, identity) = Server::greet(&mut first, &config.database).await?;
         if !connections.has_connected() {
             Server::check_rights(&mut first).await?;
         }
         let another = async || {
             let mut conn = config.open((host, address), credentials).await?;
-            join(&mut conn, &config.database).await?;
+            join(&mut conn, &config.database, &identity).await?;
             Ok::<_, Failure>(Mutex::new(Some(conn)))
         };
         let (second, third) = tokio::try_join!(another(), another())?;

@@ -39,7 +39,9 @@ SELECT VERSION() AS version, \
   @@global.innodb_flush_log_at_trx_commit IN (1, 3) \
     AND CAST(@@global.innodb_doublewrite AS CHAR) IN ('1', 'ON', 'DETECT_AND_RECOVER') \
     AND (NOT @@global.log_bin OR @@global.sync_binlog = 1) AS is_synced, \
-  @@global.log_bin AS may_have_replicas";
+  @@global.log_bin AS may_have_replicas, {identity}";
+/// Which server answers, among those to which an address may lead.
+const IDENTITY: &str = "CONCAT_WS('/', @@hostname, @@port, @@server_id) AS identity";
 
 /// How many servers it replicates from. MySQL has no such number, and answers nothing.
 const REPLICATES: &str = "SHOW GLOBAL STATUS LIKE 'Slaves_running'";
@@ -75,8 +77,14 @@ pub(super) struct Server {
 
 impl Server {
     /// Looks who is there, and makes our tables if they are not there and can be made.
-    pub(super) async fn greet(conn: &mut Conn, database: &Database) -> Result<Self, Failure> {
-        let found = all_rows(conn, format!("{SETTINGS}; {GREETING}; {REPLICATES}")).await;
+    ///
+    /// And which server it is.
+    pub(super) async fn greet(
+        conn: &mut Conn,
+        database: &Database,
+    ) -> Result<(Self, String), Failure> {
+        let greeting = GREETING.replace("{identity}", IDENTITY);
+        let found = all_rows(conn, format!("{SETTINGS}; {greeting}; {REPLICATES}")).await;
         let found = found.map_err(failed)?;
         let (found, told) = found.split_first().ok_or_else(unknown)?;
         check_age(&get::<String>(found, "version")?)?;
@@ -98,7 +106,7 @@ impl Server {
             let message = "not all of our tables and procedures can be seen by this user";
             return Err(Failure::broken(Error::new(ErrorKind::Permission, "connect", message)));
         }
-        Ok(server)
+        Ok((server, get(found, "identity")?))
     }
 
     /// Fails if the user may not do what all steps do: told by who connects, and not by the first release. And where other servers
@@ -147,9 +155,24 @@ async fn replicates(conn: &mut Conn, told: Option<&Row>) -> Result<bool, Failure
     Ok(told != "0")
 }
 
-/// Another connection to a server that was greeted.
-pub(super) async fn join(conn: &mut Conn, database: &Database) -> Result<(), Failure> {
-    conn.query_drop(format!("{SETTINGS}; USE {database}")).await.map_err(failed)
+/// Another connection to a server that was greeted: to this one, and to no other to which the address may lead by now.
+pub(super) async fn join(
+    conn: &mut Conn,
+    database: &Database,
+    identity: &str,
+) -> Result<(), Failure> {
+    match last_row(conn, format!("{SETTINGS}; USE {database}; SELECT {IDENTITY}")).await {
+        // The other server has it.
+        Err(error) if is(&error, NO_DATABASE) => {}
+        found => {
+            let found = found.map_err(failed)?.ok_or_else(unknown)?;
+            if get::<String>(&found, "identity")? == identity {
+                return Ok(());
+            }
+        }
+    }
+    let message = "the address leads now to one server and now to another";
+    Err(Failure::broken(Error::new(ErrorKind::Unavailable, "connect", message)))
 }
 
 /// The last row that several statements answer, which are sent as one: whoever makes a connection has little time, and the

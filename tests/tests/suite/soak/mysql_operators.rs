@@ -277,3 +277,49 @@ fn s2_a_serializable_transaction_is_refused() {
         coordinator.stop().await.expect("stopped");
     });
 }
+
+/// S1: where an address leads to another server while the connections of a client are made, all of them lead to one.
+#[test]
+fn s1_all_connections_lead_to_one_server() {
+    judged_on_threads(async || {
+        let servers = [one(), one()];
+        for mysql in &servers {
+            let coordinator = Coordinator::connect(&url(mysql, "ttl=10s")).await.expect("a server");
+            coordinator.stop().await.expect("stopped");
+        }
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let targets = servers.each_ref().map(|mysql| mysql.authority());
+        let accepted = Arc::new(AtomicUsize::new(0));
+        let forwarding = tokio::spawn({
+            let accepted = Arc::clone(&accepted);
+            async move {
+                while let Ok((mut client, _)) = listener.accept().await {
+                    // The first goes to one of them, and all others to the other one.
+                    let nth = accepted.fetch_add(1, Ordering::SeqCst).min(1);
+                    let target = targets[nth].clone();
+                    tokio::spawn(async move {
+                        let mut server = TcpStream::connect(target).await.expect("it listens");
+                        let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+                    });
+                }
+            }
+        });
+        let through = format!("{}&ttl=10s", servers[0].url(&address.to_string(), ""));
+        let coordinator = Coordinator::connect(&through).await.expect("a server");
+        let connected = |mysql: &Mysql| {
+            ask(
+                mysql,
+                "SELECT COUNT(*) FROM information_schema.processlist WHERE db = 'coordination'",
+            )
+        };
+        let until = Instant::now() + Duration::from_secs(5);
+        while connected(&servers[0]) != "0" && Instant::now() < until {
+            sleep(Duration::from_millis(20)).await;
+        }
+        assert_eq!(servers.each_ref().map(|mysql| connected(mysql)), ["0", "3"]);
+        assert!(accepted.load(Ordering::SeqCst) > 3, "nothing was made again");
+        coordinator.stop().await.expect("stopped");
+        forwarding.abort();
+    });
+}
