@@ -52,6 +52,8 @@ fn judged(code: u16) -> (ErrorKind, bool) {
         1406 => (ErrorKind::Value, false),
         // It can be read only: it has become a replica, or repairs itself.
         1036 | 1290 | 1792 | 1836 | 1874 => (ErrorKind::Unavailable, true),
+        // Its binary log has another format than our rows need: each connection keeps the one that it began with.
+        1598 | 1665 => (ErrorKind::Unavailable, true),
         // It has left its group, is about to, or serves nobody for now.
         3032 | 3100 | 3101 => (ErrorKind::Unavailable, true),
         // It has no room for us, is going down, does not serve, or has ended our connection.
@@ -158,6 +160,7 @@ mod tests {
         };
         assert_eq!(of(1045), (ErrorKind::Auth, true, Effect::None));
         assert_eq!(of(1290), (ErrorKind::Unavailable, true, Effect::None));
+        assert_eq!(of(1665), (ErrorKind::Unavailable, true, Effect::None));
         assert_eq!(of(1142), (ErrorKind::Permission, false, Effect::None));
         assert_eq!(of(1927), (ErrorKind::Unavailable, true, Effect::Unknown));
         assert_eq!(of(1153), (ErrorKind::Value, true, Effect::None));

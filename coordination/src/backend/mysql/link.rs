@@ -1,6 +1,7 @@
 //! Making a connection: to a server at one of its addresses, by TLS where that is wanted.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use mysql_async::{ClientIdentity, Conn, OptsBuilder, SslOpts};
 use rustls::RootCertStore;
@@ -13,6 +14,9 @@ use crate::backend::server::connections::Failure;
 use crate::backend::server::credentials::{Credentials, Tls};
 use crate::error::{Error, ErrorKind};
 use crate::url::Host;
+
+/// After so long the system asks whether the other side is still there.
+const SILENCE: Duration = Duration::from_secs(30);
 
 impl Config {
     /// A connection to the server there, which lets us in.
@@ -29,6 +33,8 @@ impl Config {
             .pass(credentials.password.as_ref().map(|password| password.expose().to_owned()))
             .ssl_opts(credentials.tls.as_ref().map(tls_options))
             .prefer_socket(false)
+            // Some are silent for long, and a firewall between would forget them.
+            .tcp_keepalive(Some(SILENCE))
             // Nothing is prepared.
             .stmt_cache_size(0)
             .connect_attribute("program_name", "coordination");

@@ -132,6 +132,9 @@ BEGIN
     INSERT INTO coordination_queues (path, last, changes) VALUES (of_path, its_floor, {now})
       ON DUPLICATE KEY UPDATE changes = changes + 1;
     SELECT q.id, q.last INTO its_id, its_last FROM coordination_queues q WHERE q.path = of_path FOR UPDATE;
+    -- It may have been made, used and pruned by others since.
+    SELECT f.last INTO its_floor FROM coordination_floors f WHERE f.namespace = SUBSTRING_INDEX(of_path, '/', 1);
+    SET its_last = GREATEST(its_last, its_floor);
   END IF;
 END
 //
@@ -477,17 +480,20 @@ END
 CREATE PROCEDURE coordination_read(of_path VARBINARY(640)) SQL SECURITY INVOKER
 BEGIN
   DECLARE dead VARBINARY(16);
-  DECLARE is_over BOOLEAN DEFAULT TRUE;
+  DECLARE is_over BOOLEAN;
   DECLARE removed BIGINT;
+  DECLARE at_seq BIGINT DEFAULT -1;
   DECLARE turn INT DEFAULT 0;
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
   ROLLBACK;
   CALL coordination_check_writable();
-  reading: WHILE turn < 20 AND is_over DO
+  reading: WHILE turn < 20 DO
     SET turn = turn + 1, dead = NULL;
-    SELECT e.session INTO dead FROM coordination_queues q JOIN coordination_entries e ON e.queue = q.id
+    -- What cannot be removed now keeps nobody from the rest.
+    SELECT e.session, e.seq INTO dead, at_seq FROM coordination_queues q JOIN coordination_entries e ON e.queue = q.id
       LEFT JOIN coordination_sessions s ON s.id = e.session
-      WHERE q.path = of_path AND e.seq >= q.first AND COALESCE(s.expires, 0) <= {now} LIMIT 1;
+      WHERE q.path = of_path AND e.seq >= q.first AND e.seq > at_seq AND COALESCE(s.expires, 0) <= {now}
+      ORDER BY e.seq LIMIT 1;
     IF dead IS NULL THEN
       LEAVE reading;
     END IF;
@@ -495,7 +501,6 @@ BEGIN
     CALL coordination_end_if_expired(dead, is_over);
     IF is_over THEN
       CALL coordination_clear(dead, 100, removed);
-      SET is_over = removed > 0;
     END IF;
     COMMIT;
   END WHILE;
