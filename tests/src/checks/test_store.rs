@@ -22,7 +22,7 @@ const TTL: Duration = Duration::from_secs(2);
 /// How many sessions these checks have in one process, where it is more than four. Each needs ten descriptors of its own.
 const MANY_SESSIONS: &[(&str, u64)] = &[
     ("s8_namespaces_and_prefixes_are_apart", 5),
-    ("s8_urls_are_apart", 7),
+    ("s8_urls_are_apart", 8),
     ("l2_every_waiter_is_served", 5),
     ("br2_together_in_and_out", 6),
     ("e2_observers_see_terms_rise", 6),
