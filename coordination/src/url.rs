@@ -276,7 +276,7 @@ const HOST: &str = "a host is a name of letters, digits, `.`, `-` and `_`, or an
 const PORT: &str = "a port is a number from 1 to 65535";
 const OPTION: &str = "options are written `name=value` and separated by `&`";
 
-/// The scheme in lower case, and what follows `://`.
+/// The scheme in lower case, and what follows `://`; an error that shows nothing of the text if it has no scheme.
 fn split(text: &str) -> Result<(String, &str)> {
     split_scheme(text).ok_or_else(|| Error::config(NO_SCHEME))
 }

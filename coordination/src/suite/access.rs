@@ -15,7 +15,7 @@ pub trait StoreAccess: Sync {
 
     /// Does something as the client that comes by the proxy, or as one that does not. For a store whose URL means
     /// whichever client is running.
-    fn as_client(&self, _by_line: bool, work: &mut dyn FnMut()) {
+    fn as_client(&self, _by_proxy: bool, work: &mut dyn FnMut()) {
         work();
     }
 }
