@@ -312,7 +312,7 @@ fn pages_of(postgres: &Postgres, step: &str) -> u64 {
 /// T4: a crowd that waits for a queue's row which somebody keeps locked does not keep back the heartbeats of its own process.
 #[test]
 fn t4_calls_that_wait_for_a_row_do_not_keep_heartbeats_back() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let postgres = one();
         let coordinator = Coordinator::connect(&url(&postgres, "ttl=2s")).await.expect("a server");
         let lock = |name| coordinator.lock(name).expect("a good name");

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use coordination::{Coordinator, ErrorKind};
-use coordination_tests::harness::{Mysql, Server, judged_on_threads};
+use coordination_tests::harness::{Mysql, Server, rerun_on_threads};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::block_in_place;
 use tokio::time::{Instant, sleep};
@@ -69,7 +69,7 @@ fn replicated() -> [Arc<Mysql>; 2] {
 /// S1: of several servers of the URL none is used that replicates from another, though it may be written to.
 #[test]
 fn s1_a_replica_that_may_be_written_to_is_not_used() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let [primary, replica] = replicated();
         let both = format!("{},{}", primary.authority(), replica.authority());
         let both = format!("{}&ttl=10s", primary.url(&both, ""));
@@ -99,7 +99,7 @@ fn s1_a_replica_that_may_be_written_to_is_not_used() {
 /// L7: while somebody's transaction stays open, so that nothing old can be purged, steps do not look at all that is old.
 #[test]
 fn l7_an_open_transaction_slows_nobody_down() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let mysql = one();
         let coordinator = Coordinator::connect(&url(&mysql, "ttl=60s")).await.expect("a server");
         let lock = coordinator.lock("x").expect("a name");
@@ -182,7 +182,7 @@ fn pages_of(mysql: &Mysql, step: &str) -> u64 {
 /// S1: a primary that is made a replica grants nothing to those who wait, and confirms no release.
 #[test]
 fn s1_a_server_that_becomes_read_only_passes_no_lock_on() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let mysql = one();
         // No heartbeat comes first.
         let holder = Coordinator::connect(&url(&mysql, "ttl=60s")).await.expect("a server");
@@ -213,7 +213,7 @@ fn s1_a_server_that_becomes_read_only_passes_no_lock_on() {
 /// R1: an entry that was left, and cannot be removed yet, costs nobody his session.
 #[test]
 fn r1_what_was_left_and_is_locked_waits() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let mysql = one();
         let coordinator = Coordinator::connect(&url(&mysql, "ttl=2s&heartbeat=250ms")).await;
         let coordinator = coordinator.expect("a server");
@@ -255,7 +255,7 @@ fn r1_what_was_left_and_is_locked_waits() {
 /// S2: a transaction in which the check of a token would lock the rows of the session is refused, and ends nobody's session.
 #[test]
 fn s2_a_serializable_transaction_is_refused() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let mysql = one();
         let coordinator = Coordinator::connect(&url(&mysql, "ttl=2s&heartbeat=250ms")).await;
         let coordinator = coordinator.expect("a server");
@@ -281,7 +281,7 @@ fn s2_a_serializable_transaction_is_refused() {
 /// S1: where an address leads to another server while the connections of a client are made, all of them lead to one.
 #[test]
 fn s1_all_connections_lead_to_one_server() {
-    judged_on_threads(async || {
+    rerun_on_threads(async || {
         let servers = [one(), one()];
         for mysql in &servers {
             let coordinator = Coordinator::connect(&url(mysql, "ttl=10s")).await.expect("a server");
