@@ -123,7 +123,7 @@ impl About<'_> {
         tell!(
             self,
             warn,
-            "a task waits for what it has taken itself; unless the guard was handed to another task, that never ends",
+            "a task waits for what it has taken itself; if nothing else releases that, this never ends",
             holder_token,
         );
     }
@@ -138,6 +138,10 @@ impl About<'_> {
     }
 
     pub(crate) fn lost(self, token: Option<u64>, held: Duration, reason: LossReason) {
-        tell!(self, warn, "lost", token, ?held, %reason,);
+        match reason {
+            // Whoever stops a coordinator gives up what it has.
+            LossReason::Closed => tell!(self, debug, "lost", token, ?held, %reason,),
+            _ => tell!(self, warn, "lost", token, ?held, %reason,),
+        }
     }
 }

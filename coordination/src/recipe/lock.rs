@@ -13,7 +13,7 @@ use super::engine::turn::Request;
 use super::engine::waiting::Waiting;
 use crate::backend::{Data, EntryRef, Mode};
 use crate::coordinator::Coordinator;
-use crate::error::Result;
+use crate::error::{Effect, Result};
 use crate::template::Template;
 use crate::token::FencingToken;
 
@@ -294,9 +294,10 @@ impl Lock {
 
     async fn contenders(&self) -> Result<Vec<(EntryRef, Contender)>> {
         let (session, key) = (Arc::clone(&self.queue.session), self.queue.key.clone());
-        let read = self.queue.call("list", async move { session.backend.read(&key).await });
+        let read = self.queue.call("list", async move { session.backend.read(&key).await }).await;
+        let read = read.map_err(|error| error.with_effect(Effect::None))?;
         let mut before = None;
-        let contenders = read.await?.entries.into_iter().filter_map(|entry| {
+        let contenders = read.entries.into_iter().filter_map(|entry| {
             // No entry is before it, or only shared ones and it is shared too.
             let holding = before.is_none_or(|before: Mode| !before.blocks(entry.mode));
             if entry.mode == Mode::Exclusive || before.is_none() {

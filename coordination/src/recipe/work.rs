@@ -55,8 +55,9 @@ use crate::time::BootInstant;
 const KIND: &str = "work";
 /// The longest that a call waits until this process has its entry.
 const LONGEST_ENTRY: Duration = Duration::from_secs(5);
-/// How many batches of dead letters one claim delivers at the most.
-const BATCHES: usize = 64;
+/// For how long a claim is given back, at least, if the store refuses: its items are others' after its ttl, but it still counts as
+/// one of this process.
+const LONGEST_RELEASE: Duration = Duration::from_secs(10 * 60);
 /// How long one who waits relies on being told of changes, where it has reason to ask itself.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
@@ -254,11 +255,7 @@ impl WorkQueue {
     }
 
     async fn try_to_deliver(&self) -> Result<()> {
-        // Not for ever: others may make letters faster than this one delivers them, and the next claim goes on.
-        for _ in 0..BATCHES {
-            if !self.engine.has_letters() {
-                return Ok(());
-            }
+        while self.engine.has_letters() {
             let pending = |draft: &mut Draft<'_>, _: &[u64]| {
                 let id = draft.head.id;
                 letters::pending(draft).map(|letters| letters.map(|letters| (id, letters)))
@@ -284,13 +281,9 @@ impl WorkQueue {
         let queue = self.clone();
         self.session().spawn(async move {
             let mut delays = queue.session().retry_delays(Some(queue.session().ttl()));
-            let end = Instant::now().checked_add(ttl);
-            // After its ttl the items are others', but the claim still counts as one of this process, until it is removed.
-            let is_wanted = || {
-                end.is_none_or(|end| Instant::now() < end) || Arc::strong_count(&queue.engine) > 1
-            };
+            let end = Instant::now().checked_add(ttl.max(LONGEST_RELEASE));
             // Its entry stays until then, so that nobody else has to bring the items back.
-            while holder.is_held() && is_wanted() {
+            while holder.is_held() && end.is_none_or(|end| Instant::now() < end) {
                 let step = |draft: &mut Draft<'_>, _: &[u64]| match was_given {
                     true => claim::release(draft, id),
                     false => claim::undo(draft, id),

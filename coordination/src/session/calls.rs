@@ -15,6 +15,7 @@ use super::lease::Lease;
 use super::{LONGEST_RETRY, LONGEST_STOP, Session};
 use crate::backend::{EntryRef, Mode, Value, Write};
 use crate::canary::{Canary, sings};
+use crate::env::Process;
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::panics::{caught, on_purpose};
 use crate::retry::DecorrelatedJitter;
@@ -33,11 +34,14 @@ pub(crate) enum Having {
 }
 
 /// A task that is aborted when its caller stops waiting.
-struct AbortOnDrop(AbortHandle);
+struct AbortOnDrop(AbortHandle, Process);
 
 impl Drop for AbortOnDrop {
     fn drop(&mut self) {
-        self.0.abort();
+        // In a forked child there is no task, and a mutex of its runtime may be locked for ever.
+        if self.1.is_this() {
+            self.0.abort();
+        }
     }
 }
 
@@ -251,7 +255,7 @@ impl Session {
         task: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
         let task = self.spawn(task);
-        let _task = AbortOnDrop(task.abort_handle());
+        let _task = AbortOnDrop(task.abort_handle(), self.process());
         task.await.unwrap_or_else(|ended| Err(self.unanswered(operation, ended)))
     }
 
@@ -334,7 +338,8 @@ impl Session {
                 }
             }
         });
-        answered.await.unwrap_or_else(|_| Err(self.ended("release")))
+        let ended = |_| Err(self.ended("release").with_effect(Effect::Unknown));
+        answered.await.unwrap_or_else(ended)
     }
 
     /// [`leave`](Self::leave) in the background. It may be called in `Drop`, on any thread, and in any state of the

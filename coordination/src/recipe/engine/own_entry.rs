@@ -7,7 +7,7 @@ use super::loss::{LossWatch, loss_reason};
 use crate::backend::{Data, EntryId, EntryRef, Mode, NewEntry, Room};
 use crate::canary::{Canary, sings};
 use crate::characteristics::LossDetection;
-use crate::error::{Error, LossReason, Result};
+use crate::error::{Effect, Error, LossReason, Result};
 use crate::events;
 use crate::key::QueueKey;
 use crate::session::{Hold, Lease, Session};
@@ -149,8 +149,10 @@ impl OwnEntry {
             return Ok(());
         }
         self.lease.deregister(&self.entry.entry_ref.id);
-        self.tell_released();
-        self.session.leave_confirmed(&self.lease, &self.entry.entry_ref, self.seq).await
+        let leaving = self.session.leave_confirmed(&self.lease, &self.entry.entry_ref, self.seq);
+        // After the removal has begun, which must not wait for what a service does with its log.
+        let _told = Told { own: self, held_for: self.held_for() };
+        leaving.await
     }
 
     /// Gives the entry up in the background.
@@ -159,17 +161,16 @@ impl OwnEntry {
         // has locked.
         if self.session.is_own_process() && self.hold.begin_release() {
             self.lease.deregister(&self.entry.entry_ref.id);
-            self.tell_released();
+            let told = Told { own: self, held_for: self.held_for() };
             self.session.leave_in_background(&self.lease, self.entry.entry_ref.clone(), self.seq);
+            drop(told);
         }
     }
 
-    /// Tells the log, unless it was lost before or nobody had it.
-    fn tell_released(&self) {
+    /// How long the caller has had it, if somebody is to be told; `None` also if it was lost or never given.
+    fn held_for(&self) -> Option<Duration> {
         let is_told = events::hears_debug() && self.loss_reason().is_none();
-        if is_told && let Some(held) = self.hold.held_for() {
-            self.lease.about(&self.entry.entry_ref.queue).released(self.seq, held);
-        }
+        is_told.then(|| self.hold.held_for()).flatten()
     }
 
     /// Gives the entry this mode and data.
@@ -215,7 +216,9 @@ impl OwnEntry {
                 Err(Error::lost(operation, LossReason::EntryDeleted))
             }
             Ok(Err(error)) => Err(error),
-            Err(ended) => Err(self.session.unanswered(operation, ended)),
+            Err(ended) => {
+                Err(self.session.unanswered(operation, ended).with_effect(Effect::Unknown))
+            }
         }
     }
 
@@ -259,6 +262,21 @@ impl OwnEntry {
             }
         });
         self.hold.watched_by(monitor.abort_handle());
+    }
+}
+
+/// Tells the log, when this is dropped, that an entry was released after so long.
+struct Told<'a> {
+    own: &'a OwnEntry,
+    held_for: Option<Duration>,
+}
+
+impl Drop for Told<'_> {
+    fn drop(&mut self) {
+        if let Some(held_for) = self.held_for {
+            let own = self.own;
+            own.lease.about(&own.entry.entry_ref.queue).released(own.seq, held_for);
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use super::own_entry::OwnEntry;
 use super::waiting::Waiting;
 use crate::backend::Blocker;
-use crate::events::Ahead;
+use crate::events::{self, Ahead};
 use crate::key::QueueKey;
 use crate::session::{Session, Sight};
 
@@ -78,6 +78,9 @@ impl Waits {
             return pending().await;
         };
         sleep_until(moment).await;
+        if !events::hears_warnings() {
+            return pending().await;
+        }
         let looked = tokio::time::timeout(self.session.call_timeout(), self.look_ahead()).await;
         let contenders = looked.ok().flatten();
         let about = self.session.about(&self.queue);
@@ -126,6 +129,7 @@ impl Waits {
     /// The entry was entered; what is looked for stands before it.
     pub(in crate::recipe) fn note_own(&self, own: &OwnEntry) {
         self.own.store(own.seq().unwrap_or_default(), Ordering::SeqCst);
+        *self.ahead() = None;
     }
 
     /// Warns if the entry before ours was granted to the task that waits now.

@@ -109,12 +109,20 @@ impl WorkQueue {
     pub async fn claim(&self, options: ClaimOptions) -> Result<Option<WorkClaim>> {
         self.check_claim(&options)?;
         let queue = self.clone();
-        // All of it in a task: whoever is no longer polled, here, must not keep others waiting for the entry of this process.
+        let (caller, gone) = tokio::sync::oneshot::channel::<()>();
+        // All of it in a task: a caller that is no longer polled must not keep others waiting for the entry of this process. And
+        // if the caller is gone before there is an entry, nothing is claimed.
         let claim = async move {
-            let holder = queue.holder().await?;
+            let holder = tokio::select! {
+                biased;
+                _ = gone => return Ok(None),
+                holder = queue.holder() => holder?,
+            };
             queue.claim_here(&options, holder).await
         };
-        let claimed = self.engine.queue.run("claim", claim).await?;
+        let claimed = self.engine.queue.run("claim", claim).await;
+        drop(caller);
+        let claimed = claimed?;
         Ok(claimed.map(WorkClaim::had))
     }
 

@@ -13,6 +13,7 @@ use super::ids::{ClaimId, ItemId};
 use super::layout::Micros;
 use super::precedence::COURTESY;
 use super::types::{Ack, ClaimView, WorkItem, duration};
+use crate::env::Process;
 use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
 use crate::recipe::engine::grant::Grant;
 use crate::session::may_pass;
@@ -124,7 +125,8 @@ impl Life {
                 self.set(Terms::of(sent, *lasts));
                 if self.terms().is_past() {
                     let late = "its time was over before the answer to its renewal came";
-                    return Err(Error::new(ErrorKind::NoSuchClaim, "renew", late));
+                    let error = Error::new(ErrorKind::NoSuchClaim, "renew", late);
+                    return Err(error.with_effect(Effect::Applied));
                 }
             }
             Err(error) if error.kind() == ErrorKind::NoSuchClaim => {
@@ -273,7 +275,7 @@ impl WorkClaim {
         let mut terms = self.life.terms.subscribe();
         let life = Arc::clone(&self.life);
         let deadline = self.queue.session().spawn(async move { life.past().await });
-        let deadline = AbortOnDrop(deadline);
+        let deadline = AbortOnDrop(deadline, self.queue.session().process());
         tokio::select! {
             biased;
             reason = self.holder.lost() => reason,
@@ -438,7 +440,7 @@ impl fmt::Debug for WorkClaim {
 }
 
 /// A task that ends with whoever waits for it.
-struct AbortOnDrop(tokio::task::JoinHandle<()>);
+struct AbortOnDrop(tokio::task::JoinHandle<()>, Process);
 
 impl std::future::Future for AbortOnDrop {
     type Output = ();
@@ -453,7 +455,10 @@ impl std::future::Future for AbortOnDrop {
 
 impl Drop for AbortOnDrop {
     fn drop(&mut self) {
-        self.0.abort();
+        // In a forked child there is no task, and a mutex of its runtime may be locked for ever.
+        if self.1.is_this() {
+            self.0.abort();
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use super::clear::remove_dead_pages;
 use super::draft::{Draft, Outcome, Step};
 use super::ids::ItemId;
-use super::layout::{Bodies, Body, Item, Micros, PAGE};
+use super::layout::{Bodies, Body, Item, MOST_LITTER, Micros, PAGE};
 
 /// Up to how many bytes, in base64, a body stands with its item; a longer one stands in a record of bodies.
 const SHORT: usize = 256;
@@ -58,7 +58,8 @@ pub(super) fn post(draft: &mut Draft<'_>, items: &[New]) -> Step<Outcome<Vec<Ite
     let next = first + items.len() as u64;
     store(draft, &mut bodies, next);
     draft.change().rank = next;
-    if items.iter().map(|new| new.body.len()).sum::<usize>() <= LONG {
+    let is_short = items.iter().map(|new| new.body.len()).sum::<usize>() <= LONG;
+    if is_short && draft.head.litter.len() < MOST_LITTER / 2 {
         remove_dead_pages(draft)?;
     }
     Ok(Outcome::Done(

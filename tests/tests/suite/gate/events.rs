@@ -213,7 +213,7 @@ async fn a_lost_session_is_told_for_each_that_it_held() -> Result {
     }
     held.pop().expect("three").release().await?;
     one.stop().await?;
-    let lines = log.of("WARN lost");
+    let lines = log.of("DEBUG lost");
     assert_eq!(lines.len(), 2, "{lines:?}");
     for (line, name) in lines.iter().zip(["a", "b"]) {
         assert!(line.contains(&format!("name={name:?}")) && line.contains("reason="), "{line}");

@@ -7,7 +7,6 @@ mod crowd;
 #[cfg(feature = "consul")]
 mod faults_consul;
 mod faults_etcd;
-mod faults_file;
 #[cfg(feature = "mysql")]
 mod faults_mysql;
 #[cfg(feature = "postgres")]
