@@ -203,7 +203,7 @@ mod tests {
             }
         };
         // The gate has all rows of `file://`.
-        expected("faults", &Backend::has_servers);
+        expected("faults", &|store| store.has_servers());
         expected("chaos", &|store| !store.is_in_process());
         expected("storm", &|store| !store.has_servers());
     }
