@@ -55,6 +55,8 @@ use crate::time::BootInstant;
 const KIND: &str = "work";
 /// The longest that a call waits until this process has its entry.
 const LONGEST_ENTRY: Duration = Duration::from_secs(5);
+/// For how long a claim waits for dead letters to be delivered.
+const DELIVERY: Duration = Duration::from_millis(50);
 /// For how long a claim is given back, at least, if the store refuses: its items are others' after its ttl, but it still counts as
 /// one of this process.
 const LONGEST_RELEASE: Duration = Duration::from_secs(10 * 60);
@@ -218,8 +220,7 @@ impl WorkQueue {
         let taken = self.engine.run_here("claim", step).await?;
         self.engine.follow();
         if taken.is_some() {
-            // The claim's time is running: its caller is to have it now.
-            self.deliver_later();
+            self.deliver_briefly().await;
         } else {
             self.deliver().await;
             // Whoever comes next on this host may not know what time it is.
@@ -236,16 +237,19 @@ impl WorkQueue {
         }
     }
 
-    /// [`deliver`](Self::deliver) in the background, unless that is under way.
-    fn deliver_later(&self) {
-        if self.engine.has_letters() {
-            let queue = self.clone();
-            self.session().spawn(async move {
-                if let Ok(_delivering) = queue.engine.delivering.try_lock() {
-                    queue.deliver_here().await;
-                }
-            });
+    /// [`deliver`](Self::deliver) for a moment, and then in the background: the time of a claim is running.
+    async fn deliver_briefly(&self) {
+        if !self.engine.has_letters() {
+            return;
         }
+        let queue = self.clone();
+        let delivering = self.session().spawn(async move {
+            // Nothing is to be done if that is under way.
+            if let Ok(_delivering) = queue.engine.delivering.try_lock() {
+                queue.deliver_here().await;
+            }
+        });
+        drop(tokio::time::timeout(DELIVERY, delivering).await);
     }
 
     async fn deliver_here(&self) {
