@@ -195,7 +195,7 @@ fn l7_a_standby_that_is_away_multiplies_no_connections() {
         ask(&postgres, "SELECT pg_reload_conf()");
         let asking: Vec<_> = (0..12)
             .map(|number| {
-                let lock = coordinator.lock(&format!("x-{number}")).expect("a good name");
+                let lock = coordinator.lock(format!("x-{number}")).expect("a good name");
                 tokio::spawn(async move {
                     loop {
                         drop(lock.holders().await);
