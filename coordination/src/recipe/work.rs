@@ -55,8 +55,8 @@ use crate::time::BootInstant;
 const KIND: &str = "work";
 /// The longest that a call waits until this process has its entry.
 const LONGEST_ENTRY: Duration = Duration::from_secs(5);
-/// For how long a claim waits for dead letters to be delivered.
-const DELIVERY: Duration = Duration::from_millis(50);
+/// The longest that a claim waits for dead letters to be delivered.
+const DELIVERY: Duration = Duration::from_secs(1);
 /// For how long a claim is given back, at least, if the store refuses: its items are others' after its ttl, but it still counts as
 /// one of this process.
 const LONGEST_RELEASE: Duration = Duration::from_secs(10 * 60);
@@ -220,7 +220,7 @@ impl WorkQueue {
         let taken = self.engine.run_here("claim", step).await?;
         self.engine.follow();
         if taken.is_some() {
-            self.deliver_briefly().await;
+            self.deliver_briefly(types::duration(ask.ttl / 4)).await;
         } else {
             self.deliver().await;
             // Whoever comes next on this host may not know what time it is.
@@ -237,8 +237,8 @@ impl WorkQueue {
         }
     }
 
-    /// [`deliver`](Self::deliver) for a moment, and then in the background: the time of a claim is running.
-    async fn deliver_briefly(&self) {
+    /// [`deliver`](Self::deliver) for so long at the most, and then in the background: the time of a claim is running.
+    async fn deliver_briefly(&self, limit: Duration) {
         if !self.engine.has_letters() {
             return;
         }
@@ -249,7 +249,7 @@ impl WorkQueue {
                 queue.deliver_here().await;
             }
         });
-        drop(tokio::time::timeout(DELIVERY, delivering).await);
+        drop(tokio::time::timeout(limit.min(DELIVERY), delivering).await);
     }
 
     async fn deliver_here(&self) {

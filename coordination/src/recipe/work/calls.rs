@@ -384,7 +384,7 @@ impl WorkQueue {
                 bring_back_then(draft, entries, |draft| items::pop(draft, limit))
             };
             let popped = queue.engine.run_here("pop", step).await?;
-            queue.deliver_briefly().await;
+            queue.deliver_briefly(super::DELIVERY).await;
             popped.into_iter().map(WorkItem::of).collect()
         };
         self.engine.queue.run("pop", popping).await
