@@ -284,7 +284,8 @@ mod tests {
 
     #[tokio::test]
     async fn many_names_do_not_begin_a_wait_anew() {
-        let coordinator = Coordinator::connect("memory://").await.expect("memory is there");
+        let coordinator =
+            Coordinator::connect("memory://promise-1").await.expect("memory is there");
         let value = coordinator.value::<u8>("x").expect("a name");
         let written = value.compare_and_set(None, &1).await.expect("memory answers");
         let (version, sights) = (written.expect("nobody else writes"), Sights::default());
@@ -301,7 +302,8 @@ mod tests {
     /// A write that was carried out, and whose answer was lost, is a write of this promise all the same.
     #[tokio::test]
     async fn a_promise_whose_last_write_nobody_confirmed_is_extended_and_deleted() {
-        let coordinator = Coordinator::connect("memory://").await.expect("memory is there");
+        let coordinator =
+            Coordinator::connect("memory://promise-2").await.expect("memory is there");
         let value = of(&coordinator, "x").expect("a name");
         let again = async |lease_ms| {
             let found = value.read().await.expect("memory answers").expect("it was written");
@@ -329,7 +331,8 @@ mod tests {
     /// A first write that comes to the store after its promise was deleted keeps nobody out.
     #[tokio::test]
     async fn a_promise_that_comes_late_is_not_written() {
-        let coordinator = Coordinator::connect("memory://").await.expect("memory is there");
+        let coordinator =
+            Coordinator::connect("memory://promise-3").await.expect("memory is there");
         let value = of(&coordinator, "x").expect("a name");
         for is_over_another in [false, true] {
             let over = match is_over_another {
@@ -354,7 +357,8 @@ mod tests {
     /// And one that has come is deleted, and leaves nothing.
     #[tokio::test]
     async fn a_promise_whose_first_write_nobody_confirmed_is_deleted() {
-        let coordinator = Coordinator::connect("memory://").await.expect("memory is there");
+        let coordinator =
+            Coordinator::connect("memory://promise-4").await.expect("memory is there");
         let value = of(&coordinator, "x").expect("a name");
         let promise = write(&value, 7, "tag.seven").await;
         *promise.written.lock().await = Written::InDoubt(None);

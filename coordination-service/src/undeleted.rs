@@ -100,7 +100,8 @@ mod tests {
     /// A call that does not end, as to a part of the store that is away, keeps no other promise at the store.
     #[tokio::test]
     async fn a_promise_whose_deletion_hangs_keeps_no_other_one() {
-        let coordinator = Coordinator::connect("memory://").await.expect("memory is there");
+        let coordinator =
+            Coordinator::connect("memory://undeleted-1").await.expect("memory is there");
         let undeleted = Arc::<Undeleted>::default();
         let mut promises = Vec::new();
         for name in ["hangs", "goes"] {
