@@ -2,7 +2,7 @@
 //!
 //! * [`bounds`] says how long what a clause bounds may take.
 //! * [`harness`] starts, pauses, cuts off and kills servers and client processes.
-//! * [`stores`] has the tables of what is tested: stores, and settings of stores.
+//! * [`mod@stores`] has the tables of what is tested: stores, and settings of stores.
 //! * [`checks`] says what must hold, as plain async functions over a harness.
 //! * [`faults`] says what must hold under a fault, where that is the same on every backend.
 //! * [`store_suite`] says where the library's own suite for stores runs.
