@@ -1,4 +1,4 @@
-//! Connections: where they go, and which one a call is made on.
+//! Connections, and how a call is made on one.
 //!
 //! The server answers one statement at a time on a connection. So what all callers share is three of them, lanes, to one
 //! server, which are made and given up together, under one number, their epoch: two for calls, and one for what waits for no
@@ -6,39 +6,39 @@
 //! its lane (C3), and in its epoch: the server refuses what comes on a connection older than the newest one it has heard of, so
 //! that it can do no harm, however late it is carried out.
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Row};
 use rand::RngExt;
 use tokio::sync::{Mutex, MutexGuard};
 
-use super::config::Config;
+use super::config::Database;
 use super::database::{Server, join};
 use super::error::{failure, is_undone};
-use super::statement::{Answer, Call};
-use crate::backend::server::connections::{self, Failure, Link};
-use crate::backend::server::credentials::{Access, Credentials};
-use crate::backend::server::rotation::Turn;
+use super::polls::Polls;
+use super::statement::text_of;
+use crate::backend::server::connections::Failure;
+use crate::backend::server::credentials::Credentials;
+use crate::backend::server::sql::{Call, Connections, Sent};
 use crate::error::{Error, ErrorKind, Result};
 use crate::url::Host;
 
-/// The places, and the connection in use.
-pub(super) type Connections = connections::Connections<Client>;
-
 /// How many lanes there are for calls; one more is for what waits for none.
-const CALLS: usize = 2;
+pub(super) const CALLS: usize = 2;
 /// How often a step is made again that the server has undone for others. One that has waited for a lock for a second was
 /// not in a deadlock; its caller gives up before that many seconds are over.
 const REPEATED: usize = 30;
 /// Before it is made again, at the most.
 const APART: Duration = Duration::from_millis(10);
 
-/// What a connection is made with.
-pub(super) struct Client {
-    pub(super) config: Config,
+/// What all our connections have in common.
+pub(super) struct Mysql {
+    pub(super) database: Database,
+    pub(super) polls: Arc<Polls>,
 }
 
 /// Connections to a server that can be written to.
@@ -48,90 +48,34 @@ pub(super) struct Connection {
     /// Counts those that found no lane free.
     next: AtomicUsize,
     pub(super) server: Server,
-    connections: Weak<Connections>,
+    connections: Weak<Connections<Mysql>>,
     epoch: u64,
 }
 
-/// A statement that was sent, and not answered yet.
-struct Sent<'a> {
-    connection: &'a Connection,
-    at: Instant,
-    is_answered: bool,
-}
-
-impl Client {
-    pub(super) fn new(mut config: Config) -> Self {
-        // A thousand clients must not all come to the same one (`R4`).
-        rand::seq::SliceRandom::shuffle(config.hosts.as_mut_slice(), &mut crate::env::rng());
-        Self { config }
-    }
-}
-
-impl Link for Client {
-    type Connection = Arc<Connection>;
-    type Failed = Failure;
-
-    /// Whoever waits for a lane has sent nothing: so he waits here, and not with his time for the answer.
-    const IN_FLIGHT: usize = CALLS;
-    const SECURE: &'static str = "ssl-mode=verify_identity";
-    const WANTS_TLS: &'static str = "the server wants TLS: give `ssl-mode=verify_identity`";
-
-    fn hosts(&self) -> usize {
-        self.config.hosts.len()
-    }
-
-    fn host(&self, nth: usize) -> Option<&Host> {
-        self.config.hosts.get(nth)
-    }
-
-    fn shown(&self) -> String {
-        let hosts: Vec<_> = self.config.hosts.iter().map(Host::to_string).collect();
-        hosts.join(",")
-    }
-
-    fn access(&self) -> &Access {
-        &self.config.access
-    }
-
-    /// It is several round trips, and a password costs both sides time; a call is one round trip.
-    fn longest(&self, patience: Duration) -> Duration {
-        5 * patience
-    }
-
-    async fn connect(
-        connections: &Arc<Connections>,
-        turn: Turn,
-        credentials: &Credentials,
-    ) -> Result<Arc<Connection>, Failure> {
-        let made = Connection::make(connections, turn, credentials).await;
-        // Whatever it was, the next place may do better.
-        made.map(Arc::new).map_err(|failure| Failure { is_broken: true, ..failure })
-    }
-
-    fn explain(&self, _operation: &'static str, failed: Failure) -> Failure {
-        failed
+impl Mysql {
+    /// For those whose lease is so long.
+    pub(super) fn new(database: Database, lease: Duration) -> Self {
+        Self { database, polls: Arc::new(Polls::new(lease)) }
     }
 }
 
 impl Connection {
-    async fn make(
-        connections: &Arc<Connections>,
-        turn: Turn,
+    pub(super) async fn make(
+        connections: &Arc<Connections<Mysql>>,
+        place: (&Host, SocketAddr),
+        epoch: u64,
         credentials: &Credentials,
     ) -> Result<Self, Failure> {
-        let Client { config } = &connections.link;
-        let nowhere =
-            || Failure::broken(Error::new(ErrorKind::Unavailable, "connect", "there is no server"));
-        let host = config.hosts.get(turn.place.host).ok_or_else(nowhere)?;
-        let address = turn.place.address.ok_or_else(nowhere)?;
-        let mut first = config.open((host, address), credentials).await?;
-        let (server, identity) = Server::greet(&mut first, &config.database).await?;
+        let user = &connections.link.servers.user;
+        let database = &connections.link.dialect.database;
+        let mut first = super::link::open(user, place, credentials).await?;
+        let (server, identity) = Server::greet(&mut first, database).await?;
         if !connections.has_connected() {
             Server::check_rights(&mut first).await?;
         }
         let another = async || {
-            let mut conn = config.open((host, address), credentials).await?;
-            join(&mut conn, &config.database, &identity).await?;
+            let mut conn = super::link::open(user, place, credentials).await?;
+            join(&mut conn, database, &identity).await?;
             Ok::<_, Failure>(Mutex::new(Some(conn)))
         };
         let (second, third) = tokio::try_join!(another(), another())?;
@@ -140,15 +84,13 @@ impl Connection {
             next: AtomicUsize::new(0),
             server,
             connections: Arc::downgrade(connections),
-            epoch: turn.epoch,
+            epoch,
         })
     }
 
     /// Makes a call.
-    async fn call(&self, call: &Call, is_urgent: bool) -> Result<Answer, Failure> {
-        let statement = call.statement(self.epoch);
-        let rows = self.query(call.operation, &statement, is_urgent).await?;
-        Answer::checked(call.operation, rows).map_err(Failure::harmless)
+    pub(super) async fn call(&self, call: &Call, is_urgent: bool) -> Result<Vec<Row>, Failure> {
+        self.query(call.operation, &text_of(call, self.epoch), is_urgent).await
     }
 
     /// Has a statement carried out, again where the server has undone it for others.
@@ -186,7 +128,7 @@ impl Connection {
             let message = "the connection was given up";
             return Err(Failure::broken(Error::new(ErrorKind::Unavailable, operation, message)));
         };
-        let sent = Sent { connection: self, at: Instant::now(), is_answered: false };
+        let sent = Sent::on(&self.connections, self.epoch);
         let rows = conn.query(statement).await;
         let answered = match rows {
             Ok(rows) => Ok(rows),
@@ -225,51 +167,13 @@ async fn roll_back(conn: &mut Conn) -> bool {
     conn.query_drop("ROLLBACK").await.is_ok()
 }
 
-impl Sent<'_> {
-    /// Be it by an error.
-    fn answered(mut self) {
-        self.is_answered = true;
-    }
-}
-
-impl Drop for Sent<'_> {
-    /// Given up: nothing else is sent in this epoch (C3).
-    fn drop(&mut self) {
-        let Connection { connections, epoch, .. } = self.connection;
-        let Some(connections) = connections.upgrade().filter(|_| !self.is_answered) else { return };
-        // A little less: who gives up a call after that time has begun to count a moment earlier.
-        match self.at.elapsed() >= connections.patience * 9 / 10 {
-            true => connections.rotation.give_up(*epoch),
-            false => connections.rotation.leave(*epoch),
-        }
-    }
-}
-
-impl Connections {
-    /// The first call of all: who is there?
-    pub(super) async fn first(self: &Arc<Self>) -> Result<Arc<Connection>> {
-        let greeting = self.greet(|connection| async move { Ok(connection) }).await;
-        greeting.map_err(|error| error.at(&self.shown()))
-    }
-
-    /// Makes a call on the connection in use.
-    pub(super) async fn run(self: &Arc<Self>, call: &Call) -> Result<Answer> {
-        let make = |connection: Arc<Connection>| async move { connection.call(call, false).await };
-        self.call(call.operation, make).await
-    }
-
-    /// [`run`](Self::run) that waits for no other, for heartbeats.
-    pub(super) async fn run_urgently(self: &Arc<Self>, call: &Call) -> Result<Answer> {
-        let make = |connection: Arc<Connection>| async move { connection.call(call, true).await };
-        self.urgent_call(call.operation, make).await
-    }
-
-    /// What a query that changes nothing is answered, which waits for no call.
-    pub(super) async fn ask(self: &Arc<Self>, statement: &str) -> Result<Answer> {
-        let make = |connection: Arc<Connection>| async move {
-            let rows = connection.query("watch", statement, true).await?;
-            Ok(Answer::of_query("watch", rows))
-        };
-        self.urgent_call("watch", make).await
-    }
+/// What a query that changes nothing is answered, which waits for no call.
+pub(super) async fn ask(
+    connections: &Arc<Connections<Mysql>>,
+    statement: &str,
+) -> Result<Vec<Row>> {
+    let make = |connection: Arc<Connection>| async move {
+        connection.query("watch", statement, true).await
+    };
+    connections.urgent_call("watch", make).await
 }

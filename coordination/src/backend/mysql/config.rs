@@ -1,14 +1,17 @@
 //! URL → typed configuration.
 
 use std::fmt;
-use std::net::IpAddr;
-use std::sync::Arc;
 
-use crate::backend::server::access;
-use crate::backend::server::credentials::Access;
+use crate::backend::server::sql::{Modes, Servers};
 use crate::error::{Error, Result};
-use crate::url::{Host, Url};
+use crate::url::Url;
 
+const MODES: Modes = Modes {
+    option: "ssl-mode",
+    on: "verify_identity",
+    off: "disabled",
+    between: &["preferred", "required", "verify_ca"],
+};
 const DEFAULT_PORT: u16 = 3306;
 const DEFAULT_DATABASE: &str = "coordination";
 /// The server has none that are longer.
@@ -17,11 +20,8 @@ const LONGEST_DATABASE: usize = 64;
 /// What the URL says.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
-    /// Servers of one installation, each with its port: one of them can be written to.
-    pub(super) hosts: Vec<Host>,
+    pub(super) servers: Servers,
     pub(super) database: Database,
-    pub(super) user: String,
-    pub(super) access: Arc<Access>,
 }
 
 /// In which our tables are. Shown as statements have it: in quotes, as it may be a word of the language's own.
@@ -40,42 +40,10 @@ impl fmt::Display for Database {
 
 impl Config {
     pub(crate) fn parse(url: &mut Url) -> Result<Self> {
-        let hosts = access::hosts(url, DEFAULT_PORT)?;
-        let secure = (is_secure(url, &hosts)?, "mysql");
-        let access = access::access(url, secure, access::PASSWORD_FILE, None)?;
-        let user = url.user.clone().ok_or_else(|| {
-            Error::config("a mysql URL names a user, as in mysql://user@host/database")
-        })?;
-        if user.contains('\0') {
-            return Err(Error::config("no user has a zero byte in his name"));
-        }
+        let servers = Servers::parse(url, "mysql", DEFAULT_PORT, &MODES)?;
         let database = database(&url.path)?;
-        Ok(Self { hosts, database, user, access })
+        Ok(Self { servers, database })
     }
-}
-
-/// Whether to speak by TLS, which always verifies the server. Without a word about it that is done unless all hosts are this
-/// one; the modes that look safe and are not are refused.
-fn is_secure(url: &mut Url, hosts: &[Host]) -> Result<bool> {
-    let wants_tls = access::TLS_OPTIONS.iter().any(|name| url.has_option(name));
-    let mode = url.take_option("ssl-mode").map(|mode| mode.to_ascii_lowercase());
-    match mode.as_deref() {
-        None => Ok(wants_tls || !hosts.iter().all(is_local)),
-        Some("verify_identity") => Ok(true),
-        Some("disabled") if wants_tls => Err(Error::config(
-            "`ca`, `cert`, `key` and `server_name` are for TLS, which `ssl-mode=disabled` turns off",
-        )),
-        Some("disabled") => Ok(false),
-        Some("preferred" | "required" | "verify_ca") => Err(Error::config(
-            "`ssl-mode` is `verify_identity`, or `disabled`: the modes between do not tell whether the server is the right \
-             one. `ca` and `server_name` say whom to trust",
-        )),
-        Some(_) => Err(Error::config("`ssl-mode` is `verify_identity` or `disabled`")),
-    }
-}
-
-fn is_local(host: &Host) -> bool {
-    host.name == "localhost" || host.name.parse().is_ok_and(|address: IpAddr| address.is_loopback())
 }
 
 fn database(path: &str) -> Result<Database> {
@@ -98,6 +66,7 @@ fn database(path: &str) -> Result<Database> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::url::Host;
 
     fn parse(url: &str) -> Result<Config> {
         Config::parse(&mut Url::parse_by_scheme(url)?)
@@ -106,9 +75,9 @@ mod tests {
     #[test]
     fn urls_name_hosts_a_user_and_a_database() {
         let config = parse("mysql://u:pw@h1,h2:1/d").expect("two hosts");
-        let hosts: Vec<_> = config.hosts.iter().map(Host::to_string).collect();
+        let hosts: Vec<_> = config.servers.hosts.iter().map(Host::to_string).collect();
         assert_eq!(hosts, ["h1:3306", "h2:1"]);
-        assert_eq!((&*config.user, &*config.database.name), ("u", "d"));
+        assert_eq!((&*config.servers.user, &*config.database.name), ("u", "d"));
         assert_eq!(
             (config.database.to_string().as_str(), config.database.is_default),
             ("`d`", false)
@@ -119,7 +88,7 @@ mod tests {
 
     #[test]
     fn a_host_elsewhere_is_verified_unless_the_url_says_otherwise() {
-        let is_secure = |url: &str| parse(url).expect(url).access.is_secure();
+        let is_secure = |url: &str| parse(url).expect(url).servers.access.is_secure();
         assert!(is_secure("mysql://u@h"));
         assert!(is_secure("mysql://u@localhost,h"));
         assert!(is_secure("mysql://u@localhost?ssl-mode=VERIFY_IDENTITY"));

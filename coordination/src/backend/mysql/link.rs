@@ -8,7 +8,6 @@ use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
-use super::config::Config;
 use super::error::failure;
 use crate::backend::server::connections::Failure;
 use crate::backend::server::credentials::{Credentials, Tls};
@@ -18,28 +17,26 @@ use crate::url::Host;
 /// After so long the system asks whether the other side is still there.
 const SILENCE: Duration = Duration::from_secs(30);
 
-impl Config {
-    /// A connection to the server there, which lets us in.
-    pub(super) async fn open(
-        &self,
-        (host, address): (&Host, SocketAddr),
-        credentials: &Credentials,
-    ) -> Result<Conn, Failure> {
-        let options = OptsBuilder::default()
-            .ip_or_hostname(&host.name)
-            .resolved_ips(Some([address.ip()]))
-            .tcp_port(address.port())
-            .user(Some(&self.user))
-            .pass(credentials.password.as_ref().map(|password| password.expose().to_owned()))
-            .ssl_opts(credentials.tls.as_ref().map(tls_options))
-            .prefer_socket(false)
-            // Some are silent for long, and a firewall between would forget them.
-            .tcp_keepalive(Some(SILENCE))
-            // Nothing is prepared.
-            .stmt_cache_size(0)
-            .connect_attribute("program_name", "coordination");
-        Conn::new(options).await.map_err(|error| advised(failure("connect", &error), credentials))
-    }
+/// A connection to the server there, which lets us in.
+pub(super) async fn open(
+    user: &str,
+    (host, address): (&Host, SocketAddr),
+    credentials: &Credentials,
+) -> Result<Conn, Failure> {
+    let options = OptsBuilder::default()
+        .ip_or_hostname(&host.name)
+        .resolved_ips(Some([address.ip()]))
+        .tcp_port(address.port())
+        .user(Some(user))
+        .pass(credentials.password.as_ref().map(|password| password.expose().to_owned()))
+        .ssl_opts(credentials.tls.as_ref().map(tls_options))
+        .prefer_socket(false)
+        // Some are silent for long, and a firewall between would forget them.
+        .tcp_keepalive(Some(SILENCE))
+        // Nothing is prepared.
+        .stmt_cache_size(0)
+        .connect_attribute("program_name", "coordination");
+    Conn::new(options).await.map_err(|error| advised(failure("connect", &error), credentials))
 }
 
 /// MariaDB denies access, and says no more, where it or the account wants TLS.

@@ -51,36 +51,38 @@
 mod client;
 mod config;
 mod database;
-mod entries;
 mod error;
 mod link;
-mod open_sessions;
 mod polls;
-mod sessions;
 mod statement;
-mod values;
 mod watching;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use async_trait::async_trait;
+use mysql_async::Row;
+use tokio::sync::watch;
 
-use self::client::{Client, Connections};
+use self::client::{Connection, Mysql};
 use self::config::Config;
-use self::database::Server;
-use self::open_sessions::OpenSessions;
-use self::polls::Polls;
-use super::Store;
+use super::{EntryId, Mode, SessionId, Store};
 use crate::backend::descriptor::{Connect, Descriptor};
+use crate::backend::server::connections::Failure;
+use crate::backend::server::credentials::Credentials;
+use crate::backend::server::in_time;
 use crate::backend::server::own_entries::OwnEntries;
-use crate::backend::server::patience;
-use crate::backend::server::reads::Reads;
-use crate::characteristics::{Characteristics, Liveness, LossDetection, Scope};
+use crate::backend::server::sql::{
+    self, Answer, Call, Connections, Dialect, Promises, Row as _, SqlStore,
+};
+use crate::characteristics::{Durability, LossDetection};
 use crate::config::Settings;
 use crate::error::Result;
-use crate::key::{self, QueueKey};
-use crate::url::{Authority, UrlOption};
+use crate::url::{Authority, Host, UrlOption};
+
+/// How many entries one call asks for.
+const BATCH: usize = 500;
 
 /// What is known of the store before it is asked.
 pub(super) static DESCRIPTOR: Descriptor = Descriptor {
@@ -100,85 +102,128 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     parse: |url| Ok(Box::new(Config::parse(url)?)),
 };
 
-/// The backend: a namespace in a database.
-pub(crate) struct Mysql {
-    connections: Arc<Connections>,
-    polls: Arc<Polls>,
-    sessions: Arc<OpenSessions>,
-    entries: Arc<OwnEntries<()>>,
-    /// The number of changes, and when the first of the leases may be over.
-    reads: Reads<(u64, Option<Instant>)>,
-    /// As a part of paths.
-    namespace: String,
-    /// As it was found at first.
-    server: Server,
-    /// How long one read may take within a wait.
-    patience: Duration,
-}
-
-impl Mysql {
-    /// Connects, and asks who answers.
-    async fn connect(config: Config, settings: &Settings) -> Result<Self> {
-        let patience = patience(settings);
-        let namespace = key::encode(&settings.namespace);
-        let connections = Connections::new(Client::new(config), settings, patience);
-        let connections = Arc::new(connections);
-        let server = connections.first().await?.server;
-        Ok(Self {
-            sessions: Arc::new(OpenSessions::new(Arc::clone(&connections), namespace.clone())),
-            connections,
-            polls: Arc::new(Polls::new(settings.ttl)),
-            entries: Arc::default(),
-            reads: Reads::default(),
-            namespace,
-            server,
-            patience,
-        })
-    }
-
-    /// What a queue is called in the database.
-    fn path(&self, queue: &QueueKey) -> String {
-        format!("{}/{}/{}", self.namespace, queue.kind(), queue.encoded())
-    }
-
-    /// The name's part of a path.
-    fn segment(&self, path: &[u8]) -> String {
-        let path = String::from_utf8_lossy(path);
-        path.rsplit('/').next().unwrap_or_default().to_owned()
-    }
-}
-
-/// Text of our own, which is kept as bytes.
-fn text_of(bytes: Vec<u8>) -> Result<String> {
-    String::from_utf8(bytes).map_err(|_| statement::corrupt("read"))
-}
-
 #[async_trait]
 impl Connect for Config {
     async fn connect(self: Box<Self>, settings: &Settings) -> Result<Arc<dyn Store>> {
-        Ok(Arc::new(Mysql::connect(*self, settings).await?))
+        let Self { servers, database } = *self;
+        SqlStore::connect(servers, Mysql::new(database, settings.ttl), settings).await
     }
 }
 
-impl Store for Mysql {
-    fn scheme(&self) -> &'static str {
-        DESCRIPTOR.name
+impl Dialect for Mysql {
+    type Connection = Connection;
+    type Row = Row;
+    type Known = ();
+    type Following = watch::Receiver<u64>;
+
+    const DESCRIPTOR: &'static Descriptor = &DESCRIPTOR;
+    /// Whoever waits for a lane has sent nothing: so he waits here, and not with his time for the answer.
+    const IN_FLIGHT: usize = client::CALLS;
+    const SECURE: &'static str = "ssl-mode=verify_identity";
+    const WANTS_TLS: &'static str = "the server wants TLS: give `ssl-mode=verify_identity`";
+
+    async fn connect(
+        connections: &Arc<Connections<Self>>,
+        place: (&Host, SocketAddr),
+        epoch: u64,
+        credentials: &Credentials,
+    ) -> Result<Connection, Failure> {
+        Connection::make(connections, place, epoch, credentials).await
     }
 
-    fn characteristics(&self) -> Characteristics {
-        Characteristics {
-            scope: Scope::Hosts,
-            liveness: Liveness::Lease,
-            loss_detection: DESCRIPTOR.loss_detection,
-            survives_restart: self.server.survives_restart(),
-            survives_power_loss: self.server.survives_power_loss(),
-            survives_failover: crate::Durability::No,
-            fifo: true,
-            fencing_survives_data_loss: true,
-            early_expiry: Some("the server's clock is set forward"),
-            partition_overlap: self.server.partition_overlap(),
-            max_plain_name: 200,
-            min_ttl: None,
+    async fn carry_out(
+        &self,
+        connection: &Connection,
+        call: &Call,
+        is_urgent: bool,
+    ) -> Result<Vec<Row>, Failure> {
+        connection.call(call, is_urgent).await
+    }
+
+    fn promises(connection: &Connection) -> Promises {
+        let server = connection.server;
+        Promises {
+            survives_restart: server.survives_restart(),
+            survives_power_loss: server.survives_power_loss(),
+            survives_failover: Durability::No,
+            partition_overlap: server.partition_overlap(),
         }
+    }
+
+    async fn settle(
+        connections: &Arc<Connections<Self>>,
+        session: SessionId,
+        own: &OwnEntries<()>,
+    ) -> Result<bool> {
+        let ask =
+            async |call: Call| in_time(connections.patience, connections.run_urgently(&call)).await;
+        let mut at = (0, 0);
+        let mut are_gone = true;
+        loop {
+            let call = Call::new("renew", "settle").of(session).number(at.0).number(at.1);
+            let answer = ask(call.number(BATCH as u64)).await?;
+            for row in &answer.rows {
+                at = (row.number("renew", "queue")?, row.number("renew", "seq")?);
+                let id = row.bytes("renew", "id")?;
+                let id = EntryId::from_store(String::from_utf8_lossy(&id).into_owned());
+                // What is known by now was known when it was entered.
+                if own.own(&id).is_none_or(|own| own.session != session) {
+                    let call = Call::new("renew", "settle_one").of(session);
+                    are_gone &= ask(call.number(at.0).number(at.1)).await?.is_ok();
+                }
+            }
+            if answer.rows.len() < BATCH {
+                return Ok(are_gone);
+            }
+        }
+    }
+
+    async fn read(store: &SqlStore<Self>, path: &str) -> Result<(Answer<Row>, Option<u64>)> {
+        let answer = store.connections.run(&Call::new("list", "read").bytes(path)).await?;
+        // Only the queue's own row has them.
+        let changes = answer.rows.iter().map(|row| row.number_or_null("list", "changes"));
+        let changes = changes.collect::<Result<Vec<_>>>()?.into_iter().flatten().next();
+        Ok((answer, Some(changes.unwrap_or_default())))
+    }
+
+    fn touched(&self, path: &str, entry: Option<u64>) {
+        self.polls.touched(path, entry);
+    }
+
+    async fn gone(
+        store: &SqlStore<Self>,
+        path: &str,
+        seq: u64,
+        waiter: Mode,
+        recheck: Duration,
+    ) -> Result<()> {
+        watching::gone(store, path, seq, waiter, recheck).await
+    }
+
+    async fn follow(store: &SqlStore<Self>, path: &str) -> Result<Self::Following> {
+        Ok(store.dialect().polls.follow(path, &store.connections))
+    }
+
+    async fn moved(following: &mut Self::Following, count: u64) {
+        // Where the watch has ended, whoever follows reads.
+        let _ = following.wait_for(|changes| *changes > count).await;
+    }
+}
+
+impl sql::Row for Row {
+    fn bytes_or_null(&self, operation: &'static str, name: &str) -> Result<Option<Vec<u8>>> {
+        statement::column(self, operation, name)
+    }
+
+    fn signed(&self, operation: &'static str, name: &str) -> Result<Option<i64>> {
+        statement::column(self, operation, name)
+    }
+
+    fn flag(&self, operation: &'static str, name: &str) -> Result<bool> {
+        statement::column(self, operation, name)
+    }
+
+    fn status(&self) -> Option<String> {
+        self.get_opt("status").and_then(std::result::Result::ok)
     }
 }

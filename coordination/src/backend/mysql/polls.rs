@@ -9,14 +9,16 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
+use mysql_async::Row;
 use tokio::sync::{Notify, watch};
 
-use super::client::Connections;
+use super::client::{Mysql, ask};
 use super::database::NOW;
-use super::statement::{Answer, literal, number_in, value_in};
+use super::statement::literal;
 use crate::backend::Mode;
 use crate::backend::server::in_time;
 use crate::backend::server::shared_watches::SharedWatches;
+use crate::backend::server::sql::{Connections, LITTLE, Row as _};
 use crate::error::Result;
 
 /// Between two polls while something happens: a lock changes hands within 50 ms.
@@ -27,8 +29,6 @@ const STAYS_BUSY: Duration = Duration::from_secs(1);
 const IDLE: Duration = Duration::from_millis(400);
 /// Between two polls in any case.
 const APART: Duration = Duration::from_millis(5);
-/// An end that is looked for at its very moment may not have come yet.
-const LITTLE: Duration = Duration::from_millis(2);
 /// What is waited for is looked at again after so long at the latest, whatever the numbers say: not all who remove an entry
 /// count the change.
 const LONGEST_RECHECK: Duration = Duration::from_secs(5);
@@ -83,7 +83,7 @@ pub(super) struct Waiting<'a> {
 /// What the poll knows from one time to the next.
 struct Poll {
     polls: Arc<Polls>,
-    connections: Weak<Connections>,
+    connections: Weak<Connections<Mysql>>,
     /// The queues, by path.
     seen: HashMap<String, Seen>,
     busy_until: Instant,
@@ -113,7 +113,7 @@ impl Polls {
     pub(super) fn wait(
         self: &Arc<Self>,
         wait: Wait,
-        connections: &Arc<Connections>,
+        connections: &Arc<Connections<Mysql>>,
     ) -> Waiting<'_> {
         let (waited, _) = self.waits.join(&wait);
         self.run(connections);
@@ -124,7 +124,7 @@ impl Polls {
     pub(super) fn follow(
         self: &Arc<Self>,
         path: &str,
-        connections: &Arc<Connections>,
+        connections: &Arc<Connections<Mysql>>,
     ) -> watch::Receiver<u64> {
         let (followed, _) = self.queues.join(&path.to_owned());
         self.run(connections);
@@ -150,7 +150,7 @@ impl Polls {
         }
     }
 
-    fn run(self: &Arc<Self>, connections: &Arc<Connections>) {
+    fn run(self: &Arc<Self>, connections: &Arc<Connections<Mysql>>) {
         self.wanted.notify_one();
         if std::mem::replace(&mut self.state().is_running, true) {
             return;
@@ -227,7 +227,7 @@ impl Poll {
     /// One poll: whether anything has changed.
     async fn ask(
         &mut self,
-        connections: &Arc<Connections>,
+        connections: &Arc<Connections<Mysql>>,
         paths: &HashSet<String>,
         waits: &[Wait],
     ) -> Result<bool> {
@@ -239,7 +239,7 @@ impl Poll {
             let asked = entries_of(piece, &seen);
             let found = match asked {
                 Some(asked) => {
-                    found(&in_time(connections.patience, connections.ask(&asked)).await?)?
+                    found(&in_time(connections.patience, ask(connections, &asked)).await?)?
                 }
                 None => Found::new(),
             };
@@ -279,18 +279,18 @@ impl Poll {
     /// Asks for the numbers of changes, and tells those who follow the queues.
     async fn changes(
         &self,
-        connections: &Arc<Connections>,
+        connections: &Arc<Connections<Mysql>>,
         paths: &HashSet<String>,
     ) -> Result<HashMap<String, Seen>> {
         let mut seen = HashMap::with_capacity(paths.len());
         let paths: Vec<_> = paths.iter().collect();
         for piece in paths.chunks(PIECE) {
             let asked = changes_of(piece);
-            let answer = in_time(connections.patience, connections.ask(&asked)).await?;
-            for row in &answer.rows {
-                let path: Vec<u8> = value_in("watch", row, "path")?;
-                let id = number_in("watch", row, "id")?.unwrap_or_default();
-                let changes = number_in("watch", row, "changes")?.unwrap_or_default();
+            let rows = in_time(connections.patience, ask(connections, &asked)).await?;
+            for row in &rows {
+                let path = row.bytes("watch", "path")?;
+                let id = row.number("watch", "id")?;
+                let changes = row.number("watch", "changes")?;
                 seen.insert(String::from_utf8_lossy(&path).into_owned(), Seen { id, changes });
             }
         }
@@ -369,13 +369,13 @@ fn entries_of(waits: &[&Wait], seen: &HashMap<String, Seen>) -> Option<String> {
 /// The mode of an entry, by its queue and number, and what is left of its lease.
 type Found = HashMap<(u64, u64), (Mode, Duration)>;
 
-fn found(answer: &Answer) -> Result<Found> {
-    let mut found = HashMap::with_capacity(answer.rows.len());
-    for row in &answer.rows {
-        let queue = number_in("watch", row, "queue")?.unwrap_or_default();
-        let seq = number_in("watch", row, "seq")?.unwrap_or_default();
-        let mode = if value_in("watch", row, "shared")? { Mode::Shared } else { Mode::Exclusive };
-        let left = number_in("watch", row, "remaining")?.unwrap_or_default();
+fn found(rows: &[Row]) -> Result<Found> {
+    let mut found = HashMap::with_capacity(rows.len());
+    for row in rows {
+        let queue = row.number("watch", "queue")?;
+        let seq = row.number("watch", "seq")?;
+        let mode = if row.flag("watch", "shared")? { Mode::Shared } else { Mode::Exclusive };
+        let left = row.number("watch", "remaining")?;
         found.insert((queue, seq), (mode, Duration::from_micros(left)));
     }
     Ok(found)

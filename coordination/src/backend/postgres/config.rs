@@ -1,14 +1,17 @@
 //! URL → typed configuration.
 
 use std::fmt;
-use std::net::IpAddr;
-use std::sync::Arc;
 
-use crate::backend::server::access;
-use crate::backend::server::credentials::Access;
+use crate::backend::server::sql::{Modes, Servers};
 use crate::error::{Error, Result};
-use crate::url::{Host, Url};
+use crate::url::Url;
 
+const MODES: Modes = Modes {
+    option: "sslmode",
+    on: "verify-full",
+    off: "disable",
+    between: &["allow", "prefer", "require", "verify-ca"],
+};
 const DEFAULT_PORT: u16 = 5432;
 const DEFAULT_SCHEMA: &str = "coordination";
 /// What the server cuts names at, less than that by one.
@@ -17,13 +20,10 @@ const LONGEST_SCHEMA: usize = 63;
 /// What the URL says.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
-    /// Servers of one cluster, each with its port: one of them can be written to.
-    pub(super) hosts: Vec<Host>,
+    pub(super) servers: Servers,
     pub(super) database: String,
-    pub(super) user: String,
     /// In which our tables are.
     pub(super) schema: Schema,
-    pub(super) access: Arc<Access>,
 }
 
 /// A schema's name. Shown as statements have it: in quotes, as it may be a word of the language's own.
@@ -49,46 +49,16 @@ impl fmt::Display for Schema {
 
 impl Config {
     pub(crate) fn parse(url: &mut Url) -> Result<Self> {
-        let hosts = access::hosts(url, DEFAULT_PORT)?;
-        let secure = (is_secure(url, &hosts)?, "postgres");
-        let access = access::access(url, secure, access::PASSWORD_FILE, None)?;
-        let user = url.user.clone().ok_or_else(|| {
-            Error::config("a postgres URL names a user, as in postgres://user@host/database")
-        })?;
+        let servers = Servers::parse(url, "postgres", DEFAULT_PORT, &MODES)?;
         let database = url.path.trim_matches('/').to_owned();
-        let database = if database.is_empty() { user.clone() } else { database };
-        for text in [&user, &database] {
-            if text.contains('\0') {
-                return Err(Error::config("no user and no database has a zero byte in its name"));
-            }
+        let database = if database.is_empty() { servers.user.clone() } else { database };
+        if database.contains('\0') {
+            return Err(Error::config("no database has a zero byte in its name"));
         }
         let schema = schema(url.take_option("schema"))?;
         check_target(url.take_option("target_session_attrs").as_deref())?;
-        Ok(Self { hosts, database, user, schema, access })
+        Ok(Self { servers, database, schema })
     }
-}
-
-/// Whether to speak by TLS, which always verifies the server. Without a word about it that is done unless all hosts are this
-/// one; the modes that look safe and are not are refused.
-fn is_secure(url: &mut Url, hosts: &[Host]) -> Result<bool> {
-    let wants_tls = access::TLS_OPTIONS.iter().any(|name| url.has_option(name));
-    match url.take_option("sslmode").as_deref() {
-        None => Ok(wants_tls || !hosts.iter().all(is_local)),
-        Some("verify-full") => Ok(true),
-        Some("disable") if wants_tls => Err(Error::config(
-            "`ca`, `cert`, `key` and `server_name` are for TLS, which `sslmode=disable` turns off",
-        )),
-        Some("disable") => Ok(false),
-        Some("allow" | "prefer" | "require" | "verify-ca") => Err(Error::config(
-            "`sslmode` is `verify-full`, or `disable`: the modes between do not tell whether the server is the right one. \
-             `ca` and `server_name` say whom to trust",
-        )),
-        Some(_) => Err(Error::config("`sslmode` is `verify-full` or `disable`")),
-    }
-}
-
-fn is_local(host: &Host) -> bool {
-    host.name == "localhost" || host.name.parse().is_ok_and(|address: IpAddr| address.is_loopback())
 }
 
 fn schema(option: Option<String>) -> Result<Schema> {
@@ -117,6 +87,7 @@ fn check_target(option: Option<&str>) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::url::Host;
 
     fn parse(url: &str) -> Result<Config> {
         Config::parse(&mut Url::parse_by_scheme(url)?)
@@ -127,18 +98,21 @@ mod tests {
         let config =
             parse("postgres://u:pw@h1,h2:1/d?schema=locks_2&target_session_attrs=read-write")
                 .expect("two hosts");
-        let hosts: Vec<_> = config.hosts.iter().map(Host::to_string).collect();
+        let hosts: Vec<_> = config.servers.hosts.iter().map(Host::to_string).collect();
         assert_eq!(hosts, ["h1:5432", "h2:1"]);
-        assert_eq!((&*config.user, &*config.database, config.schema.name()), ("u", "d", "locks_2"));
-        assert!(config.access.is_secure());
+        assert_eq!(
+            (&*config.servers.user, &*config.database, config.schema.name()),
+            ("u", "d", "locks_2")
+        );
+        assert!(config.servers.access.is_secure());
         let config = parse("postgres://u@127.0.0.1").expect("a local host");
         assert_eq!((&*config.database, config.schema.name()), ("u", DEFAULT_SCHEMA));
-        assert!(!config.access.is_secure());
+        assert!(!config.servers.access.is_secure());
     }
 
     #[test]
     fn a_host_elsewhere_is_verified_unless_the_url_says_otherwise() {
-        let is_secure = |url: &str| parse(url).expect(url).access.is_secure();
+        let is_secure = |url: &str| parse(url).expect(url).servers.access.is_secure();
         assert!(is_secure("postgres://u@h"));
         assert!(is_secure("postgres://u@localhost,h"));
         assert!(is_secure("postgres://u@localhost?sslmode=verify-full"));

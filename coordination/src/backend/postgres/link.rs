@@ -15,7 +15,7 @@ use tokio_postgres::tls::NoTlsStream;
 use tokio_postgres::{Connection, NoTls};
 use tokio_rustls::TlsConnector;
 
-use super::config::Config;
+use super::client::Postgres;
 use super::error::{failure, is_not_spoken};
 use crate::backend::server::cause::{causes, connection_kind, is_hang_up};
 use crate::backend::server::connections::Failure;
@@ -34,13 +34,13 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 /// What has to run for statements to be sent and answered.
 pub(super) type Running = Connection<Box<dyn Stream>, NoTlsStream>;
 
-impl Config {
-    /// A connection to the server there, which lets us in, and knows us by this name. It begins with these settings, if there are some: a `SET` would
+impl Postgres {
+    /// A connection to the server there, which lets us in, and knows us by our channel. It begins with these settings, if there are some: a `SET` would
     /// stay on a connection that a pooler gives to others.
     pub(super) async fn open(
         &self,
+        user: &str,
         (host, address): (&Host, SocketAddr),
-        name: &str,
         credentials: &Credentials,
         settings: Option<&str>,
     ) -> Result<(tokio_postgres::Client, Running), Failure> {
@@ -52,7 +52,7 @@ impl Config {
             Some(tls) => secured(stream, tls, host).await?,
         };
         let mut config = tokio_postgres::Config::new();
-        config.user(&self.user).dbname(&self.database).application_name(name);
+        config.user(user).dbname(&self.database).application_name(&self.channel);
         if let Some(password) = &credentials.password {
             config.password(password.expose());
         }

@@ -55,36 +55,34 @@
 mod client;
 mod config;
 mod database;
-mod entries;
-mod entry;
 mod error;
 mod link;
-mod open_sessions;
-mod sessions;
 mod statement;
-mod values;
 mod watching;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tokio_postgres::Row;
 
-use self::client::{Client, Connections, channel_of};
+use self::client::{Connection, Postgres};
 use self::config::Config;
-use self::database::Server;
-use self::entry::OwnEntries;
-use self::open_sessions::OpenSessions;
-use super::{SessionId, Store};
+use super::{EntryId, Mode, SessionId, Store};
 use crate::backend::descriptor::{Connect, Descriptor};
-use crate::backend::server::notifications::{Subscriptions, Told};
-use crate::backend::server::patience;
-use crate::backend::server::reads::Reads;
-use crate::characteristics::{Characteristics, Liveness, LossDetection, Scope};
+use crate::backend::server::connections::Failure;
+use crate::backend::server::credentials::Credentials;
+use crate::backend::server::in_time;
+use crate::backend::server::notifications::Wait;
+use crate::backend::server::own_entries::OwnEntries;
+use crate::backend::server::sql::{
+    self, Answer, Argument, Before, Call, Connections, Dialect, Promises, Row as _, SqlStore,
+};
+use crate::characteristics::{Durability, LossDetection};
 use crate::config::Settings;
 use crate::error::Result;
-use crate::key::{self, QueueKey};
-use crate::url::{Authority, UrlOption};
+use crate::url::{Authority, Host, UrlOption};
 
 /// What is known of the store before it is asked.
 pub(super) static DESCRIPTOR: Descriptor = Descriptor {
@@ -106,90 +104,141 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     parse: |url| Ok(Box::new(Config::parse(url)?)),
 };
 
-/// The backend: a namespace in a schema of a database.
-pub(crate) struct Postgres {
-    connections: Arc<Connections>,
-    hub: Arc<Subscriptions>,
-    sessions: Arc<OpenSessions>,
-    entries: Arc<OwnEntries>,
-    reads: Reads<Told>,
-    /// As a part of paths.
-    namespace: String,
-    /// As it was found at first.
-    server: Server,
-    /// How long one read may take within a wait.
-    patience: Duration,
-}
-
-impl Postgres {
-    /// Connects, and asks who answers.
-    async fn connect(config: Config, settings: &Settings) -> Result<Self> {
-        let patience = patience(settings);
-        let namespace = key::encode(&settings.namespace);
-        let hub = Arc::new(Subscriptions::new("", "own"));
-        let channel = channel_of(&SessionId::random().to_string());
-        let client = Client::new(config, Arc::clone(&hub), channel);
-        let connections = Arc::new(Connections::new(client, settings, patience));
-        let server = connections.first().await?.server;
-        Ok(Self {
-            sessions: Arc::new(OpenSessions::new(Arc::clone(&connections), namespace.clone())),
-            connections,
-            hub,
-            entries: Arc::default(),
-            reads: Reads::default(),
-            namespace,
-            server,
-            patience,
-        })
-    }
-
-    fn epoch(&self) -> u64 {
-        *self.connections.epochs().borrow()
-    }
-
-    /// What a queue is called in the database.
-    fn path(&self, queue: &QueueKey) -> String {
-        format!("{}/{}/{}", self.namespace, queue.kind(), queue.encoded())
-    }
-
-    /// The name's part of a path.
-    fn segment(&self, path: &[u8]) -> String {
-        let path = String::from_utf8_lossy(path);
-        path.rsplit('/').next().unwrap_or_default().to_owned()
-    }
-}
-
-/// Text of our own, which is kept as bytes.
-fn text_of(bytes: Vec<u8>) -> Result<String> {
-    String::from_utf8(bytes).map_err(|_| statement::corrupt("read"))
-}
-
 #[async_trait]
 impl Connect for Config {
     async fn connect(self: Box<Self>, settings: &Settings) -> Result<Arc<dyn Store>> {
-        Ok(Arc::new(Postgres::connect(*self, settings).await?))
+        let Self { servers, database, schema } = *self;
+        SqlStore::connect(servers, Postgres::new(database, schema), settings).await
     }
 }
 
-impl Store for Postgres {
-    fn scheme(&self) -> &'static str {
-        DESCRIPTOR.name
+impl Dialect for Postgres {
+    type Connection = Connection;
+    type Row = Row;
+    /// What it waits for.
+    type Known = Option<Wait>;
+    type Following = watching::Following;
+
+    const DESCRIPTOR: &'static Descriptor = &DESCRIPTOR;
+    /// The server carries out a connection's statements one after the other, each with its commit, and a heartbeat waits for
+    /// those before it.
+    const IN_FLIGHT: usize = 4;
+    const SECURE: &'static str = "sslmode=verify-full";
+    const WANTS_TLS: &'static str = "the server wants TLS: give `sslmode=verify-full`";
+
+    async fn connect(
+        connections: &Arc<Connections<Self>>,
+        place: (&Host, SocketAddr),
+        epoch: u64,
+        credentials: &Credentials,
+    ) -> Result<Connection, Failure> {
+        Connection::make(connections, place, epoch, credentials).await
     }
 
-    fn characteristics(&self) -> Characteristics {
-        Characteristics {
-            scope: Scope::Hosts,
-            liveness: Liveness::Lease,
-            loss_detection: DESCRIPTOR.loss_detection,
-            survives_restart: crate::Durability::Yes,
-            survives_power_loss: self.server.survives_power_loss(),
-            survives_failover: self.server.survives_failover(),
-            fifo: true,
-            fencing_survives_data_loss: true,
-            early_expiry: Some("the server's clock is set forward"),
-            partition_overlap: self.server.partition_overlap(),
-            max_plain_name: 200,
-            min_ttl: None,
+    /// One that is urgent goes on the same connection, before those that wait for a place there.
+    async fn carry_out(
+        &self,
+        connection: &Connection,
+        call: &Call,
+        _is_urgent: bool,
+    ) -> Result<Vec<Row>, Failure> {
+        connection.call(self, call).await
+    }
+
+    fn promises(connection: &Connection) -> Promises {
+        let server = connection.server;
+        Promises {
+            survives_restart: Durability::Yes,
+            survives_power_loss: server.survives_power_loss(),
+            survives_failover: server.survives_failover(),
+            partition_overlap: server.partition_overlap(),
         }
+    }
+
+    async fn settle(
+        connections: &Arc<Connections<Self>>,
+        session: SessionId,
+        own: &OwnEntries<Self::Known>,
+    ) -> Result<bool> {
+        // One call removes so many and no more.
+        loop {
+            let known = own.of(session).iter().map(|entry| entry.as_str().into()).collect();
+            let call = Call::new("renew", "settle").of(session).with(Argument::Ids(known));
+            let asking = connections.run_urgently(&call);
+            match in_time(connections.patience, asking).await?.status().as_str() {
+                "more" => {}
+                status => return Ok(status == "ok"),
+            }
+        }
+    }
+
+    async fn read(store: &SqlStore<Self>, path: &str) -> Result<(Answer<Row>, Option<u64>)> {
+        let (answer, count) = read_once(store, path).await?;
+        let is_due = answer.rows.first().map(|row| row.flag("list", "is_due")).transpose()?;
+        if is_due == Some(false) {
+            return Ok((answer, count));
+        }
+        store.connections.run(&Call::new("list", "tend").bytes(path)).await?;
+        read_once(store, path).await
+    }
+
+    fn tidy(store: &SqlStore<Self>) {
+        let connections = Arc::clone(&store.connections);
+        tokio::spawn(async move { watching::sweep(&connections).await });
+    }
+
+    fn is_turn(&self, path: &str, seq: u64) -> bool {
+        self.hub.take_turn(path, seq)
+    }
+
+    fn waits(store: &SqlStore<Self>, entry: &EntryId, before: Option<Before>) {
+        watching::waits(store, entry, before);
+    }
+
+    fn at_most(&self, recheck: Duration) -> Duration {
+        watching::at_most(self, recheck)
+    }
+
+    async fn gone(
+        store: &SqlStore<Self>,
+        path: &str,
+        seq: u64,
+        waiter: Mode,
+        recheck: Duration,
+    ) -> Result<()> {
+        watching::gone(store, path, seq, waiter, recheck).await
+    }
+
+    async fn follow(store: &SqlStore<Self>, path: &str) -> Result<Self::Following> {
+        watching::Following::begin(store, path).await
+    }
+
+    async fn moved(following: &mut Self::Following, count: u64) {
+        following.moved(count).await;
+    }
+}
+
+/// The queue, and the number of the last message that came of it before.
+async fn read_once(store: &SqlStore<Postgres>, path: &str) -> Result<(Answer<Row>, Option<u64>)> {
+    let count = store.dialect().hub.count(path, store.epoch());
+    let answer = store.connections.run(&Call::new("list", "read").bytes(path)).await?;
+    Ok((answer, count))
+}
+
+impl sql::Row for Row {
+    fn bytes_or_null(&self, operation: &'static str, name: &str) -> Result<Option<Vec<u8>>> {
+        statement::column(self, operation, name)
+    }
+
+    fn signed(&self, operation: &'static str, name: &str) -> Result<Option<i64>> {
+        statement::column(self, operation, name)
+    }
+
+    fn flag(&self, operation: &'static str, name: &str) -> Result<bool> {
+        statement::column(self, operation, name)
+    }
+
+    fn status(&self) -> Option<String> {
+        self.try_get("status").ok()
     }
 }

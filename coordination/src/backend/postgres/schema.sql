@@ -353,7 +353,7 @@ $f$;
 
 CREATE FUNCTION {schema}.enter(
   of_session bytea, of_generation bigint, of_path bytea, of_id bytea, is_shared boolean, of_text bytea,
-  OUT status text, OUT seq bigint, OUT blocker bytea, OUT before bigint, OUT remaining bigint, OUT blocker_text bytea
+  OUT status text, OUT seq bigint, OUT blocker bytea, OUT before_seq bigint, OUT remaining bigint, OUT blocker_text bytea
 ) LANGUAGE plpgsql AS $f$
 DECLARE
   this_queue {schema}.queues;
@@ -373,12 +373,12 @@ BEGIN
       VALUES (this_queue.id, enter.seq, of_id, of_session, is_shared, of_generation, of_text);
     PERFORM {schema}.tell(this_queue, 'entered');
   END IF;
-  SELECT s.* INTO blocker, before, remaining, blocker_text FROM {schema}.standing(this_queue, seq, is_shared, true) s;
+  SELECT s.* INTO blocker, before_seq, remaining, blocker_text FROM {schema}.standing(this_queue, seq, is_shared, true) s;
   IF is_new THEN
     -- Where nothing is before one that waits for everything, nobody has to look there any more: what was removed there is
     -- found for as long as a transaction of anybody's stays open.
     UPDATE {schema}.queues q SET last = enter.seq,
-        first = CASE WHEN is_shared OR enter.before IS NOT NULL THEN q.first ELSE enter.seq END
+        first = CASE WHEN is_shared OR enter.before_seq IS NOT NULL THEN q.first ELSE enter.seq END
       WHERE q.id = this_queue.id;
   END IF;
 END
@@ -447,7 +447,7 @@ $f$;
 -- Where an entry stands: nothing is locked and nothing written, unless something dead is in the way.
 CREATE FUNCTION {schema}.position(
   of_session bytea, of_path bytea, of_id bytea, is_shared boolean, of_seq bigint,
-  OUT status text, OUT seq bigint, OUT blocker bytea, OUT before bigint, OUT remaining bigint, OUT blocker_text bytea
+  OUT status text, OUT seq bigint, OUT blocker bytea, OUT before_seq bigint, OUT remaining bigint, OUT blocker_text bytea
 ) LANGUAGE plpgsql AS $f$
 DECLARE
   this_queue {schema}.queues;
@@ -464,9 +464,9 @@ BEGIN
     IF turn = 1 THEN
       SELECT * INTO this_queue FROM {schema}.queues WHERE path = of_path;
     END IF;
-    SELECT s.* INTO blocker, before, remaining, blocker_text
+    SELECT s.* INTO blocker, before_seq, remaining, blocker_text
       FROM {schema}.standing(this_queue, of_seq, is_shared, turn = 2) s;
-    EXIT WHEN before IS NULL OR remaining > 0;
+    EXIT WHEN before_seq IS NULL OR remaining > 0;
     this_queue := {schema}.lock_queue(of_path);
   END LOOP;
   status := 'ok';
@@ -533,31 +533,32 @@ BEGIN
 END
 $f$;
 
--- The queue as of one moment, and whether it is to be tended and read again. Nothing is locked: the answer may be long, and is
--- sent before the transaction is over, for as long as its reader takes.
-CREATE FUNCTION {schema}.read(
-  of_path bytea,
-  OUT is_due boolean, OUT remaining bigint, OUT version bigint, OUT value bytea,
-  OUT ids bytea[], OUT seqs bigint[], OUT shareds boolean[], OUT texts bytea[]
+-- The queue as of one moment: a row for the queue, which says whether it is to be tended and read again, and one for each entry.
+-- Nothing is locked: the answer may be long, and is sent before the transaction is over, for as long as its reader takes.
+CREATE FUNCTION {schema}.read(of_path bytea) RETURNS TABLE (
+  is_due boolean, version bigint, value bytea, id bytea, seq bigint, shared boolean, text bytea, remaining bigint
 ) LANGUAGE plpgsql AS $f$
 DECLARE
   now bigint;
-  first_end bigint;
 BEGIN
   PERFORM {schema}.begin_step();
   now := {schema}.clock();
-  SELECT q.heard <= now + 15000000, q.version, q.value, e.*
-    INTO is_due, version, value, ids, seqs, shareds, texts, first_end
-    FROM {schema}.queues q CROSS JOIN LATERAL (
-      SELECT array_agg(e.id ORDER BY e.seq), array_agg(e.seq ORDER BY e.seq), array_agg(e.shared ORDER BY e.seq),
-          array_agg(e.text ORDER BY e.seq), min(coalesce(s.expires, 0))
-        FROM {schema}.entries e LEFT JOIN {schema}.sessions s ON s.id = e.session
-        WHERE e.queue = q.id AND e.seq >= q.first
-    ) e
-    WHERE q.path = of_path;
-  is_due := coalesce(is_due OR first_end <= now, is_due, true);
-  -- What cannot be removed now is not asked for all the time.
-  remaining := greatest(first_end - {schema}.clock(), CASE WHEN first_end <= now THEN 250000 ELSE 10000 END);
+  RETURN QUERY
+    WITH this_queue AS (
+      SELECT q.* FROM {schema}.queues q WHERE q.path = of_path
+    ), its_entries AS (
+      SELECT e.id, e.seq, e.shared, e.text, coalesce(s.expires, 0) AS ends
+        FROM this_queue q JOIN {schema}.entries e ON e.queue = q.id AND e.seq >= q.first
+        LEFT JOIN {schema}.sessions s ON s.id = e.session
+    )
+    SELECT q.heard <= now + 15000000 OR EXISTS (SELECT FROM its_entries e WHERE e.ends <= now),
+        q.version, q.value, NULL::bytea, NULL::bigint, NULL::boolean, NULL::bytea, NULL::bigint
+      FROM this_queue q
+    UNION ALL
+    SELECT NULL, NULL, NULL, e.id, e.seq, e.shared, e.text,
+        -- What cannot be removed now is not asked for all the time.
+        greatest(e.ends - {schema}.clock(), CASE WHEN e.ends <= now THEN 250000 ELSE 10000 END)
+      FROM its_entries e;
 END
 $f$;
 
@@ -608,9 +609,9 @@ BEGIN
 END
 $f$;
 
--- Extends the lease; which of these entries are gone.
+-- Extends the lease; which of these entries are gone, one after the other.
 CREATE FUNCTION {schema}.renew(
-  of_session bytea, of_generation bigint, held bytea[], OUT status text, OUT gone bytea[]
+  of_session bytea, of_generation bigint, held bytea[], OUT status text, OUT gone bytea
 ) LANGUAGE plpgsql AS $f$
 BEGIN
   PERFORM {schema}.begin_step();
@@ -622,7 +623,7 @@ BEGIN
     RETURN;
   END IF;
   status := 'ok';
-  SELECT array_agg(h.id) INTO gone FROM unnest(held) AS h (id)
+  SELECT coalesce(string_agg(h.id, ''::bytea), ''::bytea) INTO gone FROM unnest(held) AS h (id)
     WHERE NOT EXISTS (SELECT FROM {schema}.entries e WHERE e.id = h.id AND e.session = of_session);
   PERFORM {schema}.sweep(false);
 END
@@ -733,46 +734,39 @@ BEGIN
 END
 $f$;
 
--- The records of these names, in order.
-CREATE FUNCTION {schema}.records(of_path bytea, names bytea[]) RETURNS TABLE (data bytea) LANGUAGE sql STABLE
+-- The records of these names.
+CREATE FUNCTION {schema}.records_of(of_path bytea, names bytea[]) RETURNS TABLE (name bytea, data bytea) LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp AS $f$
-  SELECT r.data FROM unnest(names) WITH ORDINALITY AS wanted (name, place)
-    LEFT JOIN {schema}.queues q ON q.path = of_path
-    LEFT JOIN {schema}.records r ON r.queue = q.id AND r.name = wanted.name
-    ORDER BY wanted.place
+  SELECT r.name, r.data FROM {schema}.queues q JOIN {schema}.records r ON r.queue = q.id
+    WHERE q.path = of_path AND r.name = ANY (names)
 $f$;
 
--- A page of the paths that begin so, after this one: with the text of an entry that lives, and with the value.
-CREATE FUNCTION {schema}.list(prefix bytea, after bytea, most bigint)
+-- A page of the paths between these: with the text of an entry that lives, and with the value.
+CREATE FUNCTION {schema}.list(after bytea, upto bytea, most bigint)
 RETURNS TABLE (path bytea, entry bytea, value bytea) LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp AS $f$
   SELECT q.path, (
       SELECT e.text FROM {schema}.entries e JOIN {schema}.sessions s ON s.id = e.session
         WHERE e.queue = q.id AND e.seq >= q.first AND s.expires > {schema}.clock() ORDER BY e.seq LIMIT 1
     ), q.value
-    FROM {schema}.queues q
-    WHERE q.path > greatest(after, prefix) AND substring(q.path FROM 1 FOR length(prefix)) = prefix
-      AND q.path < prefix || decode('ff', 'hex')
-    ORDER BY q.path LIMIT most
+    FROM {schema}.queues q WHERE q.path > after AND q.path < upto ORDER BY q.path LIMIT most
 $f$;
 
 -- Removes queues of a page that have nothing and in which nothing was entered or written for so long; how far the page went
 -- (NULL: to the end), and how many are removed.
 CREATE FUNCTION {schema}.prune(
-  of_namespace bytea, unused bigint, after bytea, most bigint, OUT upto bytea, OUT removed bigint
+  of_namespace bytea, unused bigint, after bytea, before bytea, most bigint, OUT upto bytea, OUT removed bigint
 ) LANGUAGE plpgsql AS $f$
 DECLARE
   this_queue {schema}.queues;
   now bigint;
   seen bigint := 0;
-  prefix bytea;
 BEGIN
   PERFORM {schema}.begin_step();
   now := {schema}.clock();
-  prefix := of_namespace || '/'::bytea;
   removed := 0;
   FOR this_queue IN
-    SELECT * FROM {schema}.queues q WHERE q.path > greatest(after, prefix) AND q.path < prefix || decode('ff', 'hex')
+    SELECT * FROM {schema}.queues q WHERE q.path > after AND q.path < before
       ORDER BY q.path LIMIT most
   LOOP
     seen := seen + 1;

@@ -1,4 +1,4 @@
-//! A call of one of our functions in the database, and what it answers.
+//! A call as a statement.
 //!
 //! It is one statement, which is a transaction by itself, and is not prepared under a name: so it is one round trip also where
 //! a pooler gives each transaction another connection.
@@ -9,155 +9,76 @@ use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, ToSql, Type};
 
 use super::config::Schema;
-use crate::backend::SessionId;
-use crate::error::{Error, ErrorKind, LossReason, Result};
+use crate::backend::Beside;
+use crate::backend::server::sql::{Argument, Call, corrupt};
+use crate::error::Result;
 
-/// A call to make, on whatever connection.
-pub(super) struct Call {
-    pub(super) operation: &'static str,
-    function: &'static str,
-    arguments: Vec<Argument>,
+/// An argument with its type.
+pub(super) type Typed<'a> = (Box<dyn ToSql + Sync + Send + 'a>, Type);
+
+/// The statement, with so many arguments, where our functions are in this schema.
+pub(super) fn text_of(call: &Call, arguments: usize, schema: &Schema) -> String {
+    let mut text = format!("SELECT * FROM {schema}.{}(", call.function);
+    for place in 1..=arguments {
+        let before = if place == 1 { "$" } else { ", $" };
+        // Writing to a string does not fail.
+        let _ = write!(text, "{before}{place}");
+    }
+    text.push(')');
+    text
 }
 
-/// What a function is given.
-pub(super) enum Argument {
-    Bytes(Option<Vec<u8>>),
-    Text(String),
-    Number(Option<i64>),
-    Flag(bool),
-    List(Vec<Option<Vec<u8>>>),
-    /// The number of the connection that is used.
-    Generation,
-}
-
-/// The rows that a function answered.
-pub(super) struct Answer {
-    operation: &'static str,
-    pub(super) rows: Vec<Row>,
-}
-
-impl Call {
-    pub(super) fn new(operation: &'static str, function: &'static str) -> Self {
-        Self { operation, function, arguments: Vec::new() }
-    }
-
-    /// Under this session, and refused if it comes on an older connection than another call of the session's.
-    pub(super) fn of(self, session: SessionId) -> Self {
-        self.bytes(session.to_string()).with(Argument::Generation)
-    }
-
-    pub(super) fn bytes(self, bytes: impl Into<Vec<u8>>) -> Self {
-        self.with(Argument::Bytes(Some(bytes.into())))
-    }
-
-    pub(super) fn flag(self, flag: bool) -> Self {
-        self.with(Argument::Flag(flag))
-    }
-
-    pub(super) fn number(self, number: u64) -> Self {
-        self.with(Argument::Number(Some(number.cast_signed())))
-    }
-
-    pub(super) fn with(mut self, argument: Argument) -> Self {
-        self.arguments.push(argument);
-        self
-    }
-
-    /// The statement, where our functions are in this schema.
-    pub(super) fn statement(&self, schema: &Schema) -> String {
-        let mut text = format!("SELECT * FROM {schema}.{}(", self.function);
-        for place in 1..=self.arguments.len() {
-            let before = if place == 1 { "$" } else { ", $" };
-            // Writing to a string does not fail.
-            let _ = write!(text, "{before}{place}");
-        }
-        text.push(')');
-        text
-    }
-
-    /// The arguments, on the connection of this number.
-    pub(super) fn arguments<'a>(
-        &'a self,
-        generation: &'a i64,
-    ) -> Vec<(&'a (dyn ToSql + Sync), Type)> {
-        let typed = |argument: &'a Argument| -> (&'a (dyn ToSql + Sync), Type) {
-            match argument {
-                Argument::Bytes(bytes) => (bytes, Type::BYTEA),
-                Argument::Text(text) => (text, Type::TEXT),
-                Argument::Number(number) => (number, Type::INT8),
-                Argument::Flag(flag) => (flag, Type::BOOL),
-                Argument::List(list) => (list, Type::BYTEA_ARRAY),
-                Argument::Generation => (generation, Type::INT8),
+/// The arguments, on the connection of this number, of a process that is told on this channel.
+pub(super) fn arguments<'a>(call: &'a Call, generation: i64, channel: &'a str) -> Vec<Typed<'a>> {
+    let mut typed: Vec<Typed<'a>> = Vec::with_capacity(call.arguments.len());
+    for argument in &call.arguments {
+        let one: Typed<'a> = match argument {
+            Argument::Bytes(bytes) => (Box::new(bytes), Type::BYTEA),
+            Argument::Number(number) => (Box::new(number), Type::INT8),
+            Argument::Flag(flag) => (Box::new(flag), Type::BOOL),
+            Argument::Generation => (Box::new(generation), Type::INT8),
+            Argument::Channel => (Box::new(channel), Type::TEXT),
+            Argument::Ids(all) | Argument::Names(all) => list(all.iter().map(|one| Some(&**one))),
+            Argument::Records(records) => {
+                let data = |record: &'a Beside| record.data.as_deref();
+                typed.push(list(records.iter().map(|record| Some(&*record.name))));
+                typed.push(list(records.iter().map(data)));
+                continue;
             }
         };
-        self.arguments.iter().map(typed).collect()
+        typed.push(one);
     }
+    typed
 }
 
-impl Answer {
-    /// What it says where that means the same in all functions.
-    pub(super) fn checked(operation: &'static str, rows: Vec<Row>) -> Result<Self> {
-        let answer = Self { operation, rows };
-        let unavailable = |message| Err(Error::new(ErrorKind::Unavailable, operation, message));
-        match answer.status() {
-            "lost" => Err(Error::lost(operation, LossReason::ExpiredByServer)),
-            "stale" => unavailable("the connection was given up"),
-            "busy" => unavailable("another session with the member id is being ended"),
-            "fenced" => unavailable("a transaction of the holder's has the lock's row"),
-            _ => Ok(answer),
-        }
-    }
-
-    /// Its status, if it has one.
-    pub(super) fn status(&self) -> &str {
-        let status = self.rows.first().and_then(|row| row.try_get("status").ok());
-        status.unwrap_or_default()
-    }
-
-    pub(super) fn is_ok(&self) -> bool {
-        self.status() == "ok"
-    }
-
-    /// A column of the first row.
-    pub(super) fn column<'a, T: FromSql<'a>>(&'a self, name: &str) -> Result<T> {
-        let row = self.rows.first().ok_or_else(|| corrupt(self.operation))?;
-        value_in(self.operation, row, name)
-    }
-
-    /// A number of the first row, if it has that.
-    pub(super) fn number(&self, name: &str) -> Result<Option<u64>> {
-        self.column::<Option<i64>>(name)?.map(|number| natural(self.operation, number)).transpose()
-    }
+fn list<'a>(all: impl Iterator<Item = Option<&'a str>>) -> Typed<'a> {
+    let all: Vec<_> = all.map(|one| one.map(str::as_bytes)).collect();
+    (Box::new(all), Type::BYTEA_ARRAY)
 }
 
-pub(super) fn value_in<'a, T: FromSql<'a>>(
-    operation: &'static str,
+/// What stands in a column.
+pub(super) fn column<'a, T: FromSql<'a>>(
     row: &'a Row,
+    operation: &'static str,
     name: &str,
 ) -> Result<T> {
     row.try_get(name).map_err(|error| corrupt(operation).with_source(error))
 }
 
-pub(super) fn natural(operation: &'static str, number: i64) -> Result<u64> {
-    u64::try_from(number).map_err(|_| corrupt(operation))
-}
-
-pub(super) fn corrupt(operation: &'static str) -> Error {
-    let message = "the server's answer is none of this library's functions";
-    Error::new(ErrorKind::Corrupt, operation, message)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::SessionId;
 
     #[test]
     fn a_statement_has_a_place_for_each_argument() {
         let session = SessionId::random();
         let call = Call::new("enter", "enter").of(session).flag(true).number(u64::MAX);
         let schema = Schema::of_tests("user");
-        assert_eq!(call.statement(&schema), "SELECT * FROM \"user\".enter($1, $2, $3, $4)");
-        assert_eq!(call.arguments(&7).len(), 4);
-        assert_eq!(Call::new("list", "x").statement(&schema), "SELECT * FROM \"user\".x()");
+        let of = |call: &Call| text_of(call, arguments(call, 7, "c").len(), &schema);
+        assert_eq!(of(&call), "SELECT * FROM \"user\".enter($1, $2, $3, $4)");
+        assert_eq!(of(&Call::new("list", "x")), "SELECT * FROM \"user\".x()");
+        let records = Call::new("write", "x").with(Argument::Records(Vec::new()));
+        assert_eq!(of(&records), "SELECT * FROM \"user\".x($1, $2)", "names and data");
     }
 }

@@ -1,118 +1,179 @@
 //! Waiting: for the end of an entry, and for a change of a queue.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use async_trait::async_trait;
+use tokio::sync::watch;
 
-use super::Postgres;
-use super::statement::Call;
+use super::client::{Connection, Postgres};
 use crate::backend::server::in_time;
-use crate::backend::server::notifications::{Told, Wait, Waited};
-use crate::backend::{EntryRef, Mode, Watching};
+use crate::backend::server::notifications::{Followed, Known, Wait, Waited};
+use crate::backend::server::sql::{Before, Call, Connections, LITTLE, SqlStore};
+use crate::backend::{EntryId, Mode};
 use crate::error::Result;
-use crate::key::QueueKey;
+use crate::panics::{caught, on_purpose};
 
 /// How often a waiter looks where no notification comes, as a pooler is between. A free lock is granted within two seconds (L2).
 const WITHOUT_WORD: Duration = Duration::from_secs(1);
-/// An end that is looked for at its very moment may not have come yet.
-const LITTLE: Duration = Duration::from_millis(2);
 
-#[async_trait]
-impl Watching for Postgres {
-    async fn gone(
-        &self,
-        entry: &EntryRef,
-        seq: u64,
-        waiter: Mode,
-        recheck: Duration,
-    ) -> Result<()> {
-        let recheck = self.at_most(recheck);
-        let path = self.path(&entry.queue);
-        let mut waiting = self.hub.wait(&Wait { queue: path.clone(), seq, mode: waiter });
-        let waited = *waiting.borrow();
-        let mut known = match waited {
-            Waited::Over => return Ok(()),
-            Waited::Blocks(known) => Some(known),
-            Waited::Unknown => None,
-        };
-        let mut epochs = self.connections.epochs();
-        // Otherwise the server does not know that we wait for this one.
-        let is_expected = known.is_some();
-        let mut following = None;
-        loop {
-            let epoch = *epochs.borrow_and_update();
-            let until = match known.take().filter(|known| known.epoch == epoch) {
-                Some(known) => known.until,
-                None => {
-                    if !is_expected {
-                        following =
-                            Some(in_time(self.patience, self.connections.follow(&path)).await?);
-                    }
-                    let listens = following.is_some() && !self.is_pooled();
-                    let look = self.look(&path, seq, waiter, listens);
-                    match in_time(self.patience, look).await? {
-                        Some(left) => Instant::now() + left,
-                        None => return Ok(()),
-                    }
-                }
-            };
-            let until = until.min(Instant::now() + recheck) + LITTLE;
-            tokio::select! {
-                biased;
-                _ = waiting.wait_for(Waited::is_over) => return Ok(()),
-                _ = epochs.changed() => {}
-                () = tokio::time::sleep_until(until.into()) => {}
-            }
-            drop(following.take());
-        }
+/// Somebody follows a queue.
+pub(super) struct Following {
+    followed: watch::Receiver<Followed>,
+    epochs: watch::Receiver<u64>,
+}
+
+impl Following {
+    pub(super) async fn begin(store: &SqlStore<Postgres>, path: &str) -> Result<Self> {
+        let epochs = store.connections.epochs();
+        let followed = in_time(store.patience, follow(&store.connections, path)).await?;
+        Ok(Self { followed, epochs })
     }
 
-    async fn changed(&self, queue: &QueueKey, revision: u64, recheck: Duration) -> Result<()> {
-        let mut epochs = self.connections.epochs();
-        let path = self.path(queue);
-        let mut following = in_time(self.patience, self.connections.follow(&path)).await?;
-        let Some(Told { count: Some(count), expires }) = self.reads.at(queue, revision) else {
-            // Something may have been missed: the caller reads again, and by then we listen.
-            return Ok(());
-        };
-        let limit = Instant::now() + self.at_most(recheck);
-        let limit = expires.map_or(limit, |expires| limit.min(expires + LITTLE));
+    pub(super) async fn moved(&mut self, count: u64) {
         tokio::select! {
             biased;
-            _ = following.wait_for(|followed| followed.count != count) => {}
-            _ = epochs.changed() => {}
-            () = tokio::time::sleep_until(limit.into()) => {}
+            _ = self.followed.wait_for(|followed| followed.count != count) => {}
+            _ = self.epochs.changed() => {}
         }
-        Ok(())
     }
 }
 
-impl Postgres {
-    /// Whether nothing is told to us.
-    fn is_pooled(&self) -> bool {
-        self.connections.link.is_pooled.load(Ordering::Relaxed)
+/// Resolves when the entry with this number is gone, or no longer blocks a waiter of this mode.
+pub(super) async fn gone(
+    store: &SqlStore<Postgres>,
+    path: &str,
+    seq: u64,
+    waiter: Mode,
+    recheck: Duration,
+) -> Result<()> {
+    let dialect = store.dialect();
+    let mut waiting = dialect.hub.wait(&Wait { queue: path.to_owned(), seq, mode: waiter });
+    let waited = *waiting.borrow();
+    let mut known = match waited {
+        Waited::Over => return Ok(()),
+        Waited::Blocks(known) => Some(known),
+        Waited::Unknown => None,
+    };
+    let mut epochs = store.connections.epochs();
+    // Otherwise the server does not know that we wait for this one.
+    let is_expected = known.is_some();
+    let mut following = None;
+    loop {
+        let epoch = *epochs.borrow_and_update();
+        let until = match known.take().filter(|known| known.epoch == epoch) {
+            Some(known) => known.until,
+            None => {
+                if !is_expected {
+                    let follow = follow(&store.connections, path);
+                    following = Some(in_time(store.patience, follow).await?);
+                }
+                let listens = following.is_some() && !is_pooled(dialect);
+                let look = look(store, path, seq, waiter, listens);
+                match in_time(store.patience, look).await? {
+                    Some(left) => Instant::now() + left,
+                    None => return Ok(()),
+                }
+            }
+        };
+        let until = until.min(Instant::now() + recheck) + LITTLE;
+        tokio::select! {
+            biased;
+            _ = waiting.wait_for(Waited::is_over) => return Ok(()),
+            _ = epochs.changed() => {}
+            () = tokio::time::sleep_until(until.into()) => {}
+        }
+        drop(following.take());
     }
+}
 
-    fn at_most(&self, recheck: Duration) -> Duration {
-        if self.is_pooled() { recheck.min(WITHOUT_WORD) } else { recheck }
-    }
+/// How long the entry has its lease yet; `None`: it does not block the waiter.
+async fn look(
+    store: &SqlStore<Postgres>,
+    path: &str,
+    seq: u64,
+    waiter: Mode,
+    listens: bool,
+) -> Result<Option<Duration>> {
+    let call = Call::new("watch", "look")
+        .bytes(path)
+        .number(seq)
+        .flag(waiter == Mode::Shared)
+        .flag(listens);
+    let answer = store.connections.run(&call).await?;
+    let left = answer.number("remaining")?.filter(|_| answer.is_ok());
+    Ok(left.map(Duration::from_micros))
+}
 
-    /// How long the entry has its lease yet; `None`: it does not block the waiter.
-    async fn look(
-        &self,
-        path: &str,
-        seq: u64,
-        waiter: Mode,
-        listens: bool,
-    ) -> Result<Option<Duration>> {
-        let call = Call::new("watch", "look")
-            .bytes(path)
-            .number(seq)
-            .flag(waiter == Mode::Shared)
-            .flag(listens);
-        let answer = self.connections.run(&call).await?;
-        let left = answer.number("remaining")?.filter(|_| answer.is_ok());
-        Ok(left.map(Duration::from_micros))
+/// From here on the end of what is before an entry of ours is told to us.
+pub(super) fn waits(store: &SqlStore<Postgres>, entry: &EntryId, before: Option<Before>) {
+    let hub = &store.dialect().hub;
+    let wait = before.map(|Before { path, seq, mode, epoch, until }| {
+        let wait = Wait { queue: path, seq, mode };
+        hub.expect(&wait, Known { epoch, until });
+        wait
+    });
+    let known = store.entries.change(entry, |own| std::mem::replace(&mut own.known, wait.clone()));
+    if let Some(known) = known.flatten().filter(|known| Some(known) != wait.as_ref()) {
+        hub.forget(&known);
     }
+}
+
+/// Whether nothing is told to us.
+fn is_pooled(dialect: &Postgres) -> bool {
+    dialect.is_pooled.load(Ordering::Relaxed)
+}
+
+pub(super) fn at_most(dialect: &Postgres, recheck: Duration) -> Duration {
+    if is_pooled(dialect) { recheck.min(WITHOUT_WORD) } else { recheck }
+}
+
+/// Listens to what happens in a queue, on the connection in use.
+async fn follow(
+    connections: &Arc<Connections<Postgres>>,
+    path: &str,
+) -> Result<watch::Receiver<Followed>> {
+    let dialect = &connections.link.dialect;
+    // Nearly always somebody has listened before, and nothing is sent: that waits for no call.
+    let (following, channel) = dialect.hub.follow(path, connections.rotation.epoch());
+    if channel.is_none() {
+        return Ok(following);
+    }
+    // Whoever has room for a call waits for nobody who waits for room.
+    let _one_at_a_time = dialect.listening.lock().await;
+    let ready = connections.ready("watch").await?;
+    let epoch = ready.epoch();
+    let (following, channel) = dialect.hub.follow(path, epoch);
+    if let Some(channel) = channel {
+        let channels = [channel];
+        let listening = async |connection: Arc<Connection>| {
+            on_purpose("watching");
+            connection.listen(&channels, "watch").await
+        };
+        caught("watch", ready.make(listening)).await.flatten()?;
+        dialect.hub.subscribed(&channels, epoch);
+    }
+    Ok(following)
+}
+
+/// Wants to hear no more of what nobody listens to any longer.
+pub(super) async fn sweep(connections: &Arc<Connections<Postgres>>) {
+    if connections.rotation.connected().is_none() {
+        return;
+    }
+    let sweeping = async {
+        let dialect = &connections.link.dialect;
+        let _one_at_a_time = dialect.listening.lock().await;
+        let ready = connections.ready("watch").await?;
+        let channels = dialect.hub.sweep();
+        if channels.is_empty() {
+            return Ok(());
+        }
+        let no_longer = async |connection: Arc<Connection>| {
+            connection.execute("UNLISTEN", &channels, "watch").await
+        };
+        in_time(connections.patience, ready.make(no_longer)).await
+    };
+    // One message too many harms nobody.
+    let _: Result<()> = sweeping.await;
 }

@@ -28,6 +28,8 @@ pub(crate) mod places;
 pub(crate) mod reads;
 pub(crate) mod rotation;
 pub(crate) mod shared_watches;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+pub(crate) mod sql;
 pub(crate) mod stored;
 #[cfg(any(feature = "consul", feature = "etcd"))]
 pub(crate) mod txn_kv;

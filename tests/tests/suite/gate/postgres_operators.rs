@@ -163,7 +163,8 @@ fn l7_an_open_transaction_slows_nobody_down() {
         for step in [
             "coordination.renew((SELECT id FROM coordination.sessions WHERE member IS NOT NULL), 1000, '{}')",
             "coordination.read('coordination/lock/x')",
-            "coordination.list('coordination/lock/', '', 100)",
+            "coordination.tend('coordination/lock/x')",
+            "coordination.list('coordination/lock/', 'coordination/lock0', 100)",
             "coordination.enter((SELECT id FROM coordination.sessions WHERE member IS NOT NULL), 1000,
                'coordination/lock/x', convert_to(random()::text, 'UTF8'), false, '')",
         ] {

@@ -5,9 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use super::client::Connections;
-use super::statement::{Call, number_in, value_in};
-use crate::backend::server::in_time;
+use super::{Argument, Call, Connections, Dialect, Row as _};
+use crate::backend::server::own_entries::OwnEntries;
 use crate::backend::{EntryId, EntryRef, Gone, NewSession, SessionId};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key;
@@ -22,8 +21,8 @@ const LOCKED: usize = 20;
 const MOMENT: Duration = Duration::from_millis(5);
 
 /// The sessions that this client opened.
-pub(super) struct OpenSessions {
-    connections: Arc<Connections>,
+pub(super) struct OpenSessions<D: Dialect> {
+    connections: Arc<Connections<D>>,
     namespace: String,
     /// The newest last.
     ours: Mutex<VecDeque<SessionId>>,
@@ -33,8 +32,8 @@ pub(super) struct OpenSessions {
     settling: tokio::sync::Mutex<()>,
 }
 
-impl OpenSessions {
-    pub(super) fn new(connections: Arc<Connections>, namespace: String) -> Self {
+impl<D: Dialect> OpenSessions<D> {
+    pub(super) fn new(connections: Arc<Connections<D>>, namespace: String) -> Self {
         let (settled, settling) = (AtomicU64::new(0), tokio::sync::Mutex::default());
         Self { connections, namespace, ours: Mutex::default(), settled, settling }
     }
@@ -66,9 +65,10 @@ impl OpenSessions {
             .bytes(self.namespace.as_str())
             .of(session.id)
             .bytes(key::encode(&session.member))
+            .with(Argument::Channel)
             .number(lease)
             // Lost here, it must not live on there.
-            .bytes_or_null(previous.map(|id| id.to_string()));
+            .with(Argument::Bytes(previous.map(|id| id.to_string().into_bytes())));
         if self.connections.run(&call).await?.status() == "taken" {
             let message = format!("another live session has the member id {:?}", session.member);
             return Err(Error::new(ErrorKind::MemberExists, "open", message));
@@ -85,11 +85,12 @@ impl OpenSessions {
     ) -> Result<()> {
         // One call at least.
         for batch in held.chunks(BATCH).chain(held.is_empty().then_some(held)) {
-            let ids: String = batch.iter().map(|entry| entry.id.as_str()).collect();
+            let ids = batch.iter().map(|entry| entry.id.as_str().into()).collect();
             let width = batch.first().map_or(1, |entry| entry.id.as_str().len());
-            let call = Call::new("renew", "renew").of(session).bytes(ids).number(width as u64);
+            let call = Call::new("renew", "renew").of(session).with(Argument::Ids(ids));
             let answer = self.connections.run_urgently(&call).await?;
-            for id in answer.column::<Vec<u8>>("gone")?.chunks(width) {
+            // One after the other.
+            for id in answer.row()?.bytes("renew", "gone")?.chunks(width) {
                 gone(&EntryId::from_store(String::from_utf8_lossy(id).into_owned()));
             }
         }
@@ -107,30 +108,11 @@ impl OpenSessions {
         &self,
         session: SessionId,
         epoch: u64,
-        is_known: impl Fn(&EntryId) -> bool,
+        own: &OwnEntries<D::Known>,
     ) -> Result<()> {
         let Ok(_alone) = self.settling.try_lock() else { return Ok(()) };
-        let ask = async |call: Call| {
-            in_time(self.connections.patience, self.connections.run_urgently(&call)).await
-        };
-        let mut at = (0, 0);
-        let mut are_gone = true;
-        loop {
-            let call = Call::new("renew", "settle").of(session).number(at.0).number(at.1);
-            let answer = ask(call.number(BATCH as u64)).await?;
-            for row in &answer.rows {
-                at = (number(row, "queue")?, number(row, "seq")?);
-                let id: Vec<u8> = value_in("renew", row, "id")?;
-                // What is known by now was known when it was entered.
-                if !is_known(&EntryId::from_store(String::from_utf8_lossy(&id).into_owned())) {
-                    let call = Call::new("renew", "settle_one").of(session);
-                    are_gone &= ask(call.number(at.0).number(at.1)).await?.is_ok();
-                }
-            }
-            if answer.rows.len() < BATCH {
-                break;
-            }
-        }
+        let are_gone = D::settle(&self.connections, session, own).await?;
+        // Otherwise the next heartbeat comes again.
         if are_gone && self.connections.rotation.epoch() == epoch {
             self.settled.store(epoch, Ordering::Relaxed);
         }
@@ -163,8 +145,4 @@ impl OpenSessions {
     fn ours(&self) -> MutexGuard<'_, VecDeque<SessionId>> {
         self.ours.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
-}
-
-fn number(row: &mysql_async::Row, name: &str) -> Result<u64> {
-    number_in("renew", row, name).map(Option::unwrap_or_default)
 }

@@ -1,4 +1,4 @@
-//! Entries: a procedure in the database for each step, one statement and one transaction each.
+//! Entries: a function or procedure in the database for each step, one statement and one transaction each.
 //!
 //! # The protocol
 //!
@@ -8,8 +8,8 @@
 //! SELECT … FROM queues WHERE path = … FOR UPDATE                                    (1)
 //! SELECT expires, generation FROM sessions WHERE id = … FOR UPDATE                  (2)
 //! if there is an entry of this id: where it stands                                  (3)
-//! seq = GREATEST(last + 1, now)                                                     (4)
-//! UPDATE queues SET last = seq, changes = changes + 1; INSERT INTO entries …
+//! seq = greatest(last + 1, now)                                                     (4)
+//! UPDATE queues SET last = seq; INSERT INTO entries …
 //! standing: the newest entry before it that it does not get along with              (5)
 //! ```
 //!
@@ -17,15 +17,16 @@
 //!    none of two sees a queue without the other.
 //! 2. The session lives, and cannot end before the transaction has; this connection is not older than its newest. A call that
 //!    was given up may be carried out late, but on a connection that was given up too: a late `enter` after `leave`, which came
-//!    on a newer connection, is refused or came first.
+//!    on a newer connection or, on the same one, after it, is refused or came first. PostgreSQL has weaker locks that do for that.
 //! 3. An earlier call got through, and its answer was lost.
 //! 4. Rises for ever: it is the sequence number, and the fencing token.
 //! 5. One whose session's time has passed is removed, once that session is written down to be over, under the lock of its row:
 //!    a heartbeat that is on its way has the lock first, and the entry stays, or finds that it is too late. None: granted.
 //!
 //! `leave` is (1), notes the generation (2), and deletes the entry. `position` asks whether entry and session are there, and (5),
-//! and locks nothing unless something dead is in the way. `update` is (1), (2), and changes the row. Each change of a queue
-//! counts up its `changes`, by which those who wait find that there was one.
+//! and locks nothing unless something dead is in the way. `update` is (1), (2), and changes the row. Those whom a change concerns
+//! are told where the server can do that; where it cannot, each change of a queue counts up a number in its row, by which those
+//! who wait find that there was one.
 //!
 //! A row that a transaction of a holder's has locked (`coordination_fence`) is not removed: `leave` is refused, and comes again,
 //! and everybody else waits behind it.
@@ -35,9 +36,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 
-use super::statement::{Answer, Call, corrupt, number_in, value_in};
-use super::values::{after, next_after};
-use super::{Mysql, text_of};
+use super::{Answer, Argument, Before, Call, Dialect, Row, Seen, SqlStore};
 use crate::backend::server::reads;
 use crate::backend::server::stored::{StoredEntry, StoredValue, check_name, queue_name};
 use crate::backend::{
@@ -48,25 +47,26 @@ use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key::QueueKey;
 
 #[async_trait]
-impl Entries for Mysql {
+impl<D: Dialect> Entries for SqlStore<D> {
     async fn enter(&self, entry: &NewEntry) -> Result<Position> {
+        let epoch = self.epoch();
         let path = self.path(&entry.entry_ref.queue);
         let call = Call::new("enter", "enter")
             .of(entry.session)
-            .bytes(&path)
+            .bytes(path.as_str())
             .bytes(entry.entry_ref.id.as_str())
             .flag(entry.mode == Mode::Shared)
             .bytes(self.text(entry)?);
         let answer = self.connections.run(&call).await?;
-        self.polls.touched(&path, None);
-        standing(entry, &answer)
+        self.dialect().touched(&path, None);
+        self.standing(entry, epoch, &answer)
     }
 
     async fn update(&self, entry: &NewEntry, seq: u64) -> Result<bool> {
         let path = self.path(&entry.entry_ref.queue);
         let call = Call::new("update", "update")
             .of(entry.session)
-            .bytes(&path)
+            .bytes(path.as_str())
             .bytes(entry.entry_ref.id.as_str())
             .flag(entry.mode == Mode::Shared)
             .bytes(self.text(entry)?)
@@ -76,7 +76,9 @@ impl Entries for Mysql {
             let message = "a shared entry cannot become exclusive";
             return Err(Error::new(ErrorKind::Unsupported, "update", message));
         }
-        self.polls.touched(&path, Some(seq));
+        self.dialect().touched(&path, Some(seq));
+        // As another mode it may wait for another.
+        D::waits(self, &entry.entry_ref.id, None);
         Ok(answer.is_ok())
     }
 
@@ -85,19 +87,26 @@ impl Entries for Mysql {
         let call = Call::new("leave", "leave");
         let call = match self.sessions.owner(&entry.id) {
             Some(session) => call.of(session),
-            None => call.bytes_or_null(None::<&str>).generation(),
+            None => call.with(Argument::Bytes(None)).with(Argument::Generation),
         };
-        let call = call.bytes(&path).bytes(entry.id.as_str()).number_or_null(seq);
+        let call = call.bytes(path.as_str()).bytes(entry.id.as_str()).number_or_null(seq);
         self.connections.run(&call).await?;
-        self.polls.touched(&path, seq);
-        self.entries.remove(&entry.id);
+        self.dialect().touched(&path, seq);
+        self.forget(&entry.id);
         Ok(())
     }
 
     async fn position(&self, entry: &NewEntry, seq: u64) -> Result<Option<Position>> {
+        let path = self.path(&entry.entry_ref.queue);
+        // Told by whoever left, as of that moment, of this entry under its own live session.
+        if self.dialect().is_turn(&path, seq) {
+            D::waits(self, &entry.entry_ref.id, None);
+            return Ok(Some(Position { seq, blocker: None }));
+        }
+        let epoch = self.epoch();
         let call = Call::new("position", "position")
             .bytes(entry.session.to_string())
-            .bytes(self.path(&entry.entry_ref.queue))
+            .bytes(path)
             .bytes(entry.entry_ref.id.as_str())
             .flag(entry.mode == Mode::Shared)
             .number(seq);
@@ -105,23 +114,20 @@ impl Entries for Mysql {
         if !answer.is_ok() {
             return Ok(None);
         }
-        standing(entry, &answer).map(Some)
+        self.standing(entry, epoch, &answer).map(Some)
     }
 
     async fn read(&self, queue: &QueueKey) -> Result<Listing> {
-        let answer =
-            self.connections.run(&Call::new("list", "read").bytes(self.path(queue))).await?;
+        let (answer, count) = D::read(self, &self.path(queue)).await?;
         let mut listing = Listing::default();
-        let mut changes = 0;
         let mut first_end: Option<u64> = None;
         for row in &answer.rows {
             // The queue's own row is one without an entry's id; without it there is no queue.
-            if value_in::<Option<Vec<u8>>>("list", row, "id")?.is_none() {
-                changes = number_in("list", row, "changes")?.ok_or_else(|| corrupt("list"))?;
+            if row.bytes_or_null("list", "id")?.is_none() {
                 listing.value = value_of(queue, row)?;
                 continue;
             }
-            let left = number_in("list", row, "remaining")?.unwrap_or_default();
+            let left = row.number("list", "remaining")?;
             first_end = Some(first_end.map_or(left, |first| first.min(left)));
             listing.entries.push(entry_in(queue, row)?);
         }
@@ -134,19 +140,13 @@ impl Entries for Mysql {
         let value = listing.value.iter().map(|value| (value.version, "", false, ""));
         listing.revision = reads::revision_of(entries.chain(value));
         let expires = first_end.map(|left| Instant::now() + Duration::from_micros(left));
-        self.reads.note(queue, listing.revision, (changes, expires));
+        self.reads.note(queue, listing.revision, Seen { count, expires });
         Ok(listing)
     }
 
     async fn queues(&self, kind: &'static str, from: Option<&Cursor>) -> Result<Page> {
         let answer = self.page(kind, from).await?;
-        let mut names = Vec::new();
-        for row in &answer.rows {
-            let path: Vec<u8> = value_in("list", row, "path")?;
-            let text: Option<Vec<u8>> = value_in("list", row, "entry")?;
-            names.extend(text.and_then(|text| queue_name(&self.segment(&path), &text)));
-        }
-        Ok(Page { names, next: next_after(&answer)? })
+        Ok(Page { names: Self::names_in(&answer, "entry")?, next: next_after(&answer)? })
     }
 
     async fn prune(
@@ -156,56 +156,94 @@ impl Entries for Mysql {
         removed: &AtomicU64,
     ) -> Result<Option<Cursor>> {
         let unused = u64::try_from(unused.as_micros()).unwrap_or(u64::MAX).min(LONGEST_MICROS);
-        let (after, upto) = after(&format!("{}/", self.namespace), from);
-        let call = Call::new("prune", "prune")
-            .bytes(&self.namespace)
-            .number(unused)
-            .bytes(after)
-            .bytes(upto)
-            .number(PAGE as u64);
+        let call = Call::new("prune", "prune").bytes(self.namespace.as_str()).number(unused);
+        let call = between(call, &format!("{}/", self.namespace), from);
         let answer = self.connections.run(&call).await?;
         removed.fetch_add(answer.number("removed")?.unwrap_or_default(), Ordering::Relaxed);
-        let upto: Option<Vec<u8>> = answer.column("upto")?;
-        Ok(upto.map(|upto| Cursor::to(&upto)))
+        Ok(answer.bytes("upto")?.map(|upto| Cursor::to(&upto)))
     }
 }
 
 /// So that the server can subtract it from the time.
 const LONGEST_MICROS: u64 = i64::MAX as u64 / 2;
 
-impl Mysql {
+impl<D: Dialect> SqlStore<D> {
+    /// What the answer says of where an entry stands.
+    fn standing(&self, entry: &NewEntry, epoch: u64, answer: &Answer<D::Row>) -> Result<Position> {
+        let queue = &entry.entry_ref.queue;
+        let row = answer.row()?;
+        let seq = row.number("enter", "seq")?;
+        let Some(before) = row.number_or_null("enter", "before_seq")? else {
+            D::waits(self, &entry.entry_ref.id, None);
+            return Ok(Position { seq, blocker: None });
+        };
+        // The entry stands there all the same.
+        let named = check_name(queue, &row.bytes("enter", "blocker_text")?);
+        named.map_err(|error| error.with_effect(Effect::Unknown))?;
+        let left = row.number_or_null("enter", "remaining")?.unwrap_or_default();
+        let (path, mode) = (self.path(queue), entry.mode);
+        let until = Instant::now() + Duration::from_micros(left);
+        let behind = Before { path, seq: before, mode, epoch, until };
+        D::waits(self, &entry.entry_ref.id, Some(behind));
+        let id = EntryId::from_store(row.text("enter", "blocker")?);
+        Ok(Position { seq, blocker: Some(Blocker { id, seq: before }) })
+    }
+
     fn text(&self, entry: &NewEntry) -> Result<Vec<u8>> {
-        StoredEntry::new(entry, self.entries.begin(entry, || ()).0.since_ms).to_bytes()
+        let since_ms = self.entries.begin(entry, D::Known::default).0.since_ms;
+        StoredEntry::new(entry, since_ms).to_bytes()
+    }
+
+    /// Queues of this kind, used or not, in the order of their paths.
+    pub(super) async fn page(
+        &self,
+        kind: &'static str,
+        from: Option<&Cursor>,
+    ) -> Result<Answer<D::Row>> {
+        let prefix = format!("{}/{kind}/", self.namespace);
+        self.connections.run(&between(Call::new("list", "list"), &prefix, from)).await
+    }
+
+    /// The names of those queues of a page that have something in this column.
+    pub(super) fn names_in(answer: &Answer<D::Row>, column: &str) -> Result<Vec<String>> {
+        let mut names = Vec::new();
+        for row in &answer.rows {
+            let path = row.bytes("list", "path")?;
+            let path = String::from_utf8_lossy(&path);
+            let segment = path.rsplit('/').next().unwrap_or_default();
+            let text = row.bytes_or_null("list", column)?;
+            names.extend(text.and_then(|text| queue_name(segment, &text)));
+        }
+        Ok(names)
     }
 }
 
-/// What the answer says of where an entry stands.
-fn standing(entry: &NewEntry, answer: &Answer) -> Result<Position> {
-    let seq = answer.number("seq")?.ok_or_else(|| corrupt("enter"))?;
-    let Some(before) = answer.number("before_seq")? else {
-        return Ok(Position { seq, blocker: None });
-    };
-    let (id, text) = (answer.column("blocker")?, answer.column::<Vec<u8>>("blocker_text")?);
-    // The entry stands there all the same.
-    let named = check_name(&entry.entry_ref.queue, &text);
-    named.map_err(|error| error.with_effect(Effect::Unknown))?;
-    let id = EntryId::from_store(text_of(id)?);
-    Ok(Position { seq, blocker: Some(Blocker { id, seq: before }) })
+/// A page of the paths that begin so, after what the cursor names.
+fn between(call: Call, prefix: &str, from: Option<&Cursor>) -> Call {
+    let after = Cursor::place(from).max(prefix.as_bytes());
+    // No path has this byte.
+    let upto = [prefix.as_bytes(), &[0xff]].concat();
+    call.bytes(after).bytes(upto).number(PAGE as u64)
 }
 
-fn value_of(queue: &QueueKey, row: &mysql_async::Row) -> Result<Option<Value>> {
-    let Some(version) = number_in("list", row, "version")? else { return Ok(None) };
-    let text: Vec<u8> = value_in("list", row, "value")?;
+/// Where the list goes on after these; a page that is not full is the last one.
+pub(super) fn next_after<R: Row>(answer: &Answer<R>) -> Result<Option<Cursor>> {
+    let last = answer.rows.last().filter(|_| answer.rows.len() >= PAGE);
+    last.map(|row| Ok(Cursor::to(&row.bytes("list", "path")?))).transpose()
+}
+
+fn value_of(queue: &QueueKey, row: &impl Row) -> Result<Option<Value>> {
+    let Some(version) = row.number_or_null("list", "version")? else { return Ok(None) };
+    let text = row.bytes("list", "value")?;
     check_name(queue, &text)?;
     Ok(Some(StoredValue::read(&text)?.into_value(version)))
 }
 
-fn entry_in(queue: &QueueKey, row: &mysql_async::Row) -> Result<Entry> {
-    let text: Vec<u8> = value_in("list", row, "text")?;
+fn entry_in(queue: &QueueKey, row: &impl Row) -> Result<Entry> {
+    let text = row.bytes("list", "text")?;
     check_name(queue, &text)?;
-    let mode = if value_in("list", row, "shared")? { Mode::Shared } else { Mode::Exclusive };
-    let seq = number_in("list", row, "seq")?.ok_or_else(|| corrupt("list"))?;
-    let entry = StoredEntry::entry(text_of(value_in("list", row, "id")?)?, seq, mode, &text);
+    let mode = if row.flag("list", "shared")? { Mode::Shared } else { Mode::Exclusive };
+    let (id, seq) = (row.text("list", "id")?, row.number("list", "seq")?);
     // An entry's row tells its mode, and its text what that was when the text was written.
-    Ok(Entry { mode, ..entry })
+    Ok(Entry { mode, ..StoredEntry::entry(id, seq, mode, &text) })
 }

@@ -1,0 +1,65 @@
+//! Queues' values: in the queue's row, owned by no session, written by compare-and-set, with records beside them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::entries::next_after;
+use super::{Argument, Call, Dialect, Row as _, SqlStore};
+use crate::backend::server::stored::{StoredValue, check_name, data_of};
+use crate::backend::{Cursor, Data, Page, Values, Write};
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::QueueKey;
+
+#[async_trait]
+impl<D: Dialect> Values for SqlStore<D> {
+    async fn write(&self, write: &Write) -> Result<Option<u64>> {
+        let queue = &write.queue;
+        let none = || Error::new(ErrorKind::Unavailable, "write", "there is no session");
+        // Under a session, so that a call that was given up is known by its connection when it comes.
+        let session = self.sessions.current().ok_or_else(none)?;
+        let text = write.data.as_ref();
+        let text = text.map(|data| StoredValue::by(write, data).to_bytes()).transpose()?;
+        let path = self.path(queue);
+        let call = Call::new("write", "write")
+            .of(session)
+            .bytes(path.as_str())
+            .number_or_null(write.expected)
+            .with(Argument::Bytes(text))
+            .flag(write.if_empty)
+            .number(write.id)
+            .with(Argument::Records(write.beside.clone()));
+        let answer = self.connections.run(&call).await;
+        let answer = answer.map_err(|error| match error.kind() {
+            // A value belongs to no session: the next one may write it.
+            ErrorKind::Lost => Error::new(ErrorKind::Unavailable, "write", "the session is over"),
+            _ => error,
+        })?;
+        let version = answer.number("version")?;
+        if answer.is_ok() {
+            self.dialect().touched(&path, None);
+            return Ok(version);
+        }
+        // An earlier call got through, and its answer was lost.
+        let Some(kept) = answer.bytes("value")? else { return Ok(None) };
+        check_name(queue, &kept)?;
+        let is_ours = StoredValue::read(&kept)?.id == write.id;
+        Ok(version.filter(|_| is_ours))
+    }
+
+    async fn records(&self, queue: &QueueKey, names: &[Arc<str>]) -> Result<Vec<Option<Data>>> {
+        let call = Call::new("read", "records_of").bytes(self.path(queue));
+        let answer = self.connections.run(&call.with(Argument::Names(names.to_vec()))).await?;
+        let mut found = HashMap::new();
+        for row in &answer.rows {
+            found.insert(row.bytes("read", "name")?, data_of(row.bytes("read", "data")?)?);
+        }
+        Ok(names.iter().map(|name| found.get(name.as_bytes()).cloned()).collect())
+    }
+
+    async fn names(&self, kind: &'static str, from: Option<&Cursor>) -> Result<Page> {
+        let answer = self.page(kind, from).await?;
+        Ok(Page { names: Self::names_in(&answer, "value")?, next: next_after(&answer)? })
+    }
+}
