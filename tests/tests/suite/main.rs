@@ -5,6 +5,8 @@
 
 mod gate;
 mod soak;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+mod sql;
 
 /// A client process: `src/bin/worker`.
 const WORKER: &str = env!("CARGO_BIN_EXE_worker");

@@ -26,6 +26,8 @@ mod pauses;
 mod rates;
 mod settings;
 mod shortage;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+mod sql_load;
 mod store_suite;
 
 coordination_tests::conformance!(soak);

@@ -5,18 +5,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use coordination::{Coordinator, ErrorKind};
+use coordination::{ClaimOptions, Coordinator, ErrorKind, NewItem};
 use coordination_tests::harness::{Mysql, Server, rerun_on_threads};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::block_in_place;
 use tokio::time::{Instant, sleep};
 
-const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
-const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
+use super::mysql_only::one;
+use crate::sql::{PATIENCE, SqlServer, try_connect_kind};
 
-fn one() -> Arc<Mysql> {
-    block_in_place(|| Arc::new(Mysql::one()))
-}
+/// What a URL says where a session is to be lost soon.
+const SHORT: &str = "ttl=2s&heartbeat=250ms";
+const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
 
 fn url(mysql: &Mysql, options: &str) -> String {
     format!("{}&{options}", mysql.url(&mysql.authority(), ""))
@@ -39,15 +39,6 @@ fn begin(mysql: &Arc<Mysql>, work: &str) -> thread::JoinHandle<Result<String, St
 /// The connections that are at a `SELECT SLEEP`.
 fn sleeping(mysql: &Mysql) -> String {
     ask(mysql, "SELECT id FROM information_schema.processlist WHERE info LIKE 'SELECT SLEEP%'")
-}
-
-fn kill_all(mysql: &Mysql) {
-    let ours =
-        "SELECT id FROM information_schema.processlist WHERE db = 'coordination' AND info IS NULL";
-    for id in ask(mysql, ours).lines() {
-        // It may have ended.
-        let _ = block_in_place(|| mysql.try_ask(&format!("KILL {id}")));
-    }
 }
 
 /// A primary, and a server that replicates from it and may be written to, as all may that are not told otherwise.
@@ -215,7 +206,7 @@ fn s1_a_server_that_becomes_read_only_passes_no_lock_on() {
 fn r1_what_was_left_and_is_locked_waits() {
     rerun_on_threads(async || {
         let mysql = one();
-        let coordinator = Coordinator::connect(&url(&mysql, "ttl=2s&heartbeat=250ms")).await;
+        let coordinator = Coordinator::connect(&url(&mysql, SHORT)).await;
         let coordinator = coordinator.expect("a server");
         let guard = coordinator.lock("x").expect("a name").acquire(PATIENCE).await.expect("free");
         // As a server that took over would have them.
@@ -235,7 +226,7 @@ fn r1_what_was_left_and_is_locked_waits() {
                SELECT q.id FROM coordination.coordination_queues q WHERE q.path = 'coordination/lock/left-2') FOR UPDATE;
              SELECT SLEEP(6)",
         );
-        kill_all(&mysql);
+        block_in_place(|| mysql.end_connections());
         let count = || ask(&mysql, "SELECT COUNT(*) FROM coordination.coordination_entries");
         while !open.is_finished() {
             assert!(guard.is_held(), "the session was lost");
@@ -257,7 +248,7 @@ fn r1_what_was_left_and_is_locked_waits() {
 fn s2_a_serializable_transaction_is_refused() {
     rerun_on_threads(async || {
         let mysql = one();
-        let coordinator = Coordinator::connect(&url(&mysql, "ttl=2s&heartbeat=250ms")).await;
+        let coordinator = Coordinator::connect(&url(&mysql, SHORT)).await;
         let coordinator = coordinator.expect("a server");
         let guard = coordinator.lock("x").expect("a name").acquire(PATIENCE).await.expect("free");
         let work = format!(
@@ -321,5 +312,232 @@ fn s1_all_connections_lead_to_one_server() {
         assert!(accepted.load(Ordering::SeqCst) > 3, "nothing was made again");
         coordinator.stop().await.expect("stopped");
         forwarding.abort();
+    });
+}
+
+/// A server that can only be read is refused, and says why; one that becomes so is left until it can be written to.
+#[test]
+fn r1_a_read_only_server_is_refused() {
+    rerun_on_threads(async || {
+        let mysql = one();
+        let coordinator = Coordinator::connect(&url(&mysql, SHORT)).await.expect("a server");
+        ask(&mysql, "SET GLOBAL read_only = 1");
+        let refused = Coordinator::connect(&url(&mysql, SHORT)).await.expect_err("it is a replica");
+        assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
+        assert!(refused.to_string().contains("cannot be written to"), "{refused}");
+        ask(&mysql, "SET GLOBAL read_only = 0");
+        let lock = coordinator.lock("x").expect("a name");
+        lock.acquire(PATIENCE).await.expect("free").release().await.expect("released");
+        coordinator.stop().await.expect("stopped");
+    });
+}
+
+/// A deadlock, and a lock of another's that lasts, are nobody's errors: a step that the server has undone is made again.
+#[test]
+fn l2_what_the_server_undoes_is_made_again() {
+    rerun_on_threads(async || {
+        let mysql = one();
+        let url = url(&mysql, "ttl=15s");
+        let coordinator = Coordinator::connect(&url).await.expect("a server");
+        let lock = coordinator.lock("x").expect("a name");
+        lock.acquire(PATIENCE).await.expect("free").release().await.expect("released");
+        let transaction = {
+            let mysql = Arc::clone(&mysql);
+            // Longer than a step waits for a lock.
+            let work = "BEGIN; SELECT id FROM coordination.coordination_queues FOR UPDATE; \
+                        SELECT SLEEP(1.8); COMMIT";
+            thread::spawn(move || mysql.try_ask(work).map(drop))
+        };
+        let sleeping =
+            "SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE 'SELECT SLEEP%'";
+        while ask(&mysql, sleeping) != "1" {}
+        let guard = lock.acquire(PATIENCE).await.expect("made again");
+        transaction.join().expect("no panic").expect("carried out");
+        guard.release().await.expect("released");
+        coordinator.stop().await.expect("stopped");
+    });
+}
+
+/// R1: connections that the server ends are made anew, and nothing is lost.
+#[test]
+fn r1_connections_are_made_anew() {
+    rerun_on_threads(async || {
+        let mysql = one();
+        let coordinator = Coordinator::connect(&url(&mysql, SHORT)).await.expect("a server");
+        let lock = coordinator.lock("x").expect("a name");
+        let mut last = 0;
+        for _ in 0..5 {
+            let guard = lock.acquire(PATIENCE).await.expect("free");
+            assert!(guard.token().value() > last);
+            last = guard.token().value();
+            block_in_place(|| mysql.end_connections());
+            sleep(Duration::from_millis(600)).await;
+            assert!(guard.is_held());
+            block_in_place(|| mysql.end_connections());
+            guard.release().await.expect("released");
+        }
+        coordinator.stop().await.expect("stopped");
+    });
+}
+
+/// A step that is killed in its midst is undone before the connection is used again: the value and what is beside it are
+/// written together, or not at all.
+#[test]
+fn x1_a_step_that_is_killed_is_undone() {
+    rerun_on_threads(async || {
+        let mysql = one();
+        let url = url(&mysql, "ttl=60s");
+        let coordinator = Coordinator::connect(&url).await.expect("a server");
+        let jobs = coordinator.queue("jobs").expect("a name");
+        // Not all servers run a handler in each case.
+        ask(
+            &mysql,
+            "USE coordination;
+             SET @text = (
+               SELECT CONCAT('CREATE PROCEDURE coordination_write(', param_list, ') SQL SECURITY INVOKER ',
+                 REPLACE(REPLACE(body, 'DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;', ''),
+                   'ROLLBACK;', ''))
+                 FROM mysql.proc WHERE db = 'coordination' AND name = 'coordination_write');
+             DROP PROCEDURE coordination_write;
+             EXECUTE IMMEDIATE @text",
+        );
+        let transaction = {
+            let mysql = Arc::clone(&mysql);
+            // Nobody else writes what is beside a value.
+            let work = "BEGIN; SELECT * FROM coordination.coordination_records FOR UPDATE; \
+                        SELECT SLEEP(1.5); COMMIT";
+            thread::spawn(move || mysql.try_ask(work).map(drop))
+        };
+        while running(&mysql, "SELECT SLEEP").is_empty() {}
+        let posting = tokio::spawn({
+            let jobs = jobs.clone();
+            async move { jobs.post(&[NewItem::new("work")]).await }
+        });
+        let step = loop {
+            if let Some(step) = running(&mysql, "INSERT INTO coordination_records").pop() {
+                break step;
+            }
+        };
+        ask(&mysql, &format!("KILL QUERY {step}"));
+        posting.await.expect("no panic").expect("made again");
+        transaction.join().expect("no panic").expect("carried out");
+        let claim = jobs.claim(ClaimOptions::default()).await.expect("whole").expect("posted");
+        assert_eq!(claim.items()[0].body(), b"work");
+        coordinator.stop().await.expect("stopped");
+    });
+}
+
+/// The connections on which a statement that begins so is carried out.
+fn running(mysql: &Mysql, statement: &str) -> Vec<String> {
+    let running = "SELECT id FROM information_schema.processlist WHERE info LIKE";
+    let ids = ask(mysql, &format!("{running} '{statement}%'"));
+    ids.lines().map(ToOwned::to_owned).collect()
+}
+
+/// L2: a change of which nothing tells is found within the lease of who waits, and not at the end of the holder's.
+#[test]
+fn l2_a_change_that_is_not_told_is_found() {
+    rerun_on_threads(async || {
+        let mysql = one();
+        let long = url(&mysql, "ttl=60s");
+        let holder = Coordinator::connect(&long).await.expect("a server");
+        let guard = holder.lock("x").expect("a name").acquire(PATIENCE).await.expect("free");
+        let other = Coordinator::connect(&url(&mysql, SHORT)).await.expect("a server");
+        let lock = other.lock("x").expect("a name");
+        let waiting = tokio::spawn(async move { lock.acquire(PATIENCE).await });
+        sleep(Duration::from_secs(1)).await;
+        let token = guard.token();
+        ask(&mysql, &format!("DELETE FROM coordination.coordination_entries WHERE seq = {token}"));
+        waiting.await.expect("no panic").expect("found").release().await.expect("released");
+        other.stop().await.expect("stopped");
+        drop(guard);
+        holder.stop().await.expect("stopped");
+    });
+}
+
+/// A dump has no procedures unless that is asked for: what is missing is made by who connects next.
+#[test]
+fn x1_what_is_missing_is_made_again() {
+    rerun_on_threads(async || {
+        let mysql = one();
+        let coordinator = Coordinator::connect(&url(&mysql, SHORT)).await.expect("a server");
+        let takes = async |coordinator: &Coordinator, missing: &str| {
+            let lock = coordinator.lock("x").expect("a name");
+            let guard = lock.acquire(PATIENCE).await.expect(missing);
+            guard.release().await.expect(missing);
+        };
+        takes(&coordinator, "nothing").await;
+        for missing in ["PROCEDURE coordination_enter", "PROCEDURE coordination_fence"] {
+            ask(&mysql, &format!("USE coordination; DROP {missing}"));
+            let other = Coordinator::connect(&url(&mysql, SHORT)).await.expect(missing);
+            takes(&other, missing).await;
+            takes(&coordinator, missing).await;
+            other.stop().await.expect(missing);
+        }
+        for missing in ["PROCEDURE coordination_leave", "TABLE coordination_entries"] {
+            ask(&mysql, &format!("USE coordination; DROP {missing}"));
+            takes(&coordinator, missing).await;
+        }
+        coordinator.stop().await.expect("stopped");
+        // The numbers of its rows would be given again, to other queues.
+        ask(&mysql, "DROP TABLE coordination.coordination_queues");
+        assert_eq!(
+            try_connect_kind(Coordinator::connect(&url(&mysql, SHORT)).await),
+            ErrorKind::Corrupt
+        );
+    });
+}
+
+/// S2: a token that is refused locks nothing, though the transaction goes on.
+#[test]
+fn s2_who_is_refused_is_in_nobodys_way() {
+    rerun_on_threads(async || {
+        let mysql = one();
+        let coordinator = Coordinator::connect(&url(&mysql, SHORT)).await.expect("a server");
+        let lock = coordinator.lock("x").expect("a name");
+        let guard = lock.acquire(PATIENCE).await.expect("free");
+        let token = guard.token();
+        guard.release().await.expect("released");
+        ask(
+            &mysql,
+            "EXECUTE IMMEDIATE 'CREATE PROCEDURE coordination.stale(token BIGINT) BEGIN
+               DECLARE CONTINUE HANDLER FOR SQLEXCEPTION BEGIN END;
+               START TRANSACTION;
+               CALL coordination.coordination_fence(''x'', token);
+               SELECT SLEEP(4);
+               COMMIT;
+             END'",
+        );
+        let transaction = {
+            let mysql = Arc::clone(&mysql);
+            thread::spawn(move || mysql.try_ask(&format!("CALL coordination.stale({token})")))
+        };
+        while running(&mysql, "SELECT SLEEP").is_empty() {}
+        for name in ["x", "y"] {
+            let lock = coordinator.lock(name).expect("a name");
+            lock.acquire(PATIENCE).await.expect("free").release().await.expect("released");
+        }
+        assert!(!running(&mysql, "SELECT SLEEP").is_empty(), "they have waited for its end");
+        transaction.join().expect("no panic").expect("carried out");
+        coordinator.stop().await.expect("stopped");
+    });
+}
+
+/// A primary that is made a replica grants nothing more, though the user may write there all the same.
+#[test]
+fn r1_a_server_that_becomes_read_only_is_left() {
+    rerun_on_threads(async || {
+        let mysql = one();
+        let coordinator = Coordinator::connect(&url(&mysql, SHORT)).await.expect("a server");
+        let guard = coordinator.lock("x").expect("a name").acquire(PATIENCE).await.expect("free");
+        ask(&mysql, "SET GLOBAL read_only = 1");
+        let writes = "CREATE DATABASE beside";
+        block_in_place(|| mysql.try_ask(writes)).expect("whoever has all rights may write");
+        let lock = coordinator.lock("y").expect("a name");
+        lock.try_acquire().await.map(drop).expect_err("it is a replica");
+        tokio::time::timeout(Duration::from_secs(10), guard.lost()).await.expect("not extended");
+        ask(&mysql, "SET GLOBAL read_only = 0");
+        lock.acquire(PATIENCE).await.expect("free").release().await.expect("released");
+        coordinator.stop().await.expect("stopped");
     });
 }

@@ -1,0 +1,53 @@
+//! Many processes at once, on stores that keep their queues in the tables of an SQL server.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use coordination_history::read;
+use coordination_tests::faults::{Process, Site, many};
+use coordination_tests::harness::{Scratch, Server};
+use serde_json::json;
+
+use crate::WORKER;
+
+pub(super) const PROCESSES: usize = 16;
+/// Each of them, in all.
+const TURNS: usize = 1_000;
+/// Nobody is to lose a session in a rush.
+const LEASE: Duration = Duration::from_secs(60);
+
+/// Sixteen processes with a thousand acquisitions each, on one lock and then on a hundred.
+pub(super) fn contend_on(server: Arc<dyn Server>) {
+    let site = Site::on(server, WORKER).with_ttl(LEASE).with_heartbeat(LEASE / 6);
+    let processes: Vec<_> =
+        (0..PROCESSES).map(|index| site.process(&format!("client-{index}"))).collect();
+    contend(&processes, 1, TURNS);
+    contend(&processes, 100, TURNS / 100);
+}
+
+/// Each process takes these locks in turn, one after the other, so often each; every grant is judged.
+fn contend(processes: &[Process], locks: usize, turns: usize) {
+    let scratch = Scratch::new("load");
+    let file = |lock: usize| scratch.join(format!("history-{lock}"));
+    for step in 0..locks {
+        let begin = |(index, process): (usize, &Process)| {
+            // Not all of them the same one at the same time.
+            let lock = (step + index * locks / PROCESSES) % locks;
+            let name = format!("load-{lock}");
+            process
+                .send(json!({ "command": "cycle", "lock": name, "n": turns, "file": file(lock) }))
+        };
+        let begun: Vec<_> = processes.iter().enumerate().map(begin).collect();
+        for (process, id) in processes.iter().zip(begun) {
+            many::finish(process, id);
+        }
+    }
+    for lock in 0..locks {
+        let mut history = read(file(lock)).expect("every record is whole");
+        history.sort_by_key(|record| record.at);
+        let served = many::judge(&history, PROCESSES * turns);
+        if locks == 1 {
+            println!("{PROCESSES} × {turns} on one lock: {served:?}");
+        }
+    }
+}
