@@ -363,7 +363,7 @@ mod tests {
         assert!(
             find.contains("'coordination_version', ") && find.contains(", 'coordination_fence')")
         );
-        assert!(find.contains(") = 7 AND ") && find.contains(") = 26 AS "), "{find}");
+        assert!(find.contains(") = 7 AND ") && find.contains(") = 27 AS "), "{find}");
     }
 
     #[test]

@@ -161,6 +161,10 @@ BEGIN
   END IF;
 END
 //
+-- Ends a session: it is over from here on, whatever it has left.
+CREATE PROCEDURE coordination_end_session(of_session VARBINARY(16)) SQL SECURITY INVOKER
+  UPDATE coordination_sessions SET expires = 0, `member` = NULL WHERE id = of_session AND expires > 0
+//
 -- Ends a session if its time has passed; FALSE: it lives, or somebody is about to say what becomes of it.
 CREATE PROCEDURE coordination_end_if_expired(of_session VARBINARY(16), OUT is_over BOOLEAN) SQL SECURITY INVOKER
 BEGIN
@@ -173,7 +177,7 @@ BEGIN
     IF its_expires IS NULL OR its_expires > {now} THEN
       SET is_over = FALSE;
     ELSE
-      UPDATE coordination_sessions SET expires = 0, `member` = NULL WHERE id = of_session AND expires > 0;
+      CALL coordination_end_session(of_session);
     END IF;
   END IF;
 END
@@ -529,7 +533,7 @@ BEGIN
   CALL coordination_check_writable();
   START TRANSACTION;
   IF previous IS NOT NULL THEN
-    UPDATE coordination_sessions SET expires = 0, `member` = NULL WHERE id = previous AND expires > 0;
+    CALL coordination_end_session(previous);
     CALL coordination_clear(previous, 100, removed);
   END IF;
   CALL coordination_sweep(TRUE);
@@ -653,7 +657,7 @@ BEGIN
     INSERT INTO coordination_sessions (id, namespace, lease, expires, generation)
       VALUES (of_session, of_namespace, 0, 0, 0) ON DUPLICATE KEY UPDATE `member` = `member`;
   END IF;
-  UPDATE coordination_sessions SET expires = 0, `member` = NULL WHERE id = of_session AND expires > 0;
+  CALL coordination_end_session(of_session);
   CALL coordination_clear(of_session, 300, removed);
   COMMIT;
   SELECT IF(COUNT(*) = 0, 'ok', IF(removed > 0, 'more', 'locked')) AS status

@@ -226,6 +226,13 @@ BEGIN
 END
 $f$;
 
+-- Ends a session: it is over from here on, whatever it has left.
+CREATE FUNCTION {schema}.end_session(of_session bytea) RETURNS void LANGUAGE plpgsql AS $f$
+BEGIN
+  UPDATE {schema}.sessions SET expires = 0, member = NULL WHERE id = of_session AND expires > 0;
+END
+$f$;
+
 -- Ends a session if its time has passed; false: it lives, or somebody is about to say what becomes of it.
 CREATE FUNCTION {schema}.end_if_expired(of_session bytea) RETURNS boolean LANGUAGE plpgsql AS $f$
 DECLARE
@@ -239,7 +246,7 @@ BEGIN
   IF NOT FOUND OR known.expires > {schema}.clock() THEN
     RETURN false;
   END IF;
-  UPDATE {schema}.sessions SET expires = 0, member = NULL WHERE id = of_session AND expires > 0;
+  PERFORM {schema}.end_session(of_session);
   RETURN true;
 END
 $f$;
@@ -572,7 +579,7 @@ DECLARE
 BEGIN
   PERFORM {schema}.begin_step();
   IF previous IS NOT NULL THEN
-    UPDATE {schema}.sessions SET expires = 0, member = NULL WHERE id = previous AND expires > 0;
+    PERFORM {schema}.end_session(previous);
     PERFORM {schema}.clear(previous, 100);
   END IF;
   PERFORM {schema}.sweep(true);
@@ -669,7 +676,7 @@ BEGIN
   PERFORM {schema}.begin_step();
   INSERT INTO {schema}.sessions (id, namespace, channel, lease, expires, generation)
     VALUES (of_session, of_namespace, '', 0, 0, 0) ON CONFLICT DO NOTHING;
-  UPDATE {schema}.sessions SET expires = 0, member = NULL WHERE id = of_session AND expires > 0;
+  PERFORM {schema}.end_session(of_session);
   removed := {schema}.clear(of_session, 300);
   PERFORM 1 FROM {schema}.sessions WHERE id = of_session AND expires IS NOT NULL;
   status := CASE WHEN NOT FOUND THEN 'ok' WHEN removed > 0 THEN 'more' ELSE 'locked' END;
