@@ -129,13 +129,19 @@ fn l7_an_open_transaction_slows_nobody_down() {
             ),
         );
         let guard = lock.acquire(PATIENCE).await.expect("free");
-        let id = "(SELECT id FROM coordination_sessions WHERE id NOT LIKE 's%')";
+        // Asked for before: how that is looked up is not the step's.
+        let ours = "SELECT id FROM coordination.coordination_sessions WHERE id NOT LIKE 's%'";
+        let ours = ask(&mysql, ours);
+        let entered = format!(
+            "SELECT id FROM coordination.coordination_entries WHERE session = '{ours}' AND seq = {}",
+            guard.token()
+        );
+        let entered = ask(&mysql, &entered);
         for step in [
             "renew('s1', 1, '', 49)".to_owned(),
             "enter('s1', 1, 'coordination/lock/x', SHA1(RAND()), FALSE, '')".to_owned(),
             format!(
-                "position({id}, 'coordination/lock/x', (SELECT id FROM coordination_entries WHERE session = {id}), \
-                   FALSE, {})",
+                "position('{ours}', 'coordination/lock/x', '{entered}', FALSE, {})",
                 guard.token()
             ),
             "read('coordination/lock/x')".to_owned(),
