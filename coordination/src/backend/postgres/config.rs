@@ -116,6 +116,7 @@ mod tests {
         assert!(is_secure("postgres://u@h"));
         assert!(is_secure("postgres://u@localhost,h"));
         assert!(is_secure("postgres://u@localhost?sslmode=verify-full"));
+        assert!(is_secure("postgres://u@localhost?sslmode=VERIFY-FULL"));
         assert!(is_secure("postgres://u@[::1]?server_name=db"));
         assert!(!is_secure("postgres://u@[::1],localhost"));
         assert!(!is_secure("postgres://u@h?sslmode=disable"));

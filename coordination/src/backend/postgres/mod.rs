@@ -174,8 +174,14 @@ impl Dialect for Postgres {
 
     async fn read(store: &SqlStore<Self>, path: &str) -> Result<(Answer<Row>, Option<u64>)> {
         let (answer, count) = read_once(store, path).await?;
-        let is_due = answer.rows.first().map(|row| row.flag("list", "is_due")).transpose()?;
-        if is_due == Some(false) {
+        let mut is_due = true;
+        for row in &answer.rows {
+            // The queue's own row, which alone says it, has no entry's id.
+            if row.bytes_or_null("list", "id")?.is_none() {
+                is_due = row.flag("list", "is_due")?;
+            }
+        }
+        if !is_due {
             return Ok((answer, count));
         }
         store.connections.run(&Call::new("list", "tend").bytes(path)).await?;

@@ -564,7 +564,7 @@ BEGIN
     UNION ALL
     SELECT NULL, NULL, NULL, e.id, e.seq, e.shared, e.text,
         -- What cannot be removed now is not asked for all the time.
-        greatest(e.ends - {schema}.clock(), CASE WHEN e.ends <= now THEN 250000 ELSE 10000 END)
+        greatest(e.ends - now, CASE WHEN e.ends <= now THEN 250000 ELSE 10000 END)
       FROM its_entries e;
 END
 $f$;

@@ -1,6 +1,6 @@
 //! What a call answers.
 
-use crate::error::{Error, ErrorKind, LossReason, Result};
+use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
 
 /// A row, as the driver has it. What has another type than is asked for, or is not there, is none of our functions' answers.
 pub(crate) trait Row: Send + Sync + 'static {
@@ -79,7 +79,44 @@ impl<R: Row> Answer<R> {
     }
 }
 
+/// The error for an answer that cannot be read. The step that gave it is committed, so it may have had an effect.
 pub(crate) fn corrupt(operation: &'static str) -> Error {
-    let message = "the server's answer is none of this library's functions";
-    Error::new(ErrorKind::Corrupt, operation, message)
+    let message =
+        "the server's answer is not one that this library's functions and procedures give";
+    Error::new(ErrorKind::Corrupt, operation, message).with_effect(Effect::Unknown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An answer without any of the columns that are asked for.
+    struct Strange;
+
+    impl Row for Strange {
+        fn bytes_or_null(&self, operation: &'static str, _: &str) -> Result<Option<Vec<u8>>> {
+            Err(corrupt(operation))
+        }
+
+        fn signed(&self, operation: &'static str, _: &str) -> Result<Option<i64>> {
+            Err(corrupt(operation))
+        }
+
+        fn flag(&self, operation: &'static str, _: &str) -> Result<bool> {
+            Err(corrupt(operation))
+        }
+
+        fn status(&self) -> Option<String> {
+            None
+        }
+    }
+
+    #[test]
+    fn a_committed_step_whose_answer_cannot_be_read_may_have_had_an_effect() {
+        for rows in [vec![Strange], vec![]] {
+            let answer = Answer::checked("enter", rows).expect("no status");
+            let error = answer.number("seq").expect_err("no number");
+            assert_eq!((error.kind(), error.effect()), (ErrorKind::Corrupt, Effect::Unknown));
+        }
+    }
 }

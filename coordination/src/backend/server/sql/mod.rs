@@ -251,3 +251,14 @@ impl<D: Dialect> Store for SqlStore<D> {
         self.characteristics.clone()
     }
 }
+
+/// A digest of the statements of a schema, without comments and blanks: whoever changes a statement has to change the schema's
+/// version as well, or two builds of the library would call each other's functions.
+#[cfg(test)]
+pub(crate) fn digest(schema: &str) -> String {
+    use sha2::{Digest as _, Sha256};
+
+    let lines = schema.lines().map(|line| line.split("-- ").next().unwrap_or_default());
+    let words: Vec<_> = lines.flat_map(str::split_whitespace).collect();
+    data_encoding::HEXLOWER.encode(&Sha256::digest(words.join(" ").as_bytes())[..8])
+}
