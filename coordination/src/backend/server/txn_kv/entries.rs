@@ -14,16 +14,17 @@ pub(crate) enum Left {
     /// The entry is gone for good: its key may be [freed](super::KeyPool::free).
     Gone,
     /// The entry's key is deleted, but a call that was given up may put it again, and the store has no room for the write that
-    /// would rule this out. The key is freed [later](super::leaving).
+    /// would prevent it. The key is freed [later](super::leaving).
     InDoubt,
 }
 
 /// What became of a write fence that was to be ended.
 enum Ended {
-    /// Ended by this call, which has deleted the entry's key in the same transaction.
+    /// By this call, which has deleted the entry's key in the same transaction.
     Now,
+    /// By an earlier call, of this task or another.
     Before,
-    /// The store has no room to end it.
+    /// Not yet, because the store has no room for the put that ends it.
     Later,
 }
 
@@ -33,15 +34,15 @@ impl<T: Transact> TxnKv<T> {
         let (entry_ref, key) = (&entry.entry_ref, self.key(&entry.entry_ref));
         let Some(own) = self.key_pool.own(entry_ref) else { return Ok(false) };
         if own.mode == Mode::Shared && entry.mode == Mode::Exclusive {
-            // Others may hold beside a shared entry. And where the key itself says "shared", later shared entries do not look at
-            // it.
+            // Other shared entries may hold at the same time. And where the key itself says "shared", shared entries that come
+            // later do not even read it.
             let message = "a shared entry cannot become exclusive";
             return Err(Error::new(ErrorKind::Unsupported, "update", message));
         }
         let value = StoredEntry::new(entry, own.since_ms).to_bytes()?;
         let mut known = own.known.updated.unwrap_or(seq);
-        // An earlier update may have taken effect without its answer. Then the version is not the one that was expected, and the
-        // update is tried once more on the version that was found.
+        // An earlier update may have taken effect although its answer was lost. Then the key's version is not the expected one,
+        // and the update is tried once more on the version that was found.
         for _ in 0..2 {
             let update = Txn {
                 // The key's version changes when another entry gets the key, and when a later update was made: in both cases this
@@ -81,7 +82,13 @@ impl<T: Transact> TxnKv<T> {
         };
         // A call that puts the entry was given up, and may still reach the servers.
         match self.end_or_wait(entry, &write_fence).await? {
-            Ended::Now => Ok(Left::Gone),
+            Ended::Now => {
+                // The transaction has deleted the key. An earlier delete, made while the store had no room, may have been given
+                // up and may still arrive: it would remove the next entry under the same key. Counted beside this delete, it
+                // keeps the key from being used again.
+                self.key_pool.delete(entry);
+                Ok(Left::Gone)
+            }
             Ended::Before => {
                 self.delete(entry, seq).await?;
                 Ok(Left::Gone)
@@ -111,8 +118,8 @@ impl<T: Transact> TxnKv<T> {
     }
 
     /// Ends the write fence under which the entry may still be put, and deletes the entry's key. If it is known that the store
-    /// has no room, returns at once: one task tries for all entries of the session, and nobody waits in line to find out the
-    /// same.
+    /// has no room, returns at once: one task tries again for all entries of the session, and the others need not wait for their
+    /// turn only to find the same.
     async fn end_or_wait(
         self: &Arc<Self>,
         entry: &EntryRef,

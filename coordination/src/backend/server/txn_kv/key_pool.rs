@@ -5,10 +5,10 @@
 //! the entries that a session enters in a queue use a few keys again and again, numbered from 0: a key belongs to one entry until
 //! it is known that the key is deleted.
 //!
-//! However late a call about an entry arrives, it must not change the next entry with the same key. So a put has the session's
-//! write fence as its condition, an update the version of the update before, and the delete of another's entry that entry's
-//! number. The delete of our own entry has no condition, which is quickest: if such a delete was not answered, its key is not
-//! used again in this session.
+//! However late a call about an entry arrives, it must not change the next entry with the same key. So calls have conditions: a
+//! put, that the session's write fence holds; an update, that the key has the version of the update before; the delete of another
+//! client's entry, that the key was created with that entry's number. The delete of our own entry has no condition, because that
+//! is fastest: if such a delete was not answered, its key is not used again in this session.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -24,7 +24,7 @@ pub(crate) type Naming = fn(SessionId, Mode, usize) -> String;
 /// The number of queues for which the last key's number is remembered.
 const REMEMBERED: usize = 16 * 1024;
 
-/// The keys in use.
+/// Gives keys to our entries, and knows which keys are taken.
 pub(crate) struct KeyPool {
     naming: Naming,
     /// At least this many keys are used in rotation. More than one for stores whose notifications may not tell an entry that
@@ -32,8 +32,8 @@ pub(crate) struct KeyPool {
     in_turn: usize,
     own_entries: OwnEntries<Slot>,
     numbers: Mutex<Numbers>,
-    /// The number of the key that was taken last in each queue. The next entry gets another key: somebody who waits for the end
-    /// of the last entry may not have heard of it yet, and would take a new entry with the same key for the last one.
+    /// The number of the key that was taken last in each queue. The next entry gets another key: a client that waits for the end
+    /// of the last entry may not have been notified yet, and would take the new entry under the same key for the last one.
     last: BoundedCache<QueueKey, usize>,
 }
 
@@ -41,6 +41,7 @@ pub(crate) struct KeyPool {
 struct Numbers {
     /// For each session and queue, which numbers are taken.
     taken: HashMap<(SessionId, QueueKey), Vec<bool>>,
+    /// Counts the numbers that were taken; the search begins there in a queue whose last number is not remembered.
     turn: usize,
 }
 
@@ -56,7 +57,7 @@ pub(crate) struct Slot {
     write_fence: u64,
     /// How many puts under this write fence were not answered. Puts under earlier write fences can have no effect any more.
     pending_creates: u32,
-    /// How many deletes without a condition were sent, and may have been carried out or may still be.
+    /// How many deletes without a condition were sent and may have been carried out, or may still be.
     deletes: u32,
 }
 
@@ -74,9 +75,9 @@ impl KeyPool {
             let name = (self.naming)(entry.session, entry.mode, number).into();
             Slot { name, updated: None, number, write_fence, pending_creates: 0, deletes: 0 }
         });
-        // Under a newer write fence all earlier calls are refused, and only the ones from here on are in doubt. The caller has
-        // read the fence's version before it calls this. If the fence is ended between that and the sending, the call is counted
-        // under the old version, and refused.
+        // The store refuses all calls that were sent under an older write fence, so only calls under the newest one have to be
+        // counted. The caller has read the fence's version before it calls this. If the fence was ended since, the call is
+        // counted under the old version, and the store refuses it.
         self.change(&entry.entry_ref, |own| {
             let known = &mut own.known;
             if known.write_fence < write_fence {
@@ -107,15 +108,16 @@ impl KeyPool {
         number
     }
 
-    /// Notes that one of these calls was answered, so that it is not under way any more.
+    /// Notes that a call that puts the entry was answered: it will not take effect later.
     pub(crate) fn answered(&self, entry: &EntryRef) {
         self.change(entry, |own| {
             own.known.pending_creates = own.known.pending_creates.saturating_sub(1)
         });
     }
 
-    /// The session of the entry and the version of the write fence under which a call that puts the entry was sent and not
-    /// answered. It may take effect as long as the fence has this version. `None`: there is no such call.
+    /// For an entry with a call that puts it, was sent, and was not answered: the entry's session, and the version of the write
+    /// fence under which that call was sent. The call may take effect as long as the fence has this version. `None`: there is no
+    /// such call.
     pub(crate) fn in_doubt(&self, entry: &EntryRef) -> Option<(SessionId, u64)> {
         let own = self.own(entry).filter(|own| own.known.pending_creates > 0)?;
         Some((own.session, own.known.write_fence))
@@ -125,7 +127,8 @@ impl KeyPool {
         self.own_entries.own(&entry.id)
     }
 
-    /// The last part of an entry's key: of an entry of ours by its slot, of another's by the name with which it was listed.
+    /// The last part of an entry's key. For an entry of ours, its slot has it; for another client's, it is the id under which the
+    /// entry was listed.
     pub(crate) fn name(&self, entry: &EntryRef) -> Arc<str> {
         self.own(entry).map_or_else(|| entry.id.as_str().into(), |own| own.known.name)
     }
@@ -147,10 +150,10 @@ impl KeyPool {
 
     /// Forgets an entry that is known to be gone. Its key may be used again, unless a delete may still be on its way.
     pub(crate) fn free(&self, entry: &EntryRef) {
-        // If one delete was counted, it is the one whose answer said that the entry is gone. If there were two, an earlier one was
-        // given up, and may arrive after the next entry was put under the same key, and delete that one: so the number stays
-        // taken until the session ends. The entry is removed before its number is given back: whoever takes the number next finds
-        // no other slot with it.
+        // If one delete was counted, its answer said that the entry is gone. If there were two, the earlier one was not answered.
+        // It may arrive after the next entry was put under the same key, and delete that entry: so the number stays taken until
+        // the session ends. The entry is removed before its number is given back: otherwise, for a moment, two entries would have
+        // the same number.
         let own = self.own_entries.remove(&entry.id).filter(|own| own.known.deletes < 2);
         let Some(own) = own else { return };
         let mut numbers = self.numbers();
@@ -164,7 +167,7 @@ impl KeyPool {
         }
     }
 
-    /// Forgets the session, which is over, and so are its keys.
+    /// Forgets a session that is over: its keys are deleted with it.
     pub(crate) fn forget(&self, session: SessionId) {
         self.own_entries.forget(session);
         self.numbers().taken.retain(|(owner, _), _| *owner != session);
@@ -185,8 +188,8 @@ impl KeyPool {
     }
 }
 
-/// A free number out of `in_turn` ones, in rotation. If many are taken, out of more than twice as many as are taken, so that a
-/// number that was just given back still has to wait for its turn.
+/// A free number. If `in_turn` is less than two, the lowest one. Otherwise the next one in rotation among `in_turn` numbers, or
+/// among more than twice as many as are taken if that is more: so a number that was just given back is not taken again at once.
 fn free_number(taken: &[bool], turn: usize, in_turn: usize) -> usize {
     let is_free = |number: &usize| !taken.get(*number).copied().unwrap_or_default();
     if in_turn < 2 {

@@ -25,7 +25,7 @@ struct State {
     fail_delete: Option<Effect>,
     /// Transactions that put something are refused.
     is_full: bool,
-    /// How many transactions were refused so.
+    /// How many transactions were refused because of `is_full`.
     refused: usize,
 }
 
@@ -255,7 +255,7 @@ async fn c2_what_ends_the_doubt_about_one_enter_does_so_for_all() -> Result<()> 
     assert_eq!(after, before + 1, "each change has a version");
     txn_kv.comes_late();
     assert!(!keys.iter().any(|key| txn_kv.has(key)));
-    // A call that is sent after that is in doubt once more.
+    // A call that is sent under the next fence is in doubt again.
     txn_kv.lose_next();
     txn_kv.put(&entries[0]).await.expect_err("its answer is lost");
     txn_kv.leave(&entries[0].entry_ref, None).await?;
@@ -295,6 +295,27 @@ async fn without_room_one_task_sees_to_all_that_is_in_doubt() -> Result<()> {
     let is_known = |entry: &NewEntry| txn_kv.key_pool.own(&entry.entry_ref).is_some();
     assert!(!entries.iter().any(is_known), "the keys can be used again");
     assert_eq!(tasks.num_alive_tasks(), before);
+    Ok(())
+}
+
+/// While the store has no room, the delete of an entry in doubt is sent by itself. It may be given up and arrive later.
+#[tokio::test(start_paused = true)]
+async fn a_key_is_not_used_again_if_a_delete_was_given_up_while_there_was_no_room() -> Result<()> {
+    let (txn_kv, session) = TxnKv::opened().await;
+    let first = entry(session);
+    txn_kv.lose_next();
+    txn_kv.put(&first).await.expect_err("its answer is lost");
+    let key = txn_kv.key(&first.entry_ref);
+    txn_kv.fill(true);
+    txn_kv.store.0.lock().expect("nobody panics").fail_delete = Some(Effect::Unknown);
+    txn_kv.leave(&first.entry_ref, None).await.expect_err("its answer is lost");
+    txn_kv.fill(false);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(txn_kv.leave(&first.entry_ref, None).await?, Left::Gone);
+    txn_kv.key_pool.free(&first.entry_ref);
+    let second = entry(session);
+    txn_kv.put(&second).await?;
+    assert_ne!(txn_kv.key(&second.entry_ref), key);
     Ok(())
 }
 
@@ -379,7 +400,7 @@ async fn without_a_session_nothing_is_written() {
 async fn l5_a_store_that_has_lost_its_data_takes_values_from_the_next_session() -> Result<()> {
     let (txn_kv, _) = TxnKv::opened().await;
     txn_kv.write(&write(None, Some("one"))).await?;
-    // The version of its member's key is higher than the next session's, and this session is never closed.
+    // This session's member key has a higher version than that of the next session will have, and this session is never closed.
     txn_kv.open().await;
     *txn_kv.store.0.lock().expect("nobody panics") = State::default();
     txn_kv.open().await;
