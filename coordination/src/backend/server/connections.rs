@@ -1,12 +1,13 @@
-//! The connection of a process to a store: one for all calls, replaced when it fails or falls silent.
+//! The connection of a process to a store: one for all calls, replaced when it fails or when the server stops answering.
 //!
-//! A client crate left to itself spreads calls over all servers, or never notices that one has gone silent. So a client is made
-//! for one server only, and used until a call fails on it or takes longer than a heartbeat may; then another client is made for
-//! the next server. See [`rotation`](super::rotation).
+//! A client crate that knows all servers spreads calls over them, or does not notice that one has stopped answering. So a client
+//! is made for one server only. It is used until a call fails on it or takes longer than a heartbeat may; then another client is
+//! made for the next server. See [`rotation`](super::rotation).
 
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -17,6 +18,7 @@ use tokio::time::timeout;
 use super::cause::{causes, connection_kind};
 use super::credentials::{Access, Credentials};
 use super::first::{self, First};
+use super::places::Place;
 use super::rotation::{Attempt, Rotation, Turn};
 use crate::config::Settings;
 use crate::env::names;
@@ -24,20 +26,23 @@ use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::panics::{caught, on_purpose};
 use crate::url::Host;
 
-/// How often the first call tries again after a server closed the connection without a word.
+/// How often the first call is tried on servers that close each connection without an answer.
 const GREETINGS: usize = 5;
-/// How long no further connection is tried after a server refused us: a server is asked at most twenty times a minute.
+/// After a server has refused our credentials: how long calls fail with that refusal, without another try. So a server is tried
+/// at most twenty times a minute.
 const BELIEVED: Duration = Duration::from_secs(3);
 
 /// How connections to a store's servers are made.
 pub(crate) trait Link: Sized + Send + Sync + 'static {
-    /// The client on which calls are made. It must not wait for the server without a bound: each use of it is bounded here.
+    /// The client crate's handle of a connection, on which calls are made. A call need not have a time limit: callers drop it
+    /// when its time is over.
     type Connection: Clone + Send + Sync + 'static;
-    /// The client crate's error of a call.
+    /// The error with which the client crate answers a failed call.
     type Failed: Send;
 
-    /// How many calls may be in flight at a time. A thousand at once would take longer than the time that is allowed to each: all
-    /// would be given up, the connection too, and all would come again, for ever.
+    /// How many calls may be in flight at a time. If a thousand were sent at once, the server would take longer over them than
+    /// each call may take: all would be dropped, the connection would be given up, and the retries of all calls would fail in the
+    /// same way.
     const IN_FLIGHT: usize;
     /// The scheme of URLs with TLS, for messages.
     const SECURE: &'static str;
@@ -47,27 +52,28 @@ pub(crate) trait Link: Sized + Send + Sync + 'static {
     /// How many hosts the URL has.
     fn hosts(&self) -> usize;
 
-    /// The `nth` of these hosts; `None`: [`connect`](Self::connect) finds out itself where to connect to.
+    /// The `nth` of these hosts; `None`: the URL names no hosts here, and [`connect`](Self::connect) itself finds out where to
+    /// connect to.
     fn host(&self, nth: usize) -> Option<&Host>;
 
     /// The servers, for messages.
     fn shown(&self) -> String;
 
-    /// Our credentials, and whom we trust.
+    /// Our credentials, and the certificates that we trust.
     fn access(&self) -> &Access;
 
     /// How long making another connection may take, if a call may take `patience`.
     fn longest(&self, patience: Duration) -> Duration;
 
-    /// Makes a connection to the server whose turn it is, at the address of its place if the place has one, and waits for the
-    /// server's first answer. Fails if the server refuses these credentials, as far as the server tells before the first call.
+    /// Connects to the server that `turn` names, at the address of its place if the place has one, and waits for the server's
+    /// first answer. Fails if the server refuses these credentials; but some servers refuse them only at the first call.
     fn connect(
         connections: &Arc<Connections<Self>>,
         turn: Turn,
         credentials: &Credentials,
     ) -> impl Future<Output = Result<Self::Connection, Failure>> + Send;
 
-    /// What a failed call says about its connection, and the error for the caller.
+    /// Translates the client crate's error: the error for the caller, and whether the connection can still be used.
     fn explain(&self, operation: &'static str, failed: Self::Failed) -> Failure;
 }
 
@@ -75,15 +81,15 @@ pub(crate) trait Link: Sized + Send + Sync + 'static {
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
     pub(crate) error: Error,
-    /// The connection is of no use any longer, and another one is to be made.
+    /// The connection cannot be used any more, and another one is to be made.
     pub(crate) is_broken: bool,
-    /// The server closed the connection without a word.
+    /// The server closed the connection without an answer.
     pub(crate) is_hang_up: bool,
-    /// The server takes no more connections, as far as that can be told.
+    /// The server seems to take no more connections.
     pub(crate) is_full: bool,
     /// The server did not answer in time.
     pub(crate) is_late: bool,
-    /// The server that this one names as the right one to ask.
+    /// The address of another server, if the answer says that the call has to be sent there.
     pub(crate) moved_to: Option<String>,
 }
 
@@ -91,17 +97,17 @@ pub(crate) struct Failure {
 pub(crate) struct Connections<L: Link> {
     pub(crate) link: L,
     pub(crate) rotation: Rotation<L::Connection>,
-    /// After this time without an answer, a call says that its connection is silent.
+    /// If a call was dropped after this time, and nothing was answered on its connection meanwhile, the connection is given up.
     pub(crate) patience: Duration,
     in_flight: Semaphore,
     state: Mutex<State<L>>,
 }
 
 struct State<L: Link> {
-    /// The outcome of the connection that is being made, if one is: all callers wait for the same one.
+    /// `Some` while a task makes a connection: all callers wait for the outcome of that one task.
     making: Option<watch::Receiver<Option<Made<L>>>>,
-    /// Why a server refused us, and until when no further connection is tried.
-    refused: Option<(Instant, Failure)>,
+    /// The servers that refused us, until when none of them is asked again, and why. Other servers are asked meanwhile.
+    refused: HashMap<Place, (Instant, Failure)>,
     /// The time that is left for the first connection; `None` once there has been one.
     first: Option<First>,
 }
@@ -112,17 +118,18 @@ pub(crate) struct Ready<'a, L: Link> {
     pub(crate) operation: &'static str,
     connection: L::Connection,
     epoch: u64,
+    /// `None`: the call was [`urgent`](Connections::urgent), and needs no slot.
     _room: Option<SemaphorePermit<'a>>,
 }
 
 /// Held by the one task that makes a connection for all callers. When it is dropped, the next caller may start another task; so
 /// it is dropped however the task ends: with an outcome, by a panic, or with the runtime.
-struct Place<L: Link> {
+struct Maker<L: Link> {
     connections: Arc<Connections<L>>,
     told: watch::Sender<Option<Made<L>>>,
 }
 
-/// The outcome of making a connection; of one that was made, with its epoch.
+/// The outcome of making a connection: the connection and its epoch, or why there is none.
 type Made<L> = Result<(<L as Link>::Connection, u64), Failure>;
 
 impl<L: Link> Connections<L> {
@@ -132,14 +139,18 @@ impl<L: Link> Connections<L> {
             link,
             patience,
             in_flight: Semaphore::new(L::IN_FLIGHT),
-            state: Mutex::new(State { making: None, refused: None, first: Some(First::default()) }),
+            state: Mutex::new(State {
+                making: None,
+                refused: HashMap::new(),
+                first: Some(First::default()),
+            }),
         }
     }
 
     /// The connection in use and its epoch; makes one if there is none.
     ///
-    /// One task makes the connection for all callers, and goes on if any of them gives up. When all servers have failed, it first
-    /// waits until the pause is over, so that a server that is down, or starting, is not stormed (`R4`).
+    /// One task makes the connection for all callers, and goes on if any of them gives up. When all servers have failed, the task
+    /// first waits until the pause is over: otherwise all clients together would flood a server that is down or starting (`R4`).
     pub(crate) async fn connection(self: &Arc<Self>) -> Made<L> {
         if let Some(found) = self.rotation.connected() {
             return Ok(found);
@@ -166,7 +177,7 @@ impl<L: Link> Connections<L> {
         }
     }
 
-    /// [`reach`](Self::reach) for this operation, which a failure names.
+    /// [`reach`](Self::reach); an error names this operation.
     pub(crate) async fn reach_for(
         self: &Arc<Self>,
         operation: &'static str,
@@ -178,12 +189,14 @@ impl<L: Link> Connections<L> {
 
     /// The outcome of the task that makes a connection; starts one if there is none.
     ///
-    /// The mutex makes sure that callers who come at once find the same task. A caller who found no connection while the last
-    /// task was finishing starts another task, which looks for a connection first.
+    /// The mutex makes sure that callers who come at the same time find the same task. A caller may have seen no connection just
+    /// before the running task installed one, and come here after that task has ended. Then it starts another task, which finds
+    /// that connection and makes none.
     fn making(self: &Arc<Self>) -> Result<watch::Receiver<Option<Made<L>>>, Failure> {
         let mut state = self.state();
-        if let Some((until, failure)) = &state.refused
-            && Instant::now() < *until
+        state.refused.retain(|_, (until, _)| Instant::now() < *until);
+        if state.refused.len() >= self.rotation.servers()
+            && let Some((_, failure)) = state.refused.values().next()
         {
             return Err(failure.clone());
         }
@@ -194,9 +207,9 @@ impl<L: Link> Connections<L> {
         let (sender, made) = watch::channel(None);
         let connections = Arc::clone(self);
         tokio::spawn(async move {
-            let place = Place { connections, told: sender };
-            let outcome = place.connections.make().await;
-            place.tell(outcome);
+            let maker = Maker { connections, told: sender };
+            let outcome = maker.connections.make().await;
+            maker.tell(outcome);
         });
         made
     }
@@ -209,7 +222,6 @@ impl<L: Link> Connections<L> {
         if let Some(moment) = turn.pause_until {
             tokio::time::sleep_until(moment.into()).await;
         }
-        let is_first = !self.has_connected();
         match self.make_there(turn).await {
             Ok(connection) => {
                 self.state().first = None;
@@ -220,9 +232,6 @@ impl<L: Link> Connections<L> {
                 let failure = self.advised(failure);
                 if failure.is_broken {
                     self.rotation.give_up(turn.epoch);
-                }
-                if failure.is_refusal() && !is_first {
-                    self.state().refused = Some((Instant::now() + BELIEVED, failure.clone()));
                 }
                 Err(failure)
             }
@@ -237,8 +246,8 @@ impl<L: Link> Connections<L> {
             let found = found.await.map_err(|_| late(limit))?;
             self.rotation.found(turn.epoch, &found.map_err(|error| unknown(host, &error))?);
         }
-        // The place, which has an address now. If the epoch was given up during the lookup, this is the place of the next epoch:
-        // then the connection that is made is not installed, as it still has the old epoch.
+        // Read again, because the place has an address now. If the epoch was given up during the lookup, this is the place for
+        // the next epoch. Then the connection that is made has an old epoch, and is not installed.
         let Turn { place, .. } = self.rotation.turn();
         let servers = self.rotation.servers();
         let limit = self.limit(|first| first.share(servers));
@@ -246,14 +255,32 @@ impl<L: Link> Connections<L> {
             on_purpose("connecting");
             self.let_in(Turn { place, ..turn }).await
         };
-        match timeout(limit, caught("connect", connecting)).await {
+        if let Some(failure) = self.refused_by(place) {
+            return Err(failure);
+        }
+        let connected = match timeout(limit, caught("connect", connecting)).await {
             Ok(Ok(connected)) => connected,
             Ok(Err(panicked)) => Err(Failure::broken(panicked.with_effect(Effect::None))),
             Err(_) => Err(late(limit)),
+        };
+        if let Err(failure) = &connected
+            && failure.is_refusal()
+            && self.has_connected()
+        {
+            let refused = (Instant::now() + BELIEVED, failure.clone());
+            self.state().refused.insert(place, refused);
         }
+        connected
     }
 
-    /// Makes a connection with the newest credentials. If that fails, tries those with which a server let us in last.
+    /// Why this server refused us a moment ago, if it did.
+    fn refused_by(&self, place: Place) -> Option<Failure> {
+        let state = self.state();
+        let refused = state.refused.get(&place).filter(|(until, _)| Instant::now() < *until);
+        refused.map(|(_, failure)| failure.clone())
+    }
+
+    /// Makes a connection with the newest credentials. If that fails, tries those with which a server last accepted us.
     async fn let_in(self: &Arc<Self>, turn: Turn) -> Result<L::Connection, Failure> {
         let access = self.link.access();
         let newest = access.newest();
@@ -264,7 +291,8 @@ impl<L: Link> Connections<L> {
             }
             Err(failure) => failure,
         };
-        // Any other failure may be a refusal, as some servers just hang up on wrong credentials.
+        // Some servers just close the connection if they refuse the credentials. So every failure may be such a refusal, unless
+        // nobody listens there or the host has no address.
         let is_there = !matches!(failure.error.kind(), ErrorKind::Refused | ErrorKind::Dns);
         let Some(other) = access.instead_of(&newest).filter(|_| is_there) else {
             return Err(failure);
@@ -274,7 +302,8 @@ impl<L: Link> Connections<L> {
         Ok(connection)
     }
 
-    /// How long a step of making a connection may take: for the first connection, what `of_first` says.
+    /// How long one step (a lookup, a connect) may take: what `of_first` says while the first connection is being made, and
+    /// [`Link::longest`] later.
     fn limit(&self, of_first: impl FnOnce(&mut First) -> Duration) -> Duration {
         let first = self.state().first.as_mut().map(of_first);
         first.unwrap_or_else(|| self.link.longest(self.patience))
@@ -282,8 +311,9 @@ impl<L: Link> Connections<L> {
 
     /// Waits for a slot among the calls in flight, and for a connection. Nothing has been sent when this returns.
     ///
-    /// If no slot is free within half of the patience, the call fails without having been sent, and its caller tries again. A
-    /// call that was sent with too little time left for its answer would leave its caller in doubt, and cost the connection.
+    /// If no slot is free within half of the patience, the call fails without having been sent, and its caller tries again. If it
+    /// were sent with too little time left for its answer, the caller would not know whether it took effect, and the connection
+    /// would be given up.
     pub(crate) async fn ready(self: &Arc<Self>, operation: &'static str) -> Result<Ready<'_, L>> {
         let room = timeout(self.patience / 2, self.in_flight.acquire()).await;
         let room = room.map_err(|_| {
@@ -301,7 +331,8 @@ impl<L: Link> Connections<L> {
 
     /// Makes a call on the connection in use; if there is none, on the first server that can be reached.
     ///
-    /// The call is sent only once, because it may have been carried out although it failed: whoever repeats it has to know that.
+    /// The call is sent only once. It may have been carried out although it failed, so only the caller can decide whether to
+    /// repeat it.
     pub(crate) async fn call<T, F>(
         self: &Arc<Self>,
         operation: &'static str,
@@ -325,7 +356,8 @@ impl<L: Link> Connections<L> {
         self.urgent(operation).await?.make(call).await
     }
 
-    /// Runs `work` on the connection of this epoch, and judges the connection by the outcome.
+    /// Runs `work`, which is a call on the connection of this epoch. If the outcome shows that the connection is broken, or
+    /// `work` is dropped after too long a time without any answer, the connection is given up.
     pub(crate) async fn on_epoch<T>(
         &self,
         operation: &'static str,
@@ -336,7 +368,7 @@ impl<L: Link> Connections<L> {
         self.judged(operation, attempt, work).await.map_err(|failure| failure.error)
     }
 
-    /// Runs `work`, and judges the connection by the outcome.
+    /// Runs `work`, and reports to the rotation whether the connection of `attempt` is broken.
     pub(crate) async fn judged<T>(
         &self,
         operation: &'static str,
@@ -345,8 +377,8 @@ impl<L: Link> Connections<L> {
     ) -> Result<T, Failure> {
         let outcome = work.await.map_err(|failed| self.explained(operation, failed));
         match &outcome {
-            // The server refused one more connection. That says nothing against the connection in use, and is no answer on it
-            // either.
+            // The server refused to accept one more connection. That is neither a failure of the connection in use nor an answer
+            // on it, so nothing is reported.
             Err(failure) if failure.is_full && !failure.is_broken => drop(attempt.unhurried()),
             outcome => {
                 attempt.ended(outcome.as_ref().is_err_and(|failure| failure.is_broken));
@@ -355,8 +387,8 @@ impl<L: Link> Connections<L> {
         outcome.map_err(|failure| self.advised(failure))
     }
 
-    /// Explains a failed call. If the server refused us, and the files of the URL hold other credentials by now, the connection
-    /// is declared broken, so that the next one is made with those.
+    /// Translates the error of a failed call. If the server refused our credentials, and the files that the URL names hold others
+    /// by now, the connection counts as broken, so that the next one is made with the new credentials.
     fn explained(&self, operation: &'static str, failed: L::Failed) -> Failure {
         let failure = self.link.explain(operation, failed);
         if !failure.is_refusal() || !self.link.access().are_others() {
@@ -369,8 +401,8 @@ impl<L: Link> Connections<L> {
         Failure::broken(error.with_effect(effect).with_source(failure.error))
     }
 
-    /// Makes the first call of all, to find out who answers. While time is left, it is repeated at a server that is starting or
-    /// has no leader yet.
+    /// Makes the first call of the process, which asks for the server's version, for instance. The server may be starting, or
+    /// have no leader yet: then the call is repeated for up to [`first::LONGEST`].
     pub(crate) async fn greet<T, F>(self: &Arc<Self>, ask: impl Fn(L::Connection) -> F) -> Result<T>
     where
         F: Future<Output = Result<T, L::Failed>>,
@@ -386,8 +418,8 @@ impl<L: Link> Connections<L> {
                 Err(failure) => Err(failure),
             };
             match answered {
-                // The server may have sent a TLS alert with the reason before it closed the connection, and the alert was lost:
-                // so try again.
+                // The server may have sent a TLS alert with the reason just before it closed the connection, and the alert may
+                // have been lost. So try again: the next one may arrive.
                 Err(failure) if failure.is_hang_up && !failure.is_full => hang_ups += 1,
                 Err(failure) if failure.is_passing() && Instant::now() < until => {}
                 Err(failure) => return Err(failure.error),
@@ -411,7 +443,7 @@ impl<L: Link> Connections<L> {
         Failure { error: advice.with_source(failure.error), ..failure }
     }
 
-    /// Whether there has been a connection.
+    /// Whether there has ever been a connection.
     pub(crate) fn has_connected(&self) -> bool {
         self.state().first.is_none()
     }
@@ -431,7 +463,7 @@ impl<L: Link> Connections<L> {
     }
 }
 
-impl<L: Link> Place<L> {
+impl<L: Link> Maker<L> {
     /// First allows the next task, and then tells the callers who wait. In the other order, a caller who is told of a failure and
     /// comes again at once would find this task's outcome, and be told of the same failure without any new try.
     fn tell(self, outcome: Made<L>) {
@@ -441,7 +473,7 @@ impl<L: Link> Place<L> {
     }
 }
 
-impl<L: Link> Drop for Place<L> {
+impl<L: Link> Drop for Maker<L> {
     fn drop(&mut self) {
         self.connections.state().making = None;
     }
@@ -452,7 +484,7 @@ impl<L: Link> Ready<'_, L> {
         self.epoch
     }
 
-    /// Sends the call, and judges the connection by the outcome.
+    /// Sends the call. If its outcome shows that the connection is broken, the connection is given up.
     pub(crate) async fn make<T, F>(self, call: impl FnOnce(L::Connection) -> F) -> Result<T>
     where
         F: Future<Output = Result<T, L::Failed>>,
@@ -460,7 +492,8 @@ impl<L: Link> Ready<'_, L> {
         self.connections.on_epoch(self.operation, self.epoch, call(self.connection)).await
     }
 
-    /// Sends the call on another connection: the connection in use is not judged by the outcome.
+    /// Like [`make`](Self::make), for a call that is sent on another connection: whatever its outcome, the connection in use
+    /// stays.
     pub(crate) async fn make_elsewhere<T, F>(
         self,
         call: impl FnOnce(L::Connection) -> F,
@@ -476,7 +509,7 @@ impl<L: Link> Ready<'_, L> {
 }
 
 impl Failure {
-    /// A failure that says nothing against the connection.
+    /// A failure after which the connection can still be used.
     pub(crate) fn harmless(error: Error) -> Self {
         Self {
             error,
@@ -492,7 +525,7 @@ impl Failure {
         Self { is_broken: true, ..Self::harmless(error) }
     }
 
-    /// A call had no answer for the time `after`.
+    /// A call was not answered within the time `after`.
     pub(crate) fn late(operation: &'static str, after: Duration, effect: Effect) -> Self {
         let message = format!("no answer within {after:?}");
         let error = Error::new(ErrorKind::Unavailable, operation, message);
@@ -504,7 +537,7 @@ impl Failure {
         self.is_broken && self.error.kind() == ErrorKind::Unavailable
     }
 
-    /// Whether the server refuses us: that seldom changes within a moment.
+    /// Whether the server refuses our credentials or our rights. Another try right away would most likely be refused too.
     fn is_refusal(&self) -> bool {
         matches!(self.error.kind(), ErrorKind::Auth | ErrorKind::Permission)
     }
@@ -514,7 +547,8 @@ fn late(limit: Duration) -> Failure {
     Failure::late("connect", limit, Effect::None)
 }
 
-/// The lookup of the host's name failed. Another host's name may have an address, so the next host is to be tried.
+/// The failure if a host's name cannot be looked up. It is `broken`, so that the next host is tried, whose name may have an
+/// address.
 fn unknown(host: &Host, error: &io::Error) -> Failure {
     let kind = connection_kind(&causes(Some(error)));
     Failure::broken(Error::new(kind, "connect", format!("{}: {error}", host.name)))

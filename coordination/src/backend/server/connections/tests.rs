@@ -169,6 +169,18 @@ async fn a_refusal_is_believed_for_a_while() -> Result<()> {
     Ok(())
 }
 
+/// The server in the middle lets nobody in. That is no reason not to ask the one after it.
+#[tokio::test]
+async fn r1_one_server_that_refuses_keeps_nobody_from_the_next_one() -> Result<()> {
+    let connections = connections(&[|_| Ok("a"), |_| Err(failed(ErrorKind::Auth)), |_| Ok("c")])?;
+    for (found, asked_by_then) in [("a", 1), ("c", 3), ("a", 4), ("c", 5)] {
+        let (connection, epoch) = connections.reach_for("enter").await?;
+        assert_eq!((connection, asked(&connections)), (found, asked_by_then));
+        connections.rotation.give_up(epoch);
+    }
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_server_that_hangs_up_may_want_something_else() -> Result<()> {
     let hangs_up: Says = |_| Err(Failure { is_hang_up: true, ..failed(ErrorKind::Unavailable) });
