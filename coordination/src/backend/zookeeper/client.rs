@@ -1,22 +1,24 @@
 //! A session at ZooKeeper and the calls that are made in it.
 //!
 //! The client crate connects again by itself, to whichever server answers, and keeps the session and its watches. It sends the
-//! calls of a session in the order in which they are made. A call that was sent on a connection that broke may be carried out
-//! after calls that were sent later, by the same server: see `write_fence.rs`. A server from which the session has moved away
-//! refuses such a call.
+//! calls of a session in the order in which they are made. But if a connection breaks, the same server may carry out a call that
+//! was sent on it after calls that were sent later, on the next connection: see `write_fence.rs`. A server from which the session
+//! has moved away refuses such a call.
 //!
 //! A server answers the calls of a session in their order, heartbeats too. So a session has few calls in flight at once
 //! (`UNDER_WAY`), and a heartbeat is sent without waiting for a slot among them.
 
+use std::collections::HashSet;
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Poll;
 use std::time::Duration;
 
+use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
-use tokio::task::JoinError;
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::timeout;
 use zookeeper_client::{
     Client, Error as ZooKeeperError, MultiReadResult, SessionState, StateWatcher,
@@ -25,7 +27,7 @@ use zookeeper_client::{
 use super::config::Config;
 use super::ending::Ending;
 use super::error::from_zookeeper;
-use super::identity::Identity;
+use super::identity::{Identity, Presented};
 use super::watch_room::WatchRoom;
 use super::write_fence::WriteFence;
 use crate::env::{names, spawn};
@@ -34,23 +36,20 @@ use crate::panics;
 use crate::time::BootInstant;
 use crate::url::{Host, Secret};
 
-/// How many calls of a session may be in flight at once, besides a heartbeat. A server answers requests in turn: at a slow
-/// server, a heartbeat waits behind this many requests of every process that is busy, and there may be dozens of processes.
+/// How many calls of a session may be in flight at once, besides a heartbeat. A server answers requests in turn. So at a slow
+/// server a heartbeat waits behind this many requests of every busy process, and there may be dozens of processes.
 const UNDER_WAY: usize = 8;
 
 /// How long it may take to look up a host's name.
 const LOOKUP: Duration = Duration::from_millis(500);
-/// Where a host has several addresses: how long all of them together may be silent. One session has to be opened within the
-/// time for connecting, of which the probe has used a part.
-/// [`SHORTEST`] is what each address gets at the least.
-const SEVERAL: Duration = Duration::from_secs(3);
-const SHORTEST: Duration = Duration::from_millis(400);
+/// How long an address may take to accept a connection before it counts as silent.
+const ACCEPTING: Duration = Duration::from_millis(500);
 
-/// How to make a session.
+/// Opens sessions at the servers of the URL.
 pub(super) struct Connector {
     servers: Vec<Host>,
     identity: Arc<Identity>,
-    /// A connection on which nothing comes for so long is given up.
+    /// A connection is given up if nothing arrives on it for this time.
     silence: Duration,
 }
 
@@ -63,8 +62,8 @@ pub(super) struct Connection {
     /// How the session has ended, which the task of [`follow`](Self::follow) finds out.
     pub(super) ending: Arc<Ending>,
     identity: Arc<Identity>,
-    /// The password that the server was told last.
-    presented: Mutex<Option<Secret>>,
+    /// The password that the server has confirmed last.
+    presented: Presented,
     /// Slots for calls in flight.
     room: Arc<Semaphore>,
     /// How much the session may watch.
@@ -86,18 +85,18 @@ impl Connector {
         Ok(Self { servers: config.servers.clone(), identity, silence })
     }
 
-    /// Opens a session with this lease at the most.
+    /// Opens a session whose lease is this at most.
     pub(super) async fn connect(
         &self,
         ttl: Duration,
         member: String,
         write_fence: WriteFence,
     ) -> Result<Connection, ZooKeeperError> {
-        let (servers, silence) = self.places().await;
+        let servers = self.places().await;
         let asked = BootInstant::now();
         let mut connector = Client::connector()
             .with_session_timeout(ttl)
-            .with_connection_timeout(silence)
+            .with_connection_timeout(self.silence)
             // The crate fails after one pass over the servers: whoever calls `open` paces the retries.
             .with_fail_eagerly();
         let password = self.identity.password();
@@ -114,7 +113,7 @@ impl Connector {
         Ok(Connection {
             ending: Arc::new(Ending::new(ttl, asked)),
             identity: Arc::clone(&self.identity),
-            presented: Mutex::new(password),
+            presented: Presented::new(password),
             states: client.state_watcher(),
             owner: client.session_id().0,
             member,
@@ -128,31 +127,33 @@ impl Connector {
         })
     }
 
-    /// The list of servers for the client crate, and how long each may be silent.
+    /// The list of servers for the client crate, and how long each may take to answer.
     ///
     /// Given a name, the crate tries the addresses of that name one after the other, all of them within the time for one
-    /// connection, and so never gets past a silent address. Therefore the crate is given the addresses, and behind them the
-    /// name too, as the name may have other addresses later in the session. With TLS the crate is given names only: it takes
-    /// from this list the name that the certificate must have.
-    async fn places(&self) -> (String, Duration) {
-        let (mut places, mut has_several) = (Vec::new(), false);
+    /// connection, and so never gets past a silent address. Therefore the crate is given the addresses that accept connections
+    /// now, and behind them the name too, as the name may have other addresses later in the session. With TLS the crate is given
+    /// names only: it takes from this list the name that the certificate must have.
+    async fn places(&self) -> String {
+        let mut hosts = Vec::new();
         for host in &self.servers {
             let found = match self.identity.is_secure() {
                 false => Self::addresses(host).await,
                 true => Vec::new(),
             };
-            if found.len() > 1 {
-                places.extend(found.iter().map(ToString::to_string));
-                has_several = true;
-            }
+            // One address is as good as its name.
+            hosts.push((host, if found.len() > 1 { found } else { Vec::new() }));
+        }
+        let accepting = accepting(hosts.iter().flat_map(|(_, found)| found.iter().copied())).await;
+        let mut places = Vec::new();
+        for (host, found) in hosts {
+            let accepts = |address: &&SocketAddr| accepting.contains(address);
+            let accept: Vec<_> = found.iter().filter(accepts).map(ToString::to_string).collect();
+            // Where none accepts now, one may in a moment.
+            let all = || found.iter().map(ToString::to_string).collect();
+            places.extend(if accept.is_empty() { all() } else { accept });
             places.push(host.to_string());
         }
-        let count = u32::try_from(places.len()).unwrap_or(u32::MAX);
-        let silence = match has_several {
-            true => self.silence.min((SEVERAL / count).max(SHORTEST)),
-            false => self.silence,
-        };
-        (places.join(","), silence)
+        places.join(",")
     }
 
     /// The addresses of a host; none where they cannot be found out now.
@@ -162,8 +163,19 @@ impl Connector {
     }
 }
 
+/// Those of the addresses that accept connections now. The time of a session that is to be opened is short, and none of it is to
+/// be spent on addresses from which nothing comes.
+async fn accepting(addresses: impl Iterator<Item = SocketAddr>) -> HashSet<SocketAddr> {
+    let accepts = async |address| {
+        let tried = timeout(ACCEPTING, TcpStream::connect(address)).await;
+        matches!(tried, Ok(Ok(_))).then_some(address)
+    };
+    let tries: JoinSet<_> = addresses.map(accepts).collect();
+    tries.join_all().await.into_iter().flatten().collect()
+}
+
 impl Connection {
-    /// What was left of the lease at this moment if nothing but the opening counts.
+    /// How much of the lease was left at this moment, counted from the request that opened the session.
     pub(super) fn lease_at(&self, moment: BootInstant) -> Duration {
         self.ttl.saturating_sub(moment.saturating_duration_since(self.asked))
     }
@@ -187,7 +199,7 @@ impl Connection {
         made.map_err(|error| from_zookeeper(operation, &error))
     }
 
-    /// [`call`](Self::call) with the crate's own error, for callers who look at it.
+    /// [`call`](Self::call) with the crate's own error, for callers that distinguish its kinds.
     pub(super) async fn raw_call<T, F>(
         &self,
         operation: &'static str,
@@ -199,8 +211,9 @@ impl Connection {
         let calling = async {
             let _room = self.room.acquire().await;
             let client = self.connected(operation).await?;
+            let told = self.presented.password();
             let outcome = call(Arc::clone(&client)).await;
-            self.admitted(operation, &client, outcome).await
+            self.admitted(operation, &client, &told, outcome).await
         };
         self.unless_closing(operation, calling).await
     }
@@ -216,17 +229,17 @@ impl Connection {
     {
         let calling = async {
             let client = self.connected(operation).await?;
-            let sent = BootInstant::now();
+            let (told, sent) = (self.presented.password(), BootInstant::now());
             let outcome = call(Arc::clone(&client)).await;
             if outcome.is_ok() {
                 self.ending.answered(sent);
             }
-            self.admitted(operation, &client, outcome).await
+            self.admitted(operation, &client, &told, outcome).await
         };
         self.unless_closing(operation, calling).await
     }
 
-    /// [`call`](Self::call) whose answers are waited for in a task, which goes on if the future is dropped.
+    /// [`call`](Self::call) in a task, which still waits for the answers if this future is dropped.
     pub(super) async fn detached_call<T, F>(
         self: &Arc<Self>,
         operation: &'static str,
@@ -241,9 +254,10 @@ impl Connection {
             Ok((room, self.connected(operation).await?))
         };
         let (room, client) = self.unless_closing(operation, connected).await?;
+        let told = self.presented.password();
         let mut work = Box::pin(call(Arc::clone(&client)));
-        // The first poll, made here, sends the requests. So what the caller asks for after dropping this future is sent after
-        // them.
+        // The first poll, which is made here, sends the requests. So if the caller drops this future and then makes another call,
+        // that call is sent after them.
         let outcome = match poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await {
             Poll::Ready(outcome) => outcome,
             Poll::Pending => {
@@ -252,7 +266,7 @@ impl Connection {
                     let _room = room;
                     let working = async {
                         let outcome = work.await;
-                        connection.admitted(operation, &client, outcome).await
+                        connection.admitted(operation, &client, &told, outcome).await
                     };
                     connection.unless_closing(operation, working).await
                 };
@@ -264,17 +278,18 @@ impl Connection {
         outcome.map_err(|error| from_zookeeper(operation, &error))
     }
 
-    /// If a node refused us (`NoAuth`) and the password is another than the one that the server was told, tells the server the
-    /// new one and answers an error that is retried, since the same call may now succeed. Otherwise answers the outcome as it
+    /// If a node refused access (`NoAuth`), and the password is another than the one that was last sent to the server, sends the
+    /// new one. Then returns an error that is retried, since the same call may now succeed. Otherwise returns the outcome as it
     /// was.
     async fn admitted<T>(
         &self,
         operation: &'static str,
         client: &Client,
+        told: &Option<Secret>,
         outcome: Result<T, ZooKeeperError>,
     ) -> Result<Result<T, ZooKeeperError>> {
         let is_refused = matches!(outcome, Err(ZooKeeperError::NoAuth));
-        if !is_refused || !self.identity.present(client, &self.presented).await {
+        if !is_refused || !self.identity.present(client, told, &self.presented).await {
             return Ok(outcome);
         }
         let message = "a node does not let us in, and there is another password now";
@@ -290,7 +305,8 @@ impl Connection {
         let mut closing = self.closing.subscribe();
         tokio::select! {
             biased;
-            // A call in flight holds the client, and the session ends only when nobody does: so closing drops all calls.
+            // A call in flight has a reference to the client, and the session ends only when there is none left. So closing drops
+            // all calls.
             _ = closing.wait_for(|closing| *closing) => Err(closed(operation)),
             outcome = work => outcome,
         }
@@ -328,7 +344,7 @@ impl Connection {
 
     /// Reads nodes, and the names of a node's children, as of one moment; `None` stands for a node that is not there.
     ///
-    /// `is_fresh`: as of now, and not as of when the server last heard from its leader.
+    /// `is_fresh`: a `sync` first brings the server up to date with the leader; otherwise its data may lag behind.
     pub(super) async fn read(
         &self,
         operation: &'static str,
@@ -418,13 +434,13 @@ impl Connection {
         children.collect()
     }
 
-    /// Ends the session, gives up its calls in flight, and waits for the end. False: perhaps no server has confirmed the end.
+    /// Ends the session, drops its calls in flight, and waits for the end. False: perhaps no server has confirmed the end.
     pub(super) async fn close(&self) -> bool {
         self.begin_close();
         self.ending.ended().await.is_word()
     }
 
-    /// Ends the session without waiting for its end, and gives up calls that go on.
+    /// Ends the session without waiting for its end, and drops its calls in flight.
     pub(super) fn begin_close(&self) {
         self.closing.send_replace(true);
         drop(self.client().take());
@@ -469,7 +485,7 @@ fn allowed(results: Vec<MultiReadResult>) -> Result<Vec<MultiReadResult>, ZooKee
     }
 }
 
-/// What to answer for a node of a multi-read that has no data or children in the results: `None` if the node is not there.
+/// The meaning of a result that has no data or children: `Ok(None)` if the node does not exist.
 fn missing<T>(operation: &'static str, result: MultiReadResult) -> Result<Option<T>> {
     match result {
         MultiReadResult::Error { err: ZooKeeperError::NoNode } => Ok(None),

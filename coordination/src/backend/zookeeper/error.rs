@@ -1,18 +1,22 @@
-//! What ZooKeeper and its client say → our errors, case by case.
+//! Maps the errors of ZooKeeper and of its client to ours, case by case.
 
 use zookeeper_client::Error as ZooKeeperError;
 
 use crate::error::{Effect, Error, ErrorKind, LossReason};
 
+/// A single server's code for a call in a session that is not there any more (`UNKNOWNSESSION`); an ensemble says that the session
+/// has expired. The client crate does not know the code.
+const UNKNOWN_SESSION: i32 = -12;
+
 pub(super) fn from_zookeeper(operation: &'static str, error: &ZooKeeperError) -> Error {
     let message = error.to_string();
     let (kind, effect, message) = match error {
-        // The server's word, or that of the client, which heard nothing for longer than the lease.
-        ZooKeeperError::SessionExpired => {
+        // Said by a server, or by the client crate, which has heard nothing for longer than the lease.
+        ZooKeeperError::SessionExpired | ZooKeeperError::UnexpectedErrorCode(UNKNOWN_SESSION) => {
             return Error::lost(operation, LossReason::ExpiredByServer);
         }
         ZooKeeperError::ClientClosed => return Error::lost(operation, LossReason::ConnectionLost),
-        // Requests that were under way when the connection broke; what broke it is told to all of them.
+        // These requests were in flight when the connection broke. All of them get the error that broke it.
         ZooKeeperError::ConnectionLoss
         | ZooKeeperError::SessionMoved
         | ZooKeeperError::Custom(_)
@@ -37,7 +41,7 @@ pub(super) fn from_zookeeper(operation: &'static str, error: &ZooKeeperError) ->
         | ZooKeeperError::RuntimeInconsistent => (ErrorKind::Unavailable, Effect::None, message),
         ZooKeeperError::AuthFailed => (ErrorKind::Auth, Effect::None, message),
         ZooKeeperError::NoAuth => {
-            // A server takes any password of a user, and compares it with what each node asks for.
+            // A server accepts any password, and compares it only with the access control list of a node.
             let message =
                 "the access control list of a node does not let this user, or this password, in";
             (ErrorKind::Permission, Effect::None, message.to_owned())
@@ -59,7 +63,7 @@ pub(super) fn from_zookeeper(operation: &'static str, error: &ZooKeeperError) ->
         | ZooKeeperError::MarshallingError
         | ZooKeeperError::NoWatcher
         | ZooKeeperError::ReconfigDisabled => (ErrorKind::Unsupported, Effect::None, message),
-        // The client's list may grow.
+        // Later versions of the client may have more errors.
         _ => (ErrorKind::Unavailable, Effect::Unknown, message),
     };
     Error::new(kind, operation, message).with_effect(effect)
@@ -76,6 +80,7 @@ mod tests {
             (ZooKeeperError::NoHosts, ErrorKind::Unavailable, Effect::None),
             (ZooKeeperError::SessionExpired, ErrorKind::Lost, Effect::None),
             (ZooKeeperError::ClientClosed, ErrorKind::Lost, Effect::None),
+            (ZooKeeperError::UnexpectedErrorCode(-12), ErrorKind::Lost, Effect::None),
             (ZooKeeperError::NoAuth, ErrorKind::Permission, Effect::None),
             (ZooKeeperError::AuthFailed, ErrorKind::Auth, Effect::None),
             (ZooKeeperError::QuotaExceeded, ErrorKind::Quota, Effect::None),

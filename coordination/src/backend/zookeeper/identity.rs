@@ -1,9 +1,9 @@
-//! Who we are to the servers.
+//! How we are authenticated at the servers: by certificates, and by a password.
 //!
-//! The client crate connects again by itself, with certificates that can be exchanged meanwhile. As long as there is no
-//! connection, the crate is given those that the files hold now; if no connection came about with them, the earlier ones take
-//! turns with them. A password is no matter of the connection: a server accepts any, and compares it with the access control
-//! list of each node. So the password is read anew when a node refuses us.
+//! The client crate connects again by itself, with certificates that can be exchanged meanwhile. While there is no connection,
+//! the crate is given the certificates that the files hold now; if no connection is made with those, earlier ones are tried in
+//! turn with them. A password is not checked when a connection is made: a server accepts any, and compares it with the access
+//! control list of each node. So the password is read anew when a node refuses access.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -19,24 +19,47 @@ use crate::backend::server::credentials::{Access, Credentials, Tls};
 use crate::error::{Error, Result};
 use crate::url::Secret;
 
-/// How long each set of certificates is offered. The client crate tries to connect several times within this.
+/// How long each set of certificates is used before the next one. The client crate tries to connect several times within this
+/// time.
 const EACH: Duration = Duration::from_millis(400);
 /// How many sets of certificates take turns.
 const KEPT: usize = 3;
 
-/// Who we are, by what the URL and its files say.
+/// The credentials that the URL and its files have, and those in use.
 pub(super) struct Identity {
     user: Option<String>,
     access: Arc<Access>,
-    /// What the client crate connects with.
+    /// The certificates with which the client crate connects, which can be exchanged; `None`: no TLS.
     certs: Option<TlsDynamicCerts>,
     offered: Mutex<Offered>,
+}
+
+/// What the server of one session knows of the password.
+pub(super) struct Presented {
+    confirmed: Mutex<Option<Secret>>,
+    /// Held by the call that tells the server another one.
+    turn: tokio::sync::Mutex<()>,
+}
+
+impl Presented {
+    pub(super) fn new(password: Option<Secret>) -> Self {
+        Self { confirmed: Mutex::new(password), turn: tokio::sync::Mutex::default() }
+    }
+
+    /// The password that the server has confirmed last.
+    pub(super) fn password(&self) -> Option<Secret> {
+        self.confirmed().clone()
+    }
+
+    fn confirmed(&self) -> MutexGuard<'_, Option<Secret>> {
+        self.confirmed.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
 }
 
 struct Offered {
     /// The newest first.
     known: VecDeque<Arc<Credentials>>,
-    /// Which of them the client crate has.
+    /// The index of the credentials that the client crate has.
     turn: usize,
     /// Since when the crate has them; `None`: there is a connection.
     since: Option<Instant>,
@@ -63,7 +86,7 @@ impl Identity {
         self.access.is_secure()
     }
 
-    /// What the client crate connects with, if that is TLS.
+    /// The options with which the client crate connects; `None`: no TLS.
     pub(super) fn tls_options(&self) -> Option<TlsOptions> {
         self.certs.as_ref().map(|certs| TlsOptions::new().with_certs(certs.clone()))
     }
@@ -73,14 +96,14 @@ impl Identity {
         self.user.as_ref().and_then(|_| self.access.newest().password.clone())
     }
 
-    /// What ZooKeeper's `digest` scheme wants of a user with this password.
+    /// The credentials of our user with this password, as ZooKeeper's `digest` scheme expects them.
     pub(super) fn digest(&self, password: &Secret) -> Vec<u8> {
         let user = self.user.as_deref().unwrap_or_default();
         format!("{user}:{}", password.expose()).into_bytes()
     }
 
-    /// To be called while there is no connection. The next one is made with what the files hold now or, in turn, with what they
-    /// held before.
+    /// To be called while there is no connection. The next one is made with the certificates that the files hold now or, in turn,
+    /// with those that they held before.
     pub(super) fn offer(&self) {
         let Some(certs) = &self.certs else { return };
         let mut offered = self.offered();
@@ -103,21 +126,28 @@ impl Identity {
         self.offered().since = None;
     }
 
-    /// To be called when a node has refused us. If the password is another than `last`, which the server was told last, tells
-    /// it to the server. True: the server has taken it.
-    pub(super) async fn present(&self, client: &Client, last: &Mutex<Option<Secret>>) -> bool {
-        let password = self.password();
-        {
-            let mut last = last.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            if *last == password {
-                return false;
-            }
-            last.clone_from(&password);
+    /// To be called when a node has refused a call that was sent when the server had been `told` that password. If the password is
+    /// another one now, sees to it that the server knows it. True: the server does, and the call may be sent again.
+    ///
+    /// Of several calls that are refused at once, the first one tells the server, and the others find that this was done after
+    /// they were sent. If that one is dropped before the server has answered, nothing is noted, and the next one tells the server.
+    pub(super) async fn present(
+        &self,
+        client: &Client,
+        told: &Option<Secret>,
+        presented: &Presented,
+    ) -> bool {
+        let _turn = presented.turn.lock().await;
+        if presented.password() != *told {
+            return true;
         }
-        match password {
-            Some(password) => client.auth("digest", &self.digest(&password)).await.is_ok(),
-            None => false,
+        let password = self.password().filter(|password| told.as_ref() != Some(password));
+        let Some(password) = password else { return false };
+        let is_taken = client.auth("digest", &self.digest(&password)).await.is_ok();
+        if is_taken {
+            *presented.confirmed() = Some(password);
         }
+        is_taken
     }
 
     fn offered(&self) -> MutexGuard<'_, Offered> {
@@ -131,7 +161,7 @@ impl Offered {
         &self.known[self.turn % self.known.len()]
     }
 
-    /// The newest, if they were not tried; otherwise the next ones.
+    /// Chooses the newest credentials if they have not been tried yet, otherwise the next ones in turn.
     fn next(&mut self, newest: Arc<Credentials>) {
         let is_first = self.since.replace(Instant::now()).is_none();
         if self.known[0] != newest {
@@ -186,7 +216,7 @@ mod tests {
         assert_eq!(after(&mut offered, &new), new);
         assert_eq!(after(&mut offered, &new), old);
         assert_eq!(after(&mut offered, &new), new);
-        // A connection came about, and broke.
+        // A connection was made, and broke.
         offered.turn = 1;
         offered.since = None;
         assert_eq!(after(&mut offered, &new), new);

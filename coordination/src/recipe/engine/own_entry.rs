@@ -245,6 +245,10 @@ impl OwnEntry {
                 let recheck = session.recheck_interval(&lease, &entry.entry_ref.id);
                 let gone = session.gone(&entry.entry_ref, seq, Mode::Exclusive, recheck).await;
                 if let Err(error) = gone {
+                    // The session is over. A server may say so once, and then answer nothing more on this connection.
+                    if let Some(reason) = error.loss_reason() {
+                        return lease.lose(reason);
+                    }
                     // Even if notifications fail, the entry itself can perhaps be read.
                     tracing::debug!(%error, "cannot watch our entry");
                     tokio::time::sleep(delays.next_delay()).await;
