@@ -1,9 +1,10 @@
-//! The sessions that are open: a row each, with an end on the server's clock, which each heartbeat puts off.
+//! The sessions that this client has opened. Each is a row in the database, with the moment at which its lease ends by the server's
+//! clock. Each heartbeat moves that moment.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{Argument, Call, Connections, Dialect, Row as _};
 use crate::backend::server::own_entries::OwnEntries;
@@ -11,13 +12,13 @@ use crate::backend::{EntryId, EntryRef, Gone, NewSession, SessionId};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key;
 
-/// How many sessions are known to be ours: one is open, and others may still be closing.
+/// How many of our sessions are remembered: one is open, and earlier ones may still be closing.
 const REMEMBERED: usize = 8;
-/// How many entries one call asks after.
+/// How many held entries one call of `renew` checks.
 const BATCH: usize = 500;
-/// How often a row of a session that is closed is found to be locked before it is left to others.
+/// How often `close` tries again to remove entries whose rows are locked. After that they are left to whoever comes across them.
 const LOCKED: usize = 20;
-/// Between two of these tries.
+/// The pause between two of these tries.
 const MOMENT: Duration = Duration::from_millis(5);
 
 /// The sessions that this client opened.
@@ -26,24 +27,27 @@ pub(super) struct OpenSessions<D: Dialect> {
     namespace: String,
     /// The newest last.
     ours: Mutex<VecDeque<SessionId>>,
-    /// The connection on which the newest had no entries but those that we know of.
+    /// The epoch of the newest connection for which [`settle`](Self::settle) is done.
     settled: AtomicU64,
-    /// Held by who looks for others.
+    /// Held while [`settle`](Self::settle) runs, so that only one runs at a time.
     settling: tokio::sync::Mutex<()>,
+    /// With which batch of entries the next heartbeat begins.
+    next: AtomicUsize,
 }
 
 impl<D: Dialect> OpenSessions<D> {
     pub(super) fn new(connections: Arc<Connections<D>>, namespace: String) -> Self {
         let (settled, settling) = (AtomicU64::new(0), tokio::sync::Mutex::default());
-        Self { connections, namespace, ours: Mutex::default(), settled, settling }
+        let next = AtomicUsize::new(0);
+        Self { connections, namespace, ours: Mutex::default(), settled, settling, next }
     }
 
-    /// The newest one.
+    /// The newest session.
     pub(super) fn current(&self) -> Option<SessionId> {
         self.ours().back().copied()
     }
 
-    /// The one of ours that has this entry.
+    /// The session of ours to which this entry belongs.
     pub(super) fn owner(&self, entry: &EntryId) -> Option<SessionId> {
         self.ours().iter().copied().find(|session| entry.is_of(*session))
     }
@@ -67,7 +71,8 @@ impl<D: Dialect> OpenSessions<D> {
             .bytes(key::encode(&session.member))
             .with(Argument::Channel)
             .number(lease)
-            // Lost here, it must not live on there.
+            // If this client has lost its previous session, the server may not know: it ends that session now, and frees its
+            // entries.
             .with(Argument::Bytes(previous.map(|id| id.to_string().into_bytes())));
         if self.connections.run(&call).await?.status() == "taken" {
             let message = format!("another live session has the member id {:?}", session.member);
@@ -76,7 +81,7 @@ impl<D: Dialect> OpenSessions<D> {
         Ok(Duration::from_micros(lease))
     }
 
-    /// Extends the lease, and tells which of the entries are gone.
+    /// Extends the lease, and calls `gone` for each of these entries that the session does not have any more.
     pub(super) async fn renew(
         &self,
         session: SessionId,
@@ -84,11 +89,23 @@ impl<D: Dialect> OpenSessions<D> {
         gone: &Gone<'_>,
     ) -> Result<()> {
         // One call at least.
-        for batch in held.chunks(BATCH).chain(held.is_empty().then_some(held)) {
+        let mut batches: Vec<_> =
+            held.chunks(BATCH).chain(held.is_empty().then_some(held)).collect();
+        let next = self.next.load(Ordering::Relaxed) % batches.len();
+        batches.rotate_left(next);
+        let begun = Instant::now();
+        for (done, batch) in batches.into_iter().enumerate() {
+            self.next.store(next + done, Ordering::Relaxed);
+            if done > 0 && begun.elapsed() > self.connections.patience / 2 {
+                break;
+            }
             let ids = batch.iter().map(|entry| entry.id.as_str().into()).collect();
             let width = batch.first().map_or(1, |entry| entry.id.as_str().len());
             let call = Call::new("renew", "renew").of(session).with(Argument::Ids(ids));
-            let answer = self.connections.run_urgently(&call).await?;
+            let answer = match self.connections.run_urgently(&call).await {
+                Err(error) if done > 0 && error.kind() != ErrorKind::Lost => break,
+                answer => answer?,
+            };
             // One after the other.
             for id in answer.row()?.bytes("renew", "gone")?.chunks(width) {
                 gone(&EntryId::from_store(String::from_utf8_lossy(id).into_owned()));
@@ -97,13 +114,16 @@ impl<D: Dialect> OpenSessions<D> {
         Ok(())
     }
 
-    /// Whether on the connection of this epoch the session has no entries but those that we know of.
+    /// Whether [`settle`](Self::settle) is done on the connection of this epoch.
     pub(super) fn is_settled(&self, epoch: u64) -> bool {
         self.settled.load(Ordering::Relaxed) == epoch
     }
 
-    /// Removes what a server that took over from another has of entries that were left: once for each connection. It was of this
-    /// epoch before the last heartbeat, so that what comes on older connections is refused.
+    /// Removes entries of the session that this client does not know, once for each new connection: a replica that took over may
+    /// lack the newest releases, and so still have entries that were left.
+    ///
+    /// Called after a heartbeat on this epoch: from then on the server rejects calls that come on older connections, so that none
+    /// of them can add an unknown entry afterwards.
     pub(super) async fn settle(
         &self,
         session: SessionId,
@@ -112,7 +132,7 @@ impl<D: Dialect> OpenSessions<D> {
     ) -> Result<()> {
         let Ok(_alone) = self.settling.try_lock() else { return Ok(()) };
         let are_gone = D::settle(&self.connections, session, own).await?;
-        // Otherwise the next heartbeat comes again.
+        // Otherwise the next heartbeat starts this again.
         if are_gone && self.connections.rotation.epoch() == epoch {
             self.settled.store(epoch, Ordering::Relaxed);
         }
@@ -123,11 +143,12 @@ impl<D: Dialect> OpenSessions<D> {
         let call =
             Call::new("close", "close").bytes(self.namespace.as_str()).bytes(session.to_string());
         let mut locked = 0;
-        // One call removes so many entries and no more.
+        // A call removes only a limited number of entries, so that it does not take long, and answers `more` if some are left.
         loop {
             match self.connections.run(&call).await?.status().as_str() {
                 "more" => {}
-                // It is over all the same, and whoever meets the rest removes it.
+                // The session is over in any case. The entries that are left block others only until their rows are free: whoever
+                // comes across one then removes it.
                 "locked" if locked < LOCKED => {
                     locked += 1;
                     tokio::time::sleep(MOMENT).await;
