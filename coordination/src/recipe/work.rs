@@ -37,6 +37,7 @@ use self::engine::{Engine, Look};
 pub use self::guard::WorkClaim;
 pub use self::ids::{ClaimId, ItemId};
 use self::layout::Micros;
+use self::letters::Pending;
 pub use self::types::{
     Ack, ClaimOptions, ClaimView, Collected, ListOptions, NewItem, WorkItem, WorkLimits, WorkStats,
 };
@@ -62,6 +63,9 @@ const DELIVERY: Duration = Duration::from_secs(1);
 const LONGEST_RELEASE: Duration = Duration::from_secs(10 * 60);
 /// How long one who waits relies on being told of changes, where it has reason to ask itself.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// How long one who waits for an item leaves letters that are not delivered to other processes, before it tries to deliver them. A
+/// delivery that is refused for good is not repeated more often.
+const LETTERS_AGAIN: Duration = Duration::from_secs(5);
 
 /// A work queue, which all processes share. Made by [`Coordinator::queue`], without I/O; cheap to clone. Keep it,
 /// rather than making one for each call, because it caches what it has read.
@@ -222,22 +226,16 @@ impl WorkQueue {
         if taken.is_some() {
             self.deliver_briefly(types::duration(ask.ttl / 4)).await;
         } else {
-            self.deliver().await;
+            self.deliver_briefly(DELIVERY).await;
             // Whoever comes next on this host may not know what time it is.
             self.engine.attest("claim").await?;
         }
         Ok(taken)
     }
 
-    /// Brings letters to where they are to go. What fails is tried again by the next claim.
-    async fn deliver(&self) {
-        if self.engine.has_letters() {
-            let _delivering = self.engine.delivering.lock().await;
-            self.deliver_here().await;
-        }
-    }
-
-    /// [`deliver`](Self::deliver) for so long at the most, and then in the background: the time of a claim is running.
+    /// Brings letters to the queues where they are to go: for so long at the most, and then in the background. The time of a claim
+    /// is running, or an item may come for which this caller waits. What fails is tried again by the next claim, and by those who
+    /// [wait](Self::until_ready) for an item.
     async fn deliver_briefly(&self, limit: Duration) {
         if !self.engine.has_letters() {
             return;
@@ -264,17 +262,22 @@ impl WorkQueue {
                 let id = draft.head.id;
                 letters::pending(draft).map(|letters| letters.map(|letters| (id, letters)))
             };
-            let (id, letters) = self.engine.run_here("deliver", pending).await?;
-            let (Some((_, first)), Some((last, _))) = (letters.first(), letters.last()) else {
-                return Ok(());
+            let (id, Pending { letters, upto }) = self.engine.run_here("deliver", pending).await?;
+            let Some((_, first)) = letters.first() else {
+                let Some(missing) = upto else { return Ok(()) };
+                tracing::warn!(queue = self.name(), upto = missing, "dead letters are missing");
+                let step = |draft: &mut Draft<'_>, _: &[u64]| letters::delivered(draft, missing);
+                self.engine.run_here("deliver", step).await?;
+                continue;
             };
+            let last = letters.last().map_or(0, |(number, _)| *number);
             let other = Engine::new(self.engine.queue.of_name(&first.queue)?);
             let from = format!("{} {id:x}", self.name());
             let marks: Vec<u64> = letters.iter().map(|_| env::rng().random()).collect();
             let step =
                 |draft: &mut Draft<'_>, _: &[u64]| letters::receive(draft, &from, &letters, &marks);
             other.run_here("deliver", step).await?;
-            let step = |draft: &mut Draft<'_>, _: &[u64]| letters::delivered(draft, *last);
+            let step = |draft: &mut Draft<'_>, _: &[u64]| letters::delivered(draft, last);
             self.engine.run_here("deliver", step).await?;
         }
         Ok(())
@@ -318,6 +321,11 @@ impl WorkQueue {
                 // It is told of late, or the store was given back older data.
                 Ok(()) => Some(LOOK_AGAIN),
                 Err(wake) => wake.map(|wake| wait_for(wake, &look)),
+            };
+            // Nobody else may come who would deliver these letters.
+            let wake = match look.head.letters.0 < look.head.letters.1 {
+                true => Some(wake.map_or(LETTERS_AGAIN, |wake| wake.min(LETTERS_AGAIN))),
+                false => wake,
             };
             tokio::select! {
                 next = views.next() => view = self.engine.queue.named(next)?,

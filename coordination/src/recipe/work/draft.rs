@@ -6,6 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use sha2::{Digest as _, Sha256};
+
 use super::ids::ClaimId;
 use super::layout::{
     Bodies, Body, Claims, GROUP, Head, Held, Index, Item, Kept, Letter, Micros, PAGE, Page,
@@ -71,7 +73,7 @@ pub(super) struct Draft<'a> {
     holders: Shelf<u64, Held>,
     bodies: Shelf<u64, Bodies>,
     letters: Shelf<u64, Option<Letter>>,
-    received: Shelf<u64, Received>,
+    received: Shelf<u8, Received>,
     has_changed: bool,
 }
 
@@ -201,9 +203,11 @@ impl<'a> Draft<'a> {
         Ok(slot.value.clone())
     }
 
-    pub(super) fn received(&mut self) -> Step<&mut Received> {
+    /// The record for letters that come from this queue.
+    pub(super) fn received(&mut self, from: &str) -> Step<&mut Received> {
         self.has_changed = true;
-        self.received.open(0, &name('m', 0, 0), self.known).map(Slot::change)
+        let part = part_of(from);
+        self.received.open(part, &received_name(part), self.known).map(Slot::change)
     }
 
     /// A record of a queue that was deleted.
@@ -333,7 +337,7 @@ impl<'a> Draft<'a> {
         self.holders.write(&mut beside, |holder| name('h', generation, *holder))?;
         self.bodies.write(&mut beside, |bodies| name('b', generation, *bodies))?;
         self.letters.write(&mut beside, |number| letter_name(*number))?;
-        self.received.write(&mut beside, |_| name('m', 0, 0))?;
+        self.received.write(&mut beside, |part| received_name(*part))?;
         Ok(Some((self.head, beside)))
     }
 
@@ -459,6 +463,16 @@ pub(super) fn name(kind: char, generation: u64, number: u64) -> Arc<str> {
 
 pub(super) fn letter_name(number: u64) -> Arc<str> {
     name('l', 0, number)
+}
+
+fn received_name(part: u8) -> Arc<str> {
+    name('m', 0, part.into())
+}
+
+/// In which of 256 records the number of this queue's next letter is. One record for all queues would be too long to be written,
+/// where each of many jobs has a queue of its own, and all of them have one dead letter queue.
+fn part_of(from: &str) -> u8 {
+    Sha256::digest(from.as_bytes())[0]
 }
 
 pub(super) fn corrupt() -> Error {

@@ -15,7 +15,7 @@ use super::layout::{Head, Stamp};
 use super::precedence::{Line, Manner, Precedence, ahead};
 use crate::backend::{Beside, Blocker, Listing, MOST_BESIDE, Write};
 use crate::env::Process;
-use crate::error::{Effect, Result};
+use crate::error::{Effect, ErrorKind, Result};
 use crate::recipe::engine::data::{MAX_VALUE_BYTES, from_data, to_data};
 use crate::recipe::engine::queue::{Queue, in_doubt};
 use crate::session::{Sight, Written};
@@ -202,6 +202,11 @@ impl Engine {
                 },
                 _ => {
                     precedence.lost().await;
+                    if precedence.is_too_long() {
+                        let message = "others change the queue faster than it can be read";
+                        let error = self.queue.error(ErrorKind::Unavailable, operation, message);
+                        return Err(error.with_effect(Effect::None));
+                    }
                     wanted = wanted_next(made.read);
                 }
             }

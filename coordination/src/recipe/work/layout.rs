@@ -327,7 +327,8 @@ pub(super) struct Letter {
     pub(super) ttl: Micros,
 }
 
-/// The number of the next letter from each queue that sends letters here, by that queue's name and id.
+/// The number of the next letter from each queue that sends letters here, by that queue's name and id. One of several such
+/// records: see [`Draft::received`](super::draft::Draft::received).
 pub(super) type Received = BTreeMap<String, u64>;
 
 /// What is kept in a record. One that has nothing is removed.

@@ -25,16 +25,29 @@ pub(super) fn send(draft: &mut Draft<'_>, rank: u64, item: &Item, body: String) 
     Ok(())
 }
 
-/// The next letters, which all go to one queue.
-pub(super) fn pending(draft: &mut Draft<'_>) -> Step<Outcome<Vec<(u64, Letter)>>> {
+/// The next letters, with their numbers.
+#[derive(Debug, PartialEq)]
+pub(super) struct Pending {
+    /// They all go to one queue.
+    pub(super) letters: Vec<(u64, Letter)>,
+    /// The last number that was looked at; `None`: there are no letters. If `letters` is empty, the records of all letters up to
+    /// this number are missing: somebody else has removed them.
+    pub(super) upto: Option<u64>,
+}
+
+/// The next letters on their way.
+pub(super) fn pending(draft: &mut Draft<'_>) -> Step<Outcome<Pending>> {
     let (first, end) = draft.head.letters;
     let end = end.min(first.saturating_add(BATCH));
     let (mut letters, mut length): (Vec<(u64, Letter)>, _) = (Vec::new(), 0);
+    let mut upto = None;
     for number in first..end {
         if (number - first) % AT_ONCE == 0 {
             draft.want((number..end.min(number + AT_ONCE)).map(letter_name))?;
         }
-        let Some(letter) = draft.peek_letter(number)? else { continue };
+        let letter = draft.peek_letter(number)?;
+        upto = Some(number);
+        let Some(letter) = letter else { continue };
         length += letter.body.len();
         let goes_elsewhere = |(_, other): &(u64, Letter)| other.queue != letter.queue;
         if letters.first().is_some_and(|first| goes_elsewhere(first) || length > LENGTH) {
@@ -42,7 +55,7 @@ pub(super) fn pending(draft: &mut Draft<'_>) -> Step<Outcome<Vec<(u64, Letter)>>
         }
         letters.push((number, letter));
     }
-    Ok(Outcome::Done(letters))
+    Ok(Outcome::Done(Pending { letters, upto }))
 }
 
 /// Posts letters that have not come before.
@@ -52,7 +65,7 @@ pub(super) fn receive(
     letters: &[(u64, Letter)],
     marks: &[u64],
 ) -> Step<Outcome<()>> {
-    let expected = draft.received()?.get(from).copied().unwrap_or_default();
+    let expected = draft.received(from)?.get(from).copied().unwrap_or_default();
     let new = letters.iter().zip(marks).filter(|((number, _), _)| *number >= expected);
     let new = new.map(|((_, letter), mark)| New {
         body: letter.body.clone(),
@@ -67,7 +80,7 @@ pub(super) fn receive(
     }
     post(draft, &new)?;
     if let Some((last, _)) = letters.last() {
-        draft.received()?.insert(from.to_owned(), last + 1);
+        draft.received(from)?.insert(from.to_owned(), last + 1);
     }
     Ok(Outcome::Done(()))
 }

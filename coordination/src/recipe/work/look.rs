@@ -28,6 +28,15 @@ pub(super) fn stats(draft: &mut Draft<'_>) -> Step<Counts> {
     let due = groups.iter().filter(|(_, all)| all.is_alive(now) && all.is_due(now));
     let names: Vec<_> = due.map(|(group, _)| draft.group_name(group * GROUP)).collect();
     draft.want(names)?;
+    // All at once: each round of reading begins the count anew.
+    let mut names = Vec::new();
+    for (group, _) in groups.iter().filter(|(_, all)| all.is_alive(now) && all.is_due(now)) {
+        let index = draft.group(*group)?;
+        let due = index.iter().filter(|(_, all)| all.is_alive(now) && all.is_due(now));
+        let due: Vec<_> = due.map(|(page, _)| *page).collect();
+        names.extend(due.into_iter().map(|page| draft.page_name(page)));
+    }
+    draft.want(names)?;
     for (group, all) in groups {
         sum = sum.with(match all.is_due(now) && all.is_alive(now) {
             true => sum_of_group(draft, group)?,
@@ -49,12 +58,8 @@ pub(super) fn stats(draft: &mut Draft<'_>) -> Step<Counts> {
 fn sum_of_group(draft: &mut Draft<'_>, group: u64) -> Step<Summary> {
     let (now, mut sum) = (draft.now, Summary::NOTHING);
     let pages: Vec<_> = draft.group(group)?.iter().map(|(page, all)| (*page, *all)).collect();
-    let is_due = |all: &Summary| all.is_alive(now) && all.is_due(now);
-    let due = pages.iter().filter(|(_, all)| is_due(all));
-    let names: Vec<_> = due.map(|(page, _)| draft.page_name(*page)).collect();
-    draft.want(names)?;
     for (page, all) in pages {
-        sum = sum.with(match is_due(&all) {
+        sum = sum.with(match all.is_alive(now) && all.is_due(now) {
             true => Summary::of(draft.page(page)?, now),
             false => at(all, now),
         });

@@ -26,6 +26,9 @@ use crate::retry::DecorrelatedJitter;
 const MARK: &str = "first";
 /// How often a step begins anew before it asks to go first.
 const TRIES: u32 = 3;
+/// How often a step that only reads may go first in vain, because it takes longer than others wait. After that it fails: each
+/// time it keeps all writers waiting.
+const IN_VAIN: u32 = 3;
 /// How long others wait for a step that goes first.
 pub(super) const COURTESY: Duration = Duration::from_secs(1);
 /// How long a renewal by the claim's id alone waits for others in all: when it has to be done is not known here.
@@ -52,6 +55,8 @@ pub(super) struct Precedence<'a> {
     delays: DecorrelatedJitter,
     /// Its entry, once it has asked to go first, and since when it has been the first.
     own: Option<(Grant, Option<Instant>)>,
+    /// How often it has gone first, and was not done within [`COURTESY`].
+    in_vain: u32,
     /// Whether this step may ask to go first, if it only reads.
     asking: Asking,
     /// The entry of which the store has said last that it is gone.
@@ -119,7 +124,7 @@ impl<'a> Precedence<'a> {
     pub(super) fn new(engine: &'a Engine, manner: Manner) -> Self {
         let delays = DecorrelatedJitter::new(Duration::from_millis(1), Duration::from_millis(50));
         let (own, asking) = (None, Asking::No);
-        Self { engine, manner, tries: 0, delays, own, asking, said_gone: None }
+        Self { engine, manner, tries: 0, delays, own, in_vain: 0, asking, said_gone: None }
     }
 
     /// The last of those that go before this step, and how long it waits for that now; `None`: it is its turn.
@@ -135,6 +140,11 @@ impl<'a> Precedence<'a> {
             first_since.get_or_insert_with(Instant::now);
         }
         before
+    }
+
+    /// Whether this step only reads, and takes longer than others can be kept waiting.
+    pub(super) fn is_too_long(&self) -> bool {
+        self.manner == Manner::Reads && self.in_vain >= IN_VAIN
     }
 
     /// How long it lets others go first yet.
@@ -183,8 +193,13 @@ impl<'a> Precedence<'a> {
         let counts = |(own, first_since): &(Grant, Option<Instant>)| {
             own.is_held() && first_since.is_none_or(|since| since.elapsed() < COURTESY)
         };
+        let had_its_turn = self.own.as_ref().is_some_and(|(_, first_since)| first_since.is_some());
         self.own = self.own.take().filter(counts);
-        if self.tries >= TRIES && self.own.is_none() && self.may_ask().await {
+        if had_its_turn && self.own.is_none() {
+            self.in_vain += 1;
+        }
+        let is_wanted = self.tries >= TRIES && self.own.is_none() && !self.is_too_long();
+        if is_wanted && self.may_ask().await {
             let queue = &self.engine.queue;
             // A shared entry: behind an exclusive one, processes would have to wait for the entries with which they hold
             // claims.

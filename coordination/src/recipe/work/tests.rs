@@ -11,7 +11,7 @@ use rand::{RngExt, SeedableRng};
 
 use super::claim::{Ask, bring_back, claim, detach, release, renew, seen};
 use super::clear::{clean, delete_queue, gc, sweep};
-use super::draft::{Draft, Known, Outcome, Step, Stop};
+use super::draft::{Draft, Known, Outcome, Step, Stop, letter_name};
 use super::ids::{ClaimId, ItemId};
 use super::items::{ack, delete, nack, pop};
 use super::layout::{Head, Micros, Poison, REMEMBERED};
@@ -552,13 +552,14 @@ fn a_letter_is_posted_once_though_it_comes_twice() {
     assert_eq!(from.claim(&ask_one).len(), 3);
     from.now += 1;
     assert!(from.claim(&ask(3, 1, 0, None)).is_empty());
-    let letters = from.run(letters::pending).expect("never refused");
+    let letters = from.run(letters::pending).expect("never refused").letters;
     assert_eq!(letters.len(), 3);
     for _ in 0..2 {
         to.run(|draft| letters::receive(draft, "q", &letters, &[1, 2, 3])).expect("it has room");
     }
     from.run(|draft| letters::delivered(draft, 2)).expect("never refused");
-    assert_eq!(from.run(letters::pending).expect("never refused"), []);
+    let none = letters::Pending { letters: Vec::new(), upto: None };
+    assert_eq!(from.run(letters::pending).expect("never refused"), none);
     assert_eq!(from.look(stats), Counts::default());
     let which = Which { after: None, limit: 10, claimed: false, delayed: false };
     let listed = to.look(|draft| list(draft, which));
@@ -566,4 +567,22 @@ fn a_letter_is_posted_once_though_it_comes_twice() {
         listed.iter().map(|item| (item.claims, item.expires_in)).collect::<Vec<_>>(),
         [(1, 9_999); 3]
     );
+}
+
+/// Somebody has removed the records of letters, as no step does.
+#[test]
+fn letters_that_are_missing_are_passed_over() {
+    let mut from = Fake::default();
+    from.head.poison = Some(Poison { max_claims: 1, queue: "dead".into(), ttl: Some(9_999) });
+    posted(&mut from, 20, 1_000, 0);
+    assert_eq!(from.claim(&ask(20, 1, 0, None)).len(), 20);
+    from.now += 1;
+    assert!(from.claim(&ask(20, 1, 0, None)).is_empty());
+    from.records.retain(|name, _| !(0..16).any(|number| *name == letter_name(number)));
+    let missing = from.run(letters::pending).expect("never refused");
+    assert_eq!(missing, letters::Pending { letters: Vec::new(), upto: Some(15) });
+    let step = &mut |draft: &mut Draft<'_>| letters::delivered(draft, 15);
+    from.run(step).expect("never refused");
+    let rest = from.run(letters::pending).expect("never refused");
+    assert_eq!((rest.letters.len(), rest.upto), (4, Some(19)));
 }

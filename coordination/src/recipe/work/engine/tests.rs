@@ -2,12 +2,14 @@
 
 use tokio::runtime::{Handle, Runtime};
 use tokio::task::block_in_place;
+use tokio::time::sleep;
 
+use super::super::claim::{self, Ask};
 use super::super::draft::corrupt;
 use super::super::look::{Which, list};
 use super::*;
 use crate::recipe::work::WorkQueue;
-use crate::{Coordinator, NewItem};
+use crate::{ClaimId, ClaimOptions, Coordinator, NewItem};
 
 /// A queue as two processes have it.
 async fn two(store: &str) -> Result<(WorkQueue, WorkQueue)> {
@@ -99,6 +101,32 @@ async fn what_was_kept_is_that_of_one_history() -> Result<()> {
     let look = engine.look("test").await?;
     assert!(engine.is_new(&look), "the store is what it says");
     assert!(engine.cached(look.mark()).is_empty());
+    Ok(())
+}
+
+/// The delivery of a letter has failed, and nobody comes but one who waits for an item.
+#[tokio::test(start_paused = true)]
+async fn wk2_one_who_waits_delivers_the_letters_that_others_have_left() -> Result<()> {
+    let one = Coordinator::connect("memory://work-left").await?;
+    let (here, dead) = (one.queue("jobs")?, one.queue("dead")?);
+    let there = Coordinator::connect("memory://work-left").await?.queue("jobs")?;
+    here.set_dead_letters(1, &dead, None).await?;
+    here.post(&[NewItem::new("a")]).await?;
+    let held = there.claim(ClaimOptions::default()).await?.expect("it is ready");
+    let waiting = tokio::spawn(async move { here.claim_wait(ClaimOptions::default(), None).await });
+    sleep(Duration::from_secs(1)).await;
+    let (id, ttl) = (held.id(), 60_000_000);
+    let ask = Ask { id: ClaimId::random(), limit: 1, ttl, grace: 0, holder: None };
+    // One step gives the item back and makes a letter of it, so that nobody sees it ready; and does not deliver the letter.
+    let step = |draft: &mut Draft<'_>, _: &[u64]| {
+        claim::release(draft, id)?;
+        claim::claim(draft, &ask)
+    };
+    assert!(there.engine.run_here("claim", step).await?.is_none());
+    assert_eq!(dead.stats().await?.ready, 0);
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(dead.stats().await?.ready, 1);
+    waiting.abort();
     Ok(())
 }
 

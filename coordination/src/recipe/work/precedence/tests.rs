@@ -144,3 +144,24 @@ async fn of_those_that_only_read_one_asks_at_a_time() -> Result<()> {
     }
     Ok(())
 }
+
+#[tokio::test(start_paused = true)]
+async fn wk7_one_that_only_reads_gives_up_if_it_takes_too_long_when_it_goes_first() -> Result<()> {
+    let here = queue("too-long").await?;
+    let mut precedence = Precedence::new(&here.engine, Manner::Reads);
+    let mut turns = 0;
+    loop {
+        precedence.lost().await;
+        if precedence.is_too_long() {
+            break;
+        }
+        let look = here.engine.look("test").await?;
+        if precedence.own.is_some() && precedence.before(&look).is_none() {
+            turns += 1;
+            tokio::time::sleep(COURTESY).await;
+        }
+        assert!(turns <= IN_VAIN, "it keeps all others waiting again and again");
+    }
+    assert_eq!(turns, IN_VAIN);
+    Ok(())
+}

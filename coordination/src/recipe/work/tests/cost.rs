@@ -26,6 +26,15 @@ fn a_list_passes_over_what_it_does_not_list() {
 }
 
 #[test]
+fn items_that_became_due_together_are_counted_in_few_rounds() {
+    let mut fake = Fake::default();
+    posted(&mut fake, 20_000, LIFE, 10);
+    fake.now += 20;
+    assert_eq!(fake.look(stats).ready, 20_000);
+    assert!(fake.cost.2 <= 2, "{} rounds of reading", fake.cost.2);
+}
+
+#[test]
 fn claims_that_are_over_are_read_at_once() {
     let mut fake = Fake::default();
     posted(&mut fake, 300, LIFE, 0);
