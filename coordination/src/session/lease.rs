@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 use tokio::task::{self, AbortHandle};
 use tokio::time::Instant;
 
-use crate::backend::{EntryId, EntryRef, SessionId};
+use crate::backend::{Blocker, EntryId, EntryRef, SessionId};
 use crate::error::LossReason;
 use crate::events::{self, About, Origin};
 use crate::key::QueueKey;
@@ -254,10 +254,13 @@ impl Lease {
         About { origin: &self.origin, key }
     }
 
-    /// Whether this is an entry that this task was granted.
-    pub(crate) fn is_of_task(&self, id: &EntryId, task: task::Id) -> bool {
+    /// Whether this entry of a queue was granted to this task. Some stores name a blocker by its key at the store, and not by the
+    /// entry's id: there its number tells which one it is.
+    pub(crate) fn is_of_task(&self, queue: &QueueKey, entry: &Blocker, task: task::Id) -> bool {
         let holds = self.holds();
-        let delivered = holds.by_entry.get(id).and_then(|held| held.hold.delivered.get());
+        let is_it = |held: &&Held| held.seq == Some(entry.seq) && held.entry.queue == *queue;
+        let held = holds.by_entry.get(&entry.id).or_else(|| holds.by_entry.values().find(is_it));
+        let delivered = held.and_then(|held| held.hold.delivered.get());
         delivered.is_some_and(|delivered| delivered.task == Some(task))
     }
 

@@ -136,7 +136,7 @@ impl Waits {
     pub(in crate::recipe) fn warn_of_itself(&self, own: &OwnEntry, blocker: &Blocker) {
         let Some(task) = self.task else { return };
         let is_told = || self.is_told_of_itself.swap(true, Ordering::SeqCst);
-        if own.lease().is_of_task(&blocker.id, task) && !is_told() {
+        if own.lease().is_of_task(&self.queue, blocker, task) && !is_told() {
             self.session.about(&self.queue).waits_for_itself(blocker.seq);
         }
     }
