@@ -1,5 +1,5 @@
-//! WK1 to WK3, WK5: items of a queue of work are handed out to one at a time, none is lost, and whoever acknowledges has to
-//! have the claim.
+//! WK1 to WK3, WK5: each item of a work queue is claimed by one client at a time, none is lost, and only its claim can
+//! acknowledge it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -51,7 +51,7 @@ async fn counts(jobs: &WorkQueue) -> Result<(u64, u64, u64)> {
     Ok((stats.claimed, stats.ready, stats.delayed))
 }
 
-/// WK2: twenty items, of which fifteen are claimed, renewed and released.
+/// WK2: twenty items, of which fifteen are claimed, and the claim is renewed and released.
 pub async fn wk2_lifecycle(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (jobs, theirs) = (jobs(&one), jobs(&other));
@@ -85,7 +85,7 @@ pub async fn wk2_lifecycle(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// WK2: five claims of ten of 51 items.
+/// WK2: five claims of ten items each leave one of 51.
 pub async fn wk2_five_claims_of_ten_leave_one_of_51(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("one").await?;
     let jobs = jobs(&coordinator);
@@ -100,7 +100,8 @@ pub async fn wk2_five_claims_of_ten_leave_one_of_51(store: &TestStore) -> Result
     Ok(())
 }
 
-/// WK2: claimers at the same time get as many different items as there are, or as they asked for together.
+/// WK2: claimers that ask at the same time get different items: together as many as there are, or as many as they asked
+/// for.
 pub async fn wk2_claimers_at_once(store: &TestStore) -> Result<()> {
     let coordinators = [store.connect("one").await?, store.connect("other").await?];
     let queues: Vec<_> = coordinators.iter().map(jobs).collect();
@@ -130,7 +131,8 @@ pub async fn wk2_claimers_at_once(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// What became of an item: from when to when it was had, by this process' clock, and how often it was acknowledged.
+/// What happened to an item: the times during which a claim had it, by this process's clock, and how often it was
+/// acknowledged.
 #[derive(Default)]
 struct History {
     stays: Vec<(Instant, Instant)>,
@@ -151,7 +153,8 @@ impl Histories {
     }
 }
 
-/// WK1: workers who acknowledge, give back, drop and fall asleep; no item is had by two at a time, each is done once.
+/// WK1: some workers acknowledge, others give back, drop their claim or let it expire; no item is in two claims at a
+/// time, and each is acknowledged once.
 pub async fn wk1_no_item_is_had_by_two(store: &TestStore) -> Result<()> {
     let coordinators = [store.connect("one").await?, store.connect("other").await?];
     let count = store.rounds(400, 60);
@@ -188,22 +191,30 @@ async fn work(queue: &WorkQueue, histories: &Histories, number: usize) -> Result
         if round.is_multiple_of(5) {
             sleep(2 * ttl).await;
         }
-        let mut to = from;
+        let (mut to, mut kept) = (from, Vec::new());
         for (nth, item) in items.iter().enumerate() {
             if claim.is_held() {
                 to = Instant::now();
             }
             match (round + nth) % 6 {
-                0 => drop(claim.nack(*item, Duration::from_millis(20)).await),
-                1 => {}
+                // Given back, it is somebody else's while this claim still has its other items.
+                0 => {
+                    histories.had(&[*item], from, to);
+                    drop(claim.nack(*item, Duration::from_millis(20)).await);
+                }
+                1 => kept.push(*item),
                 _ => {
+                    histories.had(&[*item], from, to);
                     if claim.ack(*item).await.is_ok_and(|ack| ack == Ack::Done) {
                         histories.done(*item);
                     }
                 }
             }
         }
-        histories.had(&items, from, to);
+        if claim.is_held() {
+            to = Instant::now();
+        }
+        histories.had(&kept, from, to);
         drop(claim);
         if queue.stats().await?.total() == 0 {
             return Ok(());
@@ -211,7 +222,8 @@ async fn work(queue: &WorkQueue, histories: &Histories, number: usize) -> Result
     }
 }
 
-/// WK3: in this order it is asked whether the item is there, whether the claim is, and whether it has the item.
+/// WK3: an acknowledgement checks, in this order, whether the item exists, whether the claim is live, and whether the
+/// claim has the item.
 pub async fn wk3_who_may_acknowledge(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("one").await?;
     let jobs = jobs(&coordinator);
@@ -246,7 +258,8 @@ pub async fn wk3_who_may_acknowledge(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// WK5: a repeated call with the same id answers the claim that it made, and none is made of an id that was used.
+/// WK5: a repeated call with the same claim id returns the claim that the first call made; an id that was used before
+/// makes no new claim.
 pub async fn wk5_a_repeated_claim_is_the_same(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("one").await?;
     let jobs = jobs(&coordinator);
@@ -263,7 +276,7 @@ pub async fn wk5_a_repeated_claim_is_the_same(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// WK2: a delay keeps an item back and no other; a pop honours it too.
+/// WK2: a delay keeps back its own item and no other; `pop` respects it too.
 pub async fn wk2_a_delayed_item_stays(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("one").await?;
     let jobs = jobs(&coordinator);
@@ -277,7 +290,7 @@ pub async fn wk2_a_delayed_item_stays(store: &TestStore) -> Result<()> {
         assert_eq!(got, [ids[0], ids[2]]);
         assert_eq!(jobs.pop(3).await?, []);
     }
-    // Far longer: where both are due, the one that was posted first comes first.
+    // A far longer delay, because if both were due, the item that was posted first would come first.
     claim.nack(ids[0], 10 * delay).await?;
     let came = jobs.claim_wait(limit(1), Some(PATIENCE)).await?.expect("its delay ends");
     assert_eq!(came.items()[0].id(), ids[1]);
@@ -285,7 +298,8 @@ pub async fn wk2_a_delayed_item_stays(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// WK2: an item that was claimed twice leaves the queue with the third try, which looks further.
+/// WK2: with `set_dead_letters(2, …)`, the third attempt to claim an item moves it to the dead letter queue, and goes
+/// on to the next item.
 pub async fn wk2_dead_letters(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("one").await?;
     let (jobs, dead) = (jobs(&coordinator), coordinator.queue("dead")?);
@@ -306,7 +320,7 @@ pub async fn wk2_dead_letters(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// WK2: lists, pops, the end of the queue, and what is left of it.
+/// WK2: listing, popping and deleting, and what remains in the queue.
 pub async fn wk2_list_pop_and_delete(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("one").await?;
     let jobs = jobs(&coordinator);
@@ -344,7 +358,7 @@ pub async fn wk2_list_pop_and_delete(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// WK2: dead items are not seen, and go; `gc` removes no more than it may.
+/// WK2: items whose lifetime is over are not visible, and are removed; `gc` removes no more than its limit.
 pub async fn wk2_dead_items_go(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("one").await?;
     let jobs = jobs(&coordinator);
@@ -356,7 +370,7 @@ pub async fn wk2_dead_items_go(store: &TestStore) -> Result<()> {
     assert_eq!(jobs.gc(Some(1)).await?.items, 1);
     assert_eq!(jobs.gc(Some(5)).await?.items, 5);
     assert_eq!(jobs.gc(Some(5)).await?.items, 2);
-    // A claim makes an item live on.
+    // An item in a claim lives on beyond its own life.
     let item = NewItem::new("short").ttl(Duration::from_millis(700));
     jobs.post(&[item]).await?;
     let claim = jobs.claim(limit(1).ttl(MINUTE).grace(MINUTE)).await?;
@@ -368,7 +382,7 @@ pub async fn wk2_dead_items_go(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// WK2: what is out of range changes nothing.
+/// WK2: a call with values out of range changes nothing.
 pub async fn wk2_out_of_range(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("one").await?;
     let jobs = jobs(&coordinator).with_limits(WorkLimits::zaqar());
@@ -390,7 +404,7 @@ pub async fn wk2_out_of_range(store: &TestStore) -> Result<()> {
     assert_eq!(counts(&jobs).await?, (0, 25, 0));
     let claim = claimed(&jobs, 20).await?;
     assert_eq!(kind(claim.renew(Some(seconds(59)), None).await), Some(ErrorKind::Input));
-    // As large as a post may be, on every store.
+    // The largest body that a post may have, on every store.
     let largest = jobs.post(&[NewItem::new(vec![9; 262_144])]).await?;
     claim.ack_all().await?;
     let rest = claimed(&jobs, 6).await?;
