@@ -1,5 +1,5 @@
-//! What is known of a store before it is asked. Each store has one descriptor, and the [registry](super::registry) lists all of
-//! them.
+//! What is known of a store before connecting to it. Each store has one descriptor, and the [registry](super::registry) lists all
+//! of them.
 
 use std::sync::Arc;
 
@@ -11,15 +11,15 @@ use crate::config::Settings;
 use crate::error::Result;
 use crate::url::{Authority, Url, UrlOption};
 
-/// What is known of a store before it is asked.
+/// What is known of a store before connecting to it.
 pub(crate) struct Descriptor {
     /// For errors and logs.
     pub(crate) name: &'static str,
     /// The options beyond the common ones, in the order in which errors list them.
     pub(crate) options: &'static [UrlOption],
-    /// What stands between `://` and the path of its URLs.
+    /// What its URLs have between `://` and the path: hosts, for instance.
     pub(crate) authority: Authority,
-    /// The namespace that a URL names elsewhere than in its option.
+    /// The namespace that a URL names elsewhere than in the option `namespace`: in its path, for instance.
     pub(crate) namespace: fn(&Url) -> Option<String>,
     /// How a holder finds out that another client removed its entry, or ended its session.
     pub(crate) loss_detection: LossDetection,

@@ -16,16 +16,16 @@
 //! * `cancel-safe`: the caller may drop any future at any await. A request that was sent by then may still take effect. The
 //!   caller repeats the call under the same id, or removes the entry by its id; both must work then.
 //! * `repeat`: a call may be repeated under the same id, because its answer was lost. `open` and `enter` find what the earlier
-//!   call made and answer the same; `update` answers true again; `leave` and `close` succeed if the entry or the session is gone
+//!   call made and return the same; `update` returns true again; `leave` and `close` succeed if the entry or the session is gone
 //!   already.
-//! * `late-open`: once `close` was answered, an `open` of this session that was sent earlier does not take the member id, not
-//!   even away from a later session, however late the request reaches the store.
+//! * `late-open`: once `close` was answered, an `open` of this session that was sent earlier has no effect, however late the
+//!   request reaches the store: it neither takes the member id nor takes it away from a later session.
 //! * `late-enter`: once `leave` was answered, an `enter` of this entry that was sent earlier has no effect, however late the
 //!   request reaches the store.
 //! * `late-update`: once an `update` was answered, an `update` of this entry that was sent earlier has no effect.
-//! * `late-write`: a `write` that was given up may reach the store after later writes. It is compared like any other, so that it
-//!   never overwrites what came later, and never takes effect a second time.
-//! * `write-once`: a `write` takes effect at most once, however often it is sent. A repeated one answers the version that the
+//! * `late-write`: a `write` that was given up may reach the store after later writes. The store compares its expected version at
+//!   that time, so that it never overwrites a later write, and never takes effect a second time.
+//! * `write-once`: a `write` takes effect at most once, however often it is sent. A repeated call returns the version that the
 //!   first one made, unless the value was written or removed since.
 //!
 //! Time:
@@ -35,8 +35,8 @@
 //!   themselves, and a request without an answer in time is an error that can be retried.
 //! * `recheck`: `gone` and `changed` must not depend on a notification, which may be lost: they ask the store again at least once
 //!   in every `recheck`, or resolve so that the caller asks. They may resolve early.
-//! * `no-retry`: no call retries in a loop until the store is back. It fails, and the session decides about retries. A call may
-//!   begin anew if others changed meanwhile what the call is based on.
+//! * `no-retry`: no call retries in a loop until the store is back. It fails, and the session decides about retries. But a call
+//!   may try again if another client has changed meanwhile what the call depends on.
 //!
 //! Order:
 //!
@@ -47,23 +47,22 @@
 //! * `versions`: a value's version is larger than every version before in the same queue, across removals too.
 //! * `beside`: the records beside a `write` are written with the value or not at all, and by nothing else. So if the value has
 //!   the same version before and after a read of records, the records that were read belong to that version.
-//! * `snapshot`: `read` answers entries and value as of one moment, and another `revision` whenever any of it differs.
-//! * `pages`: `queues` and `names` answer a page at a time, so that a call does not take longer if there are more names, as far
+//! * `snapshot`: `read` returns entries and value as of one moment, and another `revision` whenever any of them differs.
+//! * `pages`: `queues` and `names` return a page at a time, so that a call does not take longer if there are more names, as far
 //!   as the store's own interface allows. The first page is asked for without a cursor, each further one with the cursor of the
 //!   page before. A name that exists from the first page to the last is on at least one of them.
 //!
 //! Ownership:
 //!
-//! * `own-entries`: `update` and `position` answer for entries of the session that is named in the call, which is open. For an
-//!   entry of another session `update` answers false, and `position` `None`. No call but `leave` changes an entry of another
-//!   session.
-//! * `held`: `renew` tells of each held entry that is gone as soon as it has found that out. If the fate of one entry cannot be
-//!   found out at the moment, `renew` still extends the lease, and still tells of the others.
+//! * `own-entries`: `update` and `position` are for entries of the session that is named in the call, which is open. For an entry
+//!   of another session `update` returns false, and `position` `None`. No call but `leave` changes an entry of another session.
+//! * `held`: `renew` reports each held entry that is gone as soon as it has found that out. If it cannot be found out at the
+//!   moment whether one entry is gone, `renew` still extends the lease, and still reports the others.
 //! * `exact-leave`: `leave` removes exactly the entry that is named, and not a later one that has the same key by now.
 //! * `session-end`: when a session ends, by `close` or because its lease ran out, all its entries end with it, and no
 //!   `enter` under it succeeds any more. Its values stay.
-//! * `forgets`: from the moment when `close` is called, nothing is kept in the process of a session's entries, whatever becomes
-//!   of that call. A session that was lost may have no other `close`.
+//! * `forgets`: from the moment when `close` is called, nothing is kept in the process of a session's entries, whether that call
+//!   succeeds, fails or is dropped. For a session that was lost there may be no second call.
 //! * `close-twice`: `close` of a session that is over succeeds and does nothing.
 //! * `member`: two live sessions of one namespace never have the same member id.
 //!
@@ -117,14 +116,14 @@ pub(crate) use self::types::*;
 /// Sessions: a client's liveness at the store.
 #[async_trait]
 pub(crate) trait Sessions: Send + Sync + 'static {
-    /// Opens the session, and answers the lease that the store granted; `None`: the session lives as long as the process.
+    /// Opens the session, and returns the lease that the store granted; `None`: the session lives as long as the process.
     ///
     /// Repeating the call with the same id is harmless. The error is [`MemberExists`](crate::ErrorKind::MemberExists) if another
     /// live session has the member id.
     async fn open(&self, session: &NewSession) -> Result<Option<Duration>>;
 
-    /// When the lease of a session began, if before the last call of [`open`](Self::open). On some stores the opening goes on
-    /// when the call that began it is given up, so that a later call finds a session that is older than itself.
+    /// When the lease of a session began; `None`: not before the last call of [`open`](Self::open). On some stores, opening goes
+    /// on if the call that began it is given up. A later call then finds a session that is older than itself.
     fn asked(&self, _session: SessionId) -> Option<BootInstant> {
         None
     }
@@ -177,7 +176,7 @@ pub(crate) trait Entries: Send + Sync + 'static {
     /// The live entries and the value of the queue, as of one moment.
     async fn read(&self, queue: &QueueKey) -> Result<Listing>;
 
-    /// The queue's value at a moment during the call, and at least the entries that had been entered by that moment and stand
+    /// The queue's value at a moment during the call, and at least the entries that had been entered by that moment and exist
     /// until the call is over. Entries that leave during the call may be missing.
     ///
     /// This is enough for a caller who needs the entries before its own, or who makes a change on condition of the value's
@@ -221,9 +220,9 @@ pub(crate) trait Entries: Send + Sync + 'static {
 /// Values of queues, which belong to no session.
 #[async_trait]
 pub(crate) trait Values: Send + Sync + 'static {
-    /// Writes the queue's value and answers its version; for a removal, the version that was removed. `None`: the value or the
-    /// queue is not as the write expects, and nothing was done. A repeated call answers what the first one did. If the value was
-    /// written or removed in between, it may answer `None`.
+    /// Writes the queue's value and returns its version; for a removal, the version that was removed. `None`: the value or the
+    /// queue is not as the write expects, and nothing was done. A repeated call returns what the first one did. If the value was
+    /// written or removed in between, it may return `None`.
     async fn write(&self, write: &Write) -> Result<Option<u64>>;
 
     /// The queue's records with these names, at most [`MOST_BESIDE`], in the order of the names; `None` stands for a record that
@@ -238,12 +237,12 @@ pub(crate) trait Values: Send + Sync + 'static {
 #[async_trait]
 pub(crate) trait Watching: Send + Sync + 'static {
     /// Resolves when the entry with this number is gone, or no longer blocks a waiter of this mode. A notification may be lost,
-    /// so the store is asked again at least once in every `recheck`. The call may resolve early: callers look again.
+    /// so the store is asked again at least once in every `recheck`. The call may resolve early: callers read the store again.
     async fn gone(&self, entry: &EntryRef, seq: u64, waiter: Mode, recheck: Duration)
     -> Result<()>;
 
-    /// Resolves when [`read`](Entries::read) would answer another revision than this, and after `recheck` in any case. The call
-    /// may resolve early: callers look again.
+    /// Resolves when [`read`](Entries::read) would return another revision than this, and after `recheck` in any case. The call
+    /// may resolve early: callers read the store again.
     async fn changed(&self, queue: &QueueKey, revision: u64, recheck: Duration) -> Result<()>;
 }
 
@@ -255,8 +254,9 @@ pub(crate) trait Store: Sessions + Entries + Values + Watching {
     /// What this store can promise, as found out while connecting.
     fn characteristics(&self) -> Characteristics;
 
-    /// For stores where a server answers a renewal before the server that ends sessions has heard of it. There a confirmed
-    /// renewal proves those earlier ones that were answered at least this long before it was sent. Zero: it proves itself, too.
+    /// For stores where a server may confirm a renewal before the server that ends sessions has heard of it. There, a confirmed
+    /// renewal proves only that the renewals have taken effect that were answered at least this long before it was sent. Zero: a
+    /// confirmed renewal proves itself, too.
     fn proof_delay(&self) -> Duration {
         Duration::ZERO
     }

@@ -21,7 +21,7 @@ pub(crate) struct Page {
 /// How far a list has been read. Only the store that made a cursor understands it.
 #[derive(Clone, Debug)]
 pub(crate) enum Cursor {
-    /// To this place in the list.
+    /// The list has been read up to this place.
     To(Arc<[u8]>),
     /// A list that was read as a whole, and how much of it is left.
     Left(Left),

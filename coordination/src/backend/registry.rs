@@ -49,7 +49,7 @@ struct Listed {
     descriptor: Option<&'static Descriptor>,
 }
 
-/// The store of a simulation, once one has run in this process.
+/// The descriptor of the simulation's store, once a simulation has begun in this process.
 #[cfg(all(coordination_internals, feature = "memory"))]
 static SIMULATED: std::sync::OnceLock<&'static Descriptor> = std::sync::OnceLock::new();
 
@@ -100,10 +100,11 @@ pub(crate) fn loss_detection(url: &str) -> Result<LossDetection> {
     Ok(read(url)?.1.loss_detection)
 }
 
-/// Reads a URL as its store has it.
+/// Parses a URL as its store demands, and finds that store's descriptor.
 fn read(url: &str) -> Result<(Url, &'static Descriptor)> {
     let descriptor = descriptor(&Url::scheme(url)?);
-    // What is wrong with the URL comes before that there is no such store.
+    // A mistake in the URL is reported first. That its scheme is unknown, or its feature off, is reported only if the rest is
+    // correct.
     let authority = descriptor.as_ref().map_or(Authority::Hosts, |store| store.authority);
     Ok((Url::parse(url, authority)?, descriptor?))
 }

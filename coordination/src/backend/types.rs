@@ -46,7 +46,8 @@ impl fmt::Debug for SessionId {
 /// An entry's name within its queue.
 ///
 /// The id of our entries is `<session>-<128 random bits>`, made by the client, so that the client can ask again after a lost
-/// answer. On etcd, entries of other libraries may stand in the queue, under names that those libraries make.
+/// answer. But in a listing of etcd or Consul, an entry's id is the last part of its key. On etcd and ZooKeeper, entries of other
+/// libraries may be in the queue, under names that those libraries make.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct EntryId(Arc<str>);
 
@@ -68,7 +69,8 @@ impl EntryId {
         Self(String::from_utf8_lossy(&text).into())
     }
 
-    /// Whether this is an entry of the session: on every store an entry's name begins with its session's.
+    /// Whether this is an entry of the session: an entry's id begins with the session's. This is not so for entries that were
+    /// entered as shared on etcd, whose ids in a listing begin with `r`.
     pub(crate) fn is_of(&self, session: SessionId) -> bool {
         let owner = self.0.split('-').next().map(|owner| u64::from_str_radix(owner, 16));
         owner == Some(Ok(session.0))
@@ -120,16 +122,16 @@ pub(crate) struct NewSession {
     pub(crate) ttl: Duration,
 }
 
-/// Text that a recipe keeps with an entry, or as a queue's value. No store looks into it.
+/// Text that a recipe keeps with an entry, or as a queue's value. Stores do not interpret it.
 pub(crate) type Data = Arc<str>;
 
-/// With which entries an entry is compatible.
+/// Which other entries an entry is compatible with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) enum Mode {
-    /// With none: every entry before it blocks it.
+    /// Compatible with no other entry: every entry before it blocks it.
     #[default]
     Exclusive,
-    /// With other shared ones: only exclusive entries before it block it.
+    /// Compatible with other shared entries: only exclusive entries before it block it.
     Shared,
 }
 
@@ -274,7 +276,7 @@ pub(crate) struct Write {
     pub(crate) beside: Vec<Beside>,
 }
 
-/// The largest number of records that are written, or read, in one call: every store can do so many in one step.
+/// The largest number of records that are written, or read, in one call: every store can do so many in one transaction.
 pub(crate) const MOST_BESIDE: usize = 56;
 
 /// A change of one of a queue's records, made together with a write of the value.

@@ -1,9 +1,9 @@
-//! Blocking queries: few of them, for everything that is waited for.
+//! Blocking queries: few of them, for everything that callers wait for.
 //!
-//! A query that waits has a connection for itself, and Consul allows 200 from one address. So a process has a
-//! handful of queries, each for one key or one queue; whoever comes when all are taken shares one over the names
-//! of all keys of the namespace. A query that nobody waits for any longer is left until it is answered: the
-//! server would not notice that its connection was closed, and count it.
+//! A blocking query needs a connection of its own, and Consul allows 200 from one address. So a process has at most
+//! [`OWN_QUERIES`] for single keys and queues. Whoever comes when all are taken shares one query for the names of all keys of the
+//! namespace. If nobody waits for a query any more, it still goes on until it is answered: if its connection were closed, the
+//! server would not notice, and would go on counting it.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -20,53 +20,58 @@ use crate::backend::server::shared_watches::SharedWatches;
 use crate::error::Result;
 use crate::panics::{caught, on_purpose};
 
-/// How many keys and queues have a query of their own.
+/// How many keys and queues have a query of their own, at most.
 const OWN_QUERIES: usize = 2;
-/// How long after a failure the query ends, so that those who wait look for themselves.
+/// After a query has failed: the pause before its waiters are woken, who then read the store themselves.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The same after a refusal, which will not go away by itself.
+/// The same after a refusal, for missing rights for instance, which will not end soon.
 const LONG_PAUSE: Duration = Duration::from_secs(4);
-/// The least time between two queries of all names. It is longer where they take long.
+/// The pause between two queries for all names is this, and [`PACE_PER_NAME`] for each name, but no longer than [`LONGEST_PACE`].
 const LEAST_PACE: Duration = Duration::from_millis(10);
 const PACE_PER_NAME: Duration = Duration::from_micros(50);
 const LONGEST_PACE: Duration = Duration::from_millis(500);
-/// How often to check whether a key that is in each answer is still that of the same entry.
+/// How often the keys of waiters who share the query for all names are read. A name that is in each answer may be that of a later
+/// entry with the same key.
 const RECHECK: Duration = Duration::from_secs(5);
 
-/// What is waited for.
+/// What a caller waits for a change of.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Subject {
     /// A key.
     Key(String),
-    /// A key for which there is no query but that of all names.
+    /// A key that has no query of its own: its waiters share the one for all names.
     Shared(String),
-    /// The names of all keys that begin with it.
+    /// The names of all keys that begin with this.
     Names(String),
 }
 
 /// What a query answered last.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
-    /// The index of the answer; 0: there was no answer yet, so nothing is known to have changed since the query was begun.
+    /// The index of the answer; 0: there was no answer yet, so no change is known.
     pub(super) index: u64,
-    /// Of a query for a key: the key; `None`: it was absent.
+    /// The key, if the query is for a key; `None`: the key is absent.
     pub(super) pair: Option<Pair>,
+    /// The names, if the query is for names.
     pub(super) names: HashSet<String>,
 }
 
-/// All queries of this backend. Each is answered in time, or ends with an error: then those who wait look for themselves.
+/// All queries of this backend. If one of them fails, the receivers of its waiters fail, and their callers read the store.
 pub(super) struct Watches(Arc<Queries>);
 
-/// What one who shares the query of all names waits for.
+/// What a waiter without a query of its own waits for.
 pub(super) struct Shared<'a> {
+    /// The answers to the query for all names.
     pub(super) all: watch::Receiver<Seen>,
+    /// The key, as it is read every [`RECHECK`].
     pub(super) seen: watch::Receiver<Seen>,
-    // Declared, and so dropped, after the receiver, which counts as one who waits.
+    // Declared, and so dropped, after `seen`: as long as that receiver exists, the watch has a waiter and is not ended.
     _unwatched: EndIfIdle<'a>,
 }
 
-/// Ends, on drop, a watch that nobody waits for any longer. [`Queries::check`] does that too, but only after [`RECHECK`] in one
-/// run of the query, which never comes while all wait for moments only.
+/// Ends, on drop, a watch that has no waiter any more. [`Queries::check`] does that too, but only once the query for all names
+/// has gone on for [`RECHECK`]. That query ends whenever nobody waits. So if all waiters wait for moments only, there is never a
+/// check, and idle watches would pile up.
 struct EndIfIdle<'a> {
     hub: &'a SharedWatches<Subject, Seen>,
     subject: Subject,
@@ -82,19 +87,19 @@ struct Queries {
     connections: Arc<Connections>,
     /// The names of all keys of the namespace.
     all: Subject,
-    /// How long a query waits.
+    /// How long a query waits at the server.
     longest: Duration,
     hub: SharedWatches<Subject, Seen>,
 }
 
 impl Watches {
-    /// `prefix`: of all keys of the namespace; `longest`: how long a query may wait.
+    /// `prefix`: the prefix of all keys of the namespace; `longest`: how long a query may wait.
     pub(super) fn new(connections: Arc<Connections>, prefix: String, longest: Duration) -> Self {
         let (all, hub) = (Subject::Names(prefix), SharedWatches::default());
         Self(Arc::new(Queries { connections, all, longest, hub }))
     }
 
-    /// Waits for a change after this index by a query of its own; `None`: all are taken.
+    /// Waits for a change after this index by a query of its own; `None`: all [`OWN_QUERIES`] are taken.
     pub(super) fn own(&self, subject: Subject, index: u64) -> Option<watch::Receiver<Seen>> {
         let is_other = |taken: &Subject| match taken {
             Subject::Shared(_) => false,
@@ -104,7 +109,8 @@ impl Watches {
         (others < OWN_QUERIES).then(|| self.join(subject, index))
     }
 
-    /// Waits with all others: by the names of all keys, and by what is looked for now and then of this one.
+    /// Waits without a query of its own: for the answers to the query for all names, and for what [`Queries::check`] reads of
+    /// this key.
     pub(super) fn shared(&self, key: &str) -> Shared<'_> {
         let subject = Subject::Shared(key.to_owned());
         let (seen, _) = self.0.hub.join(&subject);
@@ -112,8 +118,8 @@ impl Watches {
         Shared { all, seen, _unwatched: EndIfIdle { hub: &self.0.hub, subject } }
     }
 
-    /// The entry of this number was deleted from here: those of this process who wait for that need no word from the
-    /// server.
+    /// Wakes the waiters in this process for the entry with this number, which this process has deleted. So they need not wait
+    /// for the server.
     pub(super) fn tell_gone(&self, key: &str, seq: Option<u64>) {
         self.0.hub.end(&Subject::Shared(key.to_owned()));
         self.0.hub.tell(&Subject::Key(key.to_owned()), |seen| {
@@ -132,7 +138,7 @@ impl Watches {
                     queries.follow(&subject, index).await;
                 };
                 if caught("watch", following).await.is_err() {
-                    // The query has panicked: those who wait look for themselves, and the next one asks anew.
+                    // The query has panicked. Its waiters read the store themselves, and the next waiter starts a new query.
                     tokio::time::sleep(PAUSE).await;
                     queries.hub.end(&subject);
                 }
@@ -143,7 +149,7 @@ impl Watches {
 }
 
 impl Queries {
-    /// The queries about one subject, until nobody waits for their answers.
+    /// Sends the queries about one subject, one after the other, until nobody waits for their answers.
     async fn follow(&self, subject: &Subject, mut index: u64) {
         let mut checked = Instant::now();
         let mut nothing_until = None;
@@ -163,16 +169,16 @@ impl Queries {
                     index = seen.index;
                     let is_nothing = subject.is_of_names() && seen.names.is_empty();
                     let names = u32::try_from(seen.names.len()).unwrap_or(u32::MAX);
-                    // With the same index, the query has ended by its time, and nothing has changed.
+                    // If the index is the same, the time of the query was over and nothing has changed: nobody is woken.
                     self.hub.tell(subject, |told| std::mem::replace(told, seen).index != index);
                     if *subject == self.all {
                         let pace = LEAST_PACE + PACE_PER_NAME * names;
                         tokio::time::sleep(pace.min(LONGEST_PACE)).await;
                     }
-                    // If no key begins with the prefix, Consul answers with the index of all keys, and so at each write of
-                    // anybody: hence a pause. The same holds for a single key that is gone, but without a pause: all who waited
-                    // for its end are told by this answer, and whoever waits for a later entry with the same key must not wait
-                    // longer.
+                    // If no key begins with the prefix, Consul answers with the index of all keys, and so at each write of any
+                    // key: hence a pause. The same happens with a query for a single key that is absent, but there is no pause
+                    // then: all who wait for the end of its entry are woken by this answer, and those who wait for a later entry
+                    // with the same key must not wait longer.
                     if let Some(moment) = nothing_until.filter(|_| is_nothing) {
                         tokio::time::sleep_until(moment).await;
                     }
@@ -190,8 +196,8 @@ impl Queries {
         }
     }
 
-    /// Reads the keys that are waited for by those who share the query of all names. It finds keys that have become those of
-    /// later entries; that is rare, as a key is used again only after a while.
+    /// Reads the keys of the waiters who share the query for all names. This finds keys that belong to later entries by now. That
+    /// is rare, because a key is used again only after a while.
     async fn check(&self) {
         let mut waited = self.hub.keys();
         waited.retain(|subject| {
@@ -199,11 +205,11 @@ impl Queries {
         });
         for batch in waited.chunks(BATCH) {
             let reads: Vec<_> = batch.iter().map(|one| Operation::read(one.name())).collect();
-            // If the read fails, the next check tells.
+            // If the read fails, the next check reads again.
             let Ok(found) = read_together(&self.connections, "watch", &reads).await else { return };
             for subject in batch {
                 let pair = found.iter().find(|pair| pair.key == subject.name()).cloned();
-                // A key that is absent is not told here (index 0): the names tell that.
+                // An absent key wakes nobody here (index 0): the query for all names reports it.
                 let index = pair.as_ref().map_or(0, |pair| pair.modify_index);
                 self.hub.tell(subject, |seen| {
                     *seen = Seen { index, pair, ..Seen::default() };
@@ -265,7 +271,7 @@ mod tests {
             drop(watches.shared(&format!("ns/lock/{number}")));
         }
         let others = watches.shared("ns/lock/stays");
-        // That of the names of all keys is another.
+        // One is the key that is still waited for, the other the names of all keys.
         assert_eq!(watches.0.hub.keys().len(), 2);
         drop((stays, others));
         Ok(())

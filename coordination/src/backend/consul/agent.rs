@@ -12,7 +12,7 @@ use crate::error::Result;
 /// Consul's default for `session_ttl_min`.
 const DEFAULT_MIN_TTL: Duration = Duration::from_secs(10);
 
-/// What an agent says of itself; of an agent that does not tell, nothing is known.
+/// The part of an agent's configuration that matters here; `None`: the agent does not tell, or the token may not read it.
 #[derive(Debug, Default)]
 pub(super) struct Agent {
     pub(super) is_in_memory: Option<bool>,
@@ -20,7 +20,7 @@ pub(super) struct Agent {
 }
 
 impl Agent {
-    /// Connects, and reads what the agent tells.
+    /// Connects, and reads the agent's configuration.
     pub(super) async fn greet(connections: &Arc<Connections>) -> Result<Self> {
         connections.greet(|pool| async move { pool.leader().await }).await?;
         let answer = connections.send_urgently("connect", Request::get("agent/self")).await?;
@@ -47,7 +47,7 @@ impl Agent {
         let said = serde_json::from_slice::<Said>(body).ok().and_then(|said| said.debug_config);
         let Told { dev_mode, session_ttl_min } = said.unwrap_or_default();
         let min_ttl = session_ttl_min.and_then(|text| crate::duration::parse(&text).ok());
-        // An agent with Consul's default says 0 there.
+        // If the agent has Consul's default, the answer has 0 there.
         let min_ttl = min_ttl.filter(|ttl| !ttl.is_zero()).or(dev_mode.map(|_| DEFAULT_MIN_TTL));
         Self { is_in_memory: dev_mode, min_ttl }
     }

@@ -1,10 +1,10 @@
 //! Requests, each to the agent in use.
 //!
-//! HTTP/1.1, where each request under way has a connection for itself. Consul allows 200 from one address, so
-//! few are under way at a time, and one connection is kept, for heartbeats and for whoever gets no other: see
-//! [`crowding`](super::crowding).
-//! A connection that went silent would be used again from the pool, so what counts as a connection in
-//! [`connections`](crate::backend::server::connections) is the whole pool.
+//! With HTTP/1.1, each request in flight needs a connection of its own. Consul allows 200 from one address. So few requests are
+//! in flight at a time, and one connection is kept open, for heartbeats, and for all other calls while the agent accepts no
+//! other: see [`crowding`](super::crowding). If an agent stopped answering, the HTTP client would go on using the pooled
+//! connections to it. So the connection that [`connections`](crate::backend::server::connections) makes and gives up is here a
+//! whole pool of them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,7 +55,7 @@ impl Link for Agents {
     type Connection = Pool;
     type Failed = Failure;
 
-    /// Few, as Consul allows 200 connections from one address. Heartbeats and blocking queries do not count here.
+    /// Few, as Consul allows 200 connections from one address. Heartbeats and blocking queries need no slot.
     const IN_FLIGHT: usize = 4;
     const SECURE: &'static str = "consul+https://";
     const WANTS_TLS: &'static str = "the server wants TLS: use consul+https://";
@@ -96,12 +96,13 @@ impl Link for Agents {
             }
             Ok(_) => {
                 if *credentials != *connections.link.access.used() {
-                    // No server has let us in with these credentials yet: a token that Consul does not know is found here,
-                    // before any other call.
+                    // No server has accepted these credentials yet: a token that Consul does not know is found here, before any
+                    // other call.
                     pool.knows_us().await?;
                 }
                 if connections.has_connected() {
-                    // The agent was lost, and all its clients connect again: heartbeats come first.
+                    // The agent was lost, and all its clients connect again. The process gives way for a moment, so that
+                    // heartbeats come first.
                     connections.link.crowding.begun_anew();
                 }
                 Ok(pool)
@@ -120,12 +121,12 @@ impl Link for Agents {
 }
 
 impl Connections {
-    /// How long a call may take. Most callers have shorter limits of their own; not those in the background.
+    /// How long a call may take. Most callers have shorter limits of their own; calls in the background have none.
     fn call_limit(&self) -> Duration {
         2 * self.patience
     }
 
-    /// Makes a call. It is made once only: one that failed may have been carried out.
+    /// Sends a request, once only: a request that failed may have been carried out.
     pub(super) async fn send(
         self: &Arc<Self>,
         operation: &'static str,
@@ -134,7 +135,7 @@ impl Connections {
         self.ready(operation).await?.send(request).await
     }
 
-    /// [`send`](Self::send) on the connection that is kept, without waiting until few enough calls are in flight.
+    /// [`send`](Self::send) on the kept connection, without waiting for a slot.
     pub(super) async fn send_urgently(
         self: &Arc<Self>,
         operation: &'static str,
@@ -143,8 +144,8 @@ impl Connections {
         self.urgent(operation).await?.send_urgently(request).await
     }
 
-    /// A query that the server answers when something has changed since this index, or after this time. While this process
-    /// gives way, the query does not block: it is sent after a pause, and answered at once.
+    /// Sends a blocking query: the server answers it when something has changed since this index, or after this time. While the
+    /// process gives way, waits a moment instead, and sends a query that is answered at once.
     pub(super) async fn wait(
         self: &Arc<Self>,
         query: impl Fn() -> Request,
@@ -171,9 +172,9 @@ impl Connections {
     ) -> Result<Answer, Failure> {
         let query = query.waiting(index, longest);
         let (pool, epoch) = self.reach_for("watch").await.map_err(Failure::harmless)?;
-        // The server adds up to a sixteenth, so that not all come at once.
+        // The server prolongs the wait by up to a sixteenth, at random, so that not all queries end at once.
         let limit = longest + longest / 16 + self.patience;
-        // That it is not answered for long says nothing of the agent.
+        // A blocking query may have no answer for long although the agent is there, so the pool is not given up for that.
         let attempt = self.rotation.attempt(epoch).unhurried();
         let asking = self.judged("watch", attempt, pool.ask(Lane::Others, "watch", query));
         let late = || Error::new(ErrorKind::Unavailable, "watch", "no answer in time");
@@ -182,13 +183,13 @@ impl Connections {
 }
 
 impl Ready<'_, Agents> {
-    /// Sends a request on a connection of its own or, while this process gives way, on the one that is kept.
+    /// Sends a request on a connection of its own or, while the process gives way, on the kept one.
     pub(super) async fn send(self, request: Request) -> Result<Answer> {
         let gives_way = self.connections.link.crowding.gives_way();
         self.send_on(if gives_way { Lane::GivingWay } else { Lane::Others }, request).await
     }
 
-    /// [`send`](Self::send) on the connection that is kept.
+    /// [`send`](Self::send) on the kept connection.
     pub(super) async fn send_urgently(self, request: Request) -> Result<Answer> {
         self.send_on(Lane::Kept, request).await
     }

@@ -1,14 +1,14 @@
-//! What gives way while the agent takes no more connections from this address.
+//! What this process does while the agent accepts no more connections from this address: it *gives way*.
 //!
-//! Consul takes 200 of them (`limits.http_max_conns_per_client`) and closes each one beyond that at once; newer releases say
-//! why, with status 429. A session lives by its heartbeats, which have a connection that is kept. If another connection is
-//! refused, a heartbeat of this process or of another one on this host may need a new one as well. So a process that is refused
-//! gives way: for a while the kept connection is its only one. All its calls are made on that, one after the other, and waiters
-//! are told by queries that do not block.
+//! Consul accepts 200 connections from an address (`limits.http_max_conns_per_client`) and closes each further one at once; newer
+//! releases say why, with status 429. A session stays alive by its heartbeats, for which each process keeps one connection open.
+//! If the agent refuses another connection of this process, it would also refuse a process on this host that needs a new
+//! connection for its heartbeats. So a process that is refused leaves the room to others: for a while it uses its kept connection
+//! only. All its calls are made on that one, one after the other, and its waiters use short queries in place of blocking ones.
 //!
-//! An agent that is gone looks the same at first: the next call on the kept connection tells. Any other reason for which a
-//! connection cannot be made (no descriptor or port is left here, a firewall drops it) is dealt with in the same way: calls go
-//! on where there is a connection.
+//! If the agent has ended, that looks the same at first; the next call on the kept connection shows it. If a connection cannot be
+//! made for any other reason (this host has no descriptor or port left, a firewall drops it), the process gives way as well: its
+//! calls go on where there is a connection.
 
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -18,15 +18,17 @@ use rand::RngExt;
 use crate::env;
 use crate::retry::DecorrelatedJitter;
 
-/// What is said of a refusal.
+/// Added to the message of an error if the agent refused a connection.
 pub(super) const FULL: &str = "it may have all connections that it takes from one address (`limits.http_max_conns_per_client`)";
-/// How long one gives way at first.
+/// How long the process gives way after a first refusal.
 const SHORTEST: Duration = Duration::from_secs(1);
-/// And at most: then it is tried whether there are connections again.
+/// The longest time after repeated refusals. Then other connections are tried again.
 const LONGEST: Duration = Duration::from_secs(5);
-/// How long one gives way after the agent was lost: others have lost their connections as well.
+/// How long the process gives way after it has lost the agent and connected again. All clients of that agent then connect again
+/// at the same time, and their heartbeats have to come first.
 const ANEW: std::ops::Range<Duration> = Duration::from_millis(500)..Duration::from_millis(1_500);
-/// The time between two queries that do not block. A waiter is to be served within two seconds (`L2`).
+/// The pause between two short queries of a waiter while the process gives way. A waiter has to get the lock within two seconds
+/// (`L2`).
 const PACE: std::ops::Range<Duration> = Duration::from_millis(400)..Duration::from_millis(800);
 
 /// Whether this process gives way.
@@ -34,22 +36,22 @@ const PACE: std::ops::Range<Duration> = Duration::from_millis(400)..Duration::fr
 pub(super) struct Crowding(Mutex<State>);
 
 struct State {
-    /// No connection but the kept one is used before.
+    /// Until this moment only the kept connection is used.
     until: Option<Instant>,
     lengths: DecorrelatedJitter,
 }
 
 impl Crowding {
-    /// Notes that a connection could not be made, or was closed.
+    /// Notes that a connection other than the kept one could not be made, or was closed.
     pub(super) fn refused(&self) {
         let (mut state, now) = (self.state(), Instant::now());
-        // If several are refused at the same time, only the first one counts.
+        // If several connections are refused at the same time, only the first refusal sets the time.
         if !state.gives_way(now) {
             state.until = Some(now + state.lengths.next_delay());
         }
     }
 
-    /// Notes that there is a kept connection again, after the agent was lost.
+    /// Notes that the process has lost the agent and has connected again.
     pub(super) fn begun_anew(&self) {
         let (mut state, until) = (self.state(), Instant::now() + env::rng().random_range(ANEW));
         state.until = state.until.max(Some(until));
@@ -58,7 +60,8 @@ impl Crowding {
     /// Notes that a request was answered that was sent at this moment on another connection than the kept one.
     pub(super) fn answered(&self, sent: Instant) {
         let mut state = self.state();
-        // A request on a connection from before the refusal says nothing of new connections.
+        // Only a request that was sent after the time was over shows that there are connections again: an earlier one may have
+        // used a connection from before the refusal.
         if state.until.is_some_and(|until| until <= sent) {
             *state = State::default();
         }
@@ -68,7 +71,7 @@ impl Crowding {
         self.state().gives_way(Instant::now())
     }
 
-    /// Waits until the next query that does not block.
+    /// Waits until a waiter may send its next short query.
     pub(super) async fn next_look(&self) {
         let pace = env::rng().random_range(PACE);
         tokio::time::sleep(pace).await;
@@ -104,7 +107,7 @@ mod tests {
         let until = crowding.state().until;
         let longest = Instant::now() + LONGEST;
         assert!(crowding.gives_way() && until.is_some_and(|until| until <= longest));
-        // What was sent before is answered, and refused, too.
+        // A request from before the refusal is answered, and another connection is refused.
         crowding.answered(sent);
         crowding.refused();
         assert_eq!(crowding.state().until, until);
@@ -122,7 +125,7 @@ mod tests {
         crowding.begun_anew();
         let longest = Instant::now() + ANEW.end;
         assert!(crowding.gives_way() && crowding.state().until.is_some_and(|at| at <= longest));
-        // Never shorter than before.
+        // If the process gives way for longer already, it goes on to do so.
         let later = Some(Instant::now() + LONGEST);
         crowding.state().until = later;
         crowding.begun_anew();

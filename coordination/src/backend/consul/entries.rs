@@ -2,7 +2,8 @@
 //!
 //! # The protocol
 //!
-//! `enter`, one transaction; `<own>` is a key of the queue from the session's pool:
+//! `enter`, one transaction; `<own>` is the entry's key, which the session's key pool has chosen; V is the `ModifyIndex` of the
+//! member's key that this process knows:
 //!
 //! ```text
 //! check-index      <member's key>  index = V     (1)
@@ -12,22 +13,43 @@
 //! get-tree         <queue>/                      (5)
 //! ```
 //!
-//! 1. The write fence, see `write_fence.rs` of `txn_kv`: a call that was given up and arrives after `leave` is refused.
-//! 2. An earlier call may have got through although its answer was lost: then the entry is found, not locked a second time.
-//! 3. Somebody writes the queue's value on condition that there is no entry. Consul has no condition on a range of keys, so the
-//!    writer puts this key, looks that there is no entry, and writes on condition that the key is unchanged. Whoever enters
-//!    deletes it instead, in the next try, which makes the writer's condition fail.
-//! 4. Consul deletes the key with the session. Its create index is the entry's sequence number.
-//! 5. As of the same index: no key before ours that minds us means that the lock is ours. Of a long queue only `<own>` is read,
-//!    where an entry of the same session stands before it for sure.
+//! 1. The write fence, see `write_fence.rs` of `txn_kv`: a call that was given up, and arrives after `leave`, is refused. Without
+//!    this condition it would lock a key that nobody deletes.
+//! 2. An earlier call may have locked the key although its answer was lost. Then the entry exists, and is not locked a second
+//!    time.
+//! 3. `.closing` exists while somebody writes the queue's value on condition that there is no entry. Consul has no condition on a
+//!    range of keys. So the writer puts `.closing`, finds that there is no entry, and writes on condition that `.closing` is
+//!    unchanged. If this `enter` is refused because of `.closing`, its next try has `delete <queue>/.closing` in this place: then
+//!    the writer's condition fails.
+//! 4. Consul deletes the key with the session (with a lock-delay it stays a while longer, see `lock_delayed.rs`). The key's
+//!    `CreateIndex` is the entry's sequence number.
+//! 5. The read shows the queue as of the index of the `lock`. If no key that was created before ours blocks us, the lock is ours.
+//!    In a long queue in which this session has an earlier exclusive entry, only `<own>` is read, and that earlier entry is the
+//!    blocker.
 //!
-//! `leave` is `delete <own>`; if a call that locks it may still be under way, `check-index <member's key> = V`, `lock
-//! <member's key>`, `delete <own>`: from then on (1) refuses the late call.
+//! `leave` is `delete <own>`, without a condition, because no other entry has the key until the pool gives it out again. But if a
+//! call that locks `<own>` was given up and may still arrive, `leave` ends the write fence first:
 //!
-//! `position` reads the queue, consistently; of a long one, our own key and those before it that are known. Our own key must be
-//! there, locked by our session and with our create index; the newest before it that minds us is the blocker.
+//! ```text
+//! check-index      <member's key>  index = V
+//! lock             <member's key>  session, value, flags = a new number
+//! delete           <own>
+//! ```
 //!
-//! `update` is `check-index <own> = last`, `lock <own>` with the new value.
+//! A `lock` that leaves a key's value, flags and session as they are does not raise its `ModifyIndex`. That is why it has a new
+//! number in the flags: the `ModifyIndex` of the member's key rises, and from then on (1) refuses the late call. If Consul
+//! refuses this transaction, the member's key is read. If our session still has locked it, an earlier call has ended this write
+//! fence already, so (1) refuses the late call, and `delete <own>` follows as above. Otherwise the session is over, and `<own>`
+//! ends with it: `leave` fails with `Lost`, and nothing is left to do. If Consul has no space for the `lock`, see `leaving.rs` of
+//! `txn_kv`. For an entry of another client, `leave` is `check-index <key>`, `delete <key>`, with the `ModifyIndex` that the key
+//! has while its `CreateIndex` is that entry's number.
+//!
+//! `position` reads the queue, in Consul's consistent mode; in a long queue it reads only our own key and the keys before it that
+//! are known. Our own key must exist, with our session and our `CreateIndex`, or else our entry is gone. The newest key before it
+//! that blocks us is the blocker.
+//!
+//! `update` is `check-index <own> index = last`, `lock <own>` with the new value, where `last` is the key's `ModifyIndex` after
+//! the last write: so an update that arrives after a later one has no effect. Here too the flags get a new number.
 
 use async_trait::async_trait;
 
@@ -69,9 +91,10 @@ impl Entries for Consul {
         if left.as_ref().is_err_and(|error| error.loss_reason().is_none()) {
             return left.map(drop);
         }
-        // The entry is gone, if only with its session.
+        // The entry's key is deleted, or its session is over.
         self.long_queues.gone(&entry.queue, seq);
-        // Told before the key may be used again.
+        // The waiters in this process are woken before the key may be used again: otherwise they could take the next entry with
+        // this key for the one that has left.
         self.watches.tell_gone(&key, seq);
         if !matches!(left, Ok(Left::InDoubt)) {
             self.txn_kv.key_pool.free(entry);
@@ -106,7 +129,7 @@ impl Entries for Consul {
             listing.entries.extend(entry);
         }
         listing.entries.sort_unstable_by_key(|entry| entry.seq);
-        // No index of Consul's will do: that of an empty queue rises with every change of other keys.
+        // Consul's own index cannot be the listing's revision: that of an empty queue rises with every change of other keys.
         let listed = listed.iter().map(|pair| (&pair.key, pair.modify_index, pair.is_locked()));
         listing.revision = reads::revision_of(listed);
         self.reads.note(queue, listing.revision, index);
@@ -118,15 +141,16 @@ impl Entries for Consul {
     }
 }
 
-/// An entry that is being entered.
+/// One `enter` of this entry.
 struct Entering<'a> {
     consul: &'a Consul,
     entry: &'a NewEntry,
     keys: Keys,
-    /// First the condition that nobody writes the value on condition of an empty queue (no key `.closing`); after a refusal,
-    /// the deletion of that key instead, which makes that writer look again. Most often nobody writes so.
+    /// In the first try: the condition that there is no key `.closing`, which means that nobody writes the value on condition of
+    /// an empty queue. If that try is refused because of `.closing`: the deletion of that key, which makes the writer's condition
+    /// fail. Most often there is no such writer.
     not_closing: Operation<'static>,
-    /// The entry of our own session that blocks this one for sure, in a queue so long that it is not read in full.
+    /// In a long queue, which is not read in full: an earlier entry of this session that blocks this one.
     in_the_way: Option<Blocker>,
 }
 
@@ -152,8 +176,9 @@ impl<'a> Entering<'a> {
     }
 }
 
-/// What the transaction that enters has read of the queue. Its answer also has pairs of earlier steps: the member's key, which
-/// has another prefix, and the entry's own key as it was written, without its value; that key is read once more after that.
+/// The keys of the queue that the transaction has read. Its answer also has the pairs of earlier steps: the member's key, which
+/// is left out because it has another prefix, and the entry's own key as the `lock` returned it, without its value. That pair is
+/// left out too, because the read has the own key once more.
 fn read_of(pairs: &[Pair], keys: &Keys, own: &str) -> Vec<Pair> {
     let written = pairs.iter().position(|pair| pair.key == own);
     let others = pairs.iter().enumerate().filter(|(nth, _)| Some(*nth) != written);
@@ -161,7 +186,7 @@ fn read_of(pairs: &[Pair], keys: &Keys, own: &str) -> Vec<Pair> {
     others.map(|(_, pair)| pair).filter(is_of_queue).cloned().collect()
 }
 
-/// The steps of the transaction that enters.
+/// The operations of the transaction that enters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     FenceHolds,
@@ -172,7 +197,7 @@ enum Step {
 }
 
 impl Step {
-    /// The steps, in the order in which they are sent.
+    /// The operations, in the order in which they are sent.
     const ALL: [Self; 5] =
         [Self::FenceHolds, Self::KeyIsAbsent, Self::NotClosing, Self::Lock, Self::Read];
 
@@ -218,7 +243,7 @@ impl<'a> Enter for Entering<'a> {
                 let own = found.iter().find(|pair| *pair.key == **fence);
                 Ok(Entered::Fenced(own.map(kept)))
             }
-            // An earlier call got through, and its answer was lost.
+            // An earlier call has locked the key, and its answer was lost.
             Some(Step::KeyIsAbsent) => {
                 let pairs = consul.look("enter", &self.entry.entry_ref.queue).await?;
                 consul.place(self.entry, None, &pairs)?.map(Entered::At).ok_or_else(removed)
@@ -239,7 +264,8 @@ fn removed() -> Error {
 }
 
 impl Consul {
-    /// Where an entry stands by what was read of its queue; `None`: it is not there, or not under its session.
+    /// The entry's position, computed from the keys of its queue that were read. `None`: its key is not there, or is not locked
+    /// by its session.
     fn place(
         &self,
         entry: &NewEntry,
@@ -267,13 +293,14 @@ impl Consul {
         Ok(pairs)
     }
 
-    /// An entry of the same session in a long queue, which blocks this one.
+    /// An earlier exclusive entry of the same session in a long queue. It blocks this one, so the queue need not be read.
     fn in_the_way(&self, entry: &NewEntry) -> Option<Blocker> {
         let last = self.long_queues.last(&entry.entry_ref.queue)?;
         last.id.is_of(entry.session).then_some(last)
     }
 
-    /// Of a long queue, the entry and those that may stand before it, as far as that matters.
+    /// For a long queue: reads the entry's own key and those of the entries `before` it, the newest first, in batches. Stops as
+    /// soon as it is clear that the entry is gone or, if it is exclusive, that it is blocked.
     async fn look_before(&self, entry: &NewEntry, before: &[Blocker]) -> Result<Vec<Pair>> {
         let (queue, keys) = (&entry.entry_ref.queue, self.txn_kv.keys(&entry.entry_ref.queue));
         let own = self.txn_kv.key(&entry.entry_ref);
@@ -285,7 +312,7 @@ impl Consul {
             let reads: Vec<_> =
                 std::iter::once(own.clone()).chain(names).map(Operation::read).collect();
             let mut pairs = read_together(&self.connections, "position", &reads).await?;
-            // A number belongs to one entry for ever; a name may belong to a later one by now.
+            // The entries are compared by number, because a later entry may have the same key by now.
             let is_there =
                 |other: &Blocker| pairs.iter().any(|pair| pair.create_index == other.seq);
             let gone = batch.iter().filter(|other| !is_there(other)).map(|other| other.seq);
@@ -322,7 +349,7 @@ mod tests {
         let (other, value) = (pair("ns/lock/a/other", 3), pair("ns/lock/a/.value", 2));
         let answer = [fence, own.clone(), other.clone(), own.clone(), value.clone()];
         assert_eq!(read_of(&answer, &keys, &own.key), [other, own.clone(), value]);
-        // Of a long queue nothing else is read.
+        // In a long queue the transaction reads only the entry's own key.
         assert_eq!(read_of(&[own.clone(), own.clone()], &keys, &own.key), [own]);
     }
 

@@ -1,4 +1,4 @@
-//! Entries: what a key and its value say of one.
+//! Entries, as they are read from keys and their values.
 
 use super::keys::is_entry;
 use super::kv::Pair;
@@ -8,26 +8,27 @@ use crate::backend::{Blocker, Entry, EntryId, Mode};
 use crate::error::Result;
 use crate::key::QueueKey;
 
-/// The entry of a key; `None`: the key is none of ours, or no session ever had it.
+/// The entry of a key; `None`: the key is no entry's, or no session has ever locked it.
 ///
-/// Its number is the index of Consul's log by which it was created: each transaction has one of its own.
+/// The entry's number is the index of Consul's log at which the key was created. Each transaction has an index of its own, so no
+/// two entries have the same number.
 pub(super) fn entry_of(pair: &Pair, keys: &Keys) -> Option<Entry> {
     let name = name_of(pair, keys)?;
     let (seq, text) = (pair.create_index, pair.value());
     Some(StoredEntry::entry(name, seq, Mode::Exclusive, &text))
 }
 
-/// The name of the entry whose key this is.
+/// The name of the entry whose key this is; `None`: it is no entry's.
 pub(super) fn name_of<'a>(pair: &'a Pair, keys: &Keys) -> Option<&'a str> {
     keys.name(&pair.key).filter(|name| is_entry(name) && counts(pair))
 }
 
-/// Whether a session has, or had, the key of an entry. A key that no session ever locked blocks nobody.
+/// Whether a session has locked this key, or had locked it. A key that no session ever locked is no entry, and blocks nobody.
 pub(super) fn counts(pair: &Pair) -> bool {
     pair.is_locked() || pair.is_left()
 }
 
-/// The newest entry before this number that keeps a later one of this mode waiting.
+/// The newest entry with a number below `seq` that blocks an entry of mode `mode`.
 pub(super) fn blocker_in(
     pairs: &[Pair],
     keys: &Keys,

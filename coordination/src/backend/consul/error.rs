@@ -1,4 +1,4 @@
-//! What Consul and the HTTP client say → our errors, case by case.
+//! Maps the errors of Consul and of the HTTP client to ours, case by case.
 
 use std::error::Error as StdError;
 use std::io;
@@ -7,14 +7,14 @@ use crate::backend::server::cause::{Causes, causes, connection_kind, is_hang_up}
 use crate::backend::server::connections::Failure;
 use crate::error::{Effect, Error, ErrorKind};
 
-/// How much of what a server says is shown.
+/// How many characters of a server's message are shown.
 const LONGEST_MESSAGE: usize = 300;
 
 /// The failure of a request that got no answer.
 pub(super) fn failure(operation: &'static str, error: &reqwest::Error) -> Failure {
     let beneath = causes(error.source());
     let is_cut = error.is_connect() && is_cut(&beneath);
-    // A handshake that is cut says nothing of TLS.
+    // If the server just closed the connection in the handshake, that is no error of TLS.
     let kind = if is_cut { ErrorKind::Unavailable } else { connection_kind(&beneath) };
     let effect = match error.is_connect() || error.is_builder() {
         true => Effect::None,
@@ -36,7 +36,7 @@ fn is_cut(causes: &Causes<'_>) -> bool {
         .any(|cause| matches!(cause.kind(), BrokenPipe | ConnectionReset | UnexpectedEof))
 }
 
-/// The error that a refusal means.
+/// The error for an answer with this status and this text.
 pub(super) fn from_status(operation: &'static str, status: u16, text: &str) -> Error {
     let (kind, effect) = meaning(status, text);
     let shown: String = text.trim().chars().take(LONGEST_MESSAGE).collect();
@@ -51,7 +51,7 @@ pub(super) fn from_status(operation: &'static str, status: u16, text: &str) -> E
 fn meaning(status: u16, text: &str) -> (ErrorKind, Effect) {
     let speaks_of = |part: &str| text.contains(part);
     let kind = match status {
-        // Go's server, of a plain request on its port for TLS.
+        // The text of Go's HTTP server if a request without TLS comes to a port with TLS.
         400 if speaks_of("HTTP request to an HTTPS server") => ErrorKind::Tls,
         401 => ErrorKind::Auth,
         403 if speaks_of("ACL not found") => ErrorKind::Auth,
@@ -79,7 +79,7 @@ fn meaning(status: u16, text: &str) -> (ErrorKind, Effect) {
     (kind, Effect::None)
 }
 
-/// The error of an answer that makes no sense.
+/// The error of an answer that cannot be understood.
 pub(super) fn garbled(operation: &'static str, problem: impl Into<String>) -> Error {
     Error::new(ErrorKind::Corrupt, operation, problem).with_effect(Effect::Unknown)
 }

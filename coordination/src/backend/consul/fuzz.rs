@@ -1,4 +1,4 @@
-//! What a server answers, and what stands under our prefix, which any program may have written.
+//! A server's answers, and keys and values under our prefix, which any program may have written.
 
 use std::time::UNIX_EPOCH;
 

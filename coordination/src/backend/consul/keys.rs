@@ -1,21 +1,22 @@
 //! The keys of a namespace.
 //!
-//! Under a queue's prefix stand its entries, each under its own name, which begins with a hexadecimal digit, and
-//! keys that begin with a dot: ours, and the `.lock` of Consul's own tools, which is none of our business.
+//! Under a queue's prefix are its entries, whose names begin with a hexadecimal digit, and keys whose names begin with a dot: the
+//! ones below, and perhaps the `.lock` of Consul's own tools, which we ignore.
 
 use crate::backend::{Mode, SessionId};
 
+/// The queue's value.
 pub(super) const VALUE: &str = ".value";
-/// Stands for a moment while the value is written on condition that there is no entry.
+/// Exists for a moment while the value is written on condition that there is no entry: see `alone` in `txn.rs`.
 pub(super) const CLOSING: &str = ".closing";
-/// Stands for a while where a value was removed.
+/// The mark that a removal of the value leaves: see `values.rs` of `txn_kv`.
 pub(super) const REMOVED: &str = ".removed";
-/// How many hexadecimal digits a session's name has, and ([`NUMBER`]) how many digits at least the number of its key.
+/// The number of hexadecimal digits in a session's name; and [`NUMBER`], the least number of digits in the number after it.
 const SESSION: usize = 16;
 const NUMBER: usize = 6;
 
-/// The name of an entry of ours. None is the beginning of another: a transaction fails if it reads one key that is absent, and
-/// so reads all keys that begin with a name.
+/// The name of an entry of ours. No such name is the beginning of another. That matters because a transaction that reads a single
+/// key fails if the key is absent; so it reads all keys that begin with the name.
 pub(super) fn name_of(session: SessionId, _mode: Mode, number: usize) -> String {
     format!("{session}-{number:0NUMBER$}")
 }

@@ -1,7 +1,7 @@
 //! Keys as Consul has them, and transactions over them.
 //!
-//! A transaction is one entry of Consul's log: all of it happens, or nothing, and its reads see what it wrote.
-//! An operation whose condition does not hold ends it with status 409, which names that operation.
+//! A transaction is one entry of Consul's log: it takes effect as a whole or not at all, and its reads see what it wrote. If the
+//! condition of an operation does not hold, the answer has status 409 and the index of that operation.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -16,26 +16,26 @@ use super::request::{Answer, Request, parsed};
 use crate::backend::server::connections::Ready;
 use crate::error::Result;
 
-/// How many entries are looked for in one transaction: Consul takes 64 operations.
+/// How many keys are read in one transaction: Consul allows 64 operations.
 pub(super) const BATCH: usize = 60;
 
-/// What Consul says where the token lacks a right.
+/// What Consul's message contains if the token lacks a right.
 const FORBIDDEN: &str = "Permission denied";
 
 const READ: &str = "get-tree";
 
-/// A key and what it has.
+/// A key, with its value and its indexes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Pair {
     pub(super) key: String,
-    /// In base64, and decoded only where it is wanted: most who list a queue need none.
+    /// In base64. It is decoded on demand, because most readers of a queue need no values.
     #[serde(default)]
     value: Option<String>,
-    /// The session that has locked it.
+    /// The session that has locked the key.
     #[serde(default)]
     pub(super) session: Option<String>,
-    /// How often it was locked.
+    /// How often the key was locked.
     #[serde(default)]
     pub(super) lock_index: u64,
     #[serde(default)]
@@ -51,12 +51,13 @@ impl Pair {
         BASE64.decode(text.as_bytes()).unwrap_or_default()
     }
 
-    /// Whether a session has it.
+    /// Whether a session has locked the key.
     pub(super) fn is_locked(&self) -> bool {
         self.session.as_ref().is_some_and(|session| !session.is_empty())
     }
 
-    /// Whether a session had it, which is over, and Consul has kept it: see [`lock_delayed`](super::lock_delayed).
+    /// Whether the session that had locked the key is over, and Consul has kept the key: see
+    /// [`lock_delayed`](super::lock_delayed).
     pub(super) fn is_left(&self) -> bool {
         !self.is_locked() && self.lock_index > 0
     }
@@ -94,7 +95,7 @@ impl<'a> Operation<'a> {
         Self { index: Some(modified), ..Self::new("check-index", key) }
     }
 
-    /// Writes a key and takes it for a session, unless another has it.
+    /// Writes a key and locks it for a session; refused if another session has locked it.
     pub(super) fn lock(
         key: impl Into<Cow<'a, str>>,
         value: &[u8],
@@ -104,7 +105,8 @@ impl<'a> Operation<'a> {
         Self { value, session: Some(session.into()), ..Self::new("lock", key) }
     }
 
-    /// The same with this number in the key's flags: a write of what is there already would change nothing, not even the index.
+    /// The same, with this number in the key's flags. If value, flags and session stayed as they are, the write would change
+    /// nothing, not even the key's index.
     pub(super) fn numbered(self, flags: u64) -> Self {
         Self { flags: Some(flags), ..self }
     }
@@ -126,7 +128,7 @@ impl<'a> Operation<'a> {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// The pairs that it wrote and read, in order. One that was written has no value here.
+    /// The pairs that the operations returned, in order. The pair of a write has no value.
     Done(Vec<Pair>),
     /// Nothing was done.
     Refused(Refusal),
@@ -134,7 +136,7 @@ pub(super) enum Outcome {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
-    /// Which of its operations did not hold.
+    /// The index of the operation that was refused.
     pub(super) nth: usize,
     pub(super) message: String,
 }
@@ -145,12 +147,12 @@ impl Refusal {
         self.message.starts_with("invalid session")
     }
 
-    /// Whether the lock-delay of a session that is over keeps the key.
+    /// Whether the key cannot be locked yet because of the lock-delay of a session that is over.
     pub(super) fn is_of_delay(&self) -> bool {
         self.message.contains("due to lock delay")
     }
 
-    /// Whether another session has the key.
+    /// Whether another session has locked the key.
     pub(super) fn is_of_another(&self) -> bool {
         self.message.contains("lock is already held")
     }
@@ -199,7 +201,7 @@ pub(super) async fn transact(
     transact_on(connections.ready(operation).await?, operations).await
 }
 
-/// Makes a transaction on the connection that is kept.
+/// Makes a transaction on the [kept connection](super::pool::Lane::Kept), without waiting for a slot.
 pub(super) async fn transact_urgently(
     connections: &Arc<Connections>,
     operation: &'static str,
@@ -209,7 +211,7 @@ pub(super) async fn transact_urgently(
     outcome(operation, ready.send_urgently(transaction(operations)?).await?)
 }
 
-/// Makes a transaction for a caller that has waited until few enough calls are in flight.
+/// Makes a transaction, in a slot that the caller has waited for.
 pub(super) async fn transact_on(
     ready: Ready<'_, Agents>,
     operations: &[Operation<'_>],
@@ -225,7 +227,7 @@ pub(super) fn outcome(operation: &'static str, answer: Answer) -> Result<Outcome
     let Results { results, errors } = parsed(operation, &answer.body)?;
     if let Some(problem) = errors.and_then(|errors| errors.into_iter().next()) {
         if problem.what.contains(FORBIDDEN) {
-            // Consul tells a missing right as it tells a condition that does not hold.
+            // Consul reports a missing right in the same way as a condition that does not hold.
             return Err(from_status(operation, 403, &problem.what));
         }
         return Ok(Outcome::Refused(Refusal { nth: problem.op_index, message: problem.what }));
@@ -237,14 +239,14 @@ pub(super) fn outcome(operation: &'static str, answer: Answer) -> Result<Outcome
     Ok(Outcome::Done(results.into_iter().filter_map(|result| result.kv).collect()))
 }
 
-/// What was said of the first operation for which the token lacks a right.
+/// The message about the first operation for which the token lacks a right; `None`: no right is missing.
 pub(super) fn forbidden(answer: &Answer) -> Option<String> {
     let Results { errors, .. } = serde_json::from_slice(&answer.body).ok()?;
     let mut problems = errors.unwrap_or_default().into_iter().map(|problem| problem.what);
     problems.find(|what| what.contains(FORBIDDEN))
 }
 
-/// Reads all keys that begin with this, as the leader has them, and the index of the answer.
+/// Reads all keys that begin with `prefix`, as the leader has them. Also returns the index of the answer.
 pub(super) async fn read_all(
     connections: &Arc<Connections>,
     operation: &'static str,
@@ -257,7 +259,7 @@ pub(super) async fn read_all(
     Ok((listed(operation, answer)?, index))
 }
 
-/// Deletes a key if it is there. It is quicker than a transaction.
+/// Deletes a key if it is there. This is faster than a transaction.
 pub(super) async fn delete(
     connections: &Arc<Connections>,
     operation: &'static str,
@@ -284,7 +286,7 @@ pub(super) async fn read_together(
     }
 }
 
-/// The keys, or their names, in an answer; 404: there is none.
+/// The keys, or their names, in an answer; none if the status is 404.
 pub(super) fn listed<T: DeserializeOwned>(
     operation: &'static str,
     answer: Answer,

@@ -1,13 +1,13 @@
-//! Keys whose session is over and that Consul has kept, because of a lock-delay.
+//! Keys that Consul has kept, because of a lock-delay, although their session is over.
 //!
-//! Consul's lock-delay keeps a key from being locked for a while after the session that had it was ended by force: its client
-//! may still believe that it has the key. Each of our entries has a key of its own, so with a lock-delay keys are not deleted
-//! with their session. They stay, locked by nobody, and block the entries behind them. Clients that find such a key try to lock
-//! it until Consul permits that, and the one that succeeds deletes it. The keys of members are treated in the same way.
+//! If a session is ended by force, Consul's lock-delay prevents for a while that its keys are locked again: its client may still
+//! believe that it has them. Each of our entries has a key of its own, so with a lock-delay keys must not be deleted with their
+//! session. They stay, locked by nobody, and block the entries behind them. Clients that find such a key try to lock it until
+//! Consul permits that, and the client that succeeds deletes it. The keys of members are treated in the same way.
 //!
-//! Consul does not say when the delay began. So a client that finds a key tries once at once, as the delay may be over since
-//! long, and once more when the delay is over for sure. Of many clients that find the same key, each looks at a random moment
-//! whether it is still there: the first one removes it, and the others then have nothing left to do.
+//! Consul does not say when the delay began. So a client that finds a key tries at once, because the delay may already be over,
+//! and once more when the delay is certainly over. If many clients find the same key, each of them waits for a random time and
+//! then reads the key again: the first one removes it, and the others find nothing left to do.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -24,43 +24,43 @@ use crate::env;
 use crate::panics::caught;
 use crate::retry::DecorrelatedJitter;
 
-/// Within this time all clients that have found a key look for it, and try. A waiter waits longer by this, and is to be served
-/// within two seconds (`L2`).
+/// Each client that has found a key waits for a random time up to this before it tries. Waiters wait longer by this time, and
+/// have to get the lock within two seconds (`L2`).
 const SPREAD: Duration = Duration::from_millis(250);
 /// The pauses between tries if Consul still refuses when our own delay is over, as the client that had the key has set a longer
 /// one.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// The shortest time between two looks for keys of members whose processes have crashed; the longest is twice as long.
+/// The shortest time between two searches for keys of members whose processes have crashed; the longest is twice as long.
 const SWEEP: Duration = Duration::from_secs(60);
-/// The longest time until the next such look after an entry of a crashed process was removed.
+/// The longest time until the next such search after an entry of a crashed process was removed.
 const EARLY_SWEEP: Duration = Duration::from_secs(5);
 
-/// The keys that were found.
+/// Left-over keys: removes those that are found.
 #[derive(Clone)]
 pub(super) struct Leftovers(Arc<Inner>);
 
 struct Inner {
     txn_kv: Arc<TxnKv<Transactions>>,
     connections: Arc<Connections>,
-    /// What the keys of all members begin with.
+    /// The prefix of the keys of all members.
     members: String,
-    /// The lock-delay of our own sessions; zero: entries of clients that have one are removed all the same, keys of members are
-    /// not.
+    /// The lock-delay of our own sessions. If it is zero, left-over keys of entries are removed all the same, because other
+    /// clients may have a lock-delay; but left-over keys of members are not searched for.
     delay: Duration,
     /// The keys that are being removed, one task each.
     removing: Mutex<HashSet<String>>,
-    /// When to look for the keys of members next.
+    /// When to search for left-over keys of members next.
     next_sweep: Mutex<Instant>,
 }
 
 /// What became of a try.
 enum Removal {
-    /// We have deleted it.
+    /// This client has deleted the key.
     Done,
-    /// Somebody else was faster.
+    /// The key is gone or has changed: another client was faster.
     Before,
-    /// Consul still keeps it, or did not answer.
+    /// The lock-delay is not over, or Consul did not answer.
     Kept,
     /// Our store has no open session, with which it could lock the key: other clients have to do it.
     Closed,
@@ -77,14 +77,14 @@ impl Leftovers {
         Self(Arc::new(Inner { txn_kv, connections, members, delay, removing, next_sweep }))
     }
 
-    /// Has those among these keys removed that are entries, as soon as Consul permits it.
+    /// Starts to remove those of these keys that are left over from entries.
     pub(super) fn remove(&self, keys: &Keys, pairs: &[Pair]) {
         for pair in pairs.iter().filter(|pair| pair.is_left() && name_of(pair, keys).is_some()) {
             self.begin(pair);
         }
     }
 
-    /// Has the keys of members removed whose sessions are over, if that was not done for some time.
+    /// Starts to search for left-over keys of members, if the last search was long enough ago.
     pub(super) fn sweep(&self) {
         if self.0.delay.is_zero() {
             return;
@@ -102,9 +102,9 @@ impl Leftovers {
 
     async fn find_members(&self) {
         let Inner { connections, members, .. } = &*self.0;
-        // If the read fails, nothing is removed until the next look.
+        // If the read fails, nothing is removed until the next search.
         let Ok((pairs, _)) = read_all(connections, "leave", members).await else { return };
-        // What other programs have there is left alone: their names are not those that ids of members have as keys.
+        // Keys of other programs are left alone. They have a character that no encoded member id has.
         let is_member = |pair: &&Pair| !pair.key[members.len()..].contains(['/', '.']);
         pairs
             .iter()
@@ -128,7 +128,7 @@ impl Leftovers {
 }
 
 /// Tries at once, again when our own delay is over, and then less and less often. Between two tries it holds only a weak
-/// reference.
+/// reference, so that the task ends with the store.
 async fn remove_when_permitted(leftovers: &Weak<Inner>, pair: &Pair) {
     let found = Instant::now();
     let mut pauses = DecorrelatedJitter::new(SHORTEST_PAUSE, LONGEST_PAUSE);
@@ -173,7 +173,8 @@ impl Inner {
         }
     }
 
-    /// A process has crashed, whose entry this was: it may have been a member.
+    /// After a left-over entry was removed: its process has crashed, and may have left its member's key too. So the next search
+    /// comes soon.
     fn sweep_early(&self, pair: &Pair) {
         if !pair.key.starts_with(&self.members) {
             let early = Instant::now() + env::rng().random_range(Duration::ZERO..EARLY_SWEEP);

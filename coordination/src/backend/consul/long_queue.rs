@@ -1,8 +1,8 @@
 //! What is known of long queues, so that they need not be read in full for each entry that comes or goes.
 //!
-//! All entries that stand before another one were there when that came: so a look for that one only has to find out which of
-//! them are still there. And an entry that comes to a queue in which this process has one already may wait for that, and have
-//! the queue looked at when that is gone.
+//! All entries before an entry were already there when it was entered. So to find its blocker, it is enough to find out which of
+//! those still exist. And if this process already has an exclusive entry in the queue, its next entry can wait for that one; the
+//! queue is read only when that one is gone.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::key::QueueKey;
 
 /// From this length on a queue is a long one.
 const LONG: usize = 32;
-/// If more than so many stand before an entry the queue is read in full.
+/// If more entries than this may be before an entry, the queue is read in full.
 const MOST_BEFORE: usize = 120;
 
 #[derive(Default)]
@@ -23,11 +23,11 @@ pub(super) struct LongQueues(BoundedCache<QueueKey, LongQueue>);
 
 #[derive(Default)]
 struct LongQueue {
-    /// All entries with a smaller number than this that may still live are in `alive`.
+    /// All entries with a smaller number than this that may still exist are in `alive`.
     complete: u64,
     /// By number, the entries that are not known to be gone.
     alive: BTreeMap<u64, EntryId>,
-    /// The exclusive one that this process entered last.
+    /// The exclusive entry that this process entered last; `None`: its last entry is shared, or was downgraded to shared since.
     last: Option<Blocker>,
 }
 
@@ -44,7 +44,7 @@ impl LongQueues {
             let alive: BTreeMap<_, _> = pairs.iter().filter_map(named).collect();
             let Some(newest) = alive.keys().next_back().copied() else { return };
             let long_queue = known.get_or_insert_default();
-            // Entries of ours that came after this read, and whose answers were faster than its own.
+            // Entries of ours that were entered after this read was made, but whose answers came before the answer to this read.
             let later = long_queue.alive.split_off(&(newest + 1));
             (long_queue.complete, long_queue.alive) = (newest, alive);
             long_queue.alive.extend(later);
@@ -60,14 +60,14 @@ impl LongQueues {
         });
     }
 
-    /// Notes that an entry of ours is shared from now on, or may be: it blocks no shared one any longer.
+    /// Notes that an entry of ours has been downgraded to shared, or may have been. So it may not block the next entry.
     pub(super) fn downgraded(&self, queue: &QueueKey, seq: u64) {
         self.change(queue, |long_queue| {
             long_queue.last.take_if(|last| last.seq == seq);
         });
     }
 
-    /// Notes that entries are gone. Their names may be those of later ones by now.
+    /// Notes that entries are gone. They are named by their numbers, because later entries may have their keys by now.
     pub(super) fn gone(&self, queue: &QueueKey, seqs: impl IntoIterator<Item = u64>) {
         self.change(queue, |long_queue| {
             for seq in seqs {
@@ -76,7 +76,7 @@ impl LongQueues {
         });
     }
 
-    /// The exclusive entry that this process entered last, if it is in a long queue and was not left.
+    /// The exclusive entry that this process entered last, if the queue is long and the entry is not known to be gone.
     pub(super) fn last(&self, queue: &QueueKey) -> Option<Blocker> {
         let last = |long_queue: &LongQueue| {
             long_queue.last.clone().filter(|last| long_queue.alive.contains_key(&last.seq))
@@ -84,7 +84,8 @@ impl LongQueues {
         self.0.get(queue, last)?
     }
 
-    /// The entries that may stand before this number, the newest first; `None`: that is not known.
+    /// The entries with smaller numbers that may still exist, the newest first; `None`: they are not all known, or there are more
+    /// than [`MOST_BEFORE`].
     pub(super) fn before(&self, queue: &QueueKey, seq: u64) -> Option<Vec<Blocker>> {
         let blocker = |(seq, id): (&u64, &EntryId)| Blocker { id: id.clone(), seq: *seq };
         let before = |long_queue: &LongQueue| {

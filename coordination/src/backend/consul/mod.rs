@@ -3,28 +3,30 @@
 //! # How it works
 //!
 //! A session is one of Consul's, with a key for its member id. An entry is a key locked by the session,
-//! `<namespace>/lock/<name>/<entry>`, which Consul deletes with the session; the index of Consul's log by which it
-//! was created is its sequence number and its fencing token. One transaction locks it and reads the queue, so an
-//! uncontended lock costs one request, and one more to release. A waiter asks for the key of the entry that blocks
-//! it in a blocking query, which is answered when that key changes, then reads the queue once.
+//! `<namespace>/lock/<name>/<entry>`, which Consul deletes with the session; the index of Consul's log at which it was created is
+//! its sequence number and its fencing token. One transaction locks the key and reads the queue, so an uncontended lock costs one
+//! request, and one more to release. A waiter sends a blocking query for the key of the entry that blocks it, which Consul
+//! answers when that key changes; then it reads the queue once.
 //!
-//! Each blocking query has a connection for itself, and Consul allows 200 of one address. So a process has a handful
-//! of them; who waits beyond that shares one over the names of all keys of the namespace.
+//! Each blocking query needs a connection of its own, and Consul allows 200 from one address. So a process has at most two
+//! queries for single keys and queues, and one more for the names of all keys of the namespace, which all other exclusive waiters
+//! share. Observers and shared waiters for whom no query is left read the store every 250 ms.
 //!
 //! A queue's value is the key `<prefix>/.value`, locked by nobody, written on condition of its modification index, which is its
-//! version. To write it only while there is no entry, a key `.closing` is put first, which every `enter` removes. Every
-//! transaction that creates a key is made on condition that its member's key is unchanged. When a call was given up and may
-//! arrive late, the member's key is put anew: the late call then has no effect.
+//! version. Consul has no condition that a range of keys is empty. So to write the value only while there is no entry, a key
+//! `.closing` is put first, and the write has the condition that this key is unchanged; every `enter` removes it. Every
+//! transaction that creates a key has the condition that the member's key of its session is unchanged. When a call was given up
+//! and may arrive late, the member's key is put anew: the late call then has no effect.
 //!
 //! # Guarantees
 //!
-//! Exclusion, order and tokens hold over crashes, restarts, a change of the leader and loss of a minority. Consul ends a
-//! session between one and two leases after its last heartbeat, so a crashed holder is followed within two leases. Sessions
-//! have no health check: only their lease, or an operator, ends them. They belong to the agent that was connected to, and
-//! end when that leaves the cluster; the cluster makes a server leave that it takes for dead, unless
-//! `autopilot.cleanup_dead_servers` is off. After loss of all data tokens start again from 1.
+//! Exclusion, order and tokens hold over crashes, restarts, a change of the leader and loss of a minority. Consul ends a session
+//! between one and two leases after its last heartbeat, so if a holder crashes, the next one gets the lock within two leases. Our
+//! sessions have no health check: only the end of the lease, or an operator, ends them. But a session belongs to the agent on
+//! which it was opened, and ends when that agent leaves the cluster; and the cluster's autopilot removes a server that it takes
+//! for dead, unless `autopilot.cleanup_dead_servers` is off. After loss of all data tokens start again from 1.
 //!
-//! `consul lock` is another protocol: its key `.lock` may stand among ours, and neither minds the other.
+//! `consul lock` is another protocol. Its key `.lock` may be under the same prefix; its locks and ours do not exclude each other.
 //!
 //! # Requirements
 //!
@@ -37,8 +39,8 @@
 //! `consul+https://` is TLS. Several hosts are agents of one datacenter, tried in random order. The path is the
 //! namespace.
 //!
-//! * `ca`, `cert`, `key`: PEM files. Without `ca`, the system's certificates count.
-//! * `server_name`: what the server's certificate says, if it is not the host.
+//! * `ca`, `cert`, `key`: PEM files. Without `ca`, the system's certificates are trusted.
+//! * `server_name`: the name in the server's certificate, if it is not the host.
 //! * `token_file`: a file with the ACL token, instead of the URL's password: `consul://:token@host`.
 //! * `dc`: the datacenter, if it is not the agent's own.
 //! * `lock_delay`: how long a session's keys are kept from others when the session was ended by force, 0 to 60 s. Default: 0.
@@ -92,15 +94,15 @@ use crate::url::{Authority, UrlOption};
 
 const LEAVING: &str = "Consul ends the sessions of an agent that leaves the cluster, as its autopilot makes servers do \
                        that it thinks dead";
-/// How many keys a session's entries in a queue use in turn. Waiters that share a query are told the names of keys only, some
-/// milliseconds apart. If an entry left and the next one of its session got the same key at once, that name would be in each
-/// answer, and its waiters would miss the departure.
+/// How many keys a session's entries in a queue use in rotation. Waiters that share a query get only the names of keys, and a new
+/// list only every few milliseconds. If an entry left and the next entry of its session got the same key at once, the name would
+/// be in every list, and the waiters would not notice that the entry has left.
 const KEYS_IN_TURN: usize = 16;
-/// The longest that a query waits. If its answer is lost on the way, nobody notices before this time is over, and a waiter is
-/// to be served within two seconds (`L2`).
+/// The longest time that a blocking query waits at the server. If its answer is lost on the way, nobody notices before this time
+/// is over, and a waiter has to get the lock within two seconds (`L2`).
 const LONGEST_QUERY: Duration = Duration::from_secs(1);
 
-/// What is known of the store before it is asked.
+/// What is known of the store before connecting to it.
 pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "consul",
     options: &[
@@ -132,7 +134,7 @@ pub(crate) struct Consul {
 }
 
 impl Consul {
-    /// Connects, and asks the agent about itself.
+    /// Connects, and reads the agent's configuration.
     async fn connect(config: Config, settings: &Settings) -> Result<Self> {
         let connections =
             Arc::new(Connections::new(Agents::new(&config), settings, patience(settings)));

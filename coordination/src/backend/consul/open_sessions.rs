@@ -15,7 +15,7 @@ use super::rights::{keys_under, lacking};
 use crate::backend::{NewSession, SessionId};
 use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
 
-/// How many keys are given back in one transaction: Consul takes 64 operations.
+/// How many keys `close` deletes in one transaction: Consul allows 64 operations, and each key takes two.
 const GIVEN_BACK: usize = 32;
 
 /// How many sessions are remembered: one is open, and others may still be closing. Older ones, whose end Consul has not
@@ -25,7 +25,7 @@ const REMEMBERED: usize = 8;
 /// The sessions that were opened and not closed.
 pub(super) struct OpenSessions {
     pub(super) connections: Arc<Connections>,
-    /// What all keys of the namespace begin with.
+    /// The prefix of all keys of the namespace.
     prefix: String,
     lock_delay: Duration,
     /// The newest last, and no more than [`REMEMBERED`].
@@ -34,9 +34,10 @@ pub(super) struct OpenSessions {
 
 #[derive(Clone)]
 struct Known {
-    /// Consul's id; `None`: the answer that told it was lost.
+    /// Consul's id; `None`: the answer with the id was lost, or has not come yet.
     id: Option<Arc<str>>,
-    /// How often its creation was asked for: if answers were lost, Consul may have as many sessions of this name.
+    /// How many requests were sent that create the session. If their answers were lost, Consul may have as many sessions of this
+    /// name.
     creates: u32,
 }
 
@@ -68,7 +69,7 @@ impl OpenSessions {
         Self { connections, prefix, lock_delay, known: Mutex::default() }
     }
 
-    /// Opens a session and locks the member's key for it; answers that key's modification index.
+    /// Opens a session and locks the member's key for it; returns that key's modification index.
     pub(super) async fn open(&self, session: &NewSession, member_key: &str) -> Result<u64> {
         let id = self.find_or_create(session).await?;
         let name = session.id.to_string();
@@ -98,7 +99,7 @@ impl OpenSessions {
             }
             Err(error) => error,
         };
-        // Refused for good: the session would be of no use.
+        // The refusal is final, so the session is of no use.
         self.close(session.id).await?;
         Err(error)
     }
@@ -135,7 +136,7 @@ impl OpenSessions {
         if self.is_renewed("renew", &id).await? { Ok(()) } else { Err(over()) }
     }
 
-    /// Destroys the session; all keys that are locked by it go with it.
+    /// Destroys the session; Consul deletes all keys that are locked by it. With a lock-delay, they are deleted here before.
     pub(super) async fn close(&self, session: SessionId) -> Result<()> {
         let Some(known) = self.find(session) else { return Ok(()) };
         if let Some(id) = &known.id {
@@ -168,7 +169,8 @@ impl OpenSessions {
                     ]
                 })
                 .collect();
-            // If one of these keys was changed or taken away meanwhile, nothing is deleted here: they go when the session ends.
+            // If one of these keys has changed meanwhile, none of this batch is deleted here. The keys stay when the session
+            // ends, and other clients remove them once the lock-delay is over (`lock_delayed.rs`).
             transact(&self.connections, "close", &steps).await?;
         }
         Ok(())
@@ -179,7 +181,8 @@ impl OpenSessions {
             name: &session.id.to_string(),
             ttl: format!("{}ms", session.ttl.as_millis()),
             lock_delay: format!("{}ms", self.lock_delay.as_millis()),
-            // With a lock-delay the keys have to stay: one that is deleted cannot be kept from others.
+            // With a lock-delay, keys must not be deleted with the session: Consul applies the delay only to keys that still
+            // exist.
             behavior: if self.lock_delay.is_zero() { "delete" } else { "release" },
             node_checks: [],
             checks: [],

@@ -1,7 +1,7 @@
 //! The connections to one agent.
 //!
-//! HTTP/1.1, where each request under way has a connection for itself. One is kept, for heartbeats and for whoever gets no other:
-//! see [`crowding`](super::crowding).
+//! With HTTP/1.1, each request in flight needs a connection of its own. One connection is kept open, for heartbeats, and for all
+//! other calls while the agent accepts no other: see [`crowding`](super::crowding).
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -23,23 +23,25 @@ use crate::panics::caught;
 use crate::url::Host;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Connections that are kept for the next call.
+/// How many unused connections stay open for the next calls.
 const IDLE: usize = 4;
-/// How long they are kept: Consul closes none by itself.
+/// How long they stay open: Consul itself closes none.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long one of the two clients in [`Inner::others`] is used before it is the turn of the other one. This is longer than
 /// idle connections are kept: so a client has none left when its turn comes again.
 const SHIFT: Duration = Duration::from_secs(10);
-/// How large an answer may be: a thousand full entries and their values fit.
+/// How large an answer may be, in bytes: a thousand entries of full size fit.
 const LONGEST_ANSWER: usize = 64 * 1024 * 1024;
 
-/// Which connections a call is made on.
+/// On which connection a call is made.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lane {
-    /// The connection that is kept. Its calls are made one after the other, as a second connection might be refused.
+    /// The kept connection. Its calls are made one after the other, because a second connection might be refused.
     Kept,
-    /// The same connection, for calls that give way (`crowding.rs`): at most one of these is queued before a heartbeat.
+    /// The same connection, for other calls while the process gives way (`crowding.rs`). At most one of them is queued for the
+    /// connection at a time, so a heartbeat waits for at most one of them.
     GivingWay,
+    /// Any other connection: a pooled one, or a new one.
     Others,
 }
 
@@ -51,7 +53,7 @@ struct Inner {
     kept: Client,
     /// Held by the call on the kept connection.
     kept_turn: Arc<Mutex<()>>,
-    /// Held by the call of those who give way that waits for the kept connection, or has it.
+    /// Held by the one call of [`Lane::GivingWay`] that waits for the kept connection, or uses it.
     giving_way: Arc<Mutex<()>>,
     /// Two clients for all other calls, used in turn. A client whose turn begins has to make connections, while those of the
     /// other one are still open. So if the agent takes no more connections, this process notices within a [`SHIFT`], and gives
@@ -102,7 +104,7 @@ impl Pool {
         })))
     }
 
-    /// The agent's word on which server leads; any agent that is there has one.
+    /// Asks the agent which server is the leader. Every agent answers that, so the answer shows that an agent is there.
     pub(super) async fn leader(&self) -> Result<String, Failure> {
         self.leader_on(Lane::Kept).await
     }
@@ -110,7 +112,7 @@ impl Pool {
     async fn leader_on(&self, lane: Lane) -> Result<String, Failure> {
         let answer = self.fetch(lane, "connect", Request::get("status/leader")).await?;
         let leader = answer.done("connect").and_then(|body| parsed("connect", &body));
-        // A host without such an answer is no agent. Another host may be one.
+        // A host that does not answer in this way is no agent. Another host may be one.
         leader.map_err(Failure::broken)
     }
 
@@ -151,7 +153,7 @@ impl Pool {
         Ok(answer)
     }
 
-    /// [`ask`](Self::ask) without asking who has answered.
+    /// [`ask`](Self::ask), without checking that an agent has answered.
     async fn fetch(
         &self,
         lane: Lane,
@@ -164,7 +166,7 @@ impl Pool {
             Lane::Others => {
                 let (sent, again) = (Instant::now(), request.clone());
                 match self.exchange(lane, operation, request).await {
-                    // Repeated, as the request was not carried out, or changes nothing.
+                    // The request is sent once more: it was not carried out, or it only reads.
                     Err(failure)
                         if failure.is_full
                             && !failure.is_broken
@@ -193,8 +195,9 @@ impl Pool {
         self.fetch_on_kept(Some(first), operation, request).await
     }
 
-    /// If a caller goes away before its answer is there, the HTTP client closes the connection, and there may be no room for
-    /// another. So a task of its own waits for the answer. A caller who goes away before its turn has sent nothing.
+    /// If a call's future were dropped before the answer came, the HTTP client would close the kept connection, and the agent
+    /// might refuse another one. So a task waits for the answer, and goes on if the caller is dropped. A caller that is dropped
+    /// before its turn has sent nothing.
     async fn fetch_on_kept(
         &self,
         first: Option<OwnedMutexGuard<()>>,
@@ -237,12 +240,13 @@ impl Pool {
         let answer = read(operation, sending.send().await.map_err(failed)?).await;
         let answer = answer.map_err(failed)?.map_err(Failure::harmless)?;
         match answer.refusal(operation) {
-            // Another agent, or the same one later, may do better.
+            // Another agent, or the same one later, may carry out the request.
             refusal if refusal.kind() == ErrorKind::Unavailable => {
                 let failure = Failure::broken(refusal);
                 match answer.status {
                     429 => Err(self.unanswered(lane, Failure { is_full: true, ..failure })),
-                    // The pool is not given up for this: if the trouble goes on, heartbeats meet it too.
+                    // The pool is not given up for this. If the agent stays unavailable, heartbeats fail too, and the pool is
+                    // given up for them.
                     _ if lane == Lane::Others => Err(Failure { is_broken: false, ..failure }),
                     _ => Err(failure),
                 }
@@ -261,14 +265,15 @@ impl Pool {
         // Short, so that after a failure there is time left to send the request on the kept connection.
         let connecting = CONNECT_TIMEOUT.min(self.0.limit / 6);
         let made = client(&self.0.credentials, self.0.place, &self.0.shown, kept, connecting);
-        // May do better later: a client reads files of the system, for which there may be no descriptor left at the moment.
+        // A later try may succeed: making a client reads files of the system, and the process may have no descriptor left at the
+        // moment.
         let now = |error: Error| Error::new(ErrorKind::Unavailable, "connect", error.message());
         let made = made.map_err(|error| Failure::harmless(now(error)))?;
         Ok(other.get_or_init(|| made))
     }
 
-    /// The failure of a call that took too long, perhaps while it waited for its turn. Only heartbeats tell whether the agent
-    /// is silent.
+    /// The failure of a call that took too long, perhaps only because it waited for its turn. So it is no reason to give up the
+    /// pool.
     pub(super) fn late(&self, lane: Lane, operation: &'static str, limit: Duration) -> Failure {
         let failure = Failure::late(operation, limit, Effect::Unknown);
         match lane {
@@ -277,8 +282,8 @@ impl Pool {
         }
     }
 
-    /// The failure of a call that got no answer. Only the kept connection tells whether the agent is there: the pool is not
-    /// given up because a call on another connection failed.
+    /// The failure of a call that got no answer. If the call was on another connection than the kept one, the pool is not given
+    /// up: only the kept connection shows whether the agent is there.
     pub(super) fn unanswered(&self, lane: Lane, failure: Failure) -> Failure {
         let error = match failure.is_hang_up || failure.is_full {
             true => self.told(&failure),
@@ -314,7 +319,7 @@ impl Pool {
     }
 }
 
-/// A host that was an agent does not answer as one.
+/// The failure if a host that was an agent no longer answers as one.
 pub(super) fn no_agent_now(operation: &'static str, effect: Effect, failure: &Failure) -> Failure {
     let message = format!("the host is no agent now: {}", failure.error);
     Failure::broken(Error::new(ErrorKind::Unavailable, operation, message).with_effect(effect))
@@ -338,7 +343,7 @@ async fn read(
     Ok(Ok(Answer { status, index, body }))
 }
 
-/// A client for one agent, which keeps up to `idle` unused connections, for `idle_timeout` at most.
+/// A client for one agent, which keeps up to `idle` unused connections open, each for `idle_timeout` at most.
 fn client(
     credentials: &Credentials,
     place: Place,

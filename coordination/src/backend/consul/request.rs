@@ -1,4 +1,4 @@
-//! What is asked of an agent, and what it answers.
+//! Requests to an agent, and its answers.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use crate::error::{Error, Result};
 #[derive(Clone)]
 pub(super) struct Request {
     pub(super) method: Method,
-    /// What stands after `/v1/` in the URL, with the query.
+    /// The part of the URL after `/v1/`, with the query.
     pub(super) path: String,
     pub(super) body: Vec<u8>,
-    /// The request changes nothing: if it is not known whether it was carried out, it is sent again.
+    /// The request only reads, so it can be sent again if it is not known whether it was carried out.
     pub(super) is_read: bool,
-    /// It is a blocking query, which is answered late if nothing happens.
+    /// The request is a blocking query, which is answered late if nothing changes.
     pub(super) waits: bool,
 }
 
@@ -60,7 +60,7 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    /// The body of an answer that is no refusal.
+    /// The body; an error if the answer is a refusal.
     pub(super) fn done(self, operation: &'static str) -> Result<Vec<u8>> {
         match self.status {
             200 => Ok(self.body),
@@ -72,8 +72,8 @@ impl Answer {
         from_status(operation, self.status, &self.text())
     }
 
-    /// Whether another service may have given this answer: an agent answers in JSON what it has done, gives an index where it
-    /// finds no key, and refuses in words that we know.
+    /// Whether another service may have given this answer. An agent's answer is JSON; if there is no key, it has an index; and a
+    /// refusal has a text that we know.
     pub(super) fn may_be_of_others(&self) -> bool {
         match self.status {
             200 | 409 => {

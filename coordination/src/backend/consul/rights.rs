@@ -1,4 +1,5 @@
-//! Whether the token may do all that is done later: what is missing is told by who connects, and not by the first release.
+//! Checks while connecting whether the token has all rights that are needed later. Otherwise a missing right could show as late
+//! as at the first release.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,14 +15,14 @@ use crate::error::{Effect, Error, ErrorKind, Result};
 /// No key ever has this index.
 const NO_INDEX: u64 = u64::MAX >> 1;
 
-/// How long one try may take: there is time for some before connecting has to end.
+/// How long one try may take. Several tries fit into the time for connecting.
 const LONGEST_TRY: Duration = Duration::from_secs(1);
 
-/// Fails if the token's policies do not let it write all keys of the namespace, and names what is missing. `prefix`: what these
-/// begin with.
+/// Fails if the token's policies do not let it write all keys that begin with `prefix`, the namespace's, and names the rule that
+/// is missing.
 ///
-/// Consul looks for the rights of all operations before it carries out the first. The last one always fails, so nothing is
-/// written.
+/// Consul checks the rights for all operations before it carries out the first. The last operations have a condition that never
+/// holds, so nothing is written.
 pub(super) async fn check(connections: &Arc<Connections>, prefix: &str) -> Result<()> {
     let keys = ["", "lock/", "member/"].map(|kind| format!("{prefix}{kind}rights"));
     let mut steps: Vec<_> = keys.iter().map(|key| Operation::set(key.as_str(), b"")).collect();
@@ -36,11 +37,11 @@ pub(super) async fn check(connections: &Arc<Connections>, prefix: &str) -> Resul
     };
     let answer = match connections.greet(ask).await {
         Ok(answer) => answer,
-        // It is not known whether a right is missing, and later nobody would be told.
+        // It is not known whether a right is missing. This is the only check, so connecting fails, and can be tried again.
         Err(error) if error.is_transient() || error.kind() == ErrorKind::Tls => {
             return Err(error.with_effect(Effect::None));
         }
-        // Whatever else is wrong is told to whoever makes the call that counts.
+        // Any other error will occur again in the calls that follow, which report it.
         Err(_) => return Ok(()),
     };
     match forbidden(&answer) {
@@ -49,7 +50,7 @@ pub(super) async fn check(connections: &Arc<Connections>, prefix: &str) -> Resul
     }
 }
 
-/// The rule for the keys that begin with this.
+/// The policy rule for the keys that begin with `prefix`, for messages.
 pub(super) fn keys_under(prefix: &str) -> String {
     format!("key_prefix {prefix:?}")
 }

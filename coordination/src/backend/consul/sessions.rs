@@ -29,7 +29,7 @@ impl Sessions for Consul {
     }
 
     async fn close(&self, session: SessionId) -> Result<()> {
-        // Even if this call fails or is dropped, nobody waits for the session's entries any longer (`forgets`).
+        // This comes first, so that the session's entries are forgotten even if this call fails or is dropped (`forgets`).
         self.txn_kv.forget(session);
         self.sessions.close(session).await
     }

@@ -1,7 +1,7 @@
-//! Transactions of the algorithms that etcd has too, as Consul has them.
+//! The transactions of [`txn_kv`](crate::backend::server::txn_kv), translated to Consul's.
 //!
-//! Consul's refusal of a transaction does not have the keys that our algorithms look at in that case. Reading them takes one
-//! more request, and may show a later moment.
+//! If Consul refuses a transaction, its answer does not have the keys in [`Txn::looks`]. They are read by one more request, and
+//! so as they are a moment later.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,8 +21,8 @@ use crate::error::{Error, ErrorKind, LossReason, Result};
 
 pub(super) struct Transactions {
     sessions: Arc<OpenSessions>,
-    /// How many keys were put for sessions. Each put has this number in its flags, as one that changes nothing would not even
-    /// raise the index.
+    /// How many `lock`s were sent for [`Change::Hold`]. Each of them has its number in the key's flags. Without it, a `lock` that
+    /// leaves the key's value and session as they are would not raise the key's index, and would not end a write fence.
     puts: AtomicU64,
 }
 
@@ -40,7 +40,7 @@ impl Transactions {
         self.make_on(self.sessions.connections.ready(operation).await?, steps).await
     }
 
-    /// [`make`](Self::make) for a caller that has waited until few enough calls are in flight.
+    /// [`make`](Self::make), in a slot that the caller has waited for.
     pub(super) async fn make_on(
         &self,
         ready: Ready<'_, Agents>,
@@ -127,8 +127,9 @@ impl Transact for Transactions {
         }
     }
 
-    /// Consul has no condition on a range of keys. So this puts the key `.closing`, and reads the queue in the same
-    /// transaction. Whoever enters from now on removes that key; so what follows is made on condition that it is unchanged.
+    /// Consul has no condition on a range of keys. So this puts the key `.closing`, and reads the queue in the same transaction.
+    /// Whoever enters from now on removes that key. So the write of the value is made on condition that the key is unchanged, and
+    /// is refused if an entry was entered.
     async fn alone(&self, keys: &Keys, write_fence: &WriteFence) -> Result<Queue> {
         let (closing, id) = (keys.key(keys::CLOSING), self.id("write", write_fence.session)?);
         let look = [
@@ -165,7 +166,7 @@ impl Transact for Transactions {
         Ok(keys.iter().map(value).collect())
     }
 
-    /// Consul lists all keys at once.
+    /// Consul can only list all keys at once, so they are kept in the cursor, and returned a page at a time.
     async fn list(
         &self,
         prefix: &str,

@@ -13,13 +13,14 @@ use crate::backend::{EntryRef, Mode, Watching};
 use crate::error::Result;
 use crate::key::QueueKey;
 
-/// How often a waiter looks for itself if there is no query for it.
+/// How often a waiter reads the store if there is no query for it.
 const UNTOLD_PACE: Duration = Duration::from_millis(250);
 
 #[async_trait]
 impl Watching for Consul {
-    /// A query of its own answers at once when the entry has changed since it was created: nothing can be missed. All
-    /// queries are answered by themselves sooner than any `recheck`, or end; then the caller looks.
+    /// A query for the entry's key has the entry's number as its index. So Consul answers it at once if the key has changed since
+    /// the entry was entered, and no change is missed. Each query is answered, and sent again, within any `recheck`. If it fails,
+    /// its waiters return, and their callers read the store.
     async fn gone(
         &self,
         entry: &EntryRef,
@@ -30,7 +31,7 @@ impl Watching for Consul {
         let (keys, key) = (self.txn_kv.keys(&entry.queue), self.txn_kv.key(entry));
         let is_own = self.txn_kv.key_pool.own(entry).is_some();
         let is_over = |seen: &Seen| {
-            // An answer without the key may be from before the entry was made: its index tells.
+            // If the key is absent, the answer may be from before the entry was entered. Its index shows whether it is.
             let Some(pair) = &seen.pair else { return seen.index >= seq };
             if !pair.is_locked() {
                 self.leftovers.remove(&keys, std::slice::from_ref(pair));
@@ -44,7 +45,7 @@ impl Watching for Consul {
         };
         match self.watches.own(Subject::Key(key.clone()), seq) {
             Some(mut seen) => drop(seen.wait_for(is_over).await),
-            // An update, which may unblock a shared waiter, does not show in the names of keys.
+            // The shared query has the names of keys only. An update, which may unblock a shared waiter, does not show in them.
             None if waiter == Mode::Shared => tokio::time::sleep(UNTOLD_PACE).await,
             None => {
                 let mut shared = self.watches.shared(&key);
@@ -59,7 +60,7 @@ impl Watching for Consul {
     }
 
     async fn changed(&self, queue: &QueueKey, listing: u64, recheck: Duration) -> Result<()> {
-        // Read by somebody else since: the caller reads again.
+        // `None`: somebody else has read the queue since, with another result. The caller reads again.
         let Some(index) = self.reads.at(queue, listing) else { return Ok(()) };
         let was_empty = listing == reads::revision_of::<()>([]);
         let subject = Subject::Names(self.txn_kv.keys(queue).prefix().to_owned());
@@ -69,7 +70,8 @@ impl Watching for Consul {
             };
             let is_nothing = |seen: &Seen| was_empty && seen.names.is_empty();
             let is_new = |seen: &Seen| {
-                // If there are no keys, Consul answers with the index of all others, which rises without any change here.
+                // If there are no keys, Consul answers with the index of all others, which rises without any change in this
+                // queue. A lower index means that Consul's data was restored: the caller reads again.
                 !is_nothing(seen) && (seen.index > index || (1..index).contains(&seen.index))
             };
             drop(seen.wait_for(is_new).await);

@@ -29,10 +29,10 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// The first id that we give to a watch. A server that numbers watches itself never comes so far, so its ids differ from ours.
 const FIRST_ID: i64 = 1 << 40;
 
-/// Which changes a watch tells.
+/// Which changes a watch reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Scope {
-    /// Deletions of a key only: no message for puts, which are most of what happens to a key.
+    /// Only deletions of a key. Most changes of a key are puts, and the server sends no message for those.
     Deletion,
     /// Whatever happens to a key.
     Key,
@@ -44,27 +44,28 @@ pub(super) enum Scope {
 pub(super) struct Watches {
     connections: Arc<Connections>,
     hub: Arc<SharedWatches<Subject, Seen>>,
-    // Started with the first watch, on the session's runtime.
+    // The sender to the task that owns the stream, for subjects that are to be watched. The task is started with the first watch,
+    // on the session's runtime.
     asked: OnceCell<mpsc::UnboundedSender<Subject>>,
 }
 
-/// A watch, as its waiters ask for it.
+/// What a waiter wants to be watched.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Subject {
     key: String,
     scope: Scope,
 }
 
-/// What a watch has told so far.
+/// What a watch has reported so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Seen {
     /// The revision from which on the watch is complete, 0 where the server did not say; `None`: the server has not answered yet.
     since: Option<i64>,
-    /// The revision of the last change that the watch told of.
+    /// The revision of the last change that the watch reported.
     changed: i64,
 }
 
-/// One waiter's view of a key.
+/// One waiter's subscription to a watch.
 pub(super) struct Watch(watch::Receiver<Seen>);
 
 impl Watches {
@@ -111,12 +112,12 @@ impl Watch {
         self.0.wait_for(|seen| seen.since.is_some()).await.ok()?.since
     }
 
-    /// The revision of the last change that the watch told of; 0: there was none yet.
+    /// The revision of the last change that the watch reported; 0: there was none yet.
     pub(super) fn changed(&self) -> i64 {
         self.0.borrow().changed
     }
 
-    /// Resolves when the watch has told of a change after this revision. `None`: the watch broke, and the caller has to read the
+    /// Resolves when the watch has reported a change after this revision. `None`: the watch broke, and the caller has to read the
     /// key itself.
     pub(super) async fn changed_after(&mut self, revision: i64) -> Option<()> {
         self.0.wait_for(|seen| seen.changed > revision).await.ok().map(drop)
@@ -179,7 +180,8 @@ enum Told {
     Nothing,
     /// Nobody waits any longer for the watch with this id.
     Cancel(i64),
-    /// The server refuses a watch. Whether the server still reads the stream afterwards depends on its version.
+    /// The server refuses a watch. The stream is ended, because it depends on the server's version whether the server still reads
+    /// it.
     Refused,
 }
 
@@ -210,7 +212,7 @@ impl Stream {
                 self.serve(key, options).await
             };
             let ended = caught("watch", serving).await.unwrap_or(Ended::Broken);
-            // Whoever has such a watch is told that it broke, and reads the key (`R2`).
+            // The receivers of all waiters fail. The waiters read their keys (`R2`).
             self.watched.clear();
             self.hub.end_all();
             let pause = match ended {
@@ -275,8 +277,8 @@ impl Stream {
                 _ = sweep.tick() => Request::Cancel(self.sweep()),
                 _ = epochs.changed() => Request::Nothing,
             };
-            // If the server has fallen silent, the connection's buffers fill up, and sending would wait for ever: so it is
-            // bounded, and ends when the connection is given up.
+            // If the server has stopped reading, the connection's buffers fill up, and sending would wait for ever. So sending
+            // has a time limit, and also ends when the connection is given up.
             let sent = tokio::select! {
                 biased;
                 sent = timeout(longest, request.send(&mut sender)) => sent,
@@ -322,8 +324,8 @@ impl Stream {
 
     fn tell(&mut self, answer: &WatchResponse) -> Told {
         let id = answer.watch_id();
-        // The answer to our own `cancel` is no refusal: that watch was removed from `watched` before. Nor is it one if the server
-        // cancels a watch because the watch fell behind the compacted revision.
+        // If the server says that a watch is cancelled, that is a refusal, with two exceptions. It may be the answer to our own
+        // `cancel`: that watch was removed from `watched` before. Or the watch fell behind the compacted revision.
         let is_ours = answer.created() || self.watched.contains_key(&id);
         if answer.canceled() && is_ours && answer.compact_revision() == 0 {
             tracing::debug!(reason = answer.cancel_reason(), "not allowed to watch");
@@ -355,8 +357,8 @@ impl Stream {
             *seen != before
         });
         if answer.canceled() {
-            // The watch's revision was compacted, so changes are missing: waiters are told that the watch broke, and read the
-            // key.
+            // The watch's revision was compacted, so changes are missing. The receivers of the waiters fail, and the waiters read
+            // the key.
             self.hub.end(subject);
             self.watched.remove(&id);
         }

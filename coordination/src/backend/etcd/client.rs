@@ -2,7 +2,7 @@
 //! crate with one endpoint.
 //!
 //! A client with several endpoints would spread calls over all of them, would not move a failed call to the next one, and would
-//! hang on a connection that went silent.
+//! hang on a connection whose server has stopped answering.
 
 use std::fmt::Display;
 use std::io;
@@ -32,7 +32,7 @@ use crate::env;
 use crate::error::{Error, ErrorKind, Result};
 use crate::url::Host;
 
-/// How large an answer may be. The client by itself takes 4 MiB, and a thousand full entries are more.
+/// How large an answer may be, in bytes. The client's own limit is 4 MiB, and a thousand entries of full size are larger.
 pub(super) const LONGEST_ANSWER: usize = 64 * 1024 * 1024;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// A connection with a user may take the lease divided by this number, because the server hashes the password. That takes 50 ms
@@ -48,7 +48,7 @@ const TURNED: &str = "authentication was turned on or off";
 /// The endpoints, and the connection in use.
 pub(super) type Connections = connections::Connections<Endpoints>;
 
-/// A connection, and as whom the server knows us on it.
+/// A connection, and the state of our authentication on it.
 pub(super) struct Connected {
     client: Client,
     /// How many tokens the server has given us on this connection. A token costs the server time (see [`AUTHENTICATION`]), so one
@@ -90,7 +90,7 @@ impl Endpoints {
         let mut longest = patience(settings) * 4 / 5;
         let mut options = ConnectOptions::new()
             .with_connect_timeout(CONNECT_TIMEOUT)
-            // A member without a leader answers instead of keeping silent.
+            // With this, a server without a leader answers with an error. Otherwise it would not answer at all.
             .with_require_leader(true)
             .with_auto_token_refresh(true);
         if config.user.is_some() {
@@ -209,9 +209,9 @@ impl Connected {
         }
     }
 
-    /// Whether the store was restored from a snapshot that is older than what was seen of the store. A server is asked only if it
-    /// was behind when the connection was made: that server may merely lag, but a majority never goes back, and this read needs
-    /// one.
+    /// Whether the store was restored from a snapshot that is older than what was seen of the store. The server is asked only if
+    /// it was behind when the connection was made. It may merely lag behind the other servers. So this read is one that a
+    /// majority has to confirm: a majority's revision becomes lower only by a restore.
     pub(super) async fn is_restored(
         self: &Arc<Self>,
         endpoints: &Endpoints,
@@ -223,13 +223,14 @@ impl Connected {
             let count = GetOptions::new().with_count_only();
             client.kv_client().get(endpoints.probe.as_str(), Some(count)).await
         };
-        // Read before the request is sent. Revisions that other calls see while this one is under way may be newer than the
-        // answer without any restore.
+        // `newest` is read before the request is sent. Otherwise it could already be a revision that another call has seen
+        // meanwhile, newer than this request's answer although nothing was restored.
         let newest = endpoints.newest.load(Ordering::Relaxed);
         let revision = revision_in(self.call(look).await?.header());
         self.is_behind.store(false, Ordering::Relaxed);
         if revision < newest {
-            // From here on the restored store's revisions count: otherwise each later connection would look behind for ever.
+            // From here on the restored store's revision is the newest one that was seen. Otherwise every later connection would
+            // be taken for one that is behind.
             endpoints.newest.store(revision, Ordering::Relaxed);
         }
         Ok(revision < newest)
@@ -296,8 +297,8 @@ impl Link for Endpoints {
         let connect = |is_off| connections.link.client(turn.place, credentials, is_off);
         // If there is a user, connecting asks for a token.
         let (client, is_off) = match connect(false).await {
-            // If there was a connection before, authentication was turned off since. If there was none, the URL has a user that
-            // the server does not want: that error is the caller's.
+            // If there was a connection before, authentication was turned off since. If there was none, the URL has a user and
+            // the server has no authentication: the caller gets this error.
             Err(error)
                 if user.is_some()
                     && is_authentication_off(&error)
@@ -313,7 +314,8 @@ impl Link for Endpoints {
             Ok(answer) => Some(revision_in(answer.header())),
             Err(error) => match connections.link.explain("connect", error) {
                 failure if failure.is_broken => return Err(failure),
-                // A refusal proves that the server answers, too. Whoever needs to know of the refusal makes a call of his own.
+                // A refusal proves, too, that the server answers. Calls that need the right will be refused in the same way, and
+                // report it.
                 _ => None,
             },
         };
@@ -337,7 +339,7 @@ pub(super) async fn status(connected: Arc<Connected>) -> Result<StatusResponse, 
     connected.client().maintenance_client().status().await
 }
 
-/// Versions in which a leader that was paused ends leases before their time.
+/// The warning for versions in which a leader that was paused ends leases before their time; `None`: this is no such version.
 pub(super) fn early_expiry(version: &str) -> Option<&'static str> {
     const PAUSED_LEADER: &str =
         "etcd before 3.4.31 and 3.5.13 may revoke leases early after its leader was paused";

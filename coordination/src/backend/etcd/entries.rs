@@ -2,7 +2,8 @@
 //!
 //! # The protocol
 //!
-//! `enter`, one transaction; `<own>` is `<queue>/<lease>` or, of a shared entry, `<queue>/r<lease>`:
+//! `enter`, one transaction; `<own>` is the entry's key, `<queue>/<lease>` or, of a shared entry, `<queue>/r<lease>`; V is the
+//! revision of the member's key that this process knows:
 //!
 //! ```text
 //! If   mod_revision(<own>) = 0                    (1)
@@ -12,22 +13,35 @@
 //! Else nothing; the two keys are read by a second transaction
 //! ```
 //!
-//! 1. An earlier call may have got through although its answer was lost: then the key is there, and the entry is found and not
-//!    put again. A second put would keep the create revision, but one that arrives late, after an update, would undo the update.
-//! 2. The write fence, see `write_fence.rs` of `txn_kv`. Keys are used again: without this condition a call that was given up
-//!    could arrive after `leave`, and put an entry that nobody knows.
-//! 3. The key goes with the lease. Its create revision is the entry's sequence number.
-//! 4. Read at the revision of the put: if no key before ours blocks us, the lock is ours. An exclusive entry is blocked by every
+//! 1. An earlier call may have put the key although its answer was lost. Then the entry exists, and is not put again. A second
+//!    put would keep the create revision; but if it arrived late, after an update, it would undo the update.
+//! 2. The write fence, see `write_fence.rs` of `txn_kv`. An entry's key is used again by later entries. Without this condition, a
+//!    call that was given up could arrive after `leave`, and put an entry that nobody removes.
+//! 3. etcd deletes the key when the lease ends. The key's create revision is the entry's sequence number.
+//! 4. Read at the revision of the put: if no older key blocks ours, the lock is ours. An exclusive entry is blocked by every
 //!    older key, a shared one only by keys without an `r`.
 //!
-//! `leave` is `delete <own>`, without a condition, because no other entry has the key until the pool gives it out again. If a
-//! call that puts the entry may still be under way, the same transaction ends the write fence: `If mod_revision(<member's key>) =
-//! V Then put <member's key>, delete <own>`. From then on (2) refuses the late call.
+//! `leave` is `delete <own>`, without a condition, because no other entry has the key until the pool gives it out again. But if a
+//! call that puts `<own>` was given up and may still arrive, `leave` ends the write fence first:
+//!
+//! ```text
+//! If   mod_revision(<member's key>) = V
+//! Then put <member's key> under the session's lease, delete <own>
+//! Else get <member's key>
+//! ```
+//!
+//! The put gives the member's key a new revision, so from then on (2) refuses the late call. If the condition fails, there are
+//! two cases. If the member's key is still under our lease, an earlier call has ended this write fence already, so (2) refuses
+//! the late call, and `delete <own>` follows as above. Otherwise the lease is over, and `<own>` ends with it: `leave` fails with
+//! `Lost`, and nothing is left to do. If etcd has no space for the put, see `leaving.rs` of `txn_kv`. For an entry of another
+//! client, `leave` is `If create_revision(<key>) = number Then delete <key>`.
 //!
 //! `position` is one transaction without a condition: `get <own>`, `get <queue>/… newest with create_revision < ours`. The first
-//! key must be under our lease and have our create revision, or else our entry is gone; the second key is the blocker.
+//! key must be under our lease and have our create revision, or else our entry is gone; the second key is the blocker. (A shared
+//! entry reads two keys, because the newest may be an exclusive entry that was downgraded to shared.)
 //!
-//! `update` is `If mod_revision(<own>) = last Then put <own>`.
+//! `update` is `If mod_revision(<own>) = last Then put <own> under the session's lease`, where `last` is the revision of the last
+//! put: so an update that arrives after a later one has no effect.
 
 use async_trait::async_trait;
 use etcd_client::{
@@ -72,8 +86,8 @@ impl Entries for Etcd {
     async fn position(&self, entry: &NewEntry, seq: u64) -> Result<Option<Position>> {
         let (range, options) = self.before(entry);
         let last = revision_of(seq).saturating_sub(1);
-        // A shared entry asks for two keys: if the newest was downgraded, it does not block, and the second one blocks or tells
-        // that there may be more.
+        // A shared entry reads two keys. If the newest was downgraded, it does not block; then the second one blocks, or shows
+        // that there may be older ones that do.
         let limit = if entry.mode == Mode::Shared { 2 } else { 1 };
         let look = Txn::new().and_then([
             keys_only(&self.txn_kv.key(&entry.entry_ref)),
@@ -100,8 +114,8 @@ impl Entries for Etcd {
                 _ => listing.entries.extend(entry_of(kv, &keys)),
             }
         }
-        // A deletion does not change the newest modification revision of the keys that remain, so the listing's revision is made
-        // of all of them.
+        // A deletion leaves the newest modification revision of the other keys as it is. So the listing's revision is a hash of
+        // all keys and their revisions.
         listing.revision =
             reads::revision_of(answer.kvs().iter().map(|kv| (kv.key(), kv.mod_revision())));
         self.reads.note(queue, listing.revision, revision_in(answer.header()));
@@ -138,8 +152,8 @@ impl<'a> Enter for Entering<'a> {
                 // Two: for an exclusive entry the newest key in the range is its own.
                 range.get(options.with_limit(2)),
             ])
-            // The two keys are not read here but by a second request, which is seldom needed: so this request stays within one
-            // frame.
+            // If a condition fails, a second request reads both keys, which is seldom needed. Without these reads this request
+            // fits into one frame.
             .or_else([]);
         make_on(ready, enter).await
     }
@@ -193,9 +207,9 @@ impl Etcd {
         let found = self.first_blocker(entry, before.iter().copied())?;
         match before.last() {
             Some(last) if found.is_none() && newest.len() as i64 >= limit => {
-                // All keys that were read had been downgraded, and there may be older ones. An entry is downgraded by its holder,
-                // and while an exclusive entry holds, every exclusive entry before it is gone or downgraded: so the rest of the
-                // range is short.
+                // All keys that were read are of downgraded entries, and there may be older keys that block. An exclusive entry
+                // is downgraded only while it holds, and by then every exclusive entry before it is gone or downgraded too. So
+                // few keys are left to read.
                 let (range, options) = self.before(entry);
                 let options = options.with_max_create_revision(last.create_revision() - 1);
                 let older = self

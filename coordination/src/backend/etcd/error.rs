@@ -33,7 +33,7 @@ pub(super) fn is_lease_exists(error: &EtcdError) -> bool {
         if status.code() as i32 == code::FAILED_PRECONDITION && status.message().contains("lease already exists"))
 }
 
-/// Whether the lease is not there (any more).
+/// Whether the server has no such lease, or not any more.
 pub(super) fn is_lease_missing(error: &EtcdError) -> bool {
     match error {
         EtcdError::GRpcStatus(status) => {
@@ -74,13 +74,13 @@ fn is_overload(error: &EtcdError) -> bool {
     matches!(error, EtcdError::GRpcStatus(status) if status.message().contains("too many requests"))
 }
 
-/// What a failed call says about its connection, and the error for the caller.
+/// Translates the error of a failed call: the error for the caller, and whether the connection can still be used.
 pub(super) fn failure(operation: &'static str, error: EtcdError) -> Failure {
     use ErrorKind::{Dns, Refused, Tls, Unavailable};
     let is_hang_up = is_hang_up(&beneath(&error));
     let is_good = is_token_stale(&error) || is_overload(&error);
     let error = from_etcd(operation, error);
-    // Another endpoint, or a new connection, may do better.
+    // After these errors another endpoint, or a new connection, may work.
     let is_broken = !is_good && matches!(error.kind(), Dns | Refused | Tls | Unavailable);
     Failure { is_broken, is_hang_up, ..Failure::harmless(error) }
 }
@@ -142,7 +142,7 @@ fn status_kind(code: i32, message: &str, error: &EtcdError) -> ErrorKind {
             ErrorKind::Value
         }
         code::RESOURCE_EXHAUSTED if speaks_of("space exceeded") => ErrorKind::Quota,
-        // Too many requests, or HTTP/2's `ENHANCE_YOUR_CALM`: both pass.
+        // Too many requests, or HTTP/2's `ENHANCE_YOUR_CALM`: both are temporary.
         code::RESOURCE_EXHAUSTED => ErrorKind::Unavailable,
         code::CANCELLED | code::UNKNOWN | code::INTERNAL | code::UNAVAILABLE => {
             connection_kind(&beneath(error))

@@ -110,7 +110,7 @@ fn any_pair(key: &[u8], value: &[u8], revision: i64) -> TestCaseResult {
     Ok(())
 }
 
-/// What we write is what we read.
+/// What we have written is read back unchanged.
 fn ours(member: &str, data: &str, mode: Mode, since_ms: u64, name: &str) -> TestCaseResult {
     let queue = QueueKey::new("lock", name, usize::MAX).expect("it has a character");
     let hashed = queue.is_hashed().then(|| name.to_owned());

@@ -9,8 +9,9 @@ use etcd_client::{GetOptions, TxnOp};
 use crate::backend::server::txn_kv::Keys;
 use crate::backend::{Mode, SessionId};
 
-/// Sorts before every entry.
+/// The name of the value's key, which sorts before every entry.
 pub(super) const VALUE: &str = "!";
+/// The name of the mark that a removal of the value leaves.
 pub(super) const REMOVED: &str = "!removed";
 /// Sorts right after all keys that begin with [`VALUE`]: so the range of entries has the keys of other programs, too.
 const FIRST_ENTRY: &str = "\"";
@@ -44,7 +45,8 @@ pub(super) fn exclusive(keys: &Keys) -> Range {
     Range { from: keys.key(FIRST_ENTRY), to: keys.key(SHARED) }
 }
 
-/// Whether the name is that of an entry: every key counts but the value and the mark, whoever wrote it.
+/// Whether the name is that of an entry. Every key under the queue's prefix is one, whoever wrote it, except the value and the
+/// mark.
 pub(super) fn is_entry(name: &str) -> bool {
     name != VALUE && name != REMOVED
 }

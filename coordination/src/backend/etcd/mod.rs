@@ -3,13 +3,13 @@
 //! # How it works
 //!
 //! A session is an etcd lease, with a key for its member id. An entry is a key under the session's lease,
-//! `<namespace>/lock/<name>/<lease>`; its create revision is its sequence number and its fencing
-//! token. One transaction puts the key and reads the newest key before it, so an uncontended lock costs one request, and one more
-//! to release. A waiter starts a watch on the entry that blocks it, at the current revision, and then reads that entry once: a
-//! watch that starts at an older revision is served by a loop that runs every 100 ms only (`syncWatchersLoop` in etcd's `mvcc`),
-//! which is why etcd's own lock hands over slowly. All watches share one stream, and a watch stays for a moment after its last
-//! waiter. If such a watch on the blocker's key is older than the blocker's entry, the watch has missed nothing, and the waiter
-//! spares the read.
+//! `<namespace>/lock/<name>/<lease>`; its create revision is its sequence number and its fencing token. One transaction puts the
+//! key and reads the newest key before it, so an uncontended lock costs one request, and one more to release. A waiter starts a
+//! watch on the entry that blocks it, at the current revision, and then reads that entry once: a watch that starts at an older
+//! revision is served by a loop that runs every 100 ms only (`syncWatchersLoop` in etcd's `mvcc`), which is why etcd's own lock
+//! hands over slowly. All watches share one stream, and a watch stays for a moment after its last waiter. If there is such a
+//! watch on the blocker's key, and it is older than the blocker's entry, it has missed nothing, and the waiter need not read the
+//! entry.
 //!
 //! The key of a shared entry has an `r` before the lease, so that a shared entry finds the newest exclusive entry in a range of
 //! keys without an `r`. All else about an entry is in its value, which an update puts anew: an entry that was downgraded keeps
@@ -17,16 +17,16 @@
 //! its modification revision, which is its version. Observers of a queue share one watch on its prefix, and read the queue once
 //! for each message.
 //!
-//! `etcdctl lock <namespace>/lock/<name>` and Go's `concurrency.Mutex` on that prefix exclude us and
-//! are excluded: they put `<prefix>/<lease>` and wait for older keys under the prefix, whatever follows.
-//! So a queue that they share must have no value: they would wait for its key.
+//! `etcdctl lock <namespace>/lock/<name>` and Go's `concurrency.Mutex` on that prefix exclude our locks, and are excluded by
+//! them. They put `<prefix>/<lease>` and wait for all older keys under the prefix, whatever their names. So a queue that they
+//! share with us must have no value: they would wait for its key.
 //!
 //! # Guarantees
 //!
-//! Exclusion, order and tokens hold over crashes, restarts, a change of the leader and loss of a minority. A
-//! crashed holder is followed within its lease and a second. Before 3.4.31 and 3.5.13 a leader
-//! that was paused may end leases early (etcd-io/etcd#15247); every holder watches its own key, so it learns
-//! of it at once, and fencing covers the rest. After loss of all data tokens start again from 1.
+//! Exclusion, order and tokens hold over crashes, restarts, a change of the leader and loss of a minority. If a holder crashes,
+//! the next one gets the lock within the lease and one second. Before 3.4.31 and 3.5.13 a leader that was paused may end leases
+//! early (etcd-io/etcd#15247). Every holder watches its own key, so it learns at once that its lease was ended; in the moment
+//! before, the fencing token protects the resource. After loss of all data tokens start again from 1.
 //!
 //! # Requirements
 //!
@@ -38,8 +38,8 @@
 //! `etcds://` is TLS; `etcd3+http` and `etcd3+https` are Tooz's names for the two. Several hosts are
 //! endpoints of one cluster, tried in random order. The path is the namespace.
 //!
-//! * `ca`, `cert`, `key`: PEM files. Without `ca`, the system's certificates count.
-//! * `server_name`: what the server's certificate says, if it is not the host.
+//! * `ca`, `cert`, `key`: PEM files. Without `ca`, the system's certificates are trusted.
+//! * `server_name`: the name in the server's certificate, if it is not the host.
 //! * `password_file`: a file with the password, instead of one in the URL.
 
 mod active_watches;
@@ -78,7 +78,7 @@ use crate::config::Settings;
 use crate::error::Result;
 use crate::url::{Authority, UrlOption};
 
-/// What is known of the store before it is asked.
+/// What is known of the store before connecting to it.
 pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "etcd",
     options: &[
@@ -105,7 +105,7 @@ pub(crate) struct Etcd {
 }
 
 impl Etcd {
-    /// Connects, and asks which version answers.
+    /// Connects, and asks for the server's version.
     async fn connect(config: Config, settings: &Settings) -> Result<Self> {
         let endpoints = Endpoints::new(&config, settings);
         let connections = Arc::new(Connections::new(endpoints, settings, patience(settings)));

@@ -1,4 +1,5 @@
-//! Whether the user may do all that is needed later: a missing right is an error of `connect`, and not only of the first release.
+//! Checks while connecting whether the user has all rights that are needed later. Otherwise a missing right could show as late as
+//! at the first release.
 
 use std::sync::Arc;
 

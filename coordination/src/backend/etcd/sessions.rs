@@ -43,10 +43,11 @@ impl Sessions for Etcd {
         }
     }
 
-    /// Revokes the lease; all keys under it go with it.
+    /// Revokes the lease; etcd deletes all keys under it.
     async fn close(&self, session: SessionId) -> Result<()> {
-        // Before the request, so that it happens whatever becomes of the request. Nobody needs this session's entries any more,
-        // and writes of values, which belong to no session, use the write fence of the next session from now on.
+        // The entries are forgotten before the request is sent, and so whatever becomes of the request. Nobody needs this
+        // session's entries any more, and writes of values, which belong to no session, use the write fence of the next session
+        // from now on.
         self.txn_kv.forget(session);
         let revoke =
             async |client: Client| match client.lease_client().revoke(lease_of(session)).await {
@@ -72,7 +73,7 @@ impl Etcd {
             let options = LeaseGrantOptions::new().with_id(lease);
             match client.lease_client().grant(seconds, Some(options)).await {
                 Err(error) if is_lease_exists(&error) => {
-                    // `keep_alive` returns when the first answer has come: the lease counts from here on.
+                    // `keep_alive` returns when the first answer has come. From here on the lease has all of its time left.
                     client.lease_client().keep_alive(lease).await?;
                     let extended = client.lease_client().time_to_live(lease, None).await?;
                     Ok(extended.granted_ttl())

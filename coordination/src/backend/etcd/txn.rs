@@ -17,7 +17,6 @@ use crate::backend::server::txn_kv::{
 use crate::backend::{Cursor, PAGE, SessionId};
 use crate::error::Result;
 
-/// Sends transactions to etcd.
 pub(super) struct Transactions(pub(super) Arc<Connections>);
 
 impl Transactions {

@@ -12,7 +12,6 @@ use crate::backend::{Cursor, Data, Page, Value, Values, Write};
 use crate::error::Result;
 use crate::key::QueueKey;
 
-/// The value that this key has.
 pub(super) fn value_of(kv: &KeyValue) -> Result<Value> {
     Ok(StoredValue::read(kv.value())?.into_value(number(kv.mod_revision())))
 }

@@ -32,9 +32,9 @@ impl Watching for Etcd {
         let mut must_look = false;
         loop {
             let (mut watch, since) = self.begin(&key, scope).await?;
-            // If the watch was complete before the entry's key was created, it has told everything about the entry, and nothing
-            // has to be read. If such a watch has told of a change since then, that may have been a downgrade: then the key is
-            // read.
+            // If the watch was complete before the entry's key was created, it has reported every change of the entry, and
+            // nothing has to be read. But if it has reported a put since then, the put may have downgraded the entry to shared,
+            // so that it blocks no longer: then the key is read.
             let mut known = created;
             if must_look || since >= created || scope == Scope::Key && watch.changed() > created {
                 match self.look(entry, seq, waiter).await? {
@@ -67,8 +67,8 @@ impl Watching for Etcd {
                 && store >= since
                 && watch.changed_after(store).await.is_none()
             {
-                // The watch broke. If the stream breaks again and again, the pause keeps observers from reading their queues as
-                // often.
+                // The watch broke, and the caller reads the queue again. If the stream breaks again and again, this pause keeps
+                // observers from reading their queues just as often.
                 tokio::time::sleep(PAUSE).await;
             }
             Ok(())
@@ -98,8 +98,8 @@ impl Etcd {
     /// The revision from which on the watch is complete; `None`: the watch broke.
     async fn since(&self, watch: &mut Watch, key: &str, scope: Scope) -> Result<Option<i64>> {
         match watch.since().await {
-            // A `grpc-proxy` that already has a watch on the same key answers with revision 0. The watch tells of all that
-            // happens from now on, so the store's current revision is read and noted.
+            // A `grpc-proxy` that already has a watch on the same key answers with revision 0. The watch reports all changes from
+            // now on, so the store's current revision is read and noted.
             Some(0) => {
                 let count = GetOptions::new().with_count_only();
                 let now = self.txn_kv.store.get("watch", key, count).await?;

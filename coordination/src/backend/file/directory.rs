@@ -23,8 +23,8 @@ const SAFE: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC).union(OFlags::NONBL
 /// Do not update the access time with every read. Only the file's owner may ask for that.
 const QUIET: OFlags = OFlags::NOATIME;
 
-/// How often, and with which pauses, a file or directory is opened that cannot be accessed: its maker may not have set its mode
-/// yet, and its umask may keep others out until then, or even the maker.
+/// How often, and with which pauses, a file or directory is opened again if access is denied: its creator may not have set its mode
+/// yet, and until then the creator's umask may keep out others, or even the creator.
 const TRIES: usize = 20;
 const BEFORE_TRY: Duration = Duration::from_millis(1);
 
@@ -33,13 +33,13 @@ const BEFORE_TRY: Duration = Duration::from_millis(1);
 /// All files of a store are on one file system, so the inode number alone tells them apart.
 pub(super) type Inode = u64;
 
-/// Some file systems keep times in seconds: only a change that comes at least this much later has a different time for certain.
+/// Some file systems keep times only in seconds: a later change is sure to have another time only after this long.
 const STEP: Duration = Duration::from_secs(3);
 /// A file that is not written to is touched when its times are this old: long before programs that clean up temporary files take
 /// it for unused.
 const OLD: Duration = Duration::from_secs(60 * 60);
 
-/// A new file counts as fresh for about this long: its maker may be about to lock it.
+/// A new file counts as fresh for about this long: its creator may be about to lock it.
 const FRESH: Duration = Duration::from_secs(1);
 
 /// A file's identity, and when it was changed. Once the file has [settled](Glimpse), this differs from every earlier state.
@@ -49,7 +49,7 @@ pub(super) struct Moment {
     changed: (i64, u32),
 }
 
-/// A file as it looks without being opened.
+/// What is known of a file without opening it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Glimpse {
     pub(super) moment: Moment,
@@ -142,8 +142,8 @@ impl Directory {
         }
     }
 
-    /// Looks at a file that somebody may need for months without writing to it, and touches it if it is old, so that a program
-    /// that cleans up temporary files does not take it for unused. `None`: there is no file with this name.
+    /// Reads a file's times and identity, and touches it if it is old, so that a program that cleans up temporary files does not
+    /// take it for unused: a session may need a file for months without writing to it. `None`: there is no file with this name.
     pub(super) fn keep(&self, name: &str) -> Result<Option<Glimpse>> {
         let failed = |errno| storage("stat", &self.path.join(name), errno);
         let what = StatxFlags::INO | StatxFlags::ATIME | StatxFlags::MTIME | StatxFlags::CTIME;
@@ -231,7 +231,7 @@ impl Directory {
     ///
     /// # Errors
     ///
-    /// The path cannot be looked at now, which says nothing about the directory.
+    /// The path cannot be resolved now, which says nothing about the directory.
     pub(super) fn is_in_place(&self) -> Result<bool> {
         let there = match fs::stat(&self.path) {
             Ok(there) => there,
@@ -246,7 +246,8 @@ impl Directory {
         &self.path
     }
 
-    /// SEC-6: a regular file of ours with only one name. Otherwise whoever planted it could hold our locks, or harm us.
+    /// SEC-6: accepts only a regular file of ours with only one name. Otherwise whoever put it there could keep our locks from
+    /// working, or do harm through it.
     fn checked(&self, name: &str, file: OwnedFd) -> Result<OwnedFd> {
         let path = self.path.join(name);
         let stat = fs::fstat(&file).map_err(|errno| storage("open", &path, errno))?;

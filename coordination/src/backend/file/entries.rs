@@ -36,7 +36,7 @@ impl Entries for FileStore {
 
     async fn position(&self, entry: &NewEntry, seq: u64) -> Result<Option<Position>> {
         let store = self.store();
-        // If the session's file is gone, others take the session's entries for dead (`S6`).
+        // If the session's file is gone, other processes take the session for over, and its entries for dead (`S6`).
         if !store.sessions.is_in_place(entry.session)? {
             return Err(Error::lost("position", LossReason::Revoked));
         }
@@ -72,8 +72,8 @@ impl Entries for FileStore {
         Ok(next)
     }
 
-    /// If the caller has gone, a step that has not begun never begins, and a step that has begun is done before any later one: so
-    /// an entry that the caller gives up need not be waited for.
+    /// Always false. If the caller gives up before the change has begun, the change is never made. If the change has begun, it is
+    /// done before any later one. So the caller need not wait until the entry is removed.
     fn was_sent(&self, _entry: &EntryRef) -> bool {
         false
     }

@@ -1,4 +1,4 @@
-//! Maps the errors of the operating system to ours.
+//! Errors of the operating system → our errors.
 
 use std::io;
 use std::path::Path;

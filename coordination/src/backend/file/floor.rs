@@ -1,8 +1,9 @@
-//! The floor: the number above which all new queues begin, see [`prune`](super::prune).
+//! The floor: the number above which the numbers of a new queue file begin. It keeps numbers rising in a queue whose file was
+//! removed; see [`prune`](super::prune).
 //!
-//! The number is in a file beside those of the queues. That file is made with their directory, so that raising the floor on a
-//! full disk, in order to remove other files, needs no space. Sessions look after it with their heartbeats: if somebody removes
-//! the file, one of them makes it again, and no lower than it was.
+//! The number is in a file beside those of the queues. This file is created with the directory, so that raising the floor needs no
+//! space on the disk: on a full disk, other files are removed to get space. Each heartbeat of a session checks the file: if
+//! somebody has removed it, it is created again, with a number that is no lower.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,13 +21,13 @@ use crate::error::{Error, ErrorKind, Result};
 const FLOOR: &str = "floor";
 /// The largest length of the file, in bytes.
 const LENGTH: usize = 64;
-/// How often the file is read while somebody may be writing it, which takes a moment.
+/// How often the file is read again if another process may just be writing it.
 const TRIES: usize = 20;
 
 /// The floor as this process knows it.
 #[derive(Default)]
 pub(super) struct Floor {
-    /// The highest number that was read or written so far. It stays if somebody removes the file.
+    /// The highest number that was read or written so far. It is kept if somebody removes the file.
     known: AtomicU64,
 }
 
@@ -48,7 +49,7 @@ impl Floor {
 
     /// Makes sure that the file exists, and does not look unused to programs that clean up temporary files.
     ///
-    /// A new file begins with the clock's time: all numbers before are below that, even if the clock is set back later.
+    /// A new file gets the clock's time: all numbers that were given before are below that, even if the clock is set back later.
     pub(super) fn keep(&self, directory: &Directory, durable: bool) -> Result<()> {
         directory.keep(FLOOR)?;
         if self.look(directory)?.is_some() {
@@ -61,7 +62,7 @@ impl Floor {
         }
     }
 
-    /// Locks the file, so that others who prune have to wait. `None`: somebody else has it locked.
+    /// Locks the file, so that nobody else prunes meanwhile. `None`: another process has it locked.
     pub(super) fn lock(&self, directory: &Directory) -> Result<Option<Raising<'_>>> {
         let Some(file) = lock_named(directory, FLOOR)? else { return Ok(None) };
         // From here on the drop unlocks.
@@ -79,7 +80,7 @@ impl Floor {
         tries.find_map(Result::transpose).transpose()
     }
 
-    /// Reads an open file once. `None`: it is being written, or was when the power failed.
+    /// Reads an open file once. `None`: another process is writing it, or the power failed while it was written.
     fn look_at(&self, directory: &Directory, file: &OwnedFd) -> Result<Option<u64>> {
         let mut text = [0; LENGTH];
         let read = rustix::io::pread(file, &mut text, 0);
@@ -112,7 +113,8 @@ impl Raising<'_> {
         if last <= self.written {
             return Ok(());
         }
-        // Up to the clock's time, which is above the numbers of most queues: so for many removals the file is written once.
+        // Raised to the clock's time, which is above the last numbers of most queues: so one write of the file does for many
+        // removals.
         let last = last.max(unix_micros());
         let mut line = String::new();
         header::sealed(&mut line, |line| line.push_str(&format!("floor {last:020}")));

@@ -1,7 +1,7 @@
-//! Files in which anything may stand, because somebody has edited them or a disk has lost a part.
+//! A fuzz target: files with any contents, because somebody has edited them or a disk has lost a part.
 //!
-//! The checksums refuse random damage, and so they would refuse nearly all that a fuzzer makes. So most inputs here have right
-//! checksums, on lines and headers that nobody wrote.
+//! Because of the checksums, nearly all random contents would be refused at once. So most inputs here have right checksums, on
+//! lines and headers that nobody wrote.
 
 use std::fs;
 use std::path::Path;
@@ -22,12 +22,12 @@ use crate::backend::{Data, EntryRef, Listing, Mode, NewEntry, NewSession, Sessio
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::QueueKey;
 
-/// The id of the session that is open while a queue is looked at.
+/// The id of the session that is open during a run.
 const OWN: &str = "00000000000000aa";
 const NAME: &str = "a b";
 /// A file that belongs to no queue.
 const VICTIM: &str = "victim";
-/// The largest number of bytes that one look at a queue may add to its file: see `compact`.
+/// The largest number of bytes that one run may add to a queue's file; see `compact`.
 const ADDED: usize = 8 * 1024;
 
 const LINES: [&str; 9] = [
@@ -155,7 +155,7 @@ fn own() -> SessionId {
     SessionId::parse(OWN).expect("a session's id")
 }
 
-/// If the text is understood, it is what would be written.
+/// If the text can be read, writing what was read gives the same state again.
 fn text_is_read_or_refused(text: &[u8]) -> TestCaseResult {
     let _ = header::parse_name_line(text);
     let head = text.get(..HEADER).and_then(|head| std::str::from_utf8(head).ok());
@@ -228,7 +228,7 @@ fn is_told(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Collision)
 }
 
-/// Repeats a step until it had the queue's short lock.
+/// Repeats a step until it gets the queue's short lock.
 fn done<T>(mut step: impl FnMut() -> Option<Result<T>>) -> Result<T> {
     loop {
         if let Some(outcome) = step() {

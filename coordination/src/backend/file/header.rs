@@ -9,15 +9,16 @@ use crate::key;
 /// The length of the header line, in bytes.
 pub(super) const HEADER: usize = 108;
 
-/// No clock and no file reaches this number, and what is counted on from it stays within what the system accepts.
+/// The largest number that is accepted. No clock and no file size reaches it, and numbers that are counted on from it stay within
+/// what the system accepts.
 pub(super) const LARGEST: u64 = 1 << 62;
 
 /// What the header says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
-    /// Rises when the file no longer continues what was read of it before.
+    /// Rises when the file does not continue what was there before, so that a process that has read the file reads it anew.
     pub(super) generation: u64,
-    /// The offset where the log begins; what is before it is history.
+    /// The offset where the log begins. What is before it has no effect any more.
     pub(super) start: u64,
     /// No smaller than any sequence number before `start`.
     pub(super) last: u64,
@@ -54,7 +55,7 @@ pub(super) fn name_line(name: &str) -> String {
     format!("name {}\n", key::escape(name))
 }
 
-/// Escaping makes at most three bytes of each byte of a name.
+/// The largest length of that line: escaping makes at most three bytes of each byte of a name.
 pub(super) const LONGEST_NAME_LINE: usize = "name \n".len() + 3 * key::HARD_MAX_NAME_BYTES;
 
 /// The name in the line after the header, if the line is complete.

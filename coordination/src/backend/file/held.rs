@@ -1,9 +1,9 @@
-//! What a heartbeat does for the entries that are held: it finds out which of them are gone, and keeps their files from looking
-//! unused.
+//! What a heartbeat does for the entries that are held: it finds out which of them are gone, and touches their files, so that
+//! programs that clean up old files leave them alone.
 //!
-//! There may be ten thousand, each in a file of its own. So a file is opened only if it has changed since the last look, and
-//! other tasks of the session's thread run in between. A queue that cannot be read now does not keep back the others: the next
-//! heartbeat looks at it again.
+//! There may be ten thousand entries, each in a file of its own. So a file is read only if it has changed since the last heartbeat
+//! that read it, and other tasks of the session's thread run in between. A queue that cannot be read now does not hold up the
+//! others: the next heartbeat tries it again.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -38,7 +38,7 @@ impl Looks {
 }
 
 impl Store {
-    /// Reports to `gone` which of these entries of ours are gone, each as soon as that is found.
+    /// Calls `gone` for each of these entries of ours that is gone, as soon as that is found.
     pub(super) async fn look_after(&self, held: &[EntryRef], gone: &Gone<'_>) {
         self.looks.tidy(held);
         let mut share = Share::begin();
@@ -53,10 +53,10 @@ impl Store {
         }
     }
 
-    /// Whether an entry of ours stands in its queue's file; `None`: somebody keeps the file locked for longer than usual.
+    /// Whether an entry of ours is in its queue's file; `None`: another process keeps the file locked for longer than usual.
     fn is_held(&self, entry: &EntryRef) -> Option<Result<bool>> {
         let name = queue::file_name(&entry.queue);
-        // The file's state is noted before the file is read: a change after this moment shows in the next heartbeat.
+        // The file's state is noted before the file is read: if it is changed after that, the next heartbeat finds another state.
         let glimpse = match self.queues.keep(&name) {
             Ok(Some(glimpse)) => glimpse,
             Ok(None) => return Some(Ok(false)),
@@ -185,7 +185,7 @@ mod tests {
         assert_eq!(holder.gone().await, [holder.held[1].id.clone()]);
     }
 
-    /// Programs that clean up temporary files remove those that were neither read nor written for ten days.
+    /// Programs that clean up temporary files remove files that were neither read nor written for ten days.
     #[tokio::test]
     async fn what_is_used_does_not_look_unused() {
         let holder = Holder::of(&["a"]).await;
@@ -210,7 +210,7 @@ mod tests {
         assert!(floor.exists(), "the next heartbeat makes it again");
     }
 
-    /// The directory exists, and others see the session in it; only its path cannot be looked at for the moment.
+    /// The directory exists, and others see the session in it; only its path cannot be resolved for the moment.
     #[tokio::test]
     async fn a_path_that_cannot_be_looked_at_ends_no_session() {
         let holder = Holder::of(&["a", "b"]).await;
@@ -243,7 +243,7 @@ mod tests {
         assert_eq!(error.kind(), crate::error::ErrorKind::Lost, "{error}");
     }
 
-    /// Otherwise another session could have taken the member id.
+    /// If the `members` directory was moved, another session could take the member id.
     #[tokio::test]
     async fn each_directory_is_to_be_where_others_look_for_it() {
         for name in ["queues", "sessions", "members"] {

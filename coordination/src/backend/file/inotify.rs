@@ -20,10 +20,10 @@ use crate::backend::SessionId;
 use crate::env;
 use crate::panics::{caught, on_purpose};
 
-/// A lock goes within this time after the close of its file was notified: on a busy machine the dying process may be stopped in
-/// between.
+/// After the close of a session's file was notified, its lock may still be there for up to this long: on a busy machine, the dying
+/// process may be stopped in between.
 const UNLOCKING: Duration = Duration::from_secs(2);
-/// The pause after the close of a session's file was notified, before the session is looked at again.
+/// The shortest pause between two checks whether a session lives, after the close of its file was notified.
 const FIRST_LOOK: Duration = Duration::from_millis(1);
 /// The pause after a panic of the task that reads events.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -52,11 +52,11 @@ struct Shared {
     ended: Mutex<Ended>,
 }
 
-/// When the ends of sessions were notified, for as long as their locks may still be there.
+/// When the ends of sessions were notified. Kept for as long as their locks may still be there.
 #[derive(Default)]
 struct Ended {
     of: HashMap<SessionId, Instant>,
-    /// The newest end of any session, and the newest of which the session is not known.
+    /// `newest`: the newest end of any session. `unknown`: when notifications were last lost, so that any session may have ended.
     newest: Option<Instant>,
     unknown: Option<Instant>,
 }
@@ -84,7 +84,7 @@ impl Watcher {
     /// Starts to listen, on the session's runtime, for changes of the queue and for the end of this session or, with `None`, of
     /// any. Returns `None` if the system grants no more watches.
     ///
-    /// If the process has no descriptor left, `make_room` should close one, and return whether it has.
+    /// If the process has no file descriptor left, `make_room` is called to close one, and returns whether it has.
     pub(super) fn listen(
         &self,
         queue: &Path,
@@ -98,7 +98,7 @@ impl Watcher {
         };
         let shared = shared.inspect_err(|errno| self.warn(*errno, "max_user_instances"));
         let waiting = shared.ok()?.listen(queue, session);
-        // No shortage: the queue's file was pruned a moment ago.
+        // The queue's file was pruned a moment ago: the system is not short of watches.
         let is_shortage = |errno: &&Errno| **errno != Errno::NOENT;
         if let Some(errno) = waiting.as_ref().err().filter(is_shortage) {
             self.warn(*errno, "max_user_watches");
@@ -148,8 +148,8 @@ impl Shared {
             | WatchFlags::DELETE_SELF
             | WatchFlags::MOVE_SELF;
         let mut listeners = self.listeners();
-        // Under the mutex. A second watch on the same file gets the same watch descriptor, and the last waiter removes it:
-        // without the mutex that could happen between this call and the `join` below, and the new waiter would never be woken.
+        // This is done under the mutex. A second watch on the same file gets the same watch descriptor, and the last waiter removes
+        // it: without the mutex that could happen between this call and the `join` below, and the new waiter would never be woken.
         let queue = inotify::add_watch(self.inotify.get_ref(), queue, events)?;
         let changed = join(&mut listeners, Subject::Queue(queue));
         let ended = join(&mut listeners, of_session(session));
@@ -189,8 +189,8 @@ impl Shared {
         }
     }
 
-    /// How long to wait until the next look. If the session's end was notified lately, as long as has passed since; so the pauses
-    /// grow.
+    /// How long to wait until the next check. If the session's end was notified lately, waits as long as has passed since then, so
+    /// that each pause is longer than the one before.
     fn patience(&self, session: Option<SessionId>, recheck: Duration) -> Duration {
         let since = self.ended().last(session).map(|ended| ended.elapsed());
         let pause = since.filter(|since| *since < UNLOCKING).map(|since| since.max(FIRST_LOOK));
@@ -239,12 +239,12 @@ fn join(listeners: &mut HashMap<Subject, Listeners>, subject: Subject) -> Arc<No
 }
 
 impl Waiting {
-    /// Looks with `check`. While that returns false, waits for the next change, or until it is time to look again.
+    /// Runs `check`. If it returns false, waits for the next change, or until it is time to check again.
     ///
-    /// Listening begins before the look, so that no change in between is missed. The kernel notifies the close of a session's
-    /// file a moment before it drops the file's lock, so one look after the notification may come too early: the next looks come
-    /// soon, and then less and less often. Most sessions that end are not the one that is waited for, so the queue is listened to
-    /// all the while.
+    /// Listening begins before the check, so that no change in between is missed. The kernel notifies the close of a session's file
+    /// a moment before it drops the file's lock, so a check right after the notification may come too early. So the next checks
+    /// come soon, and then less and less often. Meanwhile the queue is listened to as well, because most sessions that end are not
+    /// the one that is waited for.
     pub(super) async fn unless<E>(
         &self,
         check: impl Future<Output = Result<bool, E>>,

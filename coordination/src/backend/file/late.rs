@@ -20,16 +20,16 @@ use crate::backend::{Entries, Listing, NewEntry, SessionId, Sessions, Values, Wr
 use crate::error::{ErrorKind, Result};
 use crate::key::QueueKey;
 
-/// How long a call is awaited that cannot be answered.
+/// How long a test waits for a call that cannot be answered.
 const WHILE: Duration = Duration::from_millis(10);
-/// How many threads there are for blocking work where few are wanted.
+/// The number of threads for blocking work, in a test that needs few.
 const THREADS: usize = 8;
 /// How often something is tried that only chance brings together.
 const ROUNDS: usize = 100;
 /// The limit for what has to happen.
 const SOON: Duration = Duration::from_secs(5);
 
-/// A durable store, and a runtime that begins no blocking work until it is told to.
+/// A durable store, and a runtime that begins no blocking work until `free` sends or is dropped.
 struct Crowded {
     /// Before the runtime, which waits for its threads when it is dropped.
     free: mpsc::Sender<()>,
@@ -304,7 +304,7 @@ fn a_busy_queue_leaves_threads_to_others() {
             given_up.spawn(async move { timeout(WHILE, busy.acquire(None)).await.is_err() });
         }
         assert!(given_up.join_all().await.into_iter().all(|given_up| given_up));
-        // If they did, this would wait for as long as the other queue is busy.
+        // If the calls that were given up occupied the threads, this would wait for as long as the other queue is busy.
         free.acquire(Some(SOON)).await?.release().await?;
         drop(queue);
         coordinator.stop().await

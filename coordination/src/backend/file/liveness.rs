@@ -27,22 +27,23 @@ pub(super) struct OpenSessions {
     own: Mutex<HashMap<SessionId, Own>>,
 }
 
-/// The files of an open session. Their locks show others that the session lives.
+/// The files of an open session. Their locks show other processes that the session lives.
 struct Own {
     session: OwnedFd,
     member: OwnedFd,
     member_name: String,
     member_id: Arc<str>,
-    /// The member id as it stands in queue files.
+    /// The member id, escaped as in queue files.
     escaped: Arc<str>,
 }
 
 /// The outcome of [`OpenSessions::open`].
 pub(super) enum Opened {
     Yes,
-    /// A live session has the member id, or a process that has locked the member's file and not noted its session there yet.
+    /// A live session has the member id, or a process that has locked the member's file but not written its session's id into it
+    /// yet.
     MemberTaken,
-    /// One of the files is locked by a process that only looks whether the file's owner lives.
+    /// One of the files is locked by a process that only checks whether the file's owner lives.
     NotYet,
 }
 
@@ -66,7 +67,7 @@ impl OpenSessions {
             return Ok(if is_taken { Opened::MemberTaken } else { Opened::NotYet });
         };
         let name = new.id.to_string();
-        // Nobody else has this id: a lock on its file is that of a process that only looks.
+        // No other session has this id, so a lock on its file is that of a process that only checks it.
         let session = match lock_named(&self.sessions, &name) {
             Ok(Some(session)) => session,
             other => {
@@ -74,11 +75,11 @@ impl OpenSessions {
                 return other.map(|_| Opened::NotYet);
             }
         };
-        // A note for people who look at the directory.
+        // For people who look into the file.
         let escaped = key::escape(&new.member);
         let note = format!("{} {escaped}\n", std::process::id());
         let _ = rustix::io::pwrite(&session, note.as_bytes(), 0);
-        // For `has_owner`. All ids have the same length, so that nothing is left of an earlier one.
+        // Read by `has_owner`. All ids have the same length, so that nothing is left of an earlier one.
         let _ = rustix::io::pwrite(&member, name.as_bytes(), 0);
         let own = Own {
             session,
@@ -124,7 +125,8 @@ impl OpenSessions {
         file.transpose().map_err(|errno| storage("open", self.sessions.path(), errno))
     }
 
-    /// Keeps our session's files from looking unused. False: others do not find one of these files any more.
+    /// Touches our session's files, so that programs that clean up old files leave them alone. False: one of these files is no
+    /// longer where other processes look for it.
     pub(super) fn keep(&self, id: SessionId) -> Result<bool> {
         let (session, member, member_name) = match self.own().get(&id) {
             Some(own) => (
@@ -145,7 +147,7 @@ impl OpenSessions {
         Ok(files.into_iter().all(is_in_place))
     }
 
-    /// Whether our session's file is still where others look for it.
+    /// Whether our session's file is still where other processes look for it.
     pub(super) fn is_in_place(&self, id: SessionId) -> Result<bool> {
         let file = match self.own().get(&id) {
             Some(own) => inode_of(&self.sessions, &own.session)?,
@@ -197,9 +199,9 @@ impl OpenSessions {
             let names = directory.names().unwrap_or_default();
             let first = env::rng().random_range(0..names.len().max(1));
             for name in names.iter().cycle().skip(first).take(SWEEP.min(names.len())) {
-                // What cannot be swept now, a later sweep finds. To lock a file exclusively, it has to be opened for writing, and
-                // the close of such a file looks to waiters like the end of a session: so this is done only with files that
-                // nobody has locked.
+                // A failure is ignored: a later sweep finds the file again. To lock a file exclusively, it has to be opened for
+                // writing, and closing such a file looks to waiters like the end of a session. So only files that nobody has locked
+                // are opened that way.
                 if let Ok(false) = directory.is_fresh(name)
                     && let Ok(false) = is_locked(directory, name)
                     && let Ok(Some(_lock)) = lock_named_existing(directory, name)
@@ -219,7 +221,7 @@ fn inode_of(directory: &Directory, file: &OwnedFd) -> Result<Inode> {
     inode(file).map_err(|errno| storage("stat", directory.path(), errno))
 }
 
-/// Removes the file of this name if it is the open one: a file that has taken its place belongs to somebody else.
+/// Removes the file of this name if it is still the open one. A file that has replaced it belongs to another session.
 fn remove_own(directory: &Directory, name: &str, file: &OwnedFd) -> Result<()> {
     match directory.inode(name)? == Some(inode_of(directory, file)?) {
         true => directory.remove(name),
@@ -263,8 +265,8 @@ fn is_locked(directory: &Directory, name: &str) -> Result<bool> {
     Ok(is_taken)
 }
 
-/// Whether somebody else has this file locked exclusively. If not, this locks it as long as the descriptor is open, shared with
-/// others that look.
+/// Whether another process has this file locked exclusively. If not, this takes a shared lock on it, which lasts as long as the
+/// descriptor is open and does not exclude others that check.
 fn is_taken(directory: &Directory, file: &OwnedFd) -> Result<bool> {
     match fs::flock(file, FlockOperation::NonBlockingLockShared) {
         Ok(()) => Ok(false),
@@ -287,7 +289,7 @@ enum Attempt {
     Replaced,
 }
 
-/// Locks a file, and checks that it still has its name: somebody who had the lock before may have removed the file.
+/// Locks a file, and checks that it still has its name: another process may have locked and removed it since it was opened.
 fn try_lock(directory: &Directory, name: &str, file: OwnedFd) -> Result<Attempt> {
     match fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
@@ -314,7 +316,7 @@ mod tests {
     use super::super::tests::{open, store};
     use super::*;
 
-    /// A sweep looks at a part of the files only; even with many live sessions it finds every dead one in the end.
+    /// A sweep checks only a part of the files; even with many live sessions it finds every dead one in the end.
     #[test]
     fn what_many_dead_processes_left_is_cleared_away_in_the_end() {
         let directory = TempDir::new().expect("a directory");
@@ -348,8 +350,8 @@ mod tests {
         assert!(is_done, "some are never looked at");
     }
 
-    /// The close of a session's file after writing tells waiters that the session may have ended. A look whether a session lives
-    /// does not.
+    /// Closing a session's file that was open for writing tells waiters that the session may have ended. Checking whether a session
+    /// lives does not.
     #[test]
     fn whoever_connects_wakes_nobody() {
         let directory = TempDir::new().expect("a directory");

@@ -21,11 +21,13 @@
 //! half-written last line of a killed writer from damage: a line whose checksum is right was written in full. A line that is
 //! there twice has the effect of one.
 //!
-//! Tabs after an entry's data keep room: their number says how much will be written for the entry before its turn has come.
+//! Tabs after an entry's data reserve space on the disk: their number says how many bytes will be written for the entry before its
+//! turn has come.
 //!
-//! A log that is written anew has the value first, its records, and then the entries, in order. Otherwise numbers rise from line
-//! to line: an entry's number is above those of all entries before, a value's above all numbers before. A line whose number does
-//! not rise is damage: it lay behind the log's end, as loss of power can leave it, and the log has grown up to it.
+//! When the live lines are written again (`compact.rs`), the value comes first, then its records, and then the entries, in order.
+//! Otherwise numbers rise from line to line: an entry's number is above those of all entries before, a value's above all numbers
+//! before. A line whose number does not rise is damage: it is left from before a loss of power, beyond the end of the log at that
+//! time, and the log has grown up to it.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -37,9 +39,9 @@ use super::header::{number, sealed, unseal};
 use super::liveness::session_of;
 use crate::backend::{Beside, Data, Mode, Room};
 
-/// In place of the data of a record that is removed: no base64 text is this.
+/// Stands for the data of a record that is removed. It is not valid base64.
 const GONE: &str = "-";
-/// The character that keeps room.
+/// The character that reserves space; see [`with_room`].
 const ROOM: char = '\t';
 
 /// The largest length of a line that removes an entry.
@@ -70,9 +72,9 @@ fn to_come(data: &str) -> u64 {
     (LEAVING + updates) as u64
 }
 
-/// The data of an entry that needs room, with tabs after it: so many that an update line of this length takes as much room as all
-/// lines that are to come for the entry. So everybody who reads the log knows how much room that is. The data of such an entry
-/// are JSON, in which tabs after the text mean nothing.
+/// The data of an entry, with tabs after it if the entry needs space for updates: so many that an update line of this length takes
+/// as much space as all lines that are to come for the entry. So every process that reads the log knows how much space the entry
+/// needs. The data of such an entry are JSON, in which trailing tabs mean nothing.
 pub(super) fn with_room(data: &Data, room: Room) -> Data {
     if room.updates == 0 {
         return Data::clone(data);
@@ -80,7 +82,7 @@ pub(super) fn with_room(data: &Data, room: Room) -> Data {
     let (mut length, mut after) = (room.bytes, 0);
     for _ in 0..room.updates {
         let bytes = longest_update_line(length) + after - longest_update_line(0);
-        // This many bytes of data give as many in base64, and at least one tab.
+        // This many bytes of data have that length in base64, and there is at least one tab.
         length = (bytes / 4 * 3 + 3).max(room.bytes + 1);
         after = longest_update_line(length);
     }
@@ -155,7 +157,7 @@ pub(super) fn format_value(text: &mut String, value: &Written, beside: &[Beside]
     });
 }
 
-/// Appends the line of a record as it is.
+/// Appends the line of a record that belongs to the value of this version.
 fn format_record(text: &mut String, version: u64, name: &str, data: &Data) {
     sealed(text, |line| {
         let _ = write!(line, ". {version} {name} ");
@@ -174,7 +176,7 @@ fn longest_update_line(bytes: usize) -> usize {
     BASE64URL_NOPAD.encode_len(bytes) + "~ 18446744073709551615 x  01234567\n".len()
 }
 
-/// Appends the line that removes the value; `number` counts like a version.
+/// Appends the line that removes the value. `number` is larger than all before, as a version is.
 pub(super) fn format_removal(text: &mut String, number: u64, removed: Removed) {
     let Removed { by, version } = removed;
     sealed(text, |line| {
@@ -211,7 +213,7 @@ fn parse_data(text: &str) -> Option<Data> {
     Some(String::from_utf8(bytes).ok()?.into())
 }
 
-/// The state that the log's lines give so far.
+/// The state that results from the log's lines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Log {
     /// The largest number of an entry or a value in a line or in the header.
@@ -229,7 +231,7 @@ pub(super) struct Log {
     removed: Option<Removed>,
 }
 
-/// Damage: a complete line that is not ours, or an incomplete one that is not the last.
+/// Damage: a complete line that this library did not write, or an incomplete one that is not the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Damaged {
     /// The offset of the line in the text.

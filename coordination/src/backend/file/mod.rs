@@ -2,27 +2,27 @@
 //!
 //! # How it works
 //!
-//! A queue is a file, `queues/lock.<name>`: a log of entries, and of a value where there is one. The log is read and appended to
-//! under the queue's *short lock*, a `flock` that is held for microseconds on a descriptor that stays open. When the log has
-//! become long, its history is dropped. The store's clock is the host's, since boot. A session is a file too, `sessions/<id>`,
-//! which its process holds locked as long as the session lives. An entry counts while its session's file is locked; so when a
-//! process dies the kernel frees its locks at once, and a process that is paused keeps them. Waiters are woken by inotify: by a
-//! change to the queue's file, or by the close of a session's file, which the kernel does for a killed process too. In addition
-//! they look again at long intervals.
+//! A queue is a file, `queues/lock.<name>`: a log of entries, and of a value if there is one. The log is read and appended to under
+//! the queue's *short lock*, a `flock` that is held for microseconds on a descriptor that stays open. When the log has become long,
+//! lines that have no effect any more are dropped. The store's clock is the host's, since boot. A session is a file too,
+//! `sessions/<id>`, which its process keeps locked as long as the session lives. An entry is live while its session's file is
+//! locked. So when a process dies, the kernel unlocks its files at once, and its entries block nobody; and a process that is paused
+//! keeps its entries. Waiters are woken by inotify: by a change of the queue's file, or when a session's file is closed, which the
+//! kernel does for a killed process too. In addition, waiters read the file again at long intervals.
 //!
-//! A file is never unlinked while somebody may hold it locked: queue files stay (an inode per name ever used) until they are
+//! A file is never unlinked while somebody may have it locked: queue files stay (an inode per name ever used) until they are
 //! pruned, and session files are removed under their own lock.
 //!
 //! # Guarantees
 //!
-//! Exclusion between all processes of the host, in the order of asking, without any clock: there is no
-//! lease that could run out. What a crashed process held is free within 50 ms; a removed or replaced file is
-//! noticed with the next heartbeat. Tokens are `max(last + 1, wall clock in µs)`, kept in the queue's
-//! file; they survive loss of power with `durable=true` only. So do the versions of values.
+//! Exclusion between all processes of the host, in the order of asking, without any clock: there is no lease that could run out.
+//! What a crashed process held is free within 50 ms; a holder whose queue file was removed or replaced learns it with the next
+//! heartbeat. Tokens are `max(last + 1, wall clock in µs)`, kept in the queue's file. Only with `durable=true` do they, and the
+//! versions of values, survive a loss of power.
 //!
-//! If a process is stopped in the few microseconds in which it has a queue's short lock, that queue stands still until the
-//! process goes on or dies. A child forked without exec keeps its parent's session alive after the parent's death, until the
-//! child ends too.
+//! If a process is stopped in the few microseconds in which it has a queue's short lock, nobody can change that queue until the
+//! process goes on or dies. A child forked without exec keeps its parent's session alive after the parent's death, until the child
+//! ends too.
 //!
 //! # Requirements
 //!
@@ -32,7 +32,7 @@
 //! # URL options
 //!
 //! * `durable=true`: a grant waits until its token is on the disk, and a write until the value is. Default: false.
-//! * `network_filesystem=allow`: do not refuse NFS and its like. Default: `refuse`.
+//! * `network_filesystem=allow`: accept NFS and other network file systems. Default: `refuse`.
 //! * `mode=0770`: the users of the directory's group share it. Default: `0700`, its owner alone.
 
 mod config;
@@ -88,7 +88,7 @@ const NETWORK: &str =
 /// How long to wait before the short lock of a queue is tried again.
 const BUSY: Duration = Duration::from_millis(1);
 
-/// What is known of the store before it is asked.
+/// What is known of the store before a connection is made.
 pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "file",
     options: &[
@@ -109,8 +109,8 @@ pub(crate) struct FileStore {
     namespace: String,
     /// Replaced when a session is opened after the directory was moved or removed.
     store: Mutex<Arc<Store>>,
-    /// With `durable`, a semaphore for each queue, which one task of this process has at a time. So while another process has the
-    /// queue's short lock, or the disk takes long, one task tries for the lock and not hundreds.
+    /// With `durable`, a semaphore with one permit for each queue. While another process has the queue's short lock, or the disk is
+    /// slow, one task of this process tries for the lock instead of hundreds.
     lines: Mutex<HashMap<QueueKey, Weak<Semaphore>>>,
 }
 
@@ -144,7 +144,7 @@ impl FileStore {
         Arc::clone(&self.store.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
     }
 
-    /// The store, opened anew if its directory is not where the URL says any more.
+    /// The store; opened again if the URL's path does not lead to its directory any more.
     fn store_in_place(&self) -> Result<Arc<Store>> {
         let mut store = self.store.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if !store.is_in_place()? {
@@ -177,7 +177,8 @@ impl FileStore {
         let (elsewhere, queue, later) = (Arc::clone(&store), key.clone(), Arc::clone(&step));
         let change = move || {
             loop {
-                // Checked under the lock: whoever had the lock after the caller had gone must not find a change after that.
+                // Checked under the lock: after the caller has gone, others may have had the lock, and must not find a later change
+                // by this call.
                 let tried = elsewhere.with_queue(&queue, |queue| match answer.is_closed() {
                     true => Err(ended()),
                     false => later(&elsewhere, queue),
@@ -191,8 +192,8 @@ impl FileStore {
         };
         // The disk takes milliseconds, so the step does not run on the session's thread, where heartbeats run.
         let Some(task) = on_a_thread(change) else {
-            // Tokio may keep the task until there is a thread. As the receiver is dropped, the task then finds that the caller
-            // has gone.
+            // Tokio may keep the task until there is a thread. The receiver is dropped here, so the task then finds that its caller
+            // has gone, and does nothing.
             drop(answered);
             return when_free(|| store.with_queue(&key, |queue| step(&store, queue))).await;
         };
@@ -206,7 +207,7 @@ impl FileStore {
     }
 }
 
-/// Does blocking work on a thread of tokio's pool; `None`: the system starts no more threads, which tokio reports by a panic.
+/// Runs blocking work on a thread of tokio's pool; `None`: the system starts no more threads, which tokio reports by a panic.
 fn on_a_thread(work: impl FnOnce() + Send + 'static) -> Option<JoinHandle<()>> {
     let start = AssertUnwindSafe(|| {
         panics::on_purpose("thread");
@@ -215,7 +216,7 @@ fn on_a_thread(work: impl FnOnce() + Send + 'static) -> Option<JoinHandle<()>> {
     catch_unwind(start).ok()
 }
 
-/// Repeats a step until it had the queue's short lock. If the future is dropped before, nothing was done.
+/// Repeats a step until it gets the queue's short lock. If the future is dropped before that, nothing was done.
 async fn when_free<T>(mut step: impl FnMut() -> Option<Result<T>>) -> Result<T> {
     loop {
         match step() {

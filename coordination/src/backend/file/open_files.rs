@@ -12,7 +12,7 @@ use crate::key::QueueKey;
 
 /// The largest number of files that are kept open.
 const MOST: usize = 64;
-/// At most one in this many of the descriptors that the process may have is used for them.
+/// At most one in this many of the file descriptors that the process may have is used for these files.
 const SHARE: u64 = 16;
 
 /// The open files, by the queue's key.
@@ -78,7 +78,7 @@ impl OpenFiles {
         close_idle(&mut self.lock())
     }
 
-    /// Closes all, as in a new process.
+    /// Closes all files, so that they are read anew, as in a new process.
     #[cfg(test)]
     pub(super) fn clear(&self) {
         self.lock().clear();

@@ -1,8 +1,9 @@
-//! Removes the files of unused queues, on request. Numbers go on rising all the same.
+//! Removes the files of unused queues, on request, in such a way that numbers go on rising.
 //!
 //! A queue's last number is in its file. So before the file is removed, the *floor*, a file beside those of the queues, is raised
-//! to at least that number, and every new file begins above the floor. A process that has a removed file open finds, under the
-//! file's short lock, that the file has lost its name, as after a removal by an operator.
+//! to at least that number, and every new file begins above the floor. Another process may have the removed file open. When it
+//! takes the file's short lock, it finds that the file has lost its name, as after a removal by an operator, and opens the new
+//! file.
 
 use std::time::Duration;
 

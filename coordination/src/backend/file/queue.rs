@@ -23,11 +23,11 @@ use crate::key::QueueKey;
 /// The size of one read, and the size that a file is given in advance: a write within that size costs the file system less than
 /// one that makes the file grow. It is a part of a memory page, so that others see such a write as a whole or not at all.
 const PAGE: usize = 1024;
-/// How much space is taken from the disk at a time, for lines that entries need in order to leave.
+/// How much space is reserved on the disk at a time, for the lines with which entries will leave.
 const BLOCK: u64 = 4096;
 /// How large the buffers of an open file may stay between two steps.
 const KEPT: usize = 16 * PAGE;
-/// How often the short lock is tried before the step gives up: the lock is held for microseconds, unless its holder was stopped
+/// How often the short lock is tried before `lock` returns `None`. The lock is held for microseconds, unless its holder was stopped
 /// meanwhile.
 const SPINS: usize = 20;
 
@@ -37,7 +37,7 @@ pub(super) struct QueueFile {
     inode: Inode,
     /// The number above which a new file's numbers begin.
     floor: u64,
-    /// In the form that system calls take: it is needed with every entry.
+    /// The file's name, in the form that system calls take, as it is needed with every entry.
     name: CString,
     path: PathBuf,
     /// The header as it was last read or written; empty: everything has to be read anew.
@@ -52,11 +52,11 @@ pub(super) struct QueueFile {
     start: u64,
     /// The length from which on the log may be worth shortening.
     long_at: u64,
-    /// The size of the blocks in which the file system takes and gives space.
+    /// The size of the blocks in which the file system gives space.
     block: u64,
-    /// The offset up to which the disk is known to have space for the log, if that is beyond the log's last block.
+    /// The offset up to which space is reserved on the disk; zero: only for the block in which the log ends.
     room_to: u64,
-    /// Whether data must be on the disk before the data that they replace goes.
+    /// With `durable`: new data must be on the disk before the data that they replace are removed.
     durable: bool,
     buffer: Vec<u8>,
     line: String,
@@ -75,7 +75,7 @@ impl QueueFile {
         durable: bool,
         floor: &Floor,
     ) -> Result<Self> {
-        // A file that is missing is made, so the directory is missing, and with it the session's file.
+        // A missing file would have been created: so the directory is missing, and the session's file with it.
         let missing = || Error::lost("open", LossReason::Revoked);
         let line = header::name_line(key.name());
         Self::open_if(directory, file_name(key), line, durable, true, floor)?.ok_or_else(missing)
@@ -117,9 +117,9 @@ impl QueueFile {
         let mut first = [0];
         let read = rustix::io::pread(&file, &mut first, 0);
         read.map_err(|errno| storage("read", &path, errno))?;
-        // A file that begins with a zero byte is new, or its maker was killed before it wrote the header. For such a file the
-        // floor is read, and only now: an earlier file of this queue may have been removed, and the floor raised, until this file
-        // was made.
+        // A file that begins with a zero byte is new, or its creator was killed before it wrote the header. Only for such a file is
+        // the floor read, and only after it was opened: before it was created, an earlier file of this queue may have been pruned,
+        // and the floor raised.
         let floor = if first == [0] { floor.read(directory)? } else { floor.known() };
         Ok(Some(Self {
             file,
@@ -142,7 +142,7 @@ impl QueueFile {
         }))
     }
 
-    /// Takes the short lock and reads what is new; `None`: somebody else keeps the lock for too long.
+    /// Takes the short lock and reads what others have written; `None`: another process has the lock for too long.
     pub(super) fn lock(&mut self) -> Result<Option<Locked<'_>>> {
         for _ in 0..SPINS {
             match fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
@@ -179,12 +179,13 @@ impl Locked<'_> {
         &self.queue.log
     }
 
-    /// Differs from the moments of all other states of the log. The death of a session does not change it.
+    /// Identifies the state of the log: two different states have different moments. The death of a session does not change the
+    /// moment, as it writes nothing.
     pub(super) fn moment(&self) -> (Inode, u64, u64) {
         (self.queue.inode, self.queue.generation, self.queue.read_to)
     }
 
-    /// Appends an entry, which has the number `seq` once this returns.
+    /// Appends an entry with this number.
     pub(super) fn enter(&mut self, seq: u64, record: Record) -> Result<()> {
         self.queue.line.clear();
         log::format_enter(&mut self.queue.line, seq, &record);
@@ -239,13 +240,13 @@ impl Locked<'_> {
         self.set(|log| log.remove(number, removed))
     }
 
-    /// Makes a change to the value, for which the line is prepared.
+    /// Makes a change to the value, whose line is in `line`.
     fn set(&mut self, change: impl FnOnce(&mut Log)) -> Result<()> {
         change(&mut self.queue.log);
         if self.is_better_cut_back() {
             return self.cut_back();
         }
-        // The change was not written, so the next read finds the state before.
+        // The change was made in memory and not written, so everything has to be read again.
         if let Err(error) = self.append_with_room(self.queue.log.to_come()) {
             self.forget();
             return Err(error);
@@ -305,7 +306,7 @@ impl Locked<'_> {
         if (length as u64) < self.queue.read_to.min(PAGE as u64) {
             return self.restart(length as u64);
         }
-        // Most often the buffer has everything that is new: the log ends where zeros begin.
+        // Most often, all that is new is in the buffer. The log ends where zeros begin.
         let from = usize::try_from(self.queue.read_to).unwrap_or(usize::MAX);
         let new = buffer.get(from..length).unwrap_or_default();
         match new.iter().position(|byte| *byte == 0) {
@@ -353,10 +354,12 @@ impl Locked<'_> {
         Ok(())
     }
 
-    /// Begins a file that is new, or that somebody has cut to nothing. Numbers go on by the clock, above all that are known.
+    /// Writes the header of a file that is new, or that somebody has cut to nothing. Numbers go on by the clock, above all that are
+    /// known.
     fn initialise(&mut self) -> Result<()> {
         self.queue.log = Log::after(self.queue.floor.max(self.queue.log.last));
-        // Whatever another process has read of an earlier file, it has not seen this generation.
+        // Another process may have read an earlier file in this place: this generation is one that it has not seen, so it reads
+        // everything anew.
         self.queue.generation = unix_micros().max(self.queue.generation + 1);
         // The name is written before the header: if the writer is killed in between, the next one begins once more.
         self.pwrite(self.queue.name_line.as_bytes(), HEADER as u64)?;

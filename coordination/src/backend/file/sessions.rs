@@ -10,11 +10,11 @@ use super::{BUSY, FileStore};
 use crate::backend::{EntryRef, Gone, NewSession, SessionId, Sessions};
 use crate::error::{Error, ErrorKind, LossReason, Result};
 
-/// A member id counts as taken only after a live session has had it for this long: a process that only looks at the member's file
-/// locks it for a moment, too.
+/// A member id counts as taken only after a live session has had it for this long. A process that only checks whether a member's
+/// file is locked locks it for a moment as well.
 const ALIVE: Duration = Duration::from_millis(100);
-/// How long to try for files that other processes only look at. Such a look takes microseconds, but on a busy machine the process
-/// may be stopped meanwhile.
+/// How long `open` tries again while another process, which only checks whether a file is locked, has locked it itself. That takes
+/// microseconds, unless the machine is busy and stops the process in between.
 const LOOKED_AT: Duration = Duration::from_secs(3);
 
 #[async_trait]
@@ -47,8 +47,8 @@ impl Sessions for FileStore {
 
     async fn renew(&self, session: SessionId, held: &[EntryRef], gone: &Gone<'_>) -> Result<()> {
         let store = self.store();
-        // If the path cannot be looked at now, that says nothing about the session: all other steps use the directories that are
-        // open. The error is returned only after them.
+        // An error here says nothing about the session: all other steps use the directories that are open, and not the path. So it
+        // is returned only after them.
         let is_in_place = store.is_in_place();
         if matches!(is_in_place, Ok(false)) || !store.sessions.keep(session)? {
             return Err(Error::lost("renew", LossReason::Revoked));
@@ -63,7 +63,7 @@ impl Sessions for FileStore {
     }
 
     fn close_now(&self, session: SessionId) {
-        // The file is closed with the process anyway, which would end the session as well.
+        // If this fails, the session ends with the process, which closes the file.
         let _ = self.store().sessions.close(session);
     }
 

@@ -1,4 +1,4 @@
-//! The contents of the directory: queues, and which of their entries count, given which sessions live.
+//! The steps on a store's directory: changes of queues, and which entries are live, by which sessions live.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -25,22 +25,22 @@ use crate::error::{Effect, Error, LossReason, Result};
 use crate::key::{self, QueueKey};
 use crate::time::{BootInstant, number_after};
 
-/// How often a thread tries for a queue's file that another thread of this process has.
+/// How often a thread tries to lock a queue's file that another thread of this process uses.
 const TRIES: usize = 20;
 /// The largest number of unanswered writes that are remembered.
 const UNANSWERED: usize = 1024;
 
 /// An open directory.
 ///
-/// A step that needs a queue's short lock returns `None` if another process had the lock; nothing was done then.
+/// A method that needs a queue's short lock returns `None` if another process had the lock; nothing was done then.
 pub(super) struct Store {
     pub(super) queues: Directory,
     pub(super) floor: Floor,
     pub(super) sessions: OpenSessions,
     pub(super) open_files: OpenFiles,
-    /// Which files were last found unchanged, for the entries that are held.
+    /// The states of the queue files in which held entries were last found.
     pub(super) looks: Looks,
-    /// The ids of writes that created a value, and whose callers have not had the answer: if such a write comes again after the
+    /// The ids of writes that created a value and whose callers have not got the answer. If such a write is repeated after the
     /// value was removed, it must not create the value a second time.
     unanswered: Mutex<HashSet<u64>>,
     watcher: Watcher,
@@ -71,8 +71,8 @@ impl Store {
         Ok(store)
     }
 
-    /// Makes sure that the file exists from which the numbers of new queues go on. If it cannot be made now, a later heartbeat
-    /// makes it.
+    /// Makes sure that the floor's file exists (`floor.rs`), above whose number new queues begin. If it cannot be created now, a
+    /// later heartbeat creates it.
     pub(super) fn keep_floor(&self) {
         if let Err(error) = self.floor.keep(&self.queues, self.durable) {
             tracing::debug!(%error, "cannot keep the floor");
@@ -95,7 +95,7 @@ impl Store {
 
     pub(super) fn enter(&self, queue: &mut Locked<'_>, new: &NewEntry) -> Result<Position> {
         let seq = self.find_or_enter(queue, new)?;
-        // The entry stands in the queue from here on, even if the rest fails.
+        // The entry is in the queue from here on, even if the rest fails.
         let position = self.position_of(queue, seq, new.mode).map_err(in_doubt)?;
         self.persist(queue, position)
     }
@@ -151,8 +151,8 @@ impl Store {
         if is_in_place || !matches!(left, Some(Ok(()))) {
             return left;
         }
-        // Another file may have been put in the queue's place, a copy with the entry in it. There the entry would stand as long
-        // as the session lives, and nobody would remove it.
+        // Somebody may have replaced the queue's file by a copy, with the entry in it. If the entry were not removed there as well,
+        // it would block others as long as the session lives.
         let leave_successor = || {
             let open = || QueueFile::open_existing(&self.queues, &entry.queue, &self.floor);
             let Some(mut file) = self.open_files.with_room(open)? else {
@@ -202,7 +202,7 @@ impl Store {
 
     /// The revision that [`read`](Self::read) would answer.
     pub(super) fn revision(&self, key: &QueueKey) -> Option<Result<u64>> {
-        // Removes no dead entries: writing to the file would wake those who wait for its changes.
+        // Does not remove entries of dead sessions: writing to the file would wake those who wait for its changes.
         self.with_queue(key, |queue| Ok(revision(queue, &self.dead(queue)?)))
     }
 
@@ -260,7 +260,7 @@ impl Store {
     fn made(&self, write: u64) {
         let mut unanswered = self.unanswered();
         if unanswered.len() >= UNANSWERED {
-            // The callers of these writes have given up for good.
+            // So many callers cannot still be waiting: they have given up for good.
             unanswered.clear();
         }
         unanswered.insert(write);
@@ -318,7 +318,7 @@ impl Store {
         })
     }
 
-    /// Looks at a queue whose file may be gone. The file is not kept open for that.
+    /// Reads a queue whose file may not exist. The file is not kept open afterwards.
     fn look(
         &self,
         key: &QueueKey,
@@ -337,12 +337,12 @@ impl Store {
         look().transpose()
     }
 
-    /// Whether the entry stands in its queue.
+    /// Whether the entry is in its queue.
     pub(super) fn is_present(&self, entry: &EntryRef) -> Option<Result<bool>> {
         self.with_queue(&entry.queue, |queue| Ok(queue.log().find(entry.id.as_str()).is_some()))
     }
 
-    /// Whether the entry stands in its queue, lives, and blocks a waiter of this mode.
+    /// Whether the entry is in its queue, its session lives, and it blocks a waiter of this mode.
     pub(super) fn blocks(&self, entry: &EntryRef, seq: u64, waiter: Mode) -> Option<Result<bool>> {
         let id = entry.id.as_str();
         self.with_queue(&entry.queue, |queue| match queue.log().get(seq, id) {
@@ -473,8 +473,8 @@ impl Store {
     }
 }
 
-/// Removes the entry of a dead session. On a full disk the entry may stay. That is no error here, because everybody finds the
-/// session dead.
+/// Removes the entry of a dead session. If the disk is full, the entry may stay. That is no error, because every process finds out
+/// that its session is dead.
 fn leave_for_the_dead(queue: &mut Locked<'_>, seq: u64) {
     if let Err(error) = queue.leave(seq) {
         tracing::debug!(%error, "cannot remove an entry of a dead session");
@@ -491,9 +491,9 @@ fn next(queue: &Locked<'_>, now_us: u64) -> u64 {
     number_after(queue.log().last, now_us)
 }
 
-/// A hash by which what is in the queue now differs from what was there at any other time.
+/// A hash of the state of the queue, for comparison with its other states.
 ///
-/// The death of a session leaves no trace in the log: so the numbers of the live entries are hashed, too.
+/// The death of a session writes nothing to the log, so the numbers of the entries whose sessions live are hashed as well.
 fn revision(queue: &Locked<'_>, dead: &[u64]) -> u64 {
     let mut hasher = DefaultHasher::new();
     queue.moment().hash(&mut hasher);
@@ -513,7 +513,7 @@ fn listed(seq: u64, record: &Record) -> Entry {
     }
 }
 
-/// For the error of a later step: what was written before stands.
+/// Marks an error of a later part of a step: what was written before it stays.
 fn in_doubt(error: Error) -> Error {
     error.with_effect(Effect::Unknown)
 }

@@ -1,4 +1,4 @@
-//! The state of a directory after all kinds of steps, for a process that has followed them and for a new one.
+//! Tests: the state of a directory after all kinds of steps, as read by a process that has followed them and by a new one.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -78,7 +78,7 @@ pub(super) fn key(name: &str) -> QueueKey {
     QueueKey::new("test", name, usize::MAX).expect("a good name")
 }
 
-/// Repeats a step until it had the queue's short lock.
+/// Repeats a step until it gets the queue's short lock.
 fn done<T>(mut step: impl FnMut() -> Option<Result<T>>) -> T {
     loop {
         if let Some(outcome) = step() {
@@ -155,7 +155,7 @@ fn a_value_is_compared_and_set() {
     assert!(write(&other, &queue, None, Some("three")) > Some(second));
 }
 
-/// On a slow disk, a call may be given up and carried out all the same.
+/// On a slow disk, a call may be carried out although its caller has given it up.
 #[test]
 fn write_once_though_it_was_removed_since() {
     let directory = TempDir::new().expect("a directory");
@@ -236,7 +236,7 @@ fn names_are_those_of_queues_with_a_value_or_an_entry() {
     assert!(!done(|| store.has_entry(&queue)), "its session is over");
 }
 
-/// A short value is cut back into the page.
+/// A short value is kept in the file's first page when the file is cut back.
 #[test]
 fn a_small_value_costs_a_queue_no_more_than_its_page() {
     let directory = TempDir::new().expect("a directory");
@@ -424,7 +424,7 @@ fn a_killed_writer_leaves_a_whole_value() {
         std::thread::sleep(Duration::from_micros(rand::random_range(20_000..60_000)));
         child.kill().expect("it is ours");
         child.wait().expect("it was killed");
-        // As seen by a process that has followed, or by a new one.
+        // Half of the time, the file is read anew, as by a new process.
         if rand::random() {
             store.open_files.clear();
         }
@@ -453,7 +453,7 @@ async fn backend(directory: &TempDir) -> Arc<dyn backend::Store> {
 const LONG: Duration = Duration::from_secs(30);
 const SOON: Duration = Duration::from_secs(5);
 
-/// On a full disk a session could not write its id into its member's file.
+/// As on a full disk, where a session cannot write its id into its member's file.
 #[tokio::test]
 async fn a_member_without_a_note_is_taken() {
     let directory = TempDir::new().expect("a directory");
@@ -509,8 +509,8 @@ async fn no_change_is_told_when_it_is_time_to_look_again() {
     assert_eq!(backend.read(&queue).await.expect("the disk works").revision, before);
 }
 
-/// A process that clears away what dead ones have left also locks the files of live ones for a moment, in which a busy machine
-/// may stop it.
+/// A process that removes the files of dead sessions also locks those of live ones for a moment, and a busy machine may stop it in
+/// that moment.
 #[tokio::test]
 async fn files_that_are_only_looked_at_do_not_keep_a_session_from_opening() {
     let directory = TempDir::new().expect("a directory");
@@ -520,7 +520,7 @@ async fn files_that_are_only_looked_at_do_not_keep_a_session_from_opening() {
         let new = NewSession { id, member: "m".into(), ttl: Duration::ZERO };
         let name = if kind == "sessions" { id.to_string() } else { "m".to_owned() };
         let path = directory.path().join("test").join(kind).join(name);
-        // The note of a session that is dead.
+        // The file has the id of a session that is dead.
         fs::write(&path, SessionId::random().to_string()).expect("it is ours");
         let looked_at = fs::File::open(&path).expect("it is there");
         flock(&looked_at, FlockOperation::LockExclusive).expect("nobody has it");
@@ -581,7 +581,7 @@ async fn while_another_session_ends_a_release_is_told_at_once() {
     let (backend, other, queue) = (backend(&directory).await, store(directory.path()), key("a"));
     let session = open(&other);
     let mut fastest = SOON;
-    // A busy machine may be late once, but not every time.
+    // The fastest of five tries counts: a busy machine may be late once, but not every time.
     for _ in 0..5 {
         let entry = new_entry(session, &queue);
         let seq = enter(&other, &entry);
@@ -688,7 +688,7 @@ fn f36_deaths_on_a_full_disk_keep_nobody_waiting() {
     for index in 0..5 {
         let dead = crowd.entries[index].0.session;
         crowd.stores[0].sessions.close(dead).expect("it is ours");
-        // Others use up the space that the files have left.
+        // Uses up the space that the files have given back.
         crowd.disk.fill();
         assert!(crowd.is_served(index + 1), "who waits for the dead one with index {index}");
     }
@@ -706,7 +706,7 @@ fn f36_whoever_has_entered_can_leave_on_a_full_disk() {
     assert_eq!(listing.entries, []);
 }
 
-/// A process that cuts off half a line at the end of a log also removes space of which others know.
+/// A process that cuts off half a line at the end of a log also frees reserved space behind it, which other processes know of.
 #[test]
 fn f36_room_that_went_with_a_repair_is_not_counted_on() {
     let Some(disk) = Disk::new() else { return };

@@ -1,4 +1,4 @@
-//! Waiting for a change: by [notifications](super::inotify), or by polling if the system grants none.
+//! Waiting for a change, by [notifications](super::inotify), or by polling if the system grants none.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::backend::{EntryRef, Mode, SessionId, Watching};
 use crate::error::Result;
 use crate::key::QueueKey;
 
-/// The pause between two looks if the system grants no inotify watch.
+/// The pause between two polls if the system grants no inotify watch.
 const POLL: Duration = Duration::from_millis(50);
 
 #[async_trait]
@@ -47,7 +47,7 @@ async fn until(
     is_so: impl Fn() -> Option<Result<bool>>,
 ) -> Result<()> {
     loop {
-        // Listening starts anew in each round, because the queue's file may have been replaced.
+        // Each round listens anew, because the queue's file may have been replaced.
         let Some(waiting) = store.listen(queue, session)? else {
             if when_free(&is_so).await? {
                 return Ok(());

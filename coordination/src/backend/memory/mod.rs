@@ -2,24 +2,24 @@
 //!
 //! # How it works
 //!
-//! Coordinators of one process that name the same store share one map under a mutex. Entries are in
-//! the order of their sequence numbers; a waiter listens to the entry before it.
+//! Coordinators of one process that name the same store share one map under a mutex. Entries are in the order of their sequence
+//! numbers; a waiter listens to the entry that blocks it.
 //!
 //! # Guarantees
 //!
-//! Exclusion between tasks and threads of this process, in the order of asking. A session lives as
-//! long as its coordinator: there is no lease to run out, so a guard has no deadline. Removal of an
-//! entry by [`Lock::break_lock`](crate::Lock::break_lock) is told with the next heartbeat. Tokens start from the
-//! wall clock in microseconds and rise by at least one.
+//! Exclusion between tasks and threads of this process, in the order of asking. A session lives as long as its coordinator: there
+//! is no lease to run out, so a guard has no deadline. If [`Lock::break_lock`](crate::Lock::break_lock) removes an entry, its
+//! holder learns of it with the next heartbeat. A token is at least the wall clock in microseconds, and larger than all tokens
+//! before.
 //!
 //! # Requirements
 //!
-//! None. It runs on the caller's tokio runtime where there is one, on tokio's clock: a test
-//! that pauses time pauses it too.
+//! None. It runs on the caller's tokio runtime, if there is one. Its clock is tokio's: a test that pauses tokio's time pauses the
+//! store's clock too.
 //!
 //! # URL options
 //!
-//! The common ones.
+//! Only those that all stores have.
 
 mod entries;
 mod sessions;
@@ -60,7 +60,7 @@ impl Config {
     }
 }
 
-/// What is known of the store before it is asked.
+/// What is known of the store before a connection is made.
 pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "memory",
     options: &[],
@@ -82,7 +82,7 @@ impl Memory {
         Self { store: Store::named(&format!("{}\0{}", config.name, settings.namespace)) }
     }
 
-    /// A store that nobody else can name: a simulated world's.
+    /// A store without a name, which nobody else can reach: for a simulated world.
     #[cfg(coordination_internals)]
     pub(crate) fn unshared() -> Self {
         Self { store: Arc::new(Store::new()) }

@@ -1,4 +1,4 @@
-//! Sessions: they live until they are closed.
+//! Sessions, which live until they are closed.
 
 use std::time::Duration;
 

@@ -41,7 +41,7 @@ struct Queue {
     by_id: HashMap<EntryId, u64>,
     value: Option<Value>,
     records: HashMap<Arc<str>, Data>,
-    /// The id of the last write, and its answer.
+    /// The id of the last write, and the version that it returned: if that write is repeated, it returns the same.
     written: Option<(u64, u64)>,
     revision: watch::Sender<u64>,
 }
@@ -53,7 +53,7 @@ struct Stored {
     since: SystemTime,
     mode: Mode,
     data: Data,
-    /// Sends when the entry is updated, and is dropped with the entry: so listeners learn that the entry is gone.
+    /// Sends when the entry is updated. It is dropped with the entry, by which listeners learn that the entry is gone.
     alive: watch::Sender<()>,
 }
 
@@ -233,7 +233,7 @@ impl Store {
         counts: impl Fn(&Queue) -> bool,
     ) -> Page {
         let after = str::from_utf8(Cursor::place(from)).unwrap_or_default();
-        // `\0` is the smallest name that there can be: so without a cursor the list begins with the first queue of the kind.
+        // `\0` is the smallest possible name: so without a cursor the list begins with the first queue of the kind.
         let first = QueueKey::new(kind, if after.is_empty() { "\0" } else { after }, usize::MAX);
         let Ok(first) = first else { return Page::default() };
         let state = self.state();

@@ -1,4 +1,4 @@
-//! Values: one beside the entries of a queue.
+//! Values: at most one in each queue, beside its entries.
 
 use std::sync::Arc;
 

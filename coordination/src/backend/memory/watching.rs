@@ -1,4 +1,4 @@
-//! Waiting: for the end of an entry, and for a change of a queue.
+//! Waiting for the end of an entry, and for a change of a queue.
 
 use std::time::Duration;
 
@@ -11,7 +11,8 @@ use crate::backend::{EntryRef, Mode, Watching};
 use crate::error::Result;
 use crate::key::QueueKey;
 
-/// A listener on a queue. The queue may be empty otherwise, so it is dropped with its last listener.
+/// A listener on a queue. If the queue has neither an entry nor a value, it is removed from the map when its last listener is
+/// dropped.
 struct Listening<'a> {
     store: &'a Store,
     queue: &'a QueueKey,
@@ -36,8 +37,8 @@ impl Watching for Memory {
     ) -> Result<()> {
         // No `recheck` is needed: a waiter listens to the entry itself, so that no notification is ever lost.
         if let Some(mut alive) = self.store.listen(entry, waiter) {
-            // The result does not matter: the entry was updated, or was dropped with its sender. Callers look again in both
-            // cases.
+            // The result does not matter: the entry was updated, or was dropped with its sender. In both cases the caller asks for
+            // the position of its own entry again.
             let _ = alive.changed().await;
         }
         Ok(())

@@ -1,10 +1,10 @@
 //! Connections, and how a call is made on one.
 //!
-//! The server answers one statement at a time on a connection. So what all callers share is three of them, lanes, to one
-//! server, which are made and given up together, under one number, their epoch: two for calls, and one for what waits for no
-//! call, which are heartbeats and the poll for all waiters. A statement that is given up without its answer is the last one on
-//! its lane (C3), and in its epoch: the server refuses what comes on a connection older than the newest one it has heard of, so
-//! that it can do no harm, however late it is carried out.
+//! The server answers one statement at a time on a connection. So a client has three connections to one server, called lanes here:
+//! two for calls, and one for heartbeats and the poll for all waiters, so that these do not wait for other calls. The three are
+//! made and given up together, and have one number, their epoch. When a caller gives up a statement before its answer, nothing more
+//! is sent on its lane (C3), and the whole epoch is given up. The server may carry out the statement late: it rejects it if a call
+//! of the session has come with a higher epoch by then.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,15 +27,15 @@ use crate::backend::server::sql::{Call, Connections, Sent};
 use crate::error::{Error, ErrorKind, Result};
 use crate::url::Host;
 
-/// How many lanes there are for calls; one more is for what waits for none.
+/// How many lanes there are for calls. There is one more, for heartbeats and the poll.
 pub(super) const CALLS: usize = 2;
-/// How often a step is made again that the server has undone for others. One that has waited for a lock for a second was
-/// not in a deadlock; its caller gives up before that many seconds are over.
+/// How often a call is sent again after the server rolled it back because of a deadlock or a lock wait. Deadlocks fail at once.
+/// Each lock wait takes a second, and the caller gives up before there are that many.
 const REPEATED: usize = 30;
-/// Before it is made again, at the most.
+/// The longest pause before it is sent again.
 const APART: Duration = Duration::from_millis(10);
 
-/// What all our connections have in common.
+/// What is the same for all connections of this client.
 pub(super) struct Mysql {
     pub(super) database: Database,
     pub(super) polls: Arc<Polls>,
@@ -43,9 +43,9 @@ pub(super) struct Mysql {
 
 /// Connections to a server that can be written to.
 pub(super) struct Connection {
-    /// One whose statement was given up, or broke, has no connection any more.
+    /// The lanes: two for calls, then the one for heartbeats. `None`: the connection broke, or a statement on it was given up.
     lanes: [Mutex<Option<Conn>>; CALLS + 1],
-    /// Counts those that found no lane free.
+    /// Counts calls that found no lane free; they take turns in waiting for one of the two.
     next: AtomicUsize,
     pub(super) server: Server,
     connections: Weak<Connections<Mysql>>,
@@ -53,7 +53,7 @@ pub(super) struct Connection {
 }
 
 impl Mysql {
-    /// For those whose lease is so long.
+    /// For sessions with this lease.
     pub(super) fn new(database: Database, lease: Duration) -> Self {
         Self { database, polls: Arc::new(Polls::new(lease)) }
     }
@@ -88,12 +88,12 @@ impl Connection {
         })
     }
 
-    /// Makes a call.
+    /// Sends a call as one statement and returns the rows of its answer.
     pub(super) async fn call(&self, call: &Call, is_urgent: bool) -> Result<Vec<Row>, Failure> {
         self.query(call.operation, &text_of(call, self.epoch), is_urgent).await
     }
 
-    /// Has a statement carried out, again where the server has undone it for others.
+    /// Sends a statement, and sends it again if the server rolled it back because of a deadlock or a lock wait.
     async fn query(
         &self,
         operation: &'static str,
@@ -115,7 +115,7 @@ impl Connection {
         }
     }
 
-    /// The inner error: it may be made again.
+    /// The inner error: the server rolled the statement back, and it may be sent again. The outer error: it may not.
     async fn query_once(
         &self,
         operation: &'static str,
@@ -123,7 +123,8 @@ impl Connection {
         is_urgent: bool,
     ) -> Result<Result<Vec<Row>, Failure>, Failure> {
         let mut lane = self.lane(is_urgent).await;
-        // Taken out: whoever comes after one that is given up finds none.
+        // The connection is taken out of the lane while the statement is under way. If the caller gives up, the next caller finds
+        // no connection, and sends nothing.
         let Some(mut conn) = lane.take() else {
             let message = "the connection was given up";
             return Err(Failure::broken(Error::new(ErrorKind::Unavailable, operation, message)));
@@ -161,13 +162,14 @@ impl Connection {
     }
 }
 
-/// A procedure that is killed, or out of memory, has none of its handlers run: what it had begun goes on, with all that it has
-/// locked, and the next step would commit it. Whether it is undone.
+/// Rolls back after an error; true: done. If a procedure is killed or runs out of memory, its own handler, which rolls back, does
+/// not run. Its transaction would stay open, with all that it has locked, until the next procedure on this connection begins with a
+/// `ROLLBACK`.
 async fn roll_back(conn: &mut Conn) -> bool {
     conn.query_drop("ROLLBACK").await.is_ok()
 }
 
-/// What a query that changes nothing is answered, which waits for no call.
+/// Sends a query that changes nothing, on the lane for heartbeats, and returns its rows.
 pub(super) async fn ask(
     connections: &Arc<Connections<Mysql>>,
     statement: &str,

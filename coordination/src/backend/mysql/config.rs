@@ -14,7 +14,7 @@ const MODES: Modes = Modes {
 };
 const DEFAULT_PORT: u16 = 3306;
 const DEFAULT_DATABASE: &str = "coordination";
-/// The server has none that are longer.
+/// The server allows no longer names.
 const LONGEST_DATABASE: usize = 64;
 
 /// What the URL says.
@@ -24,11 +24,11 @@ pub(crate) struct Config {
     pub(super) database: Database,
 }
 
-/// In which our tables are. Shown as statements have it: in quotes, as it may be a word of the language's own.
+/// The database with our tables. Displayed in backticks, as SQL needs it, because the name may be a keyword.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Database {
     pub(super) name: String,
-    /// Nobody named it: it may be made if it is not there.
+    /// The URL names no database. Only this default one is created if it does not exist.
     pub(super) is_default: bool,
 }
 

@@ -1,4 +1,5 @@
-//! The database behind a connection: who answers, and our tables and procedures there, which are made if they are not there.
+//! The database behind a connection: which server answers, and our tables and procedures there, which are created if they do not
+//! exist.
 
 use mysql_async::prelude::{FromValue, Queryable};
 use mysql_async::{Conn, Error as MysqlError, Row};
@@ -9,7 +10,7 @@ use crate::backend::server::connections::Failure;
 use crate::characteristics::Durability;
 use crate::error::{Error, ErrorKind};
 
-/// Tables and procedures, parted by lines of two slashes.
+/// Tables and procedures, separated by lines of two slashes.
 const SCHEMA: &str = include_str!("schema.sql");
 /// The version of the schema's text: a change of the text needs another number, which a test makes sure of. A library of one
 /// version refuses a database of another.
@@ -17,14 +18,15 @@ const VERSION: i64 = 3;
 /// The oldest servers: before these nothing skips rows that are locked.
 const OLDEST_MYSQL: (u32, u32) = (8, 0);
 const OLDEST_MARIADB: (u32, u32) = (10, 6);
-/// The namespace where a transaction of a user's names none: that where a URL names none.
+/// The namespace of `coordination_fence`, whose callers name none. A URL that names none has the same.
 const NAMESPACE: &str = "coordination";
-/// The server's clock, in microseconds: at the beginning of a statement, also of one in a procedure. No time zone has a part
-/// in it.
+/// The server's clock, in microseconds of UTC, so that no time zone matters. It is the time at which the statement began; inside a
+/// procedure, each of its statements has its own time.
 pub(super) const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
 
-/// What each connection begins with: whatever the server, the user or `init_connect` have set, a step sees what was committed
-/// before each of its statements, waits for a lock for a second at most, and nothing is cut to fit.
+/// The settings of each connection, whatever the server, the user or `init_connect` have set. With these, each statement of a
+/// procedure sees what was committed before it, waits for a row lock for a second at most, and fails if a value is too long for its
+/// column, instead of truncating it.
 const SETTINGS: &str = "\
 SET NAMES utf8mb4; \
 SET SESSION autocommit = 1, sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', innodb_lock_wait_timeout = 1, \
@@ -32,7 +34,8 @@ SET SESSION autocommit = 1, sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION
   sql_safe_updates = 0; \
 SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE";
 
-/// Who answers, and how it keeps what is committed. What is a number with some servers is a word with others.
+/// Asks for the server's version, whether it can be written to, and how it writes commits to the disk. Some settings are numbers on
+/// some servers and words on others, so they are compared as text.
 const GREETING: &str = "\
 SELECT VERSION() AS version, \
   CAST(@@global.read_only AS CHAR) NOT IN ('0', 'OFF') OR @@innodb_read_only AS is_replica, \
@@ -41,45 +44,47 @@ SELECT VERSION() AS version, \
     AND CAST(@@global.innodb_doublewrite AS CHAR) IN ('1', 'ON', 'DETECT_AND_RECOVER') \
     AND (NOT @@global.log_bin OR @@global.sync_binlog = 1) AS is_synced, \
   @@global.log_bin AS may_have_replicas, {identity}";
-/// Which server answers, among those to which an address may lead.
+/// Identifies the server, as an address may lead to several (a proxy, a name with several addresses).
 const IDENTITY: &str = "CONCAT_WS('/', @@hostname, @@port, @@server_id) AS identity";
 
-/// How many servers it replicates from. MySQL has no such number, and answers nothing.
+/// From how many servers this one replicates, on MariaDB. MySQL has no such variable and returns no row.
 const REPLICATES: &str = "SHOW GLOBAL STATUS LIKE 'Slaves_running'";
-/// That is MySQL's. The members of a group replicate from each other, also the one that is written to.
+/// The same on MySQL. Group replication is left out, because there the members replicate from each other, the primary too.
 const CHANNELS: &str = "\
 SELECT CAST((SELECT COUNT(*) FROM performance_schema.replication_connection_status \
     WHERE service_state <> 'OFF' AND channel_name NOT LIKE 'group\\_replication%') \
   + (SELECT COUNT(*) FROM performance_schema.replication_applier_status \
     WHERE service_state <> 'OFF' AND channel_name NOT LIKE 'group\\_replication%') AS CHAR) AS Value";
 
-/// Whether it is one of several servers that are written to; a server knows only its own kind's settings.
+/// Settings that say whether this is one of several servers that are written to. A server knows only those of its own kind.
 const CLUSTER: &str = "\
 SHOW GLOBAL VARIABLES WHERE Variable_name IN \
   ('wsrep_on', 'wsrep_provider', 'group_replication_single_primary_mode')";
-/// What stands before the name of what is made.
+/// The statements in `schema.sql` begin like this, and then have the name of what they create.
 const TABLE: &str = "CREATE TABLE IF NOT EXISTS ";
 const PROCEDURE: &str = "CREATE PROCEDURE ";
-/// Without this table the numbers in others mean nothing, and would be given again.
+/// The table that gives queues their ids. If it is missing while others exist, it must not be created anew: it would give the same
+/// ids to other queues, and the rows of the other tables refer to queues by these ids.
 const QUEUES: &str = "coordination_queues";
-/// No such database, or table.
+/// Codes of errors: no such database; no such table.
 const NO_DATABASE: u16 = 1049;
 const NO_TABLE: u16 = 1146;
 
-/// A server, as it was found when a connection was made.
+/// What was found out about the server when a connection was made.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Server {
-    /// Whether what is committed is with the system, and not in the server's own memory.
+    /// Whether the operating system has a committed transaction when the server answers; otherwise only the server's memory may
+    /// have it.
     is_written: bool,
-    /// Whether it is on the disk.
+    /// Whether the disk has it when the server answers.
     is_synced: bool,
     may_have_replicas: bool,
 }
 
 impl Server {
-    /// Looks who is there, and makes our tables if they are not there and can be made.
+    /// Checks the server, and creates our tables and procedures if they do not exist.
     ///
-    /// And which server it is.
+    /// Also returns which server it is, for [`join`].
     pub(super) async fn greet(
         conn: &mut Conn,
         database: &Database,
@@ -110,8 +115,8 @@ impl Server {
         Ok((server, get(found, "identity")?))
     }
 
-    /// Fails if the user may not do what all steps do: told by who connects, and not by the first release. And where other servers
-    /// are written to besides this one, as rows that are locked here are not locked there.
+    /// Fails if the user lacks a right that our procedures need. Checked when connecting, as otherwise the first release might be
+    /// the first to fail. Fails also if other servers are written to besides this one, because row locks here do not hold there.
     pub(super) async fn check_rights(conn: &mut Conn) -> Result<(), Failure> {
         let found = all_rows(conn, format!("{CLUSTER}; CALL coordination_probe()")).await;
         let mut settings = Vec::new();
@@ -126,7 +131,7 @@ impl Server {
         }
     }
 
-    /// Whether a crash of the server's process loses nothing.
+    /// Whether everything that was confirmed survives a crash of the server's process.
     pub(super) fn survives_restart(self) -> Durability {
         if self.is_written { Durability::Yes } else { Durability::No }
     }
@@ -135,7 +140,7 @@ impl Server {
         if self.is_synced { Durability::Yes } else { Durability::No }
     }
 
-    /// Why two may hold while servers are cut off from each other.
+    /// Why two clients may hold the same lock while servers are cut off from each other; `None`: they cannot.
     pub(super) fn partition_overlap(self) -> Option<&'static str> {
         self.may_have_replicas.then_some(
             "a replica that is made the primary may not know of the last grants, and the old one goes on until it is stopped",
@@ -143,8 +148,8 @@ impl Server {
     }
 }
 
-/// Whether the server takes what is written at another one. Only where it does not say so, its tables are asked, which not
-/// everybody may read: then it counts as one that does not.
+/// Whether the server replicates from another one. `told`: the answer to [`REPLICATES`]; without one, the server is MySQL, and its
+/// tables are asked. Not every user may read these: then the server is taken for one that does not replicate.
 async fn replicates(conn: &mut Conn, told: Option<&Row>) -> Result<bool, Failure> {
     let told = match told {
         Some(told) => get::<String>(told, "Value")?,
@@ -156,14 +161,15 @@ async fn replicates(conn: &mut Conn, told: Option<&Row>) -> Result<bool, Failure
     Ok(told != "0")
 }
 
-/// Another connection to a server that was greeted: to this one, and to no other to which the address may lead by now.
+/// Prepares a further connection to a server that [`greet`](Server::greet) has checked. Fails if this one leads to another server,
+/// as the address may lead to several.
 pub(super) async fn join(
     conn: &mut Conn,
     database: &Database,
     identity: &str,
 ) -> Result<(), Failure> {
     match last_row(conn, format!("{SETTINGS}; USE {database}; SELECT {IDENTITY}")).await {
-        // The other server has it.
+        // This server has no such database, so it is not the one that was checked.
         Err(error) if is(&error, NO_DATABASE) => {}
         found => {
             let found = found.map_err(failed)?.ok_or_else(unknown)?;
@@ -176,25 +182,25 @@ pub(super) async fn join(
     Err(Failure::broken(Error::new(ErrorKind::Unavailable, "connect", message)))
 }
 
-/// The last row that several statements answer, which are sent as one: whoever makes a connection has little time, and the
-/// server may be far.
+/// Sends several statements as one, and returns the last row of their answers. Sent as one to save round trips: there is little
+/// time for making a connection, and the server may be far away.
 async fn last_row(conn: &mut Conn, statements: String) -> Result<Option<Row>, MysqlError> {
     all_rows(conn, statements).await.map(|mut rows| rows.pop())
 }
 
-/// The rows of all of them.
+/// Sends several statements as one, and returns the rows of all their answers.
 async fn all_rows(conn: &mut Conn, statements: String) -> Result<Vec<Row>, MysqlError> {
     let mut answered = conn.query_iter(statements).await?;
     let mut rows = Vec::new();
     while !answered.is_empty() {
         rows.extend(answered.next().await?);
     }
-    // Why a statement after the first is refused is told to whoever asks for more.
+    // If a statement after the first failed, the client crate returns the error only when its answer is asked for.
     answered.drop_result().await?;
     Ok(rows)
 }
 
-/// Why a server with these settings will not do.
+/// Why a server with these settings cannot be used; `None`: it can.
 fn cluster(settings: &[(String, String)]) -> Option<&'static str> {
     let is = |name: &str, wanted: &str| {
         settings.iter().any(|(found, value)| found == name && value.eq_ignore_ascii_case(wanted))
@@ -221,7 +227,8 @@ fn check_age(version: &str) -> Result<(), Failure> {
     Err(Failure::broken(Error::new(ErrorKind::Unsupported, "connect", message)))
 }
 
-/// Our database from here on. One that the URL does not name is made. Whether our tables and procedures are there.
+/// Makes the database the connection's current one; creates it if it is the default one and does not exist. Returns whether our
+/// tables and procedures exist.
 async fn choose(conn: &mut Conn, database: &Database) -> Result<bool, Failure> {
     let using = format!("USE {database}; {}", find_version());
     let found = match last_row(conn, using.clone()).await {
@@ -233,8 +240,8 @@ async fn choose(conn: &mut Conn, database: &Database) -> Result<bool, Failure> {
     is_ours(found, database)
 }
 
-/// Which version our tables and procedures are of, and whether all are there: a dump has no procedures unless that is asked for.
-/// Whoever may use them sees them.
+/// The query for the version of our tables and procedures, and whether all exist: a dump lacks the procedures unless they were
+/// asked for. It finds every procedure that the user may call.
 fn find_version() -> String {
     let [tables, procedures] = [TABLE, PROCEDURE].map(|made| {
         let names =
@@ -255,13 +262,13 @@ fn find_version() -> String {
     )
 }
 
-/// The name of what a statement makes.
+/// The name of the table or procedure that a statement creates.
 fn made_by<'a>(statement: &'a str, made: &str) -> Option<&'a str> {
     let (_, rest) = statement.split_once(made)?;
     rest.split([' ', '(']).next()
 }
 
-/// Whether our tables and procedures are there, which are refused if they are another version's.
+/// Whether our tables and procedures exist, from the answer to [`find_version`]. Fails if they are of another version.
 fn is_ours(found: Result<Option<Row>, MysqlError>, database: &Database) -> Result<bool, Failure> {
     let found = match found {
         Err(error) if is(&error, NO_TABLE) => None,
@@ -286,12 +293,13 @@ fn is_ours(found: Result<Option<Row>, MysqlError>, database: &Database) -> Resul
     Err(Failure::broken(Error::new(ErrorKind::Unsupported, "connect", message)))
 }
 
-/// Makes the tables and procedures, unless somebody else has made them meanwhile; whether they are there.
+/// Creates the tables and procedures, unless another client has created them meanwhile. Returns whether they exist.
 ///
-/// What was begun and not ended is made again as a whole: the version comes last.
+/// The version is written last. So if a client stops in the middle, there is no version, and the next client creates everything
+/// again.
 async fn install(conn: &mut Conn, database: &Database) -> Result<bool, Failure> {
     let lock = format!("CONCAT('coordination.', MD5('{}'))", database.name.replace('\'', "''"));
-    // It ends with the connection at the latest.
+    // The lock ends with the connection at the latest.
     let locked = format!("DO GET_LOCK({lock}, 10); {}", find_version());
     if !is_ours(last_row(conn, locked).await, database)? {
         let mut all: Vec<_> = statements().collect();
@@ -303,7 +311,8 @@ async fn install(conn: &mut Conn, database: &Database) -> Result<bool, Failure> 
     is_ours(released, database)
 }
 
-/// Of the schema. A procedure that is there already may be of an installation that was not ended.
+/// The statements of the schema. A procedure is dropped first, because one may be left from an installation that stopped in the
+/// middle.
 fn statements() -> impl Iterator<Item = String> {
     SCHEMA.split("\n//\n").map(|statement| {
         let text = statement.trim().replace("{now}", NOW).replace("{namespace}", NAMESPACE);
@@ -339,7 +348,11 @@ mod tests {
     #[test]
     fn another_schema_has_another_version() {
         let digest = digest(SCHEMA);
-        assert_eq!((VERSION, &*digest), (3, "80fd58dd7457ed09"), "a changed schema needs a new version");
+        assert_eq!(
+            (VERSION, &*digest),
+            (3, "80fd58dd7457ed09"),
+            "a changed schema needs a new version"
+        );
     }
 
     #[test]

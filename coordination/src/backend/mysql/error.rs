@@ -1,4 +1,4 @@
-//! What the server and its client say → our errors, case by case.
+//! Errors of the server and of its client crate → our errors, case by case.
 
 use mysql_async::{DriverError, Error as MysqlError, ServerError};
 
@@ -6,7 +6,7 @@ use crate::backend::server::cause::{causes, connection_kind, is_hang_up};
 use crate::backend::server::connections::Failure;
 use crate::error::{Effect, Error, ErrorKind};
 
-/// What a failed statement says of its connection, and to us.
+/// What a failed statement means for its connection, and the error for the caller.
 pub(super) fn failure(operation: &'static str, error: &MysqlError) -> Failure {
     match error {
         MysqlError::Server(said) => refusal(operation, said),
@@ -14,14 +14,16 @@ pub(super) fn failure(operation: &'static str, error: &MysqlError) -> Failure {
     }
 }
 
-/// Whether the server has undone the statement for others, who were in its way: it is to be made again.
+/// Whether the server has rolled the statement back because of a deadlock (1213) or a lock that it waited for too long (1205). Then
+/// it is sent again.
 ///
-/// A deadlock undoes the transaction; of one that has waited for a lock for too long, our procedures undo the rest.
+/// A deadlock rolls back the whole transaction. A lock wait rolls back only one statement of the procedure, and the procedure's
+/// handler rolls back the rest.
 pub(super) fn is_undone(error: &MysqlError) -> bool {
     matches!(error, MysqlError::Server(said) if matches!(said.code, 1205 | 1213))
 }
 
-/// The server has carried out nothing: a step is all or nothing.
+/// The server answered with an error. The procedure was rolled back as a whole, except where [`effect`] says otherwise.
 fn refusal(operation: &'static str, said: &ServerError) -> Failure {
     let (kind, is_broken) = judged(said.code);
     let message = format!("{} ({})", said.message, said.code);
@@ -29,18 +31,18 @@ fn refusal(operation: &'static str, said: &ServerError) -> Failure {
     Failure { is_broken, ..Failure::harmless(error) }
 }
 
-/// What kind of error it is, and whether another connection may do better, perhaps to another server.
+/// The kind of the error, and whether to make another connection, perhaps to another server.
 ///
-/// The numbers are the same in MySQL and MariaDB, where both have them.
+/// Codes that both MySQL and MariaDB have mean the same in both.
 fn judged(code: u16) -> (ErrorKind, bool) {
     match code {
-        // Access denied: for the user, without a password, from this host.
+        // Access denied: to the user, for want of a password, or to this host.
         1045 | 1698 | 1130 => (ErrorKind::Auth, true),
         // The password has expired, or has to be changed; the account is locked.
         1820 | 1862 | 3118 | 4151 => (ErrorKind::Auth, true),
         // No such database.
         1049 => (ErrorKind::Config, false),
-        // No access to the database, to a table, a column or a procedure; or a right of the whole server is needed.
+        // A right is missing: to the database, a table, a column or a procedure, or one that concerns the whole server.
         1044 | 1142 | 1143 | 1370 | 1227 | 1419 => (ErrorKind::Permission, false),
         // Connections without TLS are refused.
         3159 => (ErrorKind::Tls, true),
@@ -50,13 +52,14 @@ fn judged(code: u16) -> (ErrorKind, bool) {
         1153 => (ErrorKind::Value, true),
         // Too large for a column.
         1406 => (ErrorKind::Value, false),
-        // It can be read only: it has become a replica, or repairs itself.
+        // The server is read-only: it has become a replica, or is recovering.
         1036 | 1290 | 1792 | 1836 | 1874 => (ErrorKind::Unavailable, true),
-        // Its binary log has another format than our rows need: each connection keeps the one that it began with.
+        // The binary log's format (`STATEMENT`) cannot record what our transactions change. A connection keeps the format that it
+        // began with, so a new one may work.
         1598 | 1665 => (ErrorKind::Unavailable, true),
-        // It has left its group, is about to, or serves nobody for now.
+        // The server has left its replication group, is leaving it, or serves nobody for now.
         3032 | 3100 | 3101 => (ErrorKind::Unavailable, true),
-        // It has no room for us, is going down, does not serve, or has ended our connection.
+        // The server is out of connections, is shutting down, is not serving, or has ended our connection.
         1040
         | 1203
         | 1226
@@ -71,9 +74,11 @@ fn judged(code: u16) -> (ErrorKind, bool) {
         | 1184
         | 1927
         | 4031 => (ErrorKind::Unavailable, true),
-        // Our tables or procedures are gone, or others: they are looked for, and made, by who connects.
+        // Our tables or procedures were dropped or replaced. Making the next connection looks for them, and creates them if they do
+        // not exist.
         1146 | 1305 | 1054 | 1318 | 1046 => (ErrorKind::Unavailable, true),
-        // Somebody has our rows, cancels our statements, changes the tables, or did the same at once; or the engine says no.
+        // Another transaction holds a lock on our rows, somebody has cancelled the statement or is changing the tables, two
+        // transactions conflicted, or the storage engine failed.
         1205 | 1213 | 1020 | 1030 | 1062 | 1180 | 1317 | 1412 | 1615 | 1689 | 1969 | 3024
         | 3058 | 1026 | 1028 => (ErrorKind::Unavailable, false),
         // A table is damaged.
@@ -82,8 +87,9 @@ fn judged(code: u16) -> (ErrorKind, bool) {
     }
 }
 
-/// A transaction whose end was interrupted may be committed; where the server goes down, what it had in hand may be done; and for
-/// the answer that follows a commit there may be no memory.
+/// Whether the procedure may have taken effect although the server answered with an error. A commit that was interrupted may have
+/// been carried out; when the server shuts down, a statement in hand may have been committed; and the server may run out of memory
+/// or disk after the commit, before it answers.
 fn effect(code: u16) -> Effect {
     match code {
         1053
@@ -117,7 +123,7 @@ fn broken(operation: &'static str, error: &MysqlError) -> Failure {
         }
         (_, kind) => kind,
     };
-    // The statement may have been under way when the connection broke.
+    // The statement may have been carried out before the connection broke.
     let is_open = operation != "connect" && kind != ErrorKind::Value;
     let effect = if is_open { Effect::Unknown } else { Effect::None };
     let is_hang_up =
@@ -126,7 +132,7 @@ fn broken(operation: &'static str, error: &MysqlError) -> Failure {
     Failure { is_hang_up, ..Failure::broken(error) }
 }
 
-/// Whether the other side speaks another language, or says what no server says.
+/// Whether the other side does not speak MySQL's protocol, or sent what no server sends.
 fn is_not_understood(said: &DriverError) -> bool {
     matches!(
         said,

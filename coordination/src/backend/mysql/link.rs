@@ -1,4 +1,4 @@
-//! Making a connection: to a server at one of its addresses, by TLS where that is wanted.
+//! Making a connection to a server at one of its addresses, with TLS if the URL wants it.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use crate::backend::server::credentials::{Credentials, Tls};
 use crate::error::{Error, ErrorKind};
 use crate::url::Host;
 
-/// After so long the system asks whether the other side is still there.
+/// If nothing was sent for this long, the system asks the other side whether it is still there (TCP keepalive).
 const SILENCE: Duration = Duration::from_secs(30);
 
-/// A connection to the server there, which lets us in.
+/// Opens a connection to the server at this address.
 pub(super) async fn open(
     user: &str,
     (host, address): (&Host, SocketAddr),
@@ -31,15 +31,15 @@ pub(super) async fn open(
         .pass(credentials.password.as_ref().map(|password| password.expose().to_owned()))
         .ssl_opts(credentials.tls.as_ref().map(tls_options))
         .prefer_socket(false)
-        // Some are silent for long, and a firewall between would forget them.
+        // Some of our connections are idle for long, and a firewall in between might drop idle ones.
         .tcp_keepalive(Some(SILENCE))
-        // Nothing is prepared.
+        // No statement is prepared, so there is nothing to cache.
         .stmt_cache_size(0)
         .connect_attribute("program_name", "coordination");
     Conn::new(options).await.map_err(|error| advised(failure("connect", &error), credentials))
 }
 
-/// MariaDB denies access, and says no more, where it or the account wants TLS.
+/// Adds a hint to an error of access. MariaDB gives the same error if the server or the account demands TLS.
 fn advised(failure: Failure, credentials: &Credentials) -> Failure {
     if credentials.tls.is_some() || failure.error.kind() != ErrorKind::Auth {
         return failure;
@@ -54,20 +54,20 @@ fn advised(failure: Failure, credentials: &Credentials) -> Failure {
 
 fn tls_options(tls: &Tls) -> SslOpts {
     choose_provider();
-    // Those count that are named, or that the system trusts, and not those that the client crate brings along.
+    // Trusts the certificates in `ca`, or those of the system, but not the ones that the client crate has built in.
     let roots = trusted(tls).into_iter().map(Into::into).collect();
     let options = SslOpts::default().with_root_certs(roots).with_disable_built_in_roots(true);
     let options = match &tls.server_name {
         Some(name) => options.with_danger_tls_hostname_override(Some(name.clone())),
         None => options,
     };
-    // They were checked when they were read.
+    // The certificate and the key were checked when their files were read.
     options.with_client_identity(tls.identity.as_ref().map(|(cert, key)| {
         ClientIdentity::new(cert.clone().into(), key.expose().as_bytes().to_vec().into())
     }))
 }
 
-/// One that cannot be used would have all refused.
+/// The certificates to trust. Unusable ones are left out, because the client crate fails if there is one.
 fn trusted(tls: &Tls) -> Vec<Vec<u8>> {
     let certificates: Vec<_> = match &tls.ca {
         Some(ca) => CertificateDer::pem_slice_iter(ca).flatten().collect(),
@@ -80,10 +80,11 @@ fn trusted(tls: &Tls) -> Vec<Vec<u8>> {
     usable.map(|certificate| certificate.to_vec()).collect()
 }
 
-/// The client crate takes the process' default, and panics if several could be it and none was chosen.
+/// Chooses the provider of cryptography. The client crate uses the process's default, and panics if there are several and none was
+/// chosen.
 fn choose_provider() {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
-        // Somebody else may have chosen one meanwhile, which is as good.
+        // Fails if another thread has chosen one meanwhile, which is as good.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     }
 }

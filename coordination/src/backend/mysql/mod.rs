@@ -2,50 +2,54 @@
 //!
 //! # How it works
 //!
-//! Ordinary tables in a database, and a procedure there for each step: one statement, which is one transaction and one round
-//! trip. Whoever enters a queue or leaves it locks the queue's row first, so that the order of commits is that of the numbers.
-//! Locks of the database are held for no longer than such a step takes. Where the server undoes a step, as it was in the way of
-//! others or they of it, the step is made again; no caller hears of that.
+//! Ordinary tables in a database, and a procedure there for each step of the protocol (`enter`, `leave`, `renew`, …): one
+//! statement, which is one transaction and one round trip. A procedure that adds an entry to a queue or removes one locks the
+//! queue's row first, so that the transactions commit in the order of the entries' numbers. Row locks are held only during such a
+//! transaction. If the server rolls a step back because of a deadlock or a lock that it waited for too long, the step is sent
+//! again, and the caller does not learn of it.
 //!
-//! A session is a row with the end of its lease on the server's clock. Whoever meets one whose time has passed ends it, under
-//! the lock of its row, before its entries count for nothing; a heartbeat is in time, or finds that the session is over. What
-//! the dead have left is removed bit by bit in passing. A number is one more than the last in its queue, and at least the time
-//! in microseconds; it is the fencing token, and committed before it is told.
+//! A session is a row with the end of its lease, on the server's clock. An entry whose session's lease has run out still blocks,
+//! until a procedure that comes across it marks the session as over, under the lock of the session's row, and removes the entry. A
+//! heartbeat either gets that lock first and extends the lease, or is told that the session is over. Other entries of sessions that
+//! are over are removed a few at a time by heartbeats and reads. An entry's number is one more than the last in its queue, and at
+//! least the time in microseconds. It is the fencing token, and is committed before the client gets it.
 //!
-//! The server tells nothing by itself. So each coordinator has one poll for all who wait, over one connection: every 20 ms while
-//! something happens in what they wait for, and once in 0.4 s when nothing has happened for a while. Whoever leaves tells
-//! the waiters of its own coordinator at once.
+//! The server has no notifications. So each coordinator has one poll for all its waiters, over one connection: every 20 ms while
+//! something happens in the queues in which they wait, and every 0.4 s when nothing has happened for a while. When an entry of the
+//! coordinator itself leaves, its waiters are woken at once.
 //!
-//! A coordinator has three connections. A statement that is given up without its answer is the last one on all of them. It may
-//! be carried out late: connections have a number, and the procedures refuse what comes on older ones than the newest that were
-//! heard of for the session. On new connections the client says which entries it knows, and others of its session are removed:
-//! a replica that took over may have some that were left.
+//! A coordinator has three connections, which are made together and have one number. A client that gives up a statement before its
+//! answer gives up all three. The server may carry out the statement late. So the procedures reject calls of a session that come on
+//! connections with a lower number than the highest that the session has used. After each new connection, the session's entries
+//! that the client does not know of are removed: a replica that took over may have entries that were left already.
 //!
 //! # Guarantees
 //!
-//! Exclusion, order and tokens hold over crashes of clients; over those of the server where `innodb_flush_log_at_trx_commit` is
-//! not 0; and over a loss of power where it is 1, as `sync_binlog` has to be where there is a binary log. Over fail-over they do not hold, as
-//! replicas are behind: the newest grants may be forgotten, and two may hold. Tokens go on rising, also over loss of all data, as
-//! long as the server's clock was not set back. Where that clock is set forward, sessions end early by as much: holders learn it
-//! with their next heartbeat, and fencing covers the rest. A crashed holder is followed within its lease.
+//! Exclusion, order and tokens hold over crashes of clients. They hold over a crash of the server's process if
+//! `innodb_flush_log_at_trx_commit` is not 0, and over a loss of power if it is 1, and `sync_binlog` too, if there is a binary log.
+//! They do not hold over a fail-over, because replicas are behind: the newest grants may be lost, and two clients may hold a lock.
+//! Tokens go on rising, even after a loss of all data, as long as the server's clock was not set back. If that clock is set
+//! forward, sessions end early by as much: holders learn it with their next heartbeat, and fencing protects the resource until
+//! then. After a holder has crashed, the next waiter is granted the lock when the holder's lease has run out.
 //!
-//! `CALL coordination_fence(name, token)` is for a transaction of the holder's own in the same database, as its first statement.
-//! It fails unless the token is that of a holder, and locks the row of the entry: the lock stays where it is until the
-//! transaction is over.
+//! `CALL coordination_fence(name, token)` is for a transaction of the holder's own in the same database, as its first statement. It
+//! fails unless the token is that of a current holder. It locks the row of the entry, so that nobody else gets the lock until this
+//! transaction is over, even if the session ends meanwhile.
 //!
 //! # Requirements
 //!
-//! MariaDB 10.6 or newer, or MySQL 8.0 or newer, with one server that is written to. Who connects first needs the rights to make
-//! tables and procedures; the others `SELECT, INSERT, UPDATE, DELETE` on the tables and `EXECUTE`.
+//! MariaDB 10.6 or newer, or MySQL 8.0 or newer, with only one server that is written to. The user that connects first needs the
+//! rights to create tables and procedures. Other users need `SELECT, INSERT, UPDATE, DELETE` on the tables, and `EXECUTE`.
 //!
 //! # URL options
 //!
-//! The path is the database; without one it is `coordination`, which is made if it is not there. Several hosts are tried in random
-//! order, and the one is used that can be written to.
+//! The path is the database; without one it is `coordination`, which is created if it does not exist. If there are several hosts,
+//! they are tried in random order until one is found that can be written to.
 //!
-//! * `ssl-mode`: `verify_identity`, or `disabled`, which is the default for this host only. Others are refused.
-//! * `ca`, `cert`, `key`: PEM files. Without `ca`, the system's certificates count.
-//! * `server_name`: what the server's certificate says, if it is not the host.
+//! * `ssl-mode`: `verify_identity`, or `disabled`. The default is `verify_identity`, or `disabled` if all hosts are this one and no
+//!   other option is for TLS. Other modes are refused.
+//! * `ca`, `cert`, `key`: PEM files. Without `ca`, the certificates that the system trusts are used.
+//! * `server_name`: the name in the server's certificate, if it is not the host.
 //! * `password_file`: a file with the password, instead of one in the URL.
 
 mod client;
@@ -81,10 +85,10 @@ use crate::config::Settings;
 use crate::error::Result;
 use crate::url::{Authority, Host, UrlOption};
 
-/// How many entries one call asks for.
+/// How many entries one call of `settle` returns.
 const BATCH: usize = 500;
 
-/// What is known of the store before it is asked.
+/// What is known of the store before a connection is made.
 pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "mysql",
     options: &[
@@ -117,7 +121,8 @@ impl Dialect for Mysql {
     type Following = watch::Receiver<u64>;
 
     const DESCRIPTOR: &'static Descriptor = &DESCRIPTOR;
-    /// Whoever waits for a lane has sent nothing: so he waits here, and not with his time for the answer.
+    /// One for each connection for calls. So a call that finds both busy waits for a slot, and its time for an answer begins only
+    /// when it is sent.
     const IN_FLIGHT: usize = client::CALLS;
     const SECURE: &'static str = "ssl-mode=verify_identity";
     const WANTS_TLS: &'static str = "the server wants TLS: give `ssl-mode=verify_identity`";
@@ -166,7 +171,7 @@ impl Dialect for Mysql {
                 at = (row.number("renew", "queue")?, row.number("renew", "seq")?);
                 let id = row.bytes("renew", "id")?;
                 let id = EntryId::from_store(String::from_utf8_lossy(&id).into_owned());
-                // What is known by now was known when it was entered.
+                // An entry of ours is put into `own` before it is entered, so one that is missing there is not about to be known.
                 if own.own(&id).is_none_or(|own| own.session != session) {
                     let call = Call::new("renew", "settle_one").of(session);
                     are_gone &= ask(call.number(at.0).number(at.1)).await?.is_ok();
@@ -180,7 +185,7 @@ impl Dialect for Mysql {
 
     async fn read(store: &SqlStore<Self>, path: &str) -> Result<(Answer<Row>, Option<u64>)> {
         let answer = store.connections.run(&Call::new("list", "read").bytes(path)).await?;
-        // Only the queue's own row has them.
+        // Only the row of the queue itself has a number of changes; the rows of entries have NULL.
         let changes = answer.rows.iter().map(|row| row.number_or_null("list", "changes"));
         let changes = changes.collect::<Result<Vec<_>>>()?.into_iter().flatten().next();
         Ok((answer, Some(changes.unwrap_or_default())))
@@ -205,7 +210,7 @@ impl Dialect for Mysql {
     }
 
     async fn moved(following: &mut Self::Following, count: u64) {
-        // Where the watch has ended, whoever follows reads.
+        // If the watch has ended, a change may have been missed, so this resolves, and the caller reads the queue.
         let _ = following.wait_for(|changes| *changes > count).await;
     }
 }

@@ -1,9 +1,8 @@
-//! What is waited for, and the one poll that asks for all who wait: the server tells nothing by itself.
+//! What is waited for, and the poll that asks the server for all waiters of this client, because the server has no notifications.
 //!
-//! Each queue has a number in its row that is another one after each change. The poll asks for these numbers, of all queues at
-//! once, and of the entries that somebody waits for only where a number is another one, or a lease is over. It asks often for as
-//! long as something happens, and seldom when nothing does. Whoever changes a queue has it asked at once, for the waiters of this
-//! process.
+//! The row of each queue has a number that changes with each change of the queue. The poll reads these numbers, for all queues at
+//! once. It reads entries only in queues whose number has changed, or when a lease has run out. It reads often while something
+//! happens, and seldom while nothing does. It reads at once after this client itself has changed a queue that it follows.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -21,18 +20,19 @@ use crate::backend::server::shared_watches::SharedWatches;
 use crate::backend::server::sql::{Connections, LITTLE, Row as _};
 use crate::error::Result;
 
-/// Between two polls while something happens: a lock changes hands within 50 ms.
+/// The pause between two polls while something happens: a lock changes hands within 50 ms.
 const BUSY: Duration = Duration::from_millis(20);
-/// For so long after something has happened.
+/// For this long after a change, the pause stays [`BUSY`].
 const STAYS_BUSY: Duration = Duration::from_secs(1);
-/// When nothing happens: with its heartbeats, and looks at what is waited for, a process asks at most four times a second.
+/// The longest pause between two polls while nothing happens. With its heartbeats and [`LONGEST_RECHECK`], a client sends at most
+/// four requests a second then.
 const IDLE: Duration = Duration::from_millis(400);
-/// Between two polls in any case.
+/// The shortest pause between two polls.
 const APART: Duration = Duration::from_millis(5);
-/// What is waited for is looked at again after so long at the latest, whatever the numbers say: not all who remove an entry
-/// count the change.
+/// Each entry that is waited for is read again after this time at the latest, even if its queue's number has not changed: an
+/// operator who deletes an entry may not change the number.
 const LONGEST_RECHECK: Duration = Duration::from_secs(5);
-/// So many queues or entries are asked for at once: heartbeats, which are on the same lane, come in between.
+/// How many queues or entries one query asks for. Larger queries would delay the heartbeats, which go over the same connection.
 const PIECE: usize = 200;
 
 /// What somebody waits for: that this entry is gone, or no longer blocks entries of this mode.
@@ -43,54 +43,55 @@ pub(super) struct Wait {
     pub(super) mode: Mode,
 }
 
-/// What is known of something that is waited for.
+/// What is known of an entry that is waited for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Waited {
-    /// Nobody has asked.
+    /// The server was not asked.
     #[default]
     Unknown,
-    /// It has its lease until then, if nobody renews it, and is looked at again by then.
+    /// The entry blocks. `until`: when its lease ends, unless it is renewed; `again`: when it is read again at the latest.
     Blocks { until: Instant, again: Instant },
-    /// It blocks no more, or its session's time has passed: whoever waits looks himself.
+    /// The entry blocks no longer, or its session's lease has run out: the waiter asks the server itself.
     Over,
 }
 
-/// All that is waited for.
+/// All entries that are waited for, and all queues that are followed.
 pub(super) struct Polls {
-    /// By their paths, with the newest number of changes; zero: there is no such queue, or nobody has asked.
+    /// The followed queues by their paths, with the newest number of changes. Zero: there is no such queue, or the server was not
+    /// asked.
     queues: SharedWatches<String, u64>,
     waits: SharedWatches<Wait, Waited>,
     wanted: Notify,
     state: Mutex<State>,
-    /// How long what is waited for may stay without a look.
+    /// An entry that is waited for is read again after this time at the latest.
     recheck: Duration,
 }
 
 #[derive(Default)]
 struct State {
     is_running: bool,
-    /// When what was answered last was asked.
+    /// When the newest poll that got an answer was sent.
     asked: Option<Instant>,
 }
 
-/// Somebody who waits for an entry: nothing is kept of that when nobody does any longer.
+/// A waiter for an entry. The last one to be dropped removes the entry from [`Polls`].
 pub(super) struct Waiting<'a> {
     polls: &'a Polls,
     wait: Wait,
     waited: Option<watch::Receiver<Waited>>,
 }
 
-/// What the poll knows from one time to the next.
+/// The task that polls, with what it knows from one poll to the next.
 struct Poll {
     polls: Arc<Polls>,
     connections: Weak<Connections<Mysql>>,
-    /// The queues, by path.
+    /// The queues as of the last poll, by path.
     seen: HashMap<String, Seen>,
     busy_until: Instant,
     pause: Duration,
 }
 
-/// A queue as it was seen: its id, which a queue that is made anew has not, and its number of changes.
+/// A queue as of the last poll: its id, which changes if the queue is removed and created again, and its number of changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Seen {
     id: u64,
@@ -98,7 +99,7 @@ struct Seen {
 }
 
 impl Polls {
-    /// For those whose lease is so long.
+    /// For sessions with this lease.
     pub(super) fn new(lease: Duration) -> Self {
         Self {
             queues: SharedWatches::default(),
@@ -131,12 +132,13 @@ impl Polls {
         followed
     }
 
-    /// When what was answered last was asked.
+    /// When the newest poll that got an answer was sent.
     pub(super) fn asked(&self) -> Option<Instant> {
         self.state().asked
     }
 
-    /// We have changed a queue, or in it an entry that may block nothing any more.
+    /// Called after this client has changed a queue. `entry`: an entry that may block nothing any more. Wakes those who wait for
+    /// the entry, and makes the poll read at once if the queue is followed.
     pub(super) fn touched(&self, path: &str, entry: Option<u64>) {
         for mode in [Mode::Exclusive, Mode::Shared] {
             let Some(seq) = entry else { break };
@@ -165,7 +167,7 @@ impl Polls {
         tokio::spawn(poll.run());
     }
 
-    /// What is waited for; `None`: nothing is, and the poll ends.
+    /// The queues and entries that are waited for; `None`: there are none, and the poll ends.
     fn wanted(&self) -> Option<(HashSet<String>, Vec<Wait>)> {
         let mut state = self.state();
         self.queues.sweep();
@@ -173,7 +175,7 @@ impl Polls {
         let waits = self.waits.keys();
         let mut paths: HashSet<_> = self.queues.keys().into_iter().collect();
         paths.extend(waits.iter().map(|wait| wait.path.clone()));
-        // Whoever comes later starts another one.
+        // Set under the mutex: a waiter who comes after this finds that no poll is running, and starts one.
         state.is_running = !paths.is_empty();
         state.is_running.then_some((paths, waits))
     }
@@ -188,10 +190,10 @@ impl Polls {
 }
 
 impl Waiting<'_> {
-    /// Resolves when it is over, as far as anybody can tell.
+    /// Resolves when the entry blocks no longer, or may not.
     pub(super) async fn over(&mut self) {
         if let Some(waited) = &mut self.waited {
-            // Where the watch has ended, whoever waits looks.
+            // If the watch has ended, something may have been missed, so this resolves, and the waiter asks the server.
             let _ = waited.wait_for(|waited| *waited == Waited::Over).await;
         }
     }
@@ -210,7 +212,7 @@ impl Poll {
         while let Some((paths, waits)) = self.polls.wanted() {
             let Some(connections) = self.connections.upgrade() else { return };
             let asked = Instant::now();
-            // What has changed meanwhile is asked again.
+            // A change during this poll changes the number, so the next poll finds it.
             let polled = self.ask(&connections, &paths, &waits).await;
             drop(connections);
             match polled {
@@ -218,13 +220,13 @@ impl Poll {
                     self.polls.state().asked = Some(asked);
                     self.pause(has_changed, &waits).await;
                 }
-                // Those who wait look themselves, and hear why.
+                // The waiters notice that no answer comes, ask the server themselves, and get the error.
                 Err(_) => tokio::time::sleep(IDLE).await,
             }
         }
     }
 
-    /// One poll: whether anything has changed.
+    /// Makes one poll, and returns whether any queue has changed.
     async fn ask(
         &mut self,
         connections: &Arc<Connections<Mysql>>,
@@ -253,12 +255,12 @@ impl Poll {
                 });
             }
         }
-        // Not before: where this was given up on the way, what has changed is asked for again.
+        // Set only now: if a query above has failed, the next poll finds the same changes again.
         self.seen = seen;
         Ok(!changed.is_empty())
     }
 
-    /// Those waits whose entries are to be asked for.
+    /// The waits whose entries this poll reads.
     fn due<'a>(&self, waits: &'a [Wait], changed: &HashSet<String>) -> Vec<&'a Wait> {
         let now = Instant::now();
         let is_due = |waited, soon| match waited {
@@ -267,7 +269,7 @@ impl Poll {
             Waited::Over => false,
         };
         let waited: Vec<_> = waits.iter().map(|wait| self.polls.waited(wait)).collect();
-        // Where some are looked at again, others that would be soon are too.
+        // If some entries are due, those that will be due soon are read with them, which saves queries.
         let some = waited.iter().any(|waited| is_due(*waited, now));
         let soon = if some { now + self.polls.recheck / 4 } else { now };
         let due = waits.iter().zip(&waited).filter(|(_, waited)| is_due(**waited, soon));
@@ -276,7 +278,7 @@ impl Poll {
         waits.iter().filter(is_due).collect()
     }
 
-    /// Asks for the numbers of changes, and tells those who follow the queues.
+    /// Reads the numbers of changes, and wakes those who follow a queue whose number has changed.
     async fn changes(
         &self,
         connections: &Arc<Connections<Mysql>>,
@@ -325,12 +327,12 @@ impl Poll {
     }
 }
 
-/// However the poll ends, whoever comes next starts another one.
+/// If the poll panics, the next waiter starts another one.
 struct Running(Arc<Polls>);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Where it has ended for want of waiters, another one may be running by now.
+        // If the poll ended because nobody waited, another one may be running by now, and `is_running` is about that one.
         if std::thread::panicking() {
             self.0.state().is_running = false;
         }
@@ -343,7 +345,7 @@ fn changes_of(paths: &[&String]) -> String {
     format!("SELECT path, id, changes FROM coordination_queues WHERE path IN ({paths})")
 }
 
-/// The entries that are waited for, by the ids of their queues; `None`: there are no such queues.
+/// The query for the entries that are waited for, by the ids of their queues; `None`: none of the queues exists.
 fn entries_of(waits: &[&Wait], seen: &HashMap<String, Seen>) -> Option<String> {
     let mut of: HashMap<u64, Vec<String>> = HashMap::new();
     for wait in waits {
@@ -366,7 +368,7 @@ fn entries_of(waits: &[&Wait], seen: &HashMap<String, Seen>) -> Option<String> {
     })
 }
 
-/// The mode of an entry, by its queue and number, and what is left of its lease.
+/// By an entry's queue and number: its mode, and how long its lease still lasts.
 type Found = HashMap<(u64, u64), (Mode, Duration)>;
 
 fn found(rows: &[Row]) -> Result<Found> {
@@ -381,8 +383,11 @@ fn found(rows: &[Row]) -> Result<Found> {
     Ok(found)
 }
 
-/// Whoever begins to wait has just looked himself: an entry whose lease was over then stands there all the same, as a transaction
-/// of its holder's has it. So it is looked at again a little later, and not at once, again and again.
+/// What a wait knows of its entry after a poll. `is_new`: this is its first poll.
+///
+/// A waiter has asked the server itself just before it begins to wait. So if the lease has run out already then, the entry could
+/// not be removed, because the holder's own transaction has locked its row. Then the waiter waits a little before it asks again, as
+/// otherwise it would ask without any pause.
 fn waited(
     wait: &Wait,
     found: Option<&(Mode, Duration)>,

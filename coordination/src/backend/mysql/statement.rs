@@ -1,7 +1,7 @@
-//! A call as a statement.
+//! How a call is written as SQL.
 //!
-//! It is one statement and one round trip. It is not prepared, so that nothing of it stays on a connection; what it is given
-//! stands in it in hexadecimal digits, which mean the same whatever a server's settings are.
+//! A call is one statement and one round trip. It is not prepared, so that nothing of it stays on the connection. Its arguments are
+//! written as hexadecimal literals, which mean the same with any settings of the server and need no escaping.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::backend::Beside;
 use crate::backend::server::sql::{Argument, Call, corrupt};
 use crate::error::Result;
 
-/// The statement, on the connection of this number.
+/// The text of the statement, for a connection with this generation.
 pub(super) fn text_of(call: &Call, generation: u64) -> String {
     let mut arguments = Vec::with_capacity(call.arguments.len());
     for argument in &call.arguments {
@@ -37,7 +37,7 @@ pub(super) fn text_of(call: &Call, generation: u64) -> String {
     format!("CALL coordination_{}({})", call.function, arguments.join(", "))
 }
 
-/// Records as `coordination_write` takes them: names, lengths and data, and how many there are.
+/// Records as the arguments of `coordination_write`: the names, the lengths of the data, the data, and how many records there are.
 fn written(records: &[Beside]) -> [String; 4] {
     let length = |data: &Option<Arc<str>>| {
         data.as_ref().map_or_else(|| "-".to_owned(), |data| data.len().to_string())
@@ -54,7 +54,7 @@ fn or_null(value: Option<impl ToString>) -> String {
     value.map_or_else(|| "NULL".to_owned(), |value| value.to_string())
 }
 
-/// Bytes as a statement has them.
+/// Bytes as a hexadecimal literal.
 pub(super) fn literal(bytes: impl AsRef<[u8]>) -> String {
     let bytes = bytes.as_ref();
     let mut text = String::with_capacity(2 * bytes.len() + 3);
@@ -63,7 +63,7 @@ pub(super) fn literal(bytes: impl AsRef<[u8]>) -> String {
     text
 }
 
-/// What stands in a column.
+/// The value of a column. The error is `Corrupt` if the column is missing or has another type.
 pub(super) fn column<T: FromValue>(row: &Row, operation: &'static str, name: &str) -> Result<T> {
     let value = row.get_opt(name).and_then(std::result::Result::ok);
     value.ok_or_else(|| corrupt(operation))

@@ -27,7 +27,8 @@ pub(super) async fn gone(
             () = waiting.over() => return Ok(()),
             () = tokio::time::sleep(recheck) => {}
         }
-        // The poll asks for all who wait. Where it gets no answer, each has to hear of that, and looks himself.
+        // The poll asks the server for all waiters. If it has had no answer since this round began, the waiter makes a request of
+        // its own, so that it gets the error, which the poll does not pass on.
         if polls.asked().is_none_or(|asked| asked < since) {
             let asking = super::client::ask(&store.connections, "DO 0");
             return in_time(store.patience, asking).await.map(drop);

@@ -1,8 +1,8 @@
-//! Connections: what is listened to on them, and how a call is made on one.
+//! A connection: how a call is made on it, and how notifications come.
 //!
-//! There is one at a time; see [`connections`](crate::backend::server::connections). Each has a number, its epoch. A statement
-//! that is given up without its answer is the last one on its connection (C3), and the server refuses what comes on a
-//! connection older than the newest one it has heard of, so that it can do no harm, however late it is carried out.
+//! A client has one connection at a time; see [`connections`](crate::backend::server::connections). Each connection has a number,
+//! its epoch. When a caller gives up a statement before its answer, nothing more is sent on its connection (C3). The server may
+//! carry out the statement late: it rejects it if a call of the session has come on a newer connection by then.
 
 use std::fmt::Write as _;
 use std::future::poll_fn;
@@ -29,18 +29,19 @@ use crate::error::{Effect, Error, ErrorKind};
 use crate::panics::caught;
 use crate::url::Host;
 
-/// What all our connections have in common.
+/// What is the same for all connections of this client.
 pub(super) struct Postgres {
     pub(super) database: String,
-    /// In which our tables are.
+    /// The schema with our tables and functions.
     pub(super) schema: Schema,
     pub(super) hub: Arc<Subscriptions>,
-    /// Our own channel, which is also what our connections are called at the server.
+    /// The name of this client's own channel, which is also the `application_name` of its connections.
     pub(super) channel: String,
-    /// Whether a pooler is between, as it was found when the newest connection was made.
+    /// Whether the newest connection leads to a pooler, and not to the server itself. Then no notifications come.
     pub(super) is_pooled: AtomicBool,
-    /// Held by who changes what is listened to, from what the hub says to the server's answer: no UNLISTEN comes after a LISTEN that
-    /// it was decided before.
+    /// Held from asking `hub` which channels to add or drop until the server has answered. Without it, this could happen: a sweep
+    /// decides to drop a channel that nobody follows; a new follower sends LISTEN; the sweep sends UNLISTEN; and the follower gets
+    /// no notifications.
     pub(super) listening: tokio::sync::Mutex<()>,
 }
 
@@ -50,7 +51,8 @@ pub(super) struct Connection {
     pub(super) server: Server,
     connections: Weak<Connections<Postgres>>,
     epoch: u64,
-    /// Whether the server has said that it did not wait for a replica's word.
+    /// Whether the server has warned that it did not wait for a replica's confirmation of a commit, which a fail-over may then
+    /// lose. The call fails with an unknown effect, and the connection is given up.
     is_unconfirmed: Arc<AtomicBool>,
 }
 
@@ -66,7 +68,8 @@ impl Postgres {
         }
     }
 
-    /// The server's name of one of the hub's channels: what the functions in the database make of it.
+    /// The name at the server of a channel that is named as in [`Subscriptions`]. For a queue's channel, the functions in the
+    /// database compute the same name.
     fn name_of(&self, channel: &str) -> String {
         match channel.strip_prefix(QUEUES) {
             Some(path) => channel_of(&format!("{}.{path}", self.schema.name())),
@@ -74,7 +77,8 @@ impl Postgres {
         }
     }
 
-    /// A notification came: on our own channel, or of a queue on its channel, which begins with the queue's path.
+    /// Passes on a notification. It came on this client's own channel, or on a queue's channel; then its text begins with the
+    /// queue's path.
     fn told(&self, channel: &str, text: &str) {
         if channel == self.channel {
             self.hub.told(OWN, text);
@@ -84,12 +88,12 @@ impl Postgres {
     }
 }
 
-/// The name under which the shared watches know the channel that belongs to this client alone.
+/// The channel that belongs to this client alone, as [`Subscriptions`] names it.
 const OWN: &str = "client:own";
-/// What the hub's channels of queues begin with.
+/// What the names of queues' channels in [`Subscriptions`] begin with; the queue's path follows.
 const QUEUES: &str = "queue:";
 
-/// A name for a channel: the server's are short.
+/// A name for a channel. It has a hash of the text, because the server allows only 63 bytes.
 fn channel_of(text: &str) -> String {
     let digest = HEXLOWER.encode(&Sha256::digest(text.as_bytes()));
     format!("coordination:{}", &digest[..40])
@@ -116,7 +120,8 @@ impl Connection {
         };
         let (mut client, running, mut server) = begin(None).await?;
         if server.begins_otherwise {
-            // Its end is not that of the connection that follows it.
+            // The task of the first connection is ended, because at its end it would give up the epoch, which is also that of the
+            // second connection.
             running.abort();
             (client, _, server) = begin(Some(SETTINGS)).await?;
         }
@@ -135,7 +140,7 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Makes a call.
+    /// Sends a call as one statement and returns the rows of its answer.
     pub(super) async fn call(&self, dialect: &Postgres, call: &Call) -> Result<Vec<Row>, Failure> {
         let typed = statement::arguments(call, self.epoch.cast_signed(), &dialect.channel);
         let text = statement::text_of(call, typed.len(), &dialect.schema);
@@ -153,7 +158,7 @@ impl Connection {
         Ok(rows)
     }
 
-    /// Listens to these of the hub's channels.
+    /// Sends LISTEN for these channels, which are named as in [`Subscriptions`].
     pub(super) async fn listen(
         &self,
         channels: &[String],
@@ -168,15 +173,15 @@ impl Connection {
         channels: &[String],
         operation: &'static str,
     ) -> Result<(), Failure> {
-        // It would stay on a connection that the pooler gives to others, one for each of us who ever came, and nothing that
-        // is told there reaches us.
+        // Behind a pooler, LISTEN is useless: it would stay on a server connection that the pooler gives to other clients later,
+        // and its notifications would not reach this one.
         if self.server.is_pooled {
             return Ok(());
         }
         let Some(connections) = self.connections.upgrade() else { return Ok(()) };
         let mut text = String::new();
         for channel in channels {
-            // Writing to a string does not fail. The names are made of letters, digits and a colon.
+            // Writing to a string does not fail. The names need no escaping: they have only letters, digits and a colon.
             let _ = write!(text, "{command} \"{}\";", connections.link.dialect.name_of(channel));
         }
         let sent = self.sent();
@@ -190,7 +195,8 @@ impl Connection {
     }
 }
 
-/// Sends statements and reads their answers, and tells what the server says by itself, until the connection is over.
+/// Runs a connection until it is over: sends statements, reads answers, and passes on notifications and warnings. Then gives up its
+/// epoch.
 async fn run(
     mut running: Running,
     connections: Weak<Connections<Postgres>>,
@@ -202,7 +208,7 @@ async fn run(
             let told = match message {
                 AsyncMessage::Notification(told) => told,
                 AsyncMessage::Notice(said) => {
-                    // The answer that it is about is passed on after this.
+                    // The warning comes before the answer to its statement, so it is noted before `call` gets that answer.
                     is_unconfirmed.fetch_or(error::is_unconfirmed(&said), Ordering::SeqCst);
                     continue;
                 }
@@ -212,7 +218,7 @@ async fn run(
             connections.link.dialect.told(told.channel(), told.payload());
         }
     });
-    // What a panic says is logged by then.
+    // A panic has been logged already.
     let _ = served.await;
     connections.upgrade().into_iter().for_each(|all| all.rotation.give_up(epoch));
 }

@@ -14,7 +14,7 @@ const MODES: Modes = Modes {
 };
 const DEFAULT_PORT: u16 = 5432;
 const DEFAULT_SCHEMA: &str = "coordination";
-/// What the server cuts names at, less than that by one.
+/// The server truncates longer names.
 const LONGEST_SCHEMA: usize = 63;
 
 /// What the URL says.
@@ -22,11 +22,11 @@ const LONGEST_SCHEMA: usize = 63;
 pub(crate) struct Config {
     pub(super) servers: Servers,
     pub(super) database: String,
-    /// In which our tables are.
+    /// The schema with our tables and functions.
     pub(super) schema: Schema,
 }
 
-/// A schema's name. Shown as statements have it: in quotes, as it may be a word of the language's own.
+/// A schema's name. Displayed in quotes, as SQL needs it, because the name may be a keyword.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Schema(String);
 

@@ -1,4 +1,4 @@
-//! The database behind a connection: who answers, and our schema in it, which is made if it is not there.
+//! The database behind a connection: which server answers, and our schema in it, which is created if it does not exist.
 
 use std::time::Duration;
 
@@ -12,19 +12,21 @@ use crate::characteristics::Durability;
 use crate::error::{Error, ErrorKind};
 
 /// Tables and functions. `{schema}` stands for the schema in quotes, `{schema_name}` for its name, and `{namespace}` for the
-/// namespace where none is named.
+/// default namespace.
 const SCHEMA: &str = include_str!("schema.sql");
 /// The version of the schema's text: a change of the text needs another number, which a test makes sure of. A library of one
 /// version refuses a schema of another, as functions that exist are never made again.
 const VERSION: i32 = 4;
 /// The oldest server, as it says itself: 12.
 const OLDEST: i32 = 120_000;
-/// How many of our steps may wait for a replica's word, each on a connection that was given up meanwhile.
+/// If this many server processes of this client wait for a replica's confirmation, no further connection is made. They belong to
+/// connections that were given up, and a new call would wait behind them.
 const WAITING: i64 = 2;
-/// The namespace where a transaction of a user's names none: that where a URL names none.
+/// The namespace of `coordination_fence` if its caller names none. A URL that names none has the same.
 const NAMESPACE: &str = "coordination";
 
-/// Who answers, and what is set up there.
+/// Asks for the server's version, role and settings, and whether the schema exists; sets for how long our functions wait for a
+/// lock.
 const GREETING: &str = "
 SELECT current_setting('server_version_num')::integer AS server_version,
   pg_is_in_recovery() AS is_replica,
@@ -38,12 +40,13 @@ SELECT current_setting('server_version_num')::integer AS server_version,
   pg_backend_pid() AS process,
   to_regclass($1) IS NOT NULL AS has_schema,
   set_config('coordination.lock_timeout', '{lock_timeout}ms', false) AS lock_timeout";
-/// A step waits for a lock for one of so many parts of a heartbeat's time: half as many steps may be before the heartbeat.
+/// Our functions wait for a lock for as long as a heartbeat may take (the patience), divided by this. So a heartbeat is in time
+/// even if half as many calls that wait for locks were sent before it.
 const PARTS: u32 = 8;
-/// A step waits no longer than this for a lock, in any case.
+/// The longest time that our functions wait for a lock.
 const LONGEST: Duration = Duration::from_millis(250);
 
-/// What a role may not do that all steps do; empty: nothing.
+/// The tables in which the role lacks a right that our functions need; empty: none.
 const RIGHTS: &str = "
 SELECT coalesce(string_agg(c.relname, ', '), '') AS missing
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -51,26 +54,27 @@ SELECT coalesce(string_agg(c.relname, ', '), '') AS missing
     AND NOT (has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'INSERT')
       AND has_table_privilege(c.oid, 'UPDATE') AND has_table_privilege(c.oid, 'DELETE'))";
 
-/// With what a connection begins where the role or the database says that transactions begin otherwise.
+/// The start-up settings of a connection if the role or the database has defaults under which our functions fail.
 pub(super) const SETTINGS: &str =
     r"-c default_transaction_isolation=read\ committed -c default_transaction_read_only=off";
 
-/// A server, as it was found when a connection was made.
+/// What was found out about the server when a connection was made.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Server {
-    /// Whether what is committed is on the disk.
+    /// Whether a committed transaction is on the disk (`fsync`, `full_page_writes`).
     is_synced: bool,
-    /// Whether replicas confirm what is committed.
+    /// Whether a commit waits for replicas (`synchronous_standby_names`).
     is_confirmed: bool,
     has_replicas: bool,
-    /// Whether transactions begin as our steps need them.
+    /// Whether the defaults of new transactions do not suit our functions: another isolation level than read committed, or
+    /// read-only.
     pub(super) begins_otherwise: bool,
-    /// Whether something between gives us a connection of its own to the server, and perhaps each transaction another one.
+    /// Whether the connection leads to a pooler, which may give each transaction another connection to the server.
     pub(super) is_pooled: bool,
 }
 
 impl Server {
-    /// Looks who is there, and makes our schema if it is not there and can be made.
+    /// Checks the server, and creates our schema if it does not exist.
     pub(super) async fn greet(
         client: &Client,
         schema: &Schema,
@@ -88,7 +92,8 @@ impl Server {
             let message = "the server is a replica, and cannot be written to";
             return Err(Failure::broken(Error::new(ErrorKind::Unavailable, "connect", message)));
         }
-        // Their connections end with them only, and nothing that is begun now would be answered before them.
+        // Such a server process goes on until the replica confirms, and a new call would wait for the replica in the same way. A
+        // connection to another server may do better.
         if get::<i64>(&found, "waiting")? >= WAITING {
             let message = "earlier calls wait for a standby yet, which does not confirm them";
             return Err(Failure::broken(Error::new(ErrorKind::Unavailable, "connect", message)));
@@ -100,7 +105,7 @@ impl Server {
             begins_otherwise: get(&found, "begins_otherwise")?,
             is_pooled: process_of(client).await != Some(get(&found, "process")?),
         };
-        // Nothing can be made in a transaction that may not write.
+        // The schema could not be created in a read-only transaction. The caller connects again, with `SETTINGS`.
         if server.begins_otherwise {
             return Ok(server);
         }
@@ -111,7 +116,8 @@ impl Server {
         Ok(server)
     }
 
-    /// Fails if the role may not do what all steps do: told by who connects, and not by the first release.
+    /// Fails if the role lacks a right that our functions need. Checked when connecting, as otherwise the first release might be
+    /// the first to fail.
     pub(super) async fn check_rights(client: &Client, schema: &Schema) -> Result<(), Failure> {
         let row = one_row(client, RIGHTS, schema.name()).await?;
         let missing: String = get(&row, "missing")?;
@@ -125,7 +131,8 @@ impl Server {
         Err(Failure::broken(Error::new(ErrorKind::Permission, "connect", message)))
     }
 
-    /// A crash of the process loses nothing, as what is committed is in the system's hands.
+    /// Asks only about the disk: what was committed survives a crash of the server's process in any case, because the operating
+    /// system has it.
     pub(super) fn survives_power_loss(self) -> Durability {
         if self.is_synced { Durability::Yes } else { Durability::No }
     }
@@ -134,7 +141,7 @@ impl Server {
         if self.is_confirmed { Durability::Yes } else { Durability::No }
     }
 
-    /// Why two may hold while servers are cut off from each other.
+    /// Why two clients may hold the same lock while servers are cut off from each other; `None`: they cannot.
     pub(super) fn partition_overlap(self) -> Option<&'static str> {
         let may_part = self.has_replicas && !self.is_confirmed;
         may_part.then_some(
@@ -144,7 +151,7 @@ impl Server {
     }
 }
 
-/// Makes the schema, unless somebody else has made it meanwhile, in one transaction.
+/// The statement that creates the schema in one transaction, unless another client has created it meanwhile.
 fn installation(schema: &Schema) -> String {
     let schema_text = SCHEMA.replace("{namespace}", NAMESPACE);
     format!(
@@ -180,12 +187,13 @@ async fn check_version(client: &Client, schema: &Schema) -> Result<(), Failure> 
     Err(Failure::broken(Error::new(ErrorKind::Unsupported, "connect", message)))
 }
 
-/// The number of the server's process that it told when the connection was made; a pooler tells one that it made up. The
-/// client crate shows it in a request to cancel only, so one is written to ourselves.
+/// The number of the server process, as it was told when the connection was made. A pooler tells a number of its own, so this
+/// number differs from `pg_backend_pid()`. The client crate shows the number only in a cancel request, so such a request is written
+/// into a pipe and read from it.
 async fn process_of(client: &Client) -> Option<i32> {
     let (mut ours, theirs) = tokio::io::duplex(64);
     client.cancel_token().cancel_query_raw(theirs, NoTls).await.ok()?;
-    // Length, code, process, key.
+    // The request's fields: length, code, process number, secret key.
     let mut request = [0; 16];
     ours.read_exact(&mut request).await.ok()?;
     request[8..12].try_into().ok().map(i32::from_be_bytes)
@@ -212,6 +220,10 @@ mod tests {
     #[test]
     fn another_schema_has_another_version() {
         let digest = digest(SCHEMA);
-        assert_eq!((VERSION, &*digest), (4, "1c20c4076ab53ff9"), "a changed schema needs a new version");
+        assert_eq!(
+            (VERSION, &*digest),
+            (4, "1c20c4076ab53ff9"),
+            "a changed schema needs a new version"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! What PostgreSQL and its client say → our errors, case by case.
+//! Errors of PostgreSQL and of its client crate → our errors, case by case.
 
 use std::error::Error as StdError;
 
@@ -9,10 +9,10 @@ use crate::backend::server::cause::{causes, connection_kind, is_hang_up};
 use crate::backend::server::connections::Failure;
 use crate::error::{Effect, Error, ErrorKind};
 
-/// The code of what our own functions say of the settings with which transactions begin.
+/// The error code of `begin_step` (`schema.sql`), if transactions begin with an isolation level other than read committed.
 const SETUP: &str = "SETUP";
 
-/// What a failed statement says of its connection, and to us.
+/// What a failed statement means for its connection, and the error for the caller.
 pub(super) fn failure(operation: &'static str, error: &PostgresError) -> Failure {
     match error.as_db_error() {
         Some(said) => refusal(operation, said),
@@ -20,7 +20,7 @@ pub(super) fn failure(operation: &'static str, error: &PostgresError) -> Failure
     }
 }
 
-/// The server has carried out nothing: a statement is all or nothing.
+/// The server answered with an error. The statement was rolled back as a whole, except where [`effect`] says otherwise.
 fn refusal(operation: &'static str, said: &DbError) -> Failure {
     let (kind, is_broken) = judged(said);
     let mut message = format!("{} ({})", said.message(), said.code().code());
@@ -31,15 +31,16 @@ fn refusal(operation: &'static str, said: &DbError) -> Failure {
     Failure { is_broken, ..Failure::harmless(error) }
 }
 
-/// What kind of error it is, and whether another connection may do better, perhaps to another server.
+/// The kind of the error, and whether to make another connection, perhaps to another server.
 fn judged(said: &DbError) -> (ErrorKind, bool) {
     let code = said.code();
-    // pg_hba.conf has lines for those only who come by TLS.
+    // `pg_hba.conf` lets in nobody who comes without TLS. The server has no code of its own for that.
     let wants_tls = said.message().contains("no encryption") || said.message().contains("SSL off");
     match code.code() {
-        // The server's settings have changed: the next connection begins with our own.
+        // The default isolation level was changed after this connection was made. The next connection begins with
+        // `database::SETTINGS`.
         SETUP => return (ErrorKind::Unavailable, true),
-        // The queue of what is told is full, which passes: somebody listens, and does not read.
+        // The server's queue of notifications is full, because some client listens and does not read. This passes.
         "54000" if said.message().contains("NOTIFY") => return (ErrorKind::Unavailable, false),
         "28000" if wants_tls => return (ErrorKind::Tls, true),
         _ => {}
@@ -54,9 +55,9 @@ fn judged(said: &DbError) -> (ErrorKind, bool) {
             (ErrorKind::Quota, is_end(said))
         }
         SqlState::PROGRAM_LIMIT_EXCEEDED => (ErrorKind::Value, false),
-        // It has become a replica.
+        // The server has become a replica.
         SqlState::READ_ONLY_SQL_TRANSACTION => (ErrorKind::Unavailable, true),
-        // It is going down, or coming up, or has no room for us, or somebody has ended our connection.
+        // The server is shutting down, starting, or out of connections; or somebody has ended our connection.
         SqlState::ADMIN_SHUTDOWN
         | SqlState::CRASH_SHUTDOWN
         | SqlState::CANNOT_CONNECT_NOW
@@ -66,18 +67,19 @@ fn judged(said: &DbError) -> (ErrorKind, bool) {
         | SqlState::CONNECTION_EXCEPTION
         | SqlState::CONNECTION_FAILURE
         | SqlState::CONNECTION_DOES_NOT_EXIST
-        // What pgbouncer says of all that is wrong between the server and itself.
+        // The code of pgbouncer for everything that goes wrong between it and the server.
         | SqlState::PROTOCOL_VIOLATION
-        // Something that nobody has foreseen, as a function that is replaced while it is called.
+        // A failure inside the server, for instance if a function is replaced while it is called.
         | SqlState::INTERNAL_ERROR => (ErrorKind::Unavailable, true),
-        // Somebody has locked our rows, or cancels our statements, or two did the same at once.
+        // Another transaction holds a lock on our rows, somebody has cancelled the statement, or two transactions conflicted.
         SqlState::LOCK_NOT_AVAILABLE
         | SqlState::QUERY_CANCELED
         | SqlState::T_R_DEADLOCK_DETECTED
         | SqlState::T_R_SERIALIZATION_FAILURE
         | SqlState::UNIQUE_VIOLATION
         | SqlState::IO_ERROR => (ErrorKind::Unavailable, false),
-        // Our tables or functions are gone, or others: they are looked for, and made, by who connects.
+        // Our tables or functions were dropped or replaced. Making the next connection looks for them, and creates them if they do
+        // not exist.
         SqlState::UNDEFINED_TABLE
         | SqlState::UNDEFINED_FUNCTION
         | SqlState::INVALID_SCHEMA_NAME
@@ -88,13 +90,14 @@ fn judged(said: &DbError) -> (ErrorKind, bool) {
     }
 }
 
-/// Whether the server has ended the connection with that.
+/// Whether the server ends the connection with this error.
 fn is_end(said: &DbError) -> bool {
     matches!(said.parsed_severity(), Some(Severity::Fatal | Severity::Panic))
 }
 
-/// A transaction that waits for a replica's word, and is told to end, is committed here and perhaps not there; and where the
-/// server goes down, what it had in hand may be done.
+/// Whether the statement may have taken effect although the server answered with an error. A transaction that is cancelled or ended
+/// while it waits for a replica is committed on this server, and perhaps not on the replica. When the server shuts down, a
+/// statement in hand may have been committed.
 fn effect(operation: &str, said: &DbError) -> Effect {
     match *said.code() {
         _ if is_end(said) && operation != "connect" => Effect::Unknown,
@@ -110,14 +113,14 @@ fn effect(operation: &str, said: &DbError) -> Effect {
     }
 }
 
-/// Whether this is what the server says before the answer to a statement for whose commit it did not wait as long as it should have: a replica may
-/// not have it.
+/// Whether this is the server's warning that it did not wait for the replicas as long as it should have, so that a replica may lack
+/// the commit. It comes before the answer to the statement.
 pub(super) fn is_unconfirmed(said: &DbError) -> bool {
-    // Its words are in the server's language, and its code is that of most warnings.
+    // Recognised by the routine: the text is in the server's language, and the code is that of most warnings.
     said.parsed_severity() == Some(Severity::Warning) && said.routine() == Some("SyncRepWaitForLSN")
 }
 
-/// Whether the other side does not understand what we say, or wants to do nothing of it.
+/// Whether the other side rejects the start-up message: a pooler that does not know, or does not allow, the start-up settings.
 pub(super) fn is_not_spoken(error: &PostgresError) -> bool {
     error.code() == Some(&SqlState::PROTOCOL_VIOLATION)
 }
@@ -128,7 +131,7 @@ fn broken(operation: &'static str, error: &PostgresError) -> Failure {
         ErrorKind::Unavailable if is_not_understood(error) => ErrorKind::Corrupt,
         kind => kind,
     };
-    // The statement may have been under way when the connection broke.
+    // The statement may have been carried out before the connection broke.
     let is_open = operation != "connect";
     let effect = if is_open { Effect::Unknown } else { Effect::None };
     let message = match beneath.last() {
@@ -140,7 +143,7 @@ fn broken(operation: &'static str, error: &PostgresError) -> Failure {
     Failure { is_hang_up, ..Failure::broken(error) }
 }
 
-/// Whether it is an answer of another type than ours are.
+/// Whether an answer has other types than our functions return.
 fn is_not_understood(error: &PostgresError) -> bool {
     error.to_string().starts_with("error deserializing column")
 }

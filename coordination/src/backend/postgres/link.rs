@@ -1,4 +1,4 @@
-//! Making a connection: to a server at one of its addresses, by TLS where that is wanted.
+//! Making a connection to a server at one of its addresses, with TLS if the URL wants it.
 
 use std::io;
 use std::net::SocketAddr;
@@ -23,20 +23,21 @@ use crate::backend::server::credentials::{Credentials, Tls};
 use crate::error::{Error, ErrorKind};
 use crate::url::Host;
 
-/// Whether the server speaks TLS: length and code, which no version of the protocol has.
+/// The message that asks whether the server has TLS: its length, and a code in the place of the protocol's version.
 const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
 
-/// What is spoken on.
+/// A TCP stream, with or without TLS.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-/// What has to run for statements to be sent and answered.
+/// The driver's task of a connection: it has to be polled for statements to be sent and answered.
 pub(super) type Running = Connection<Box<dyn Stream>, NoTlsStream>;
 
 impl Postgres {
-    /// A connection to the server there, which lets us in, and knows us by our channel. It begins with these settings, if there are some: a `SET` would
-    /// stay on a connection that a pooler gives to others.
+    /// Opens a connection to the server at this address, with the client's own channel as its `application_name`. `settings`: what
+    /// the connection begins with, as a start-up option. A `SET` would not do: behind a pooler it would stay on a connection that
+    /// others use later.
     pub(super) async fn open(
         &self,
         user: &str,
@@ -45,7 +46,7 @@ impl Postgres {
         settings: Option<&str>,
     ) -> Result<(tokio_postgres::Client, Running), Failure> {
         let stream = TcpStream::connect(address).await.map_err(|error| unreachable_at(&error))?;
-        // A statement waits for no other: each is an answer that somebody waits for.
+        // Nagle's algorithm would hold back a small statement until the one before it is acknowledged.
         stream.set_nodelay(true).map_err(|error| unreachable_at(&error))?;
         let stream: Box<dyn Stream> = match &credentials.tls {
             None => Box::new(stream),
@@ -59,7 +60,7 @@ impl Postgres {
         if let Some(settings) = settings {
             config.options(settings);
         }
-        // The stream is what it should be by now.
+        // If the URL wants TLS, the stream already has it.
         config.ssl_mode(SslMode::Disable);
         let opened = config.connect_raw(stream, NoTls).await;
         opened.map_err(|error| match settings.is_some() && is_not_spoken(&error) {
@@ -69,7 +70,7 @@ impl Postgres {
     }
 }
 
-/// Asks for TLS: without it nothing more is said.
+/// Asks the server for TLS. If it has none, this fails before anything else is sent, so that nothing is sent unencrypted.
 async fn secured(
     mut stream: TcpStream,
     tls: &Tls,
@@ -98,7 +99,7 @@ fn client_config(tls: &Tls) -> Result<ClientConfig, Error> {
     let builder = builder.with_safe_default_protocol_versions().map_err(wrong)?;
     let builder = builder.with_root_certificates(trusted(tls));
     let Some((cert, key)) = &tls.identity else { return Ok(builder.with_no_client_auth()) };
-    // They were checked when they were read.
+    // The certificate and the key were checked when their files were read.
     let chain = CertificateDer::pem_slice_iter(cert).flatten().collect();
     let key = PrivateKeyDer::from_pem_slice(key.expose().as_bytes())
         .map_err(|_| Error::config("option `key`: there is no private key in PEM"))?;
@@ -122,14 +123,14 @@ fn unreachable_at(error: &io::Error) -> Failure {
     Failure { is_hang_up, ..Failure::broken(error) }
 }
 
-/// Something between the server and us takes no settings, or forgets them: that would be a pooler.
+/// A connection cannot be given its own start-up settings: a pooler between the server and us refuses or drops them.
 pub(super) fn not_set() -> Error {
     let message = "transactions of this role begin read-only, or with another isolation level than read committed, and what \
                    is between the server and us lets nobody set that for a connection: set it for the role";
     Error::new(ErrorKind::Unsupported, "connect", message)
 }
 
-/// The server asks for a password, and we have none.
+/// Replaces the client crate's error if the server asks for a password and the URL has none.
 fn no_password(failure: Failure, credentials: &Credentials) -> Failure {
     let is_missing = credentials.password.is_none() && failure.error.message() == NO_PASSWORD;
     if !is_missing {
@@ -139,5 +140,5 @@ fn no_password(failure: Failure, credentials: &Credentials) -> Failure {
     Failure::broken(Error::new(ErrorKind::Auth, "connect", message))
 }
 
-/// What the client crate says then.
+/// The client crate's message in that case.
 const NO_PASSWORD: &str = "invalid configuration: password missing";

@@ -2,54 +2,59 @@
 //!
 //! # How it works
 //!
-//! Ordinary tables in a schema of their own, and a function there for each step: one statement, which is one transaction and
-//! one round trip. Whoever enters a queue or leaves it locks the queue's row first, so that the order of commits is that of the
-//! numbers. Locks of the database are held for no longer than such a step takes: so everything works through a pooler that gives
-//! each transaction another connection, and survives that connections come and go.
+//! Ordinary tables in a schema of their own, and a function there for each step of the protocol (`enter`, `leave`, `renew`, …): one
+//! statement, which is one transaction and one round trip. A function that adds an entry to a queue or removes one locks the
+//! queue's row first, so that the transactions commit in the order of the entries' numbers. Row locks are held only during such a
+//! transaction, and no step needs anything that an earlier one has left on its connection. So the store works through a pooler that
+//! gives each transaction another connection, and a broken connection loses nothing.
 //!
-//! A session is a row with the end of its lease on the server's clock. Whoever meets one whose time has passed ends it, under
-//! the lock of its row, before its entries count for nothing; a heartbeat is in time, or finds that the session is over. What
-//! the dead have left is removed bit by bit in passing. A number is one more than the last in its queue, and at least the time
-//! in microseconds; it is the fencing token, and committed before it is told.
+//! A session is a row with the end of its lease, on the server's clock. An entry whose session's lease has run out still blocks,
+//! until a function that comes across it marks the session as over, under the lock of the session's row, and removes the entry. A
+//! heartbeat either gets that lock first and extends the lease, or is told that the session is over. Other entries of sessions that
+//! are over are removed a few at a time by heartbeats and reads. An entry's number is one more than the last in its queue, and at
+//! least the time in microseconds. It is the fencing token, and is committed before the client gets it.
 //!
-//! Whoever leaves a queue tells those whom he kept waiting, each on the channel of its process (`NOTIFY`), and says whether
-//! their turn has come, which spares them a request. A message may be lost, and a pooler may swallow all of them: so waiters
-//! look themselves when the lease of what they wait for may be over, and at least once in every `min(T, 5 s)`. Nothing is told
-//! where nobody waits. All this goes over one connection per coordinator.
+//! When an entry leaves a queue, its transaction notifies the entries that it blocked, each on the channel of the client that owns
+//! it (`NOTIFY`). The message says whether anything else blocks that entry; if nothing does, the client need not ask the server. A
+//! message may be lost, and a pooler may swallow all of them. So waiters also ask the server when the lease of the entry that they
+//! wait for may be over, and at least once in every `min(T, 5 s)`. Nothing is sent on a queue's channel unless somebody listens to
+//! it. All this goes over one connection per coordinator.
 //!
-//! A statement that is given up without its answer is the last one on its connection. It may be carried out late: each
-//! connection has a number, and the functions refuse what comes on an older one than the newest that was heard of for the
-//! session. On each new connection the client says which entries it knows, and others of its session are removed: a replica
-//! that took over may have some that were left.
+//! A client that gives up a statement before its answer sends nothing more on that connection. The server may carry out the
+//! statement late. So each connection has a number, and the functions reject calls of a session that come on an older connection
+//! than the newest one that the session has used. After each new connection, the session's entries that the client does not know of
+//! are removed: a replica that took over may have entries that were left already.
 //!
 //! # Guarantees
 //!
-//! Exclusion, order and tokens hold over crashes of clients and of the server: a step is on the disk when it is answered, whatever
-//! `synchronous_commit` says elsewhere; `fsync` and `full_page_writes` have to be on. With `synchronous_standby_names` they hold
-//! over fail-over to a replica that has confirmed; without, the newest grants may be forgotten, and two may hold. Tokens go on
-//! rising, also over loss of all data, as long as the server's clock was not set back. Where that clock is set forward, sessions
-//! end early by as much: holders learn it with their next heartbeat, and fencing covers the rest. A crashed holder is followed
-//! within its lease.
+//! Exclusion, order and tokens hold over crashes of clients and of the server: what a call has changed is on the disk when it is
+//! answered, whatever `synchronous_commit` says elsewhere; `fsync` and `full_page_writes` have to be on. With
+//! `synchronous_standby_names` they hold over fail-over to a replica that has confirmed; without it, that replica may lack the
+//! newest grants, and two clients may hold a lock. Tokens go on rising, even after a loss of all data, as long as the server's
+//! clock was not set back. If that clock is set forward, sessions end early by as much: holders learn it with their next heartbeat,
+//! and fencing protects the resource until then. After a holder has crashed, the next waiter is granted the lock when the holder's
+//! lease has run out.
 //!
-//! What no other store has: `coordination_fence(name, token)`, to be called in a transaction of the holder's own in the same
-//! database before its writes. It fails unless the token is that of a holder, and locks the row of the entry: the lock stays
-//! where it is until the transaction is over.
+//! `coordination_fence(name, token)` is for a transaction of the holder's own in the same database, before its writes. It fails
+//! unless the token is that of a current holder. It locks the row of the entry, so that nobody else gets the lock until this
+//! transaction is over, even if the session ends meanwhile.
 //!
 //! # Requirements
 //!
-//! PostgreSQL 12 or newer. Who connects first needs the right to make the schema; or its owner has made it so, and the others
-//! have `USAGE` on it and `SELECT, INSERT, UPDATE, DELETE` on its tables.
+//! PostgreSQL 12 or newer. The role that connects first needs the right to create the schema, or to create tables and functions in
+//! it if it exists. Other roles need `USAGE` on the schema and `SELECT, INSERT, UPDATE, DELETE` on its tables.
 //!
 //! # URL options
 //!
-//! The path is the database; without one it has the user's name. Several hosts are tried in random order, and the one is used
-//! that can be written to.
+//! The path is the database; without one it has the user's name. If there are several hosts, they are tried in random order until
+//! one is found that can be written to.
 //!
-//! * `schema`: in which the tables are.
-//! * `sslmode`: `verify-full`, or `disable`, which is the default for this host only. Others are refused.
-//! * `target_session_attrs`: `read-write`, which it is anyway.
-//! * `ca`, `cert`, `key`: PEM files. Without `ca`, the system's certificates count.
-//! * `server_name`: what the server's certificate says, if it is not the host.
+//! * `schema`: the schema with the tables and functions; `coordination` by default.
+//! * `sslmode`: `verify-full`, or `disable`. The default is `verify-full`, or `disable` if all hosts are this one and no other
+//!   option is for TLS. Other modes are refused.
+//! * `target_session_attrs`: `read-write`, which is always in force.
+//! * `ca`, `cert`, `key`: PEM files. Without `ca`, the certificates that the system trusts are used.
+//! * `server_name`: the name in the server's certificate, if it is not the host.
 //! * `password_file`: a file with the password, instead of one in the URL.
 
 mod client;
@@ -84,7 +89,7 @@ use crate::config::Settings;
 use crate::error::Result;
 use crate::url::{Authority, Host, UrlOption};
 
-/// What is known of the store before it is asked.
+/// What is known of the store before a connection is made.
 pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "postgres",
     options: &[
@@ -115,13 +120,13 @@ impl Connect for Config {
 impl Dialect for Postgres {
     type Connection = Connection;
     type Row = Row;
-    /// What it waits for.
+    /// The wait for the entry that blocks it, if there is one.
     type Known = Option<Wait>;
     type Following = watching::Following;
 
     const DESCRIPTOR: &'static Descriptor = &DESCRIPTOR;
-    /// The server carries out a connection's statements one after the other, each with its commit, and a heartbeat waits for
-    /// those before it.
+    /// The server carries out the statements of a connection one after the other, each with its commit, so a heartbeat waits for
+    /// all that were sent before it.
     const IN_FLIGHT: usize = 4;
     const SECURE: &'static str = "sslmode=verify-full";
     const WANTS_TLS: &'static str = "the server wants TLS: give `sslmode=verify-full`";
@@ -135,7 +140,7 @@ impl Dialect for Postgres {
         Connection::make(connections, place, epoch, credentials).await
     }
 
-    /// One that is urgent goes on the same connection, before those that wait for a place there.
+    /// An urgent call goes on the same connection; it has not waited for one of the [`IN_FLIGHT`](Self::IN_FLIGHT) slots.
     async fn carry_out(
         &self,
         connection: &Connection,
@@ -160,7 +165,7 @@ impl Dialect for Postgres {
         session: SessionId,
         own: &OwnEntries<Self::Known>,
     ) -> Result<bool> {
-        // One call removes so many and no more.
+        // A call removes only a limited number of entries, so that it does not take long, and answers `more` if some are left.
         loop {
             let known = own.of(session).iter().map(|entry| entry.as_str().into()).collect();
             let call = Call::new("renew", "settle").of(session).with(Argument::Ids(known));
@@ -224,7 +229,8 @@ impl Dialect for Postgres {
     }
 }
 
-/// The queue, and the number of the last message that came of it before.
+/// Reads the queue. The number is that of the last message on the queue's channel before the read, so that a change during the read
+/// counts as a later one.
 async fn read_once(store: &SqlStore<Postgres>, path: &str) -> Result<(Answer<Row>, Option<u64>)> {
     let count = store.dialect().hub.count(path, store.epoch());
     let answer = store.connections.run(&Call::new("list", "read").bytes(path)).await?;

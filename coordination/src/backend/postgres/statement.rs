@@ -1,7 +1,7 @@
-//! A call as a statement.
+//! How a call is written as SQL.
 //!
-//! It is one statement, which is a transaction by itself, and is not prepared under a name: so it is one round trip also where
-//! a pooler gives each transaction another connection.
+//! A call is one statement, which is a transaction by itself. It is not prepared under a name, because behind a pooler the next
+//! transaction may be on another connection, which does not have the prepared statement. So it is always one round trip.
 
 use std::fmt::Write as _;
 
@@ -16,7 +16,7 @@ use crate::error::Result;
 /// An argument with its type.
 pub(super) type Typed<'a> = (Box<dyn ToSql + Sync + Send + 'a>, Type);
 
-/// The statement, with so many arguments, where our functions are in this schema.
+/// The text of the statement, with this number of arguments, for functions in this schema.
 pub(super) fn text_of(call: &Call, arguments: usize, schema: &Schema) -> String {
     let mut text = format!("SELECT * FROM {schema}.{}(", call.function);
     for place in 1..=arguments {
@@ -28,7 +28,7 @@ pub(super) fn text_of(call: &Call, arguments: usize, schema: &Schema) -> String 
     text
 }
 
-/// The arguments, on the connection of this number, of a process that is told on this channel.
+/// The arguments, for a connection with this generation and a client with this channel.
 pub(super) fn arguments<'a>(call: &'a Call, generation: i64, channel: &'a str) -> Vec<Typed<'a>> {
     let mut typed: Vec<Typed<'a>> = Vec::with_capacity(call.arguments.len());
     for argument in &call.arguments {
@@ -56,7 +56,7 @@ fn list<'a>(all: impl Iterator<Item = Option<&'a str>>) -> Typed<'a> {
     (Box::new(all), Type::BYTEA_ARRAY)
 }
 
-/// What stands in a column.
+/// The value of a column. The error is `Corrupt` if the column is missing or has another type.
 pub(super) fn column<'a, T: FromSql<'a>>(
     row: &'a Row,
     operation: &'static str,

@@ -1,4 +1,4 @@
-//! Waiting: for the end of an entry, and for a change of a queue.
+//! Waiting for the end of an entry, and for a change of a queue.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,10 +14,11 @@ use crate::backend::{EntryId, Mode};
 use crate::error::Result;
 use crate::panics::{caught, on_purpose};
 
-/// How often a waiter looks where no notification comes, as a pooler is between. A free lock is granted within two seconds (L2).
+/// How often a waiter asks the server if no notifications come, because the connection leads to a pooler. A free lock is granted
+/// within two seconds (L2).
 const WITHOUT_WORD: Duration = Duration::from_secs(1);
 
-/// Somebody follows a queue.
+/// A subscription to a queue's channel.
 pub(super) struct Following {
     followed: watch::Receiver<Followed>,
     epochs: watch::Receiver<u64>,
@@ -56,7 +57,8 @@ pub(super) async fn gone(
         Waited::Unknown => None,
     };
     let mut epochs = store.connections.epochs();
-    // Otherwise the server does not know that we wait for this one.
+    // Whether the server has named this entry as the blocker of one of ours, so that it notifies us on our own channel when the
+    // entry goes. Otherwise this waiter listens to the queue's channel instead.
     let is_expected = known.is_some();
     let mut following = None;
     loop {
@@ -87,7 +89,7 @@ pub(super) async fn gone(
     }
 }
 
-/// How long the entry has its lease yet; `None`: it does not block the waiter.
+/// How long the entry's lease still lasts; `None`: the entry does not block the waiter.
 async fn look(
     store: &SqlStore<Postgres>,
     path: &str,
@@ -105,7 +107,7 @@ async fn look(
     Ok(left.map(Duration::from_micros))
 }
 
-/// From here on the end of what is before an entry of ours is told to us.
+/// Notes which entry blocks `entry`, an entry of ours: the server notifies this client when that entry goes.
 pub(super) fn waits(store: &SqlStore<Postgres>, entry: &EntryId, before: Option<Before>) {
     let hub = &store.dialect().hub;
     let wait = before.map(|Before { path, seq, mode, epoch, until }| {
@@ -119,7 +121,7 @@ pub(super) fn waits(store: &SqlStore<Postgres>, entry: &EntryId, before: Option<
     }
 }
 
-/// Whether nothing is told to us.
+/// Whether no notifications come.
 fn is_pooled(dialect: &Postgres) -> bool {
     dialect.is_pooled.load(Ordering::Relaxed)
 }
@@ -128,18 +130,19 @@ pub(super) fn at_most(dialect: &Postgres, recheck: Duration) -> Duration {
     if is_pooled(dialect) { recheck.min(WITHOUT_WORD) } else { recheck }
 }
 
-/// Listens to what happens in a queue, on the connection in use.
+/// Subscribes to a queue's channel, on the connection in use.
 async fn follow(
     connections: &Arc<Connections<Postgres>>,
     path: &str,
 ) -> Result<watch::Receiver<Followed>> {
     let dialect = &connections.link.dialect;
-    // Nearly always somebody has listened before, and nothing is sent: that waits for no call.
+    // Nearly always the channel is subscribed already. Then nothing is sent, and no slot is needed.
     let (following, channel) = dialect.hub.follow(path, connections.rotation.epoch());
     if channel.is_none() {
         return Ok(following);
     }
-    // Whoever has room for a call waits for nobody who waits for room.
+    // First the mutex, then a slot for a call: in the other order, tasks that wait for the mutex could take all the slots, while
+    // the task that has the mutex waits for one.
     let _one_at_a_time = dialect.listening.lock().await;
     let ready = connections.ready("watch").await?;
     let epoch = ready.epoch();
@@ -156,7 +159,7 @@ async fn follow(
     Ok(following)
 }
 
-/// Wants to hear no more of what nobody listens to any longer.
+/// Unsubscribes the channels that nobody has listened to for a while.
 pub(super) async fn sweep(connections: &Arc<Connections<Postgres>>) {
     if connections.rotation.connected().is_none() {
         return;
@@ -174,6 +177,6 @@ pub(super) async fn sweep(connections: &Arc<Connections<Postgres>>) {
         };
         in_time(connections.patience, ready.make(no_longer)).await
     };
-    // One message too many harms nobody.
+    // If this fails, messages still come that nobody needs, which does no harm.
     let _: Result<()> = sweeping.await;
 }

@@ -1,8 +1,8 @@
-//! Connections: where they go, what is listened to on them, and which one a call is made on.
+//! Which server to connect to, what a connection subscribes to, and how calls are made on the connection in use.
 //!
-//! The client crate's own manager of connections never replaces one that has gone silent: see
-//! [`connections`](crate::backend::server::connections). Each connection has a number, its epoch. The server refuses what
-//! comes on a connection older than the newest one it has heard of, so that a call that was given up can do no harm,
+//! The client crate's own connection manager never replaces a connection that has gone silent, so it is not used; see
+//! [`connections`](crate::backend::server::connections). Each connection has a number, its epoch. The server rejects calls of a
+//! session that come on an older connection than the newest that the session has used. So a call that was given up does no harm,
 //! however late it arrives.
 
 use std::collections::BTreeSet;
@@ -31,26 +31,26 @@ use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::panics::{caught, on_purpose};
 use crate::url::Host;
 
-/// How often nodes of a cluster may send us on, before one says that it has our keys.
+/// How many redirections of a cluster are followed while a connection is made.
 const REDIRECTIONS: usize = 5;
-/// Between two tries while our keys move to another node.
+/// The pause between two tries of a call while our keys are being moved to another node.
 const MOVING: Duration = Duration::from_millis(10);
-/// How many channels one request subscribes to: each channel is an answer of its own, and the server closes a connection on
-/// which too much was not read yet.
+/// How many channels one request subscribes to. The server sends an answer for each channel, and closes a connection on which too
+/// many answers wait to be read.
 const BATCH: usize = 4096;
 const WANTS_TLS: &str = "the server wants TLS, or is no Redis: try rediss://";
 
-/// The places, and the connection in use.
+/// The servers of the URL, and the connection in use.
 pub(super) type Connections = connections::Connections<Client>;
 
-/// What a connection is made with.
+/// What it takes to make a connection.
 pub(super) struct Client {
     pub(super) config: Config,
     /// The Sentinels that are asked for the master; `None`: the URL has none.
     pub(super) sentinels: Option<Arc<Sentinels>>,
     /// The nodes of the cluster, if it is one.
     nodes: Nodes,
-    /// The record that any server told this client last, and the newest time in it.
+    /// The record of the namespace that a server told this client last, and the newest time in it. All connections share it.
     pub(super) known: Arc<Mutex<Known>>,
     /// Held while channels are subscribed to, or unsubscribed from.
     subscribing: tokio::sync::Mutex<()>,
@@ -58,22 +58,22 @@ pub(super) struct Client {
     next: Mutex<Option<Batch>>,
     /// The key of the namespace's clock.
     pub(super) clock: String,
-    /// How long a lease may have been of which no record is left.
+    /// If a server has lost its record of the namespace, the leases that it has forgotten are taken to be no longer than this.
     pub(super) unknown: Duration,
-    /// The name of a key that there never is.
+    /// The name of a key that never exists; see [`Call::command`].
     pub(super) nowhere: String,
     hub: Arc<Subscriptions>,
     /// How long a call may take.
     pub(super) patience: Duration,
 }
 
-/// Where a greeting led.
+/// The outcome of connecting to a server: a connection, or a redirection to another server.
 enum Greeted {
     Here(Box<Connection>),
     There(Host),
 }
 
-/// Channels that are subscribed to together, and what comes of it.
+/// Channels that are subscribed to by one task, and the outcome, for those who wait for it.
 struct Batch {
     channels: BTreeSet<String>,
     outcome: watch::Sender<Option<Result<()>>>,
@@ -88,7 +88,7 @@ impl Client {
         patience: Duration,
     ) -> Self {
         if let Place::Hosts(hosts) | Place::Sentinels(hosts, _) = &mut config.place {
-            // A thousand clients must not all come to the same one (`R4`).
+            // Shuffled, so that many clients with the same URL do not all connect to the same server first (`R4`).
             rand::seq::SliceRandom::shuffle(hosts.as_mut_slice(), &mut crate::env::rng());
         }
         let sentinels = match &config.place {
@@ -110,9 +110,9 @@ impl Client {
         }
     }
 
-    /// Where to try: the master that the Sentinels name, a node of the cluster, or the URL's host whose turn it is.
+    /// The server to connect to next: the master that the Sentinels name, a node of the cluster, or a host of the URL.
     ///
-    /// Answers an address too, if it is the turn of one of the host's own.
+    /// Also returns an address, if it is the turn of a certain address of the host.
     async fn place(
         &self,
         turn: Turn,
@@ -127,7 +127,7 @@ impl Client {
         }
     }
 
-    /// Goes where the keys are.
+    /// Connects to the server that has our keys, and follows the redirections of a cluster.
     async fn find(
         connections: &Arc<Connections>,
         turn: Turn,
@@ -146,8 +146,8 @@ impl Client {
         Err(Failure::broken(Error::new(ErrorKind::Unavailable, "connect", message)))
     }
 
-    /// Asks the server what it is, subscribes, and greets it, on every connection: by its answer to the greeting, a node of a
-    /// cluster says whether it has our keys.
+    /// Connects to this server: asks what it is, subscribes to channels, and greets it (`greet.lua`). A node of a cluster that does
+    /// not have our keys answers the greeting with a redirection.
     async fn greeted(
         connections: &Arc<Connections>,
         (host, address): (&Host, Option<SocketAddr>),
@@ -183,7 +183,7 @@ impl Client {
         }
         if topology.confirming > 0 {
             let confirming = connect().await?;
-            // Fails now if the user may not wait for replicas.
+            // Waits for no replica: only finds out, before anything is granted, whether the user has the right to `WAIT`.
             replicas_of(&confirming, 0, Duration::ZERO, "connect").await?;
             connection.confirming = Some(confirming);
         }
@@ -239,7 +239,7 @@ impl Link for Client {
         turn: Turn,
         credentials: &Credentials,
     ) -> Result<Arc<Connection>, Failure> {
-        // Whatever it was, the next place may do better.
+        // Broken, whatever the reason was, so that the next server is tried: it may work there.
         let broken = |failure| Failure { is_broken: true, ..failure };
         Client::find(connections, turn, credentials).await.map(Arc::new).map_err(broken)
     }
@@ -249,7 +249,7 @@ impl Link for Client {
     }
 }
 
-/// What a connection tells by itself: messages, and its end.
+/// The callback for what comes on a connection without a request: messages on channels, and the connection's end.
 pub(super) fn pushes(
     connections: &Arc<Connections>,
     epoch: u64,
@@ -283,7 +283,8 @@ impl Connections {
             Err(failure) => failure,
         };
         let config = &self.link.config;
-        // If the server has said something, that is the error. One that was silent or hung up may expect TLS, or have none.
+        // If the server has answered with an error, that error is returned. If it was silent or hung up, it may expect TLS where we
+        // use none, or have none.
         let is_silent = failure.is_hang_up || failure.is_late;
         let error = failure.error;
         if !is_silent || !config.speaks_otherwise().await {
@@ -295,12 +296,13 @@ impl Connections {
         Err(advice.with_source(error).at(&self.shown()))
     }
 
-    /// The name of the record on the connection in use: another one wherever something may have been forgotten.
+    /// The name of the namespace's record, on the connection in use. The server gives the record a new name whenever it may have
+    /// forgotten something.
     pub(super) fn record(&self) -> Option<String> {
         self.rotation.connected().map(|(connection, _)| connection.record_name())
     }
 
-    /// Whether that record is known to reach back so far.
+    /// Whether the server has surely forgotten nothing for this long.
     pub(super) fn reaches(&self, length: Duration) -> bool {
         self.rotation.connected().is_some_and(|(connection, _)| connection.reaches(length))
     }
@@ -321,14 +323,17 @@ impl Connections {
         self.repeated(call, true, run).await
     }
 
-    /// [`run_urgently`](Self::run_urgently), and waits until as many replicas have confirmed it as the server wants.
+    /// [`run_urgently`](Self::run_urgently), and waits until as many replicas have confirmed the call as the server requires
+    /// (`min-replicas-to-write`).
     pub(super) async fn run_confirmed(self: &Arc<Self>, call: &Call) -> Result<Answer> {
         let run = |connection: Arc<Connection>| async move { connection.run_confirmed(call).await };
         self.repeated(call, true, run).await
     }
 
-    /// Makes a call that a session's deadline is counted from, which fails unless the server is still the one that most
-    /// Sentinels name, if there are some. With `is_confirmed`, replicas have to confirm it as well.
+    /// Makes a call from which a session's deadline is counted. If the URL has Sentinels, the answer counts only if most of them
+    /// still name this server; otherwise the call is made again at the server that they name. Without this, a master that was
+    /// replaced would go on extending leases of which the new master does not know. With `is_confirmed`, replicas have to confirm
+    /// the call as well.
     pub(super) async fn run_vouched(
         self: &Arc<Self>,
         call: &Call,
@@ -358,12 +363,12 @@ impl Connections {
         self.repeated(call, true, run).await
     }
 
-    /// Whether what is granted has to be confirmed by replicas.
+    /// Whether replicas have to confirm each grant (`min-replicas-to-write`).
     pub(super) fn has_confirming(&self) -> bool {
         self.rotation.connected().is_some_and(|(connection, _)| connection.confirming.is_some())
     }
 
-    /// Makes a call, and again where it was not carried out because our keys are at another node or about to be, for as
+    /// Makes a call. If it was not carried out because our keys are at another server, or are being moved, makes it again, for as
     /// long as a call may take.
     async fn repeated<F>(
         self: &Arc<Self>,
@@ -400,7 +405,7 @@ impl Connections {
         }
     }
 
-    /// Leaves a server that most Sentinels do not name any more.
+    /// Gives up the connection if most Sentinels name another server.
     pub(super) async fn look_again(&self) {
         let Some(sentinels) = &self.link.sentinels else { return };
         let Some((connection, epoch)) = self.rotation.connected() else { return };
@@ -411,10 +416,11 @@ impl Connections {
         }
     }
 
-    /// Listens to what happens in a queue, from now on at the latest.
+    /// Subscribes to a queue's channel, unless it is subscribed already. The subscription is in force when this returns.
     ///
-    /// Thousands may begin at once. So one task subscribes to all that was asked for while it was busy with others, and only
-    /// the time that the server takes for one batch counts as its silence.
+    /// Thousands of callers may come at once. So one task subscribes for all of them: while it is busy with a batch of channels,
+    /// those that are asked for are collected for the next batch. Only the time that the server takes for one batch counts as its
+    /// silence.
     pub(super) async fn follow(self: &Arc<Self>, queue: &str) -> Result<watch::Receiver<Followed>> {
         let (_, epoch) = self.reach_for("watch").await?;
         let (following, channel) = self.link.hub.follow(queue, epoch);
@@ -422,14 +428,14 @@ impl Connections {
             let mut outcome = self.subscribed(channel);
             let outcome =
                 outcome.wait_for(Option::is_some).await.ok().and_then(|told| told.clone());
-            // Without an answer the runtime is going away.
+            // The task ended without an outcome: the runtime is shutting down.
             let gone = || Error::new(ErrorKind::Unavailable, "watch", "the runtime has ended");
             outcome.unwrap_or_else(|| Err(gone()))?;
         }
         Ok(following)
     }
 
-    /// Adds a channel to the next batch, and answers what will come of it.
+    /// Adds a channel to the next batch, and returns a receiver of that batch's outcome.
     fn subscribed(self: &Arc<Self>, channel: String) -> watch::Receiver<Option<Result<()>>> {
         let mut next = self.link.next();
         let batch = next.get_or_insert_with(|| {
@@ -465,8 +471,8 @@ impl Connections {
         Ok(())
     }
 
-    /// Unsubscribes from channels to which nobody listens any longer. Now and then also asks a cluster for its nodes, and
-    /// greets the server again.
+    /// Unsubscribes from channels to which nobody listens any longer. Now and then also asks a cluster for its nodes, and greets
+    /// the server again, as either may have changed.
     pub(super) async fn sweep(&self) {
         let _one_at_a_time = self.link.subscribing.lock().await;
         let channels = self.link.hub.sweep();
@@ -477,14 +483,15 @@ impl Connections {
                 self.link.learn(&connection).await;
             }
             if connection.is_old() {
-                // If this fails, calls that somebody waits for will tell.
+                // If this fails, so will the next call, and its caller gets the error.
                 let _ = connection.look_again().await;
             }
             for batch in channels.chunks(BATCH) {
                 let _ = redis.unsubscribe(batch).await;
             }
         };
-        // One message too many harms nobody; those who want to listen must not wait for a connection that is silent.
+        // The time is bounded because `subscribing` is locked: those who want to subscribe must not wait for a silent connection.
+        // If this fails, messages still come that nobody needs, which does no harm.
         let _ = timeout(self.patience, unsubscribing).await;
     }
 }

@@ -11,7 +11,7 @@ use crate::url::{Host, Url};
 
 const DEFAULT_PORT: u16 = 6379;
 const DEFAULT_SENTINEL_PORT: u16 = 26379;
-/// The longest lease there is: nothing that was granted before is left after that.
+/// The longest lease that is allowed. After this time, every lease that the server may have forgotten is over.
 const LONGEST_QUARANTINE: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// What the URL says.
@@ -21,17 +21,17 @@ pub(crate) struct Config {
     pub(super) database: i64,
     pub(super) user: Option<String>,
     pub(super) access: Arc<Access>,
-    /// How far the store's record has to reach back before anything is granted; `None`: for the longest lease.
+    /// For how long the server has to have forgotten nothing before it grants anything; `None`: for the longest lease.
     pub(super) quarantine: Option<Duration>,
 }
 
 #[derive(Clone, Debug)]
 pub(super) enum Place {
-    /// At one of these hosts.
+    /// One of these hosts.
     Hosts(Vec<Host>),
-    /// Where these Sentinels say that the master of this name is.
+    /// The master of this name, as these Sentinels say.
     Sentinels(Vec<Host>, String),
-    /// At this socket of our own host.
+    /// This socket of our own host.
     Socket(String),
 }
 

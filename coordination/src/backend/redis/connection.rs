@@ -1,7 +1,8 @@
-//! A connection: calls of scripts on it, and what is known of the server's record of the namespace.
+//! A connection: how scripts are called on it, and what this client knows of the server's *record* of the namespace. The record is
+//! a hash at the server, beside the namespace's clock, which says what the server may have forgotten (`scripts/prelude.lua`).
 //!
-//! A server closes the connection of a subscriber for whom more than so many bytes wait (`client-output-buffer-limit pubsub`,
-//! 32 MB by default), answers included. So what may be larger, a listing, is asked for on a connection of its own.
+//! A server closes the connection of a subscriber if too many bytes wait to be sent on it (`client-output-buffer-limit pubsub`, 32
+//! MB by default), and answers to calls count. So listings, which may be larger, are requested on a connection of their own.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -25,10 +26,10 @@ use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
 use crate::time::BootInstant;
 use crate::url::Host;
 
-/// What may change while the server runs is looked at again after this time.
+/// After this time the server is asked again for what may have changed while it runs: whether it syncs its log, and its record.
 const OLD: Duration = Duration::from_secs(10);
-/// For so long after a refusal the server is not asked again whether there is still quarantine. The refusal tells when that
-/// ends; it can end earlier only by what another client knows of the record.
+/// For this long after a refusal because of quarantine, further calls are refused without asking the server. It has told when
+/// quarantine ends; that can be earlier only if another client knows that the server has forgotten nothing for longer.
 const QUIET: Duration = Duration::from_secs(1);
 
 pub(super) struct Connection {
@@ -36,7 +37,7 @@ pub(super) struct Connection {
     pub(super) server: Server,
     pub(super) topology: Topology,
     pub(super) host: Host,
-    /// Which of its addresses it is, if that was known before.
+    /// The address of `host` to which the connection goes, if one was chosen.
     address: Option<SocketAddr>,
     pub(super) redis: RawConnection,
     connections: Weak<Connections>,
@@ -45,10 +46,10 @@ pub(super) struct Connection {
     pub(super) confirming: Option<RawConnection>,
     silence: Silence,
     clock: String,
-    /// In a cluster, the name of a key that there never is.
+    /// In a cluster, the name of a key that never exists; see [`Call::command`].
     nowhere: Option<String>,
     unknown: Duration,
-    /// Whether the server syncs a log for each write, if it has one.
+    /// Whether the server, if it has a log, syncs it to the disk for each write.
     syncs: AtomicBool,
     known: Arc<Mutex<Known>>,
     record: Mutex<Record>,
@@ -60,15 +61,15 @@ pub(super) struct Connection {
 
 pub(super) enum Ran {
     Answer(Answer),
-    /// The server is not the one that has our keys, or not the master: this one is. Nothing was done, or nothing that
-    /// counts.
+    /// The call was made at the wrong server: this one has our keys, or is the master. The call had no effect, or one that the
+    /// master does not know of.
     Moved(Host),
-    /// Our keys are on their way to another node: nothing was done.
+    /// Our keys are being moved to another node of the cluster. The call had no effect.
     Moving,
 }
 
-/// What a server told a client last: its record, and the newest time in it. By that the client recognises a server whose data
-/// are older.
+/// What a server told this client last: the name of its record, and the newest time under that record. A server whose data are
+/// older has lost writes.
 #[derive(Clone, Default)]
 pub(super) struct Known {
     /// Empty: none yet.
@@ -84,12 +85,12 @@ impl Known {
         }
     }
 
-    /// The last time that was told within it.
+    /// The newest time that was told under this record; zero if the newest record is another one.
     fn time_in(&self, record: &str) -> u64 {
         if self.record == record { self.time } else { 0 }
     }
 
-    /// Notes a time; not one of an earlier record, which an answer that comes late may have.
+    /// Notes a time that was told under this record. One of an earlier record is ignored: its answer came late.
     fn was_told_time(&mut self, record: &str, time: u64) {
         if self.record == record {
             self.time = self.time.max(time);
@@ -97,23 +98,23 @@ impl Known {
     }
 }
 
-/// The server's record of the namespace, as the newest greeting told it. The record has another name wherever something may
-/// have been forgotten; `reach` is how far the record reached back at that moment.
+/// The server's record of the namespace, as of the newest greeting. The server gives it a new name whenever it may have forgotten
+/// something. `reach`: for how long the server had surely forgotten nothing, at the moment `told`.
 struct Record {
     name: String,
     reach: Duration,
     told: Instant,
-    /// This host's clock then.
+    /// This host's clock at the moment `told`.
     told_here: BootInstant,
-    /// When it was asked for last.
+    /// When the server was last asked for its record.
     asked: Instant,
-    /// It was logged that nothing is granted yet.
+    /// Whether it was logged that nothing is granted under this record yet.
     is_quarantine_told: bool,
-    /// For each length of quarantine that was asked for: the last refusal.
+    /// The last refusal because of quarantine, for each length of quarantine that calls ask for.
     refused: HashMap<String, Refusal>,
 }
 
-/// A refusal, as nothing is granted yet.
+/// The answer to a call that was refused because of quarantine.
 #[derive(Clone)]
 struct Refusal {
     told: Instant,
@@ -122,7 +123,7 @@ struct Refusal {
 }
 
 impl Connection {
-    /// A connection to the server at `host`, which says this of itself, and is yet to be greeted.
+    /// A connection to the server at `host`, which has answered this when it was probed, and was not greeted yet.
     pub(super) fn new(
         connections: &Arc<Connections>,
         (host, address): (&Host, Option<SocketAddr>),
@@ -153,7 +154,8 @@ impl Connection {
         }
     }
 
-    /// Runs a script. A server that has another record than we know of is greeted first.
+    /// Calls a script. If the server has another record than this client knows (`stranger`), greets the server and calls the script
+    /// again.
     pub(super) async fn run(&self, redis: &RawConnection, call: &Call) -> Result<Ran, Failure> {
         if let Some(refusal) = self.record().refusal(call) {
             return Err(Failure::harmless(refusal.error(call.operation)));
@@ -185,11 +187,11 @@ impl Connection {
         checked.map(Ran::Answer).map_err(Failure::harmless)
     }
 
-    /// [`run`](Self::run), and waits until replicas have confirmed it where the server wants that.
+    /// [`run`](Self::run), and waits until replicas have confirmed the call, if the server requires that (`min-replicas-to-write`).
     ///
-    /// The call is made on the second connection, as the server answers nothing else on a connection while replicas are waited
-    /// for. A heartbeat also sends a request on the first connection, to find out whether that is silent: nobody else may send
-    /// one there for as long as this process only waits for messages.
+    /// The call is made on the second connection, because the server answers nothing else on a connection that waits for replicas.
+    /// A heartbeat also sends a request on the first connection. Otherwise, if this process only waits for messages there, nobody
+    /// would notice that it has gone silent.
     pub(super) async fn run_confirmed(&self, call: &Call) -> Result<Ran, Failure> {
         let Some(confirming) = &self.confirming else { return self.run(&self.redis, call).await };
         let is_there = async {
@@ -213,7 +215,8 @@ impl Connection {
         Ok(ran)
     }
 
-    /// Runs something on the second connection, and counts how long that is silent: answers on the first one say nothing of it.
+    /// Runs `work` on the second connection, and measures for how long that connection is silent. Answers on the first connection
+    /// do not prove that the second one works.
     async fn listening<T>(&self, work: impl Future<Output = T>) -> T {
         self.silence.asked();
         let _listening = Listening(self);
@@ -222,15 +225,15 @@ impl Connection {
         outcome
     }
 
-    /// Asks again what may have changed while the connection stayed: whether the log is synced, and, by a greeting, whether the
-    /// server was a replica meanwhile.
+    /// Asks the server again for what may have changed since the connection was made: whether the log is synced, and, by a
+    /// greeting, whether the server was a replica meanwhile.
     pub(super) async fn look_again(&self) -> Result<(), Failure> {
         let is_so = syncs(&self.redis).await == Some(true);
         self.syncs.store(is_so, Ordering::Relaxed);
         self.greet().await.map(drop)
     }
 
-    /// Greets the server: tells what this client knows, and notes the server's record of the namespace.
+    /// Greets the server (`greet.lua`): sends what this client knows of the record, and notes the record that the server returns.
     pub(super) async fn greet(&self) -> Result<Ran, Failure> {
         let known = locked(&self.known).clone();
         let call = Call::new("connect", Script::Greet)
@@ -249,18 +252,18 @@ impl Connection {
         Ok(ran)
     }
 
-    /// The name of the server's record of the namespace, as it was told last: another one wherever something may have been
-    /// forgotten.
+    /// The name of the server's record of the namespace, as of the newest greeting. The server gives it a new name whenever it may
+    /// have forgotten something.
     pub(super) fn record_name(&self) -> String {
         self.record().name.clone()
     }
 
-    /// Whether that record is known to reach back so far.
+    /// Whether the server has surely forgotten nothing for this long.
     pub(super) fn reaches(&self, length: Duration) -> bool {
         self.record().reach() >= length
     }
 
-    /// Whether it was a while ago that the server was asked for its record.
+    /// Whether the server was not asked for its record for a while.
     pub(super) fn is_old(&self) -> bool {
         self.record().asked.elapsed() > OLD
     }
@@ -292,8 +295,8 @@ impl Connection {
             };
             command.query_async::<Value>(&mut redis.clone()).await
         };
-        // A server that does not know the hash of a script costs a round trip: so the first call on a connection sends the
-        // text.
+        // The first call of a script on a connection sends the script's text: if the server did not know its hash, the call would
+        // take two round trips.
         let is_first = self.sent.fetch_or(call.bit(), Ordering::Relaxed) & call.bit() == 0;
         let answer = match send(is_first).await {
             Err(error) if error.kind() == RedisKind::Server(ServerErrorKind::NoScript) => {
@@ -320,7 +323,7 @@ impl Connection {
         }
     }
 
-    /// Another connection to the same server, whose end says nothing of this one.
+    /// Makes another connection to the same server. When it ends, this connection is not given up.
     async fn connect_again(&self) -> Result<Listing, Failure> {
         let gone = || Error::new(ErrorKind::Unavailable, "connect", "the store is going away");
         let connections = self.connections.upgrade().ok_or_else(|| Failure::harmless(gone()))?;
@@ -348,7 +351,8 @@ impl Connection {
     }
 }
 
-/// The wait for an answer that replicas may hold back for a while.
+/// A wait for an answer on the second connection. When it is dropped and that connection has been silent for too long, the epoch is
+/// given up.
 struct Listening<'a>(&'a Connection);
 
 impl Drop for Listening<'_> {
@@ -385,7 +389,7 @@ impl Record {
         Ok(Self { name, reach, ..Self::none() })
     }
 
-    /// Notes what a greeting told. If it is the same record, this client may know that it reaches back further than that.
+    /// Notes the record that a greeting returned. If it is the same record, and this client knows of a longer reach, that is kept.
     fn update(&mut self, told: Self) {
         if self.name == told.name && self.reach() >= told.reach {
             self.asked = told.asked;
@@ -395,14 +399,14 @@ impl Record {
         }
     }
 
-    /// The refusal that this call would get, too.
+    /// The refusal that the server would give this call too; `None`: the server has to be asked.
     fn refusal(&self, call: &Call) -> Option<Refusal> {
         let refusal = self.refused.get(call.quarantine()?)?;
         let is_told = refusal.told.elapsed() < QUIET && Instant::now() < refusal.until;
         is_told.then(|| refusal.clone())
     }
 
-    /// Notes the refusal of this call; whether nobody was told of one before.
+    /// Notes the refusal of this call. Returns whether it is the first under this record, and so has to be logged.
     fn note(&mut self, call: &Call, refusal: Refusal) -> bool {
         if let Some(length) = call.quarantine() {
             self.refused.insert(length.to_owned(), refusal);
@@ -410,25 +414,26 @@ impl Record {
         !std::mem::replace(&mut self.is_quarantine_told, true)
     }
 
-    /// By how many microseconds the record's reach is behind this host's clock.
+    /// This host's clock minus the record's reach, in microseconds. It stays the same as long as nothing is forgotten: so if all
+    /// clients stop, the next one on this host can tell from its clock how far the record reaches by then.
     fn behind(&self) -> i128 {
         i128::from(micros(self.told_here))
             - i128::try_from(self.reach.as_micros()).unwrap_or(i128::MAX)
     }
 
-    /// How far it reaches back by now, at least.
+    /// For how long the server has surely forgotten nothing by now.
     fn reach(&self) -> Duration {
         self.reach.saturating_add(self.told.elapsed())
     }
 }
 
-/// The name of this host's clock since its boot, which nobody sets: the id of the boot. `None`: this process has another clock,
-/// in a time namespace, or the id cannot be read.
+/// The name of this host's clock, which counts from the boot and cannot be set: the id of the boot. `None`: this process is in a
+/// time namespace, where the clock is another one, or the id cannot be read.
 fn host() -> Option<&'static str> {
     /// The kernel's first namespace, which has no offset.
     const INITIAL: &str = "time:[4026531834]";
     static HOST: LazyLock<Option<String>> = LazyLock::new(|| {
-        // Without a link there are no such namespaces.
+        // If there is no such link, the kernel has no time namespaces.
         let namespace = std::fs::read_link("/proc/self/ns/time");
         let is_initial = namespace.map_or(true, |link| link.as_os_str() == INITIAL);
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
@@ -441,7 +446,8 @@ fn micros(clock: BootInstant) -> u64 {
     clock.as_nanos() / 1_000
 }
 
-/// How many replicas have all that was written on this connection, once they are as many as wanted or the time is over.
+/// How many replicas have confirmed everything that was written on this connection. Waits until as many as `wanted` have, or
+/// `limit` is over.
 pub(super) async fn replicas_of(
     connection: &RawConnection,
     wanted: usize,
@@ -449,7 +455,7 @@ pub(super) async fn replicas_of(
     operation: &'static str,
 ) -> Result<usize, Failure> {
     let mut command = redis::cmd("WAIT");
-    // A limit of zero would be none.
+    // A limit of zero would mean to wait for ever.
     command.arg(wanted).arg(limit.as_millis().max(1));
     let count = command.query_async(&mut connection.clone()).await;
     count.map_err(|error| failure(operation, &error))
@@ -485,7 +491,7 @@ impl Refusal {
     }
 }
 
-/// The answers that mean the same in all scripts, but for those of quarantine.
+/// Returns an error for those statuses that mean the same in all scripts. `quarantine` is handled before.
 fn checked(operation: &'static str, answer: Answer) -> Result<Answer> {
     let unavailable = |message: &str| Err(Error::new(ErrorKind::Unavailable, operation, message));
     match answer.status.as_str() {

@@ -2,34 +2,49 @@
 //!
 //! # The protocol
 //!
-//! A script is carried out as of one moment, and nothing comes between its commands. `enter` (`scripts/enter.lua`):
+//! A script is atomic: the server runs nothing else between its commands. `enter` (`scripts/enter.lua`; `tick` and the other
+//! functions on the left are in `scripts/prelude.lua`):
 //!
 //! ```text
-//! tick      the server is the one that was greeted, and its data are not older than we were told   (1)
-//! admit     the session lives; this connection is not older than its newest                          (2)
-//! quarantine  the record reaches back for as long as is needed, or nothing is granted                (3)
-//! if the session has the entry's text already: where it stands                                       (4)
-//! number    one more than the last, and at least the time                                            (5)
-//! ZADD exclusive:<queue> or shared:<queue>  number, entry
-//! HSET session:<id>  entry:<queue>/<entry>, text                                                     (6)
-//! standing  the newest before it that minds it and whose session lives                               (7)
+//! tick        the server has the record that the client knows, and its data are not older                (1)
+//! admit       the session lives, and this call is not on an older connection than an earlier one         (2)
+//! quarantine  the server cannot have forgotten a grant whose lease still runs                            (3)
+//! if the session's hash has no text of this entry:                                                       (4)
+//!     number  one more than the last, and at least the clock's time                                      (5)
+//!     ZADD exclusive:<queue> or shared:<queue>  number, entry
+//!     HSET session:<id>  entry:<queue>/<entry>, text                                                     (6)
+//! standing    the newest entry with a smaller number that blocks this one                                (7)
 //! ```
 //!
-//! 1. A server that restarted, took over from another or was given older data has a record of another name: `stranger`, and the
-//!    client greets it, which decides what may have been forgotten.
-//! 2. A call that was given up may arrive late, but only on a connection that was given up too. Each connection has a number,
-//!    the *generation*, and the session keeps the highest it has heard of. So a late `enter` never takes effect after the
-//!    `leave` of its entry: if that came on a newer connection the `enter` is refused, and on the same connection the `enter`
-//!    came first.
-//! 3. Another may hold what this server has forgotten.
-//! 4. An earlier call got through, and its answer was lost.
-//! 5. Rises for ever: it is the sequence number, and the fencing token.
-//! 6. The text stands with the session, so that it ends with it. An entry without its text counts for nobody.
-//! 7. Whoever finds one of a dead session removes it, and looks further. None: granted.
+//! 1. The server keeps a *record* of the namespace, which gets a new name whenever grants may have been forgotten: when the server
+//!    has restarted, has become the master, has lost its data or was given older data. Each call has the name of the record that
+//!    the client knows, and the newest time that the client was told. If these do not fit the server's record, the answer is
+//!    `stranger`. Then the client greets the server (`greet.lua`), which finds out what may have been forgotten, and calls again.
+//! 2. Two checks:
+//!    * If the session is over, `enter` is refused (`lost`).
+//!    * Each connection of a client has a number that is higher than those before, its *generation*. The session's hash has the
+//!      highest generation that any call of the session came on. If this call comes on a lower one, it is refused (`stale`); if it
+//!      comes on a higher one, the hash takes that.
 //!
-//! `leave` notes the generation (2), so that late calls of older connections are refused from then on; then ZREM, HDEL, and a
-//! message to those whom the entry alone kept waiting. `position` asks (1), (3), whether text and number are still there, and
-//! (7). `update` asks (1) to (3) and moves the entry from `exclusive:` to `shared:` under its number.
+//!    The second check is for calls that arrive late. A client that gives up an `enter` before its answer sends `leave`, to be sure
+//!    that there is no entry. Without the check, `enter` could arrive after `leave`, and nobody would remove its entry. There are
+//!    two cases:
+//!    * The client still uses the connection on which it has sent `enter`, and sends `leave` on it too. The server carries out the
+//!      calls of one connection in the order in which they were sent: so `enter` comes first, and `leave` removes its entry.
+//!    * The client has replaced that connection, and sends `leave` on the new one. If `leave` arrives first, it raises the
+//!      generation, and `enter` is refused. If `enter` arrives first, `leave` removes its entry.
+//! 3. After a restart or a fail-over the server may have forgotten grants whose leases still run. Until these leases must be over,
+//!    nothing is granted, and the answer is `quarantine`.
+//! 4. If there is a text of this entry, an earlier call of this `enter` was carried out, and its answer was lost. The entry keeps
+//!    its number.
+//! 5. The number is larger than all before in the namespace, for ever. It is the sequence number, and the fencing token.
+//! 6. The text is in the session's hash, so that it is removed together with the session. An entry without a text blocks nobody.
+//! 7. If the session of that entry is over, or has no text of it, the script removes the entry and looks at the next older one. If
+//!    no entry blocks, the lock is granted.
+//!
+//! `leave` does (1), compares and raises the generation as in (2), removes the entry (ZREM, HDEL), and notifies the entries that
+//! only this one blocked. `position` does (1), checks that the session lives and the entry exists, and does (3) and (7). `update`
+//! does (1) to (3) and writes the text; if the entry becomes shared, it moves from `exclusive:` to `shared:` with its number.
 //!
 //! `enter_fast.lua` and `leave_fast.lua` do the same with fewer commands, in the usual case: a queue without shared entries.
 
@@ -81,7 +96,7 @@ impl Entries for Redis {
             let message = "a shared entry cannot become exclusive";
             return Err(Error::new(ErrorKind::Unsupported, "update", message));
         }
-        // In another mode the entry may wait for another blocker.
+        // In its new mode, another entry may block it.
         self.waits_for(&entry.entry_ref.id, None);
         Ok(answer.is_ok())
     }
@@ -105,8 +120,9 @@ impl Entries for Redis {
 
     async fn position(&self, entry: &NewEntry, seq: u64) -> Result<Option<Position>> {
         let queue = queue_path(&entry.entry_ref.queue);
-        // The script by which the blocker left has told that it is this entry's turn; it looked at this entry then, under its
-        // own live session. That counts unless this client wants the record to reach back further than others do.
+        // The script that removed the blocker has notified this client that nothing else blocks this entry, after it had found the
+        // entry and its live session. That script respects quarantine as long as the leases that may have been forgotten require.
+        // If this client's URL asks for a longer one, the reach is compared here.
         let is_out = self.quarantine.is_none_or(|length| self.connections.reaches(length));
         if self.hub.take_turn(&queue, seq) && is_out {
             self.waits_for(&entry.entry_ref.id, None);
@@ -172,7 +188,8 @@ impl Entries for Redis {
 }
 
 impl Redis {
-    /// The position, after replicas have confirmed it where nothing blocks the entry.
+    /// Returns the position. If nothing blocks the entry, which grants the lock, waits first until replicas have confirmed the
+    /// entry.
     async fn confirmed(&self, entry: &NewEntry, position: Position) -> Result<Position> {
         if position.blocker.is_none() {
             self.sessions.confirm(entry.session, &entry.entry_ref).await?;
@@ -180,7 +197,8 @@ impl Redis {
         Ok(position)
     }
 
-    /// What the answer says of where an entry stands. From here on its blocker's end is told to us.
+    /// Reads the position of our own entry from an answer. If another entry blocks it, the server notifies this client when that
+    /// one goes.
     fn standing(&self, entry: &NewEntry, epoch: u64, answer: &mut Answer) -> Result<Position> {
         let queue = &entry.entry_ref.queue;
         let seq = answer.natural()?;
@@ -190,7 +208,7 @@ impl Redis {
         };
         let before = answer.natural()?;
         let left = Duration::from_micros(answer.natural()?);
-        // The entry has been entered all the same.
+        // Although this call fails, the entry has been entered.
         let named = check_name(queue, &answer.bytes()?.unwrap_or_default());
         named.map_err(|error| error.with_effect(Effect::Unknown))?;
         let wait = Wait { queue: queue_path(queue), seq: before, mode: entry.mode };

@@ -1,4 +1,4 @@
-//! Entries: what the server says of one, and what is known here of our own.
+//! Entries in the server's answers, and what this client remembers of its own.
 
 use super::script::{Answer, corrupt};
 use crate::backend::server::notifications::{Wait, mode_of};
@@ -8,7 +8,7 @@ use crate::backend::{Entry, Mode};
 use crate::error::Result;
 use crate::key::QueueKey;
 
-/// The next entry of a listing.
+/// Reads the next entry of a listing from an answer.
 pub(super) fn entry_of(queue: &QueueKey, answer: &mut Answer) -> Result<Entry> {
     let (id, seq) = (answer.text()?, answer.natural()?);
     let mode = mode_of(&answer.text()?).ok_or_else(corrupt)?;
@@ -17,7 +17,7 @@ pub(super) fn entry_of(queue: &QueueKey, answer: &mut Answer) -> Result<Entry> {
     Ok(entry_in(id, seq, mode, &text))
 }
 
-/// The entry that this text tells of.
+/// The entry with this text.
 pub(super) fn entry_in(id: String, seq: u64, mode: Mode, text: &[u8]) -> Entry {
     Entry { mode, ..StoredEntry::entry(id, seq, mode, text) }
 }

@@ -1,4 +1,4 @@
-//! What Redis and its client say → our errors, case by case.
+//! Errors of Redis and of its client crate → our errors, case by case.
 
 use redis::{ErrorKind as RedisKind, RedisError, ServerErrorKind};
 
@@ -6,7 +6,7 @@ use crate::backend::server::cause::kind_said;
 use crate::backend::server::connections::Failure;
 use crate::error::{Effect, Error, ErrorKind};
 
-/// What a failed request says of its connection, and the error for its caller.
+/// What a failed request means for its connection, and the error for the caller.
 pub(super) fn failure(operation: &'static str, error: &RedisError) -> Failure {
     let is_moved = error.kind() == RedisKind::Server(ServerErrorKind::Moved);
     let moved_to = error.redirect_node().filter(|_| is_moved);
@@ -17,7 +17,7 @@ pub(super) fn failure(operation: &'static str, error: &RedisError) -> Failure {
     Failure { is_broken, is_hang_up, moved_to, ..Failure::harmless(told) }
 }
 
-/// Whether a new connection may do better, perhaps to another server.
+/// Whether to make another connection, perhaps to another server.
 fn is_broken(error: &RedisError) -> bool {
     match error.kind() {
         RedisKind::Io | RedisKind::Parse | RedisKind::AuthenticationFailed => true,
@@ -32,7 +32,7 @@ fn is_broken(error: &RedisError) -> bool {
     }
 }
 
-/// Whether our keys are on their way to another node of the cluster: nothing was done.
+/// Whether our keys are being moved to another node of the cluster. The request had no effect.
 pub(super) fn is_moving(error: &RedisError) -> bool {
     use ServerErrorKind::{Ask, TryAgain};
     matches!(error.kind(), RedisKind::Server(Ask | TryAgain))
@@ -52,15 +52,15 @@ fn from_redis(operation: &'static str, error: &RedisError) -> Error {
         }
         RedisKind::RESP3NotSupported => ErrorKind::Unsupported,
         RedisKind::Io => io_kind(error, &said),
-        // What came is not Redis' protocol, as an alert of TLS is not.
+        // The answer is not of Redis's protocol: it may be a TLS alert.
         RedisKind::Parse if operation == "connect" => ErrorKind::Tls,
         RedisKind::Parse => ErrorKind::Unavailable,
         RedisKind::UnexpectedReturnType => ErrorKind::Corrupt,
         RedisKind::MasterNameNotFoundBySentinel => ErrorKind::Config,
         _ => ErrorKind::Unavailable,
     };
-    // The request may have been under way when the connection broke, whatever it was that broke it; or it was carried out, and
-    // the answer is not what it has to be.
+    // The request may have been carried out before the connection broke, for whatever reason it broke; or it was carried out, and
+    // its answer cannot be read.
     let is_of_answer =
         matches!(error.kind(), RedisKind::Io | RedisKind::Parse | RedisKind::UnexpectedReturnType);
     let is_open = operation != "connect" && (is_of_answer || kind == ErrorKind::Unavailable);
@@ -68,7 +68,7 @@ fn from_redis(operation: &'static str, error: &RedisError) -> Error {
     Error::new(kind, operation, said).with_effect(effect)
 }
 
-/// Code and text. Before Redis 7 an error within a script is told as part of another.
+/// The code and the text of a server's error. Before Redis 7, an error inside a script is a part of the text of another error.
 fn said_by_server(error: &RedisError) -> (String, String) {
     let code = error.code().unwrap_or("ERR");
     let text = error.detail().unwrap_or_default();
@@ -103,7 +103,7 @@ fn server_kind(code: &str, text: &str) -> ErrorKind {
     }
 }
 
-/// A script that was stopped half-way has done the half before.
+/// Whether a script may have taken effect although it failed: its writes before the failure stay.
 fn server_effect(code: &str, text: &str) -> Effect {
     let is_within = text.contains("script: ") || text.contains("user_script");
     match code {
@@ -120,7 +120,7 @@ fn io_kind(error: &RedisError, said: &str) -> ErrorKind {
     if error.is_connection_refusal() {
         ErrorKind::Refused
     } else if said.contains("close_notify") {
-        // A server that was killed ends no TLS session properly.
+        // A server that was killed does not end its TLS sessions: nothing is wrong with TLS.
         ErrorKind::Unavailable
     } else if said.contains("PEM") || said.contains("TLS") {
         ErrorKind::Tls

@@ -1,4 +1,4 @@
-//! What a server says, which any program may have written there.
+//! A fuzz target: what a server sends, which any program may have written there.
 
 use std::time::UNIX_EPOCH;
 

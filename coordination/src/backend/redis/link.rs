@@ -28,7 +28,8 @@ use crate::url::Host;
 /// How long [`speaks_otherwise`](Config::speaks_otherwise) waits for an answer.
 const OTHERWISE: Duration = Duration::from_secs(2);
 
-/// Resolves the host that is meant, whatever name its certificate has; to this address if there is one.
+/// Resolves this host, or has its address already. The client crate asks for the address of the name in the certificate, which may
+/// be another one.
 struct Resolver(Host, Option<SocketAddr>);
 
 impl AsyncDNSResolver for Resolver {
@@ -48,7 +49,7 @@ impl AsyncDNSResolver for Resolver {
 }
 
 impl Config {
-    /// How many places there are to try.
+    /// How many servers of the URL are tried one after the other.
     pub(super) fn count(&self) -> usize {
         match &self.place {
             Place::Hosts(hosts) => hosts.len().max(1),
@@ -57,7 +58,7 @@ impl Config {
         }
     }
 
-    /// The places, for messages.
+    /// The servers, for messages.
     pub(super) fn shown(&self) -> String {
         let join = |hosts: &[Host]| hosts.iter().map(Host::to_string).collect::<Vec<_>>().join(",");
         match &self.place {
@@ -67,7 +68,7 @@ impl Config {
         }
     }
 
-    /// The `nth` host, unless others say where the server is.
+    /// The `nth` host of the URL; `None`: Sentinels say where the server is, or it is at a socket.
     pub(super) fn named(&self, nth: usize) -> Option<&Host> {
         match &self.place {
             Place::Hosts(hosts) => hosts.get(nth),
@@ -75,7 +76,7 @@ impl Config {
         }
     }
 
-    /// The `nth` host; a socket's path.
+    /// The `nth` host of the URL; for a socket, its path as the host's name.
     pub(super) fn host(&self, nth: usize) -> Result<Host, Failure> {
         match &self.place {
             Place::Hosts(hosts) | Place::Sentinels(hosts, _) => host_at(hosts, nth).cloned(),
@@ -83,7 +84,7 @@ impl Config {
         }
     }
 
-    /// A connection to the server there, at this address if it is known; on a socket, to the only one.
+    /// Connects to this host, at this address if there is one. If the URL has a socket, connects to that.
     pub(super) async fn connect(
         &self,
         (host, address): (&Host, Option<SocketAddr>),
@@ -101,15 +102,15 @@ impl Config {
         }
     }
 
-    /// Whether the first place answers if we speak by TLS where we did not, or the other way: a server that wants the other way
-    /// keeps silent, or hangs up.
+    /// Whether the first server of the URL answers if TLS is used although the URL has none, or the other way round. A server that
+    /// expects the other way is silent or hangs up, and so does not tell what is wrong.
     pub(super) async fn speaks_otherwise(&self) -> bool {
         let (Place::Hosts(hosts) | Place::Sentinels(hosts, _)) = &self.place else { return false };
         let Ok(host) = host_at(hosts, 0) else { return false };
         let tls = Tls::default();
         let otherwise = (!self.access.is_secure()).then_some(&tls);
         let opening = open_at((host, None), anonymous(), otherwise, AsyncConnectionConfig::new());
-        // A refusal is an answer, and so is a certificate.
+        // A refusal counts as an answer, and so does a certificate, even if it cannot be verified.
         let is_answer =
             |failure: Failure| !failure.is_broken || failure.error.kind() != ErrorKind::Unavailable;
         match timeout(OTHERWISE, opening).await {
@@ -118,7 +119,7 @@ impl Config {
         }
     }
 
-    /// Who we are, and in which database.
+    /// The user, the password and the database.
     pub(super) fn login(&self, credentials: &Credentials, database: i64) -> RedisConnectionInfo {
         let mut info = anonymous().set_db(database);
         if let Some(user) = &self.user {
@@ -131,7 +132,7 @@ impl Config {
     }
 }
 
-/// A connection to the server there, at this address if it is known.
+/// Connects to this host, at this address if there is one.
 pub(super) async fn open_at(
     (host, address): (&Host, Option<SocketAddr>),
     login: RedisConnectionInfo,
@@ -146,7 +147,8 @@ pub(super) async fn open_at(
     opened.map_err(|error| failure("connect", &error))
 }
 
-/// The client crate makes this connection: before the handshake, a server says nothing that would have to be kept.
+/// Connects with TLS, over a socket of the client crate. Our own kind of socket is not needed: it keeps what a server says before
+/// it hangs up, and with TLS no server says anything before the handshake.
 async fn open_by_tls(
     (host, address): (&Host, Option<SocketAddr>),
     login: RedisConnectionInfo,
@@ -173,18 +175,18 @@ async fn open_by_tls(
     client.get_multiplexed_async_connection_with_config(&config).await.map(RawConnection::from)
 }
 
-/// Our own limits hold: those of calls, and that of making a connection.
+/// Turns off the client crate's limits of time: this library has its own, for calls and for making a connection.
 fn unlimited(config: AsyncConnectionConfig) -> AsyncConnectionConfig {
     config.set_connection_timeout(None).set_response_timeout(None)
 }
 
-/// Asks the server what it is, and of its replicas and its cluster. Fails for a replica, unless it is in a cluster, where it
-/// tells which node has our keys.
+/// Asks the server what it is, and about its replicas and its cluster. Fails if it is a replica. A replica in a cluster is
+/// accepted, because it redirects calls to the node that has our keys.
 ///
-/// The last of the answer: whether the server syncs its log for each write; false if it does not tell.
+/// The third value that is returned: whether the server syncs its log for each write; false if it does not tell.
 pub(super) async fn probe(connection: &RawConnection) -> Result<(Server, Topology, bool), Failure> {
     let (info, mut asking) = (redis::cmd("INFO"), connection.clone());
-    // The user may lack the right to the other two.
+    // The other two may fail, because the user may lack the right to `CONFIG GET`.
     let (info, syncs, replicas) = tokio::join!(
         info.query_async::<String>(&mut asking),
         syncs(connection),
@@ -196,11 +198,12 @@ pub(super) async fn probe(connection: &RawConnection) -> Result<(Server, Topolog
     Ok((server, topology, syncs == Some(true)))
 }
 
-/// Whether the log, if there is one, has each write before that is answered; `None`: we may not ask.
+/// Whether the server, if it has a log, syncs each write to the disk before it answers; `None`: the user lacks the right to ask.
 pub(super) async fn syncs(connection: &RawConnection) -> Option<bool> {
     let settings = settings(connection, "*appendfsync*").await.ok()?;
     let has = |name: &str, value: &str| settings.get(name).is_some_and(|is| is == value);
-    // With `no-appendfsync-on-rewrite`, the log is not synced while a child of the server's is busy, which may be at any time.
+    // With `no-appendfsync-on-rewrite`, the log is not synced while a child process of the server writes to the disk, which may be
+    // at any time.
     Some(has("appendfsync", "always") && !has("no-appendfsync-on-rewrite", "yes"))
 }
 
@@ -213,7 +216,7 @@ async fn settings(
     command.query_async(&mut connection.clone()).await
 }
 
-/// The nodes of the cluster, as far as the one at `host` tells.
+/// The nodes of the cluster, as the one at `host` lists them; empty if it does not.
 pub(super) async fn nodes(connection: &RawConnection, host: &Host) -> Vec<Host> {
     let mut command = redis::cmd("CLUSTER");
     command.arg("SLOTS");

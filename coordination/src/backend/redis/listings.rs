@@ -1,4 +1,4 @@
-//! The connection that listings are asked for on, as their answers may be larger than what a server keeps for a subscriber.
+//! The connection for listings, whose answers may be larger than what a server buffers for a subscriber.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,21 +11,22 @@ use crate::backend::server::connections::Failure;
 
 type Connecting<'a> = Pin<Box<dyn Future<Output = Result<Listing, Failure>> + Send + 'a>>;
 
-/// The connection for listings. It is made when there is a listing, and made anew if the last one is over or has fallen silent.
+/// The connection for listings. It is made for the first listing, and made again when it was closed or has gone silent.
 ///
-/// Nothing but listings would notice that silence, as heartbeats are on another connection. So silence here is not held against
-/// that one, and answers here do not speak for it.
+/// Heartbeats go over another connection. So silence is measured for each of the two separately: silence here does not give up the
+/// other connection, and answers here do not prove that the other one works.
 pub(super) struct Listings {
     open: Mutex<Option<Arc<Open>>>,
-    /// Held by who makes one, so that it is one for all who come meanwhile.
+    /// Held while the connection is made, so that others who need one meanwhile wait, and share it.
     opening: tokio::sync::Mutex<()>,
-    /// How long nothing may be answered: several times what a call may take, as thousands at once are answered late.
+    /// For how long no answer may come: several times what a call may take, because the answers to thousands of listings at once
+    /// take long.
     patience: Duration,
 }
 
 pub(super) struct Listing {
     pub(super) redis: RawConnection,
-    /// The server has closed it, be it for being idle.
+    /// Whether the connection was closed, for instance by the server because it was idle.
     pub(super) is_over: Arc<AtomicBool>,
 }
 
@@ -35,7 +36,7 @@ struct Open {
     silence: Silence,
 }
 
-/// A listing on its way. Where it is given up, and nothing was answered for too long, the connection is given up as well.
+/// A listing in flight. When it is dropped and the connection has been silent for too long, the connection is given up.
 pub(super) struct Asked<'a> {
     listings: &'a Listings,
     open: Arc<Open>,
@@ -46,7 +47,7 @@ impl Listings {
         Self { open: Mutex::default(), opening: tokio::sync::Mutex::default(), patience }
     }
 
-    /// To be called before a listing is asked for; `None`: there is no connection.
+    /// Begins a listing on the connection that there is; `None`: there is none.
     pub(super) fn asked(&self) -> Option<Asked<'_>> {
         let open = locked(&self.open).clone();
         let open = open.filter(|open| !open.listing.is_over.load(Ordering::Relaxed))?;
@@ -54,7 +55,7 @@ impl Listings {
         Some(Asked { listings: self, open })
     }
 
-    /// [`asked`](Self::asked) where there is no connection: `connecting` makes it, if nobody else has meanwhile.
+    /// Begins a listing if there is no connection: `connecting` makes one, unless another caller has made one meanwhile.
     pub(super) async fn asked_on(&self, connecting: Connecting<'_>) -> Result<Asked<'_>, Failure> {
         let _turn = self.opening.lock().await;
         if let Some(asked) = self.asked() {
@@ -73,12 +74,12 @@ impl Asked<'_> {
         &self.open.listing.redis
     }
 
-    /// The next listing is asked for on another connection, which may be there already.
+    /// Gives up this connection, so that the next listing uses another one. Nothing happens if another one is in use already.
     pub(super) fn give_up(&self) {
         locked(&self.listings.open).take_if(|open| Arc::ptr_eq(open, &self.open));
     }
 
-    /// The listing was answered, be it by an error.
+    /// The listing was answered, perhaps by an error.
     pub(super) fn is_answered(&self) {
         self.open.silence.ended();
     }

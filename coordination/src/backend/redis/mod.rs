@@ -2,42 +2,51 @@
 //!
 //! # How it works
 //!
-//! Every step is one Lua script, and all keys of a namespace have one hash tag, `{<namespace>}:`. A session is a hash with the
-//! moment of its end, by the namespace's own clock: that of the server, but it is never set back, and goes on from where it was
-//! if the server's is. Entries stand in sorted sets of their queue, exclusive or shared, by their numbers. The text of an entry
-//! stands with its session, so that it ends with it. An entry's number is one more than the last, which each heartbeat lifts to
-//! the clock's time in microseconds; it is the fencing token. An uncontended lock costs one request, and one more to release,
-//! and few commands within it: nothing is told in a queue's channel unless somebody has read or followed a queue lately, and
-//! when an entry comes to a free lock it is not checked whether its session's lease is over, as its client knows that, and
-//! earlier than the server.
+//! Each step of the protocol (`enter`, `leave`, `renew`, …) is one Lua script, and all keys of a namespace have one hash tag,
+//! `{<namespace>}:`. A session is a hash that has the moment when its lease ends, by the namespace's own clock. That clock goes by
+//! the server's, but is never set back: if the server's is, it goes on from where it was. The entries of a queue are in two sorted
+//! sets, one for exclusive and one for shared entries, ordered by their numbers. The text of an entry is in the session's hash, so
+//! that it ends with the session. An entry's number is one more than the last, and at least the clock's time in microseconds; it is
+//! the fencing token.
 //!
-//! When an entry leaves, the script tells those whom the entry kept waiting, each on the channel of its process, and says
-//! whether their turn has come, which spares them a request. A message may be lost: so waiters look themselves when the lease
-//! of what they wait for may be over, and after each loss of a connection. A script that meets an expired session ends it. All
-//! this goes over one connection per coordinator.
+//! A lock that nobody else wants costs one request, and one more to release it. The script for it is short: it publishes nothing on
+//! the queue's channel unless somebody has read or followed a queue lately; and it does not check whether the session's lease is
+//! over, because the client checks that itself, and by an earlier deadline.
 //!
-//! A call that was given up may arrive after later ones, but only on a connection that was given up too. So each connection has
-//! a number, and the scripts refuse what comes on an older one than the newest that was heard of for the session. When a server
-//! comes back with older data, each client tells it which entries it knows, and the server removes all others of the client's
-//! session.
+//! When an entry leaves, the script notifies the entries that it blocked, each on the channel of the client that owns it. The
+//! message says whether anything else blocks that entry; if nothing does, the client need not ask the server. A message may be
+//! lost. So waiters also ask the server when the lease of the entry that they wait for may be over, and after each loss of a
+//! connection. A script that comes across a session whose lease is over ends the session. All this goes over one connection per
+//! coordinator.
 //!
-//! With Sentinels, a heartbeat counts if more than half of them name the server that it went to, as a Sentinel that is cut off
-//! with an old master goes on naming that one. Where the server has `min-replicas-to-write`, heartbeats and grants count when
-//! as many replicas have confirmed them. In a cluster a connection goes where the keys are, and each call names a key that
-//! there never is: so a node refuses the call while the keys move, and stops no script half-way.
+//! A call that was given up may arrive late. On the same connection, it still comes before all calls that are sent later. If the
+//! connection was replaced meanwhile, it may come after calls on the new one. So each connection has a number, and the scripts
+//! reject calls of a session that come on an older connection than the newest that the session has used. When a server comes back
+//! with older data, each client sends it the entries that it knows, and the server removes all others of the client's session.
+//!
+//! With Sentinels, a heartbeat counts only if more than half of them name the server that answered it: a Sentinel that is cut off
+//! together with an old master goes on naming that one. If the server has `min-replicas-to-write`, heartbeats and grants count only
+//! when that many replicas have confirmed them. In a cluster, a connection goes to the node that has the keys. Each call also names
+//! a key that never exists: so while the keys are being moved, a node refuses the whole call, instead of stopping the script
+//! half-way.
 //!
 //! # Guarantees
 //!
 //! Exclusion, order and tokens hold over crashes of clients, and over a restart of a server whose log is synced for each write
-//! (`appendonly yes`, `appendfsync always`). Where grants may have died with a server or its data, nothing is granted for the
-//! longest lease (*quarantine*). Whether grants may have been forgotten is told by the namespace's *record*, which stands with
-//! its clock: whether there is a record, which server wrote it, since when that server is the master, whether its log had
-//! everything, and for how long it is known to have forgotten nothing. The last is told by the clients with every call, by
-//! their own clocks, as the server has none but its wall clock. Whether the log has everything is looked at now and then, as it
-//! may be turned off at any time. Replication is asynchronous, so a fail-over may forget the newest grants: two may hold, if
-//! the old master goes on for longer than the quarantine takes. Tokens go on rising over all that, also over loss of all data,
-//! as long as the server's clock was not set back. Where that clock is set forward, sessions end early by as much: holders
-//! learn it with their next heartbeat, and fencing covers the rest. A crashed holder is followed within its lease.
+//! (`appendonly yes`, `appendfsync always`). If the server may have forgotten grants, nothing is granted until the longest lease is
+//! over (*quarantine*).
+//!
+//! Whether it may have is known by the namespace's *record*, which is kept beside its clock: if there is no record, if another
+//! server wrote it, if the server was a replica since, or if its log may lack something, grants may have been forgotten. The record
+//! also says for how long the server has surely forgotten nothing (its *reach*). The clients send this with every call, by their
+//! own clocks, because the server has only its wall clock. Whether the log is complete is checked now and then, because it may be
+//! turned off at any time.
+//!
+//! Replication is asynchronous, so a fail-over may forget the newest grants; two clients may then hold a lock, if the old master
+//! goes on for longer than quarantine lasts. Tokens go on rising over all this, even after a loss of all data, as long as the
+//! server's clock was not set back. If that clock is set forward, sessions end early by as much: holders learn it with their next
+//! heartbeat, and fencing protects the resource until then. After a holder has crashed, the next waiter is granted the lock when
+//! the holder's lease has run out.
 //!
 //! # Requirements
 //!
@@ -48,13 +57,14 @@
 //!
 //! # URL options
 //!
-//! `rediss://` is TLS; `redis+unix:///path` is a socket, with the database as `db`. Otherwise the path is the
-//! number of the database. Several hosts are tried in random order.
+//! `rediss://` uses TLS; `redis+unix:///path` is a socket, with the number of the database as the option `db`. Otherwise the path
+//! is the number of the database. Several hosts are tried in random order.
 //!
-//! * `sentinel`: the hosts are all Sentinels of a master with this name.
-//! * `quarantine`: how far the record has to reach back, if not for the longest lease; or `off`.
-//! * `ca`, `cert`, `key`: PEM files. Without `ca`, the system's certificates count.
-//! * `server_name`: what the server's certificate says, if it is not the host.
+//! * `sentinel`: the hosts are Sentinels, of a master with this name.
+//! * `quarantine`: for how long the server has to have forgotten nothing before it grants anything, if this is not to be the
+//!   longest lease; or `off`.
+//! * `ca`, `cert`, `key`: PEM files. Without `ca`, the certificates that the system trusts are used.
+//! * `server_name`: the name in the server's certificate, if it is not the host.
 //! * `password_file`: a file with the password, instead of one in the URL.
 
 mod client;
@@ -99,10 +109,11 @@ use crate::config::Settings;
 use crate::error::Result;
 use crate::url::{Authority, UrlOption};
 
-/// Where no record is left of what was granted, leases are taken to have been no longer than this, unless the URL says so.
+/// If the server has lost its record, the leases that it has forgotten are taken to be no longer than this, unless the URL says
+/// otherwise.
 const UNKNOWN: Duration = Duration::from_secs(30);
 
-/// What is known of the store before it is asked.
+/// What is known of the store before a connection is made.
 pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "redis",
     options: &[
@@ -131,9 +142,10 @@ pub(crate) struct Redis {
     reads: Reads<Told>,
     /// The server as the first connection found it.
     server: Server,
-    /// Why two may hold while servers are cut off from each other, as they were set up at first.
+    /// Why two clients may hold the same lock while servers are cut off from each other, as of the first connection; `None`: they
+    /// cannot.
     partition_overlap: Option<&'static str>,
-    /// How far the record has to reach back before anything is granted; `None`: for the longest lease.
+    /// For how long the server has to have forgotten nothing before it grants anything; `None`: for the longest lease.
     quarantine: Option<Duration>,
     /// Bounds one request inside `gone`.
     patience: Duration,
@@ -154,7 +166,7 @@ impl Redis {
                  that do not know of it wait for {UNKNOWN:?}, unless their URLs have `quarantine={ttl:?}`"
             );
         }
-        // Counts for all clients: so it is not shorter if this one has `quarantine=off`.
+        // The server applies this to all clients, so it is not made shorter if this client has `quarantine=off`.
         let unknown = settings.ttl.max(UNKNOWN).max(quarantine.unwrap_or_default());
         let client = Client::new(config, &base, unknown, Arc::clone(&hub), patience);
         let connections = Arc::new(Connections::new(client, settings, patience));

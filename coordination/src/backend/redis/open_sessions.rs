@@ -1,4 +1,5 @@
-//! The sessions that are open. The server keeps for each when it ends, by its own clock; a heartbeat puts that off.
+//! The sessions that this client has opened. For each, the server has the moment when its lease ends, by the namespace's clock.
+//! Each heartbeat moves that moment.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -10,20 +11,20 @@ use crate::backend::{EntryId, EntryRef, Gone, NewSession, SessionId};
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key;
 
-/// How many sessions are known to be ours: one is open, and others may still be closing.
+/// How many of our sessions are remembered: one is open, and earlier ones may still be closing.
 const REMEMBERED: usize = 8;
-/// How many entries one call asks after.
+/// How many held entries one call of `renew` checks.
 const BATCH: usize = 500;
 
 /// The sessions that this client opened.
 pub(super) struct OpenSessions {
     connections: Arc<Connections>,
-    /// The channel on which waiters of these sessions are told.
+    /// The channel on which the server notifies this client.
     channel: String,
     /// The newest last.
     ours: Mutex<VecDeque<SessionId>>,
-    /// The name of the record in which the newest session has no entries but those that we know of, see
-    /// [`settle`](Self::settle).
+    /// The name of the server's record when [`settle`](Self::settle) was done last: under that record, the newest session has no
+    /// entries that this client does not know of.
     settled: Mutex<Option<String>>,
 }
 
@@ -36,7 +37,7 @@ impl OpenSessions {
         self.ours().back().copied()
     }
 
-    /// The session of ours that has this entry.
+    /// The session of ours to which this entry belongs.
     pub(super) fn owner(&self, entry: &EntryId) -> Option<SessionId> {
         self.ours().iter().copied().find(|session| entry.is_of(*session))
     }
@@ -62,7 +63,7 @@ impl OpenSessions {
             .with_number(lease)
             // The previous session is lost for this process: the server ends it in the same step, or its entries would live on.
             .with(previous.map(|id| id.to_string()).unwrap_or_default());
-        // Replicas confirm it with the first heartbeat, or the first grant.
+        // Replicas confirm the session together with its first heartbeat or its first grant.
         if self.connections.run_vouched(&call, false).await?.status == "taken" {
             let message = format!("another live session has the member id {:?}", session.member);
             return Err(Error::new(ErrorKind::MemberExists, "open", message));
@@ -72,14 +73,14 @@ impl OpenSessions {
         Ok(Duration::from_micros(lease))
     }
 
-    /// Extends the lease, and tells which of the entries are gone.
+    /// Extends the lease, and calls `gone` for each of these entries that does not exist any more.
     pub(super) async fn renew(
         &self,
         session: SessionId,
         held: &[EntryRef],
         gone: &Gone<'_>,
     ) -> Result<()> {
-        // One call at least.
+        // One call even if no entry is held, as the call extends the lease.
         for batch in held.chunks(BATCH).chain(held.is_empty().then_some(held)) {
             let answer = self.connections.run_vouched(&renewal(session, batch), true).await?;
             gone_in(answer)?.iter().for_each(gone);
@@ -87,8 +88,8 @@ impl OpenSessions {
         Ok(())
     }
 
-    /// Waits until replicas have this entry, where the server wants them to confirm: another server that takes over has
-    /// to know of what was granted.
+    /// Waits until replicas have confirmed this entry, if the server requires that: a replica that takes over must know what was
+    /// granted.
     pub(super) async fn confirm(&self, session: SessionId, entry: &EntryRef) -> Result<()> {
         if !self.connections.has_confirming() {
             return Ok(());
@@ -102,7 +103,8 @@ impl OpenSessions {
         Err(unknown(Error::new(ErrorKind::Unavailable, "enter", "the entry was removed again")))
     }
 
-    /// Removes what a server that came back with older data, or took over, has of entries that were left.
+    /// Removes entries of the session that this client does not know of, if the server's record has a new name: a server that took
+    /// over, or came back with older data, may have entries that were left already.
     pub(super) async fn settle(
         &self,
         session: SessionId,
@@ -150,7 +152,7 @@ fn renewal(session: SessionId, held: &[EntryRef]) -> Call {
 }
 
 fn gone_in(mut answer: Answer) -> Result<Vec<EntryId>> {
-    // The time, which the connection has noted.
+    // The first number is the server's time, which the connection has noted.
     answer.natural()?;
     let mut gone = Vec::new();
     while !answer.is_at_end() {

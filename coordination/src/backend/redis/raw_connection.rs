@@ -1,9 +1,9 @@
-//! Connections of the client crate, over sockets that hear the server out.
+//! Connections of the client crate, over sockets that keep what a server says before it closes the connection.
 //!
-//! A server that already has all the clients that it takes says so and closes the connection at once, before it has read a
-//! word. Our first request may meet the closed connection then, and the client crate stops at that: it never reads what was
-//! said, or loses it with the answers that are missing. So a write that fails is not reported: the next read first has what was
-//! said, and then the end of the connection. And the first line is kept until the server has let us in.
+//! A server with too many clients sends an error and closes the connection at once, before it has read anything. If our first
+//! request then fails to be written, the client crate stops, and never reads the error; or it drops the error together with the
+//! requests that have no answer. So these sockets do not report a write that fails: the next read returns the error first, and then
+//! the end of the connection. And they keep the first line until the connection is set up.
 
 use std::io;
 use std::net::SocketAddr;
@@ -24,24 +24,24 @@ use tokio::task::{AbortHandle, JoinSet};
 use crate::env::names;
 use crate::url::Host;
 
-/// The most bytes of the first line that are kept: a refusal is no longer.
+/// How much of the first line is kept, in bytes. An error is shorter.
 const LONGEST_LINE: usize = 512;
 
-/// A connection, which is closed with its last clone, whatever is under way on it.
+/// A connection. It is closed when its last clone is dropped, even if requests are in flight.
 #[derive(Clone)]
 pub(super) struct RawConnection {
     redis: MultiplexedConnection,
-    /// The task that reads and writes, unless the client crate ends it by itself.
+    /// The task that reads and writes; `None`: the client crate ends that task itself.
     _task: Option<Arc<Task>>,
 }
 
 struct Task(AbortHandle);
 
-/// A socket on which a failed write is not reported, but only the end of the connection, by the reads after it.
+/// A socket that does not report a failed write. The reads after it report the end of the connection.
 struct HeardOut<S> {
     socket: S,
     said: Arc<FirstLine>,
-    /// A write has failed, and so will all others.
+    /// A write has failed, because the other side has closed the connection: all later ones are dropped.
     is_closed: bool,
 }
 
@@ -49,7 +49,7 @@ struct HeardOut<S> {
 struct FirstLine(Mutex<Vec<u8>>);
 
 impl RawConnection {
-    /// A connection to the server there, at this address if it is known.
+    /// Connects to this host, at this address if there is one.
     pub(super) async fn by_tcp(
         (host, address): (&Host, Option<SocketAddr>),
         login: &RedisConnectionInfo,
@@ -89,7 +89,7 @@ impl RawConnection {
     }
 }
 
-/// The first address that takes a connection.
+/// Connects to all addresses of the host at once, and keeps the first connection that is made.
 async fn dial(host: &Host, address: Option<SocketAddr>) -> io::Result<TcpStream> {
     let addresses = match address {
         Some(address) => vec![address],
@@ -107,7 +107,7 @@ async fn dial(host: &Host, address: Option<SocketAddr>) -> io::Result<TcpStream>
 }
 
 impl From<MultiplexedConnection> for RawConnection {
-    /// A connection that the client crate has made, and whose task the crate ends.
+    /// For a connection that the client crate has made, and whose task it ends itself.
     fn from(redis: MultiplexedConnection) -> Self {
         Self { redis, _task: None }
     }
@@ -160,7 +160,7 @@ impl FirstLine {
         }
     }
 
-    /// The refusal that was said, if it was one.
+    /// The error in the first line; `None`: the line is not complete, or is no error.
     fn refusal(&self) -> Option<RedisError> {
         let said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let end = said.iter().position(|byte| *byte == b'\n')?;
@@ -209,7 +209,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for HeardOut<S> {
     }
 }
 
-/// Whether the other side has closed the connection: a read tells it as well, after what was said before.
+/// Whether the other side has closed the connection. A read reports that as well, after it has returned what was sent before.
 fn is_end(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }
@@ -221,7 +221,8 @@ mod tests {
 
     use super::*;
 
-    /// A server that says this and hangs up, whether or not something was sent to it before; what connecting tells.
+    /// The error of connecting to a server that sends `said` and hangs up: at once if `is_first`, and otherwise after it has
+    /// received something.
     async fn refused(said: &'static str, is_first: bool, database: i64) -> RedisError {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
         let address = listener.local_addr().expect("it is bound");
@@ -267,7 +268,7 @@ mod tests {
         socket.read_exact(&mut [0; 8]).await.expect("something is sent");
         asking.abort();
         drop(connection);
-        // No answer has come, nor will any.
+        // The server sends no answer, so the request stays in flight.
         let mut rest = Vec::new();
         let ended =
             tokio::time::timeout(std::time::Duration::from_secs(5), socket.read_to_end(&mut rest));

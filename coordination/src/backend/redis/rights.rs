@@ -1,4 +1,5 @@
-//! Whether the user may do all that is done later: what is missing is told by who connects, and not by the first release.
+//! Checks, while connecting, whether the user has all rights that are needed later. Otherwise the first release might be the first
+//! to fail.
 
 use redis::{RedisError, Value};
 
@@ -9,10 +10,10 @@ use crate::error::{Error, ErrorKind};
 
 /// Tries each command that the scripts call.
 pub(super) const SCRIPT: &str = include_str!("scripts/rights.lua");
-/// The hash of no script.
+/// No script has this hash.
 const UNKNOWN: &str = "0000000000000000000000000000000000000000";
 
-/// Fails if a right is missing, and names it. `nowhere`: a key, and a channel, that there never is.
+/// Fails if a right is missing, and names it. `nowhere`: the name of a key, and of a channel, that never exists.
 pub(super) async fn check(connection: &RawConnection, nowhere: &str) -> Result<(), Failure> {
     let (mut evaluating, mut hashed, mut leaving) =
         (connection.clone(), connection.clone(), connection.clone());
@@ -34,7 +35,7 @@ pub(super) async fn check(connection: &RawConnection, nowhere: &str) -> Result<(
     }
 }
 
-/// Other failures say nothing of rights: whoever makes the call that counts is told of them.
+/// Returns an error only if a right is missing. Other failures are ignored here: if they persist, a later call reports them.
 fn refusal(command: &str, failed: Option<RedisError>) -> Result<(), Failure> {
     let Some(failed) = failed else { return Ok(()) };
     let failure = failure("connect", &failed);

@@ -1,4 +1,4 @@
-//! The scripts, and calls of them.
+//! The scripts, and how they are called.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::key::QueueKey;
 
 const PRELUDE: &str = include_str!("scripts/prelude.lua");
 
-/// The scripts. Each is one step: nothing comes between its commands.
+/// The scripts. Each is atomic: the server runs nothing else between a script's commands.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Script {
     Greet,
@@ -31,7 +31,7 @@ pub(super) enum Script {
     Records,
 }
 
-/// In the order of [`Script`].
+/// The texts of the scripts, in the order of [`Script`].
 static TEXTS: LazyLock<[Text; 15]> = LazyLock::new(|| {
     [
         ("", include_str!("scripts/greet.lua")),
@@ -59,7 +59,8 @@ struct Text {
 }
 
 impl Text {
-    /// `fast` answers most calls before the functions of the prelude are made, which takes the longest.
+    /// `fast` is put before the prelude, and answers the usual calls without it: defining the prelude's functions takes longer than
+    /// all else.
     fn new(fast: &str, body: &str) -> Self {
         let code = format!("{fast}\n{PRELUDE}\n{body}");
         let hash = redis::Script::new(&code).get_hash().to_owned();
@@ -67,7 +68,7 @@ impl Text {
     }
 }
 
-/// A script and what it is told; may be sent more than once.
+/// A script with its arguments. It may be sent more than once.
 pub(super) struct Call {
     pub(super) operation: &'static str,
     script: Script,
@@ -81,17 +82,17 @@ impl Call {
         Self { operation, script, session: None, arguments: Vec::new(), quarantine: None }
     }
 
-    /// The script's bit, in a set of scripts.
+    /// The script as a bit, for a set of scripts.
     pub(super) fn bit(&self) -> u16 {
         1 << self.script as u16
     }
 
-    /// Whether the call opens a session, and so says which host this is.
+    /// Whether the call opens a session. Such a call has the name of this host's clock as a further argument.
     pub(super) fn opens(&self) -> bool {
         matches!(self.script, Script::Open)
     }
 
-    /// Whether its answer begins with the server's time, or a number that was given at that time.
+    /// Whether the answer begins with the time at the server, or with an entry's number, which is at least that time.
     pub(super) fn tells_time(&self) -> bool {
         matches!(self.script, Script::Enter | Script::Renew)
     }
@@ -121,7 +122,7 @@ impl Call {
         self.with(number.to_string())
     }
 
-    /// Makes it a call that is refused while the record reaches back for less than this; `None`: than the longest lease.
+    /// Makes it a call that is refused until the server has forgotten nothing for this long; `None`: for the longest lease.
     pub(super) fn quarantined(mut self, length: Option<Duration>) -> Self {
         let micros = |length: Duration| length.as_micros().to_string();
         self.quarantine = Some(length.map(micros).unwrap_or_default());
@@ -133,12 +134,12 @@ impl Call {
         self.quarantine.as_deref()
     }
 
-    /// The command, with the script's hash or, `in_full`, its text. `record` is the record that the client knows, `reach` for
-    /// how long at least the record reaches back, and `newest` the newest time that was told in it.
+    /// The command, with the script's hash or, `in_full`, its text. `record` is the name of the record that the client knows,
+    /// `reach` for how long at least the server has forgotten nothing, and `newest` the newest time that was told under the record.
     ///
-    /// `nowhere`: in a cluster, the name of a key that there never is. While keys move to another node, a node refuses a call
-    /// that names two keys of which it has only one. If the call named one key, the node would run the script, and stop it
-    /// half-way at the first key that has moved already.
+    /// `nowhere`: in a cluster, the name of a key that never exists. While keys move to another node, a node refuses a call that
+    /// names two keys of which it has only one. If the call named one key, the node would run the script, and stop it half-way at
+    /// the first key that has moved already.
     pub(super) fn command(
         &self,
         clock: &str,
@@ -172,7 +173,7 @@ impl Call {
     }
 }
 
-/// What a script answers: how it went, and what else it says.
+/// A script's answer: a status, and values that depend on the script.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) status: String,
@@ -191,17 +192,17 @@ impl Answer {
         self.status == "ok"
     }
 
-    /// The next word, which has to be there.
+    /// The next value as text. The error is `Corrupt` if there is none.
     pub(super) fn text(&mut self) -> Result<String> {
         self.optional_text()?.ok_or_else(corrupt)
     }
 
-    /// The next word; `None`: there is none.
+    /// The next value as text; `None`: there is none.
     pub(super) fn optional_text(&mut self) -> Result<Option<String>> {
         self.bytes()?.map(text_of).transpose()
     }
 
-    /// The next word as bytes.
+    /// The next value as bytes; `None`: there is none.
     pub(super) fn bytes(&mut self) -> Result<Option<Vec<u8>>> {
         match self.rest.next() {
             None | Some(Value::Nil) => Ok(None),
@@ -217,12 +218,12 @@ impl Answer {
         }
     }
 
-    /// The next number, which is none below zero.
+    /// The next value as a number that is not negative.
     pub(super) fn natural(&mut self) -> Result<u64> {
         u64::try_from(self.number()?).map_err(|_| corrupt())
     }
 
-    /// The number that comes next, if it is one.
+    /// The next value as a number, without going on to the one after it; `None`: it is not a number.
     pub(super) fn next_number(&self) -> Option<u64> {
         match self.rest.as_slice().first() {
             Some(Value::Int(number)) => u64::try_from(*number).ok(),
@@ -239,7 +240,7 @@ fn text_of(bytes: Vec<u8>) -> Result<String> {
     String::from_utf8(bytes).map_err(|_| corrupt())
 }
 
-/// A queue's name within keys, channels and messages: it has no blank.
+/// A queue's name in keys, channels and messages. It has no blank, which separates the parts of a message.
 pub(super) fn queue_path(queue: &QueueKey) -> String {
     format!("{}/{}", queue.kind(), queue.encoded())
 }
@@ -255,7 +256,7 @@ mod tests {
     use super::*;
     use crate::backend::redis::rights;
 
-    /// The commands that a text names after this.
+    /// The commands whose names follow `before` in a script's text.
     fn commands<'a>(text: &'a str, before: &str) -> BTreeSet<&'a str> {
         let named = text.split(before).skip(1);
         named.filter_map(|rest| rest.split('\'').next()).collect()

@@ -1,7 +1,8 @@
-//! The Sentinels: which server do most of them say is the master?
+//! The Sentinels, which are asked for the master.
 //!
-//! A Sentinel that is cut off with an old master goes on naming it. So only what more than half of those in the URL say
-//! counts: to take over, a new master needs as many. One that the URL names twice, or by two names, has one vote.
+//! A Sentinel that is cut off together with an old master goes on naming that master. So the master is the server that more than
+//! half of the URL's Sentinels name: a new master needs the votes of as many to take over. A Sentinel that the URL names twice, or
+//! by two names, has one vote.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock, Weak};
@@ -20,17 +21,17 @@ use crate::backend::server::credentials::Credentials;
 use crate::error::{Effect, Error, ErrorKind};
 use crate::url::Host;
 
-/// What a Sentinel tells when it has heard of another master.
+/// The channel on which a Sentinel publishes that there is another master.
 const SWITCHED: &str = "+switch-master";
 
 /// The Sentinels of one URL.
 pub(super) struct Sentinels {
-    /// What they call the master.
+    /// The master's name at the Sentinels.
     name: String,
     each: Vec<Arc<Sentinel>>,
-    /// How long an answer may take; who asks may give up earlier.
+    /// How long an answer may take. The caller may give up earlier.
     patience: Duration,
-    /// What to do when a Sentinel has told of another master.
+    /// Called when a Sentinel has published that there is another master.
     on_switch: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
@@ -39,26 +40,26 @@ struct Sentinel {
     connected: Mutex<Connected>,
 }
 
-/// What connections to them are made with.
+/// What it takes to connect to a Sentinel.
 type Who = (Config, Credentials);
 
-/// A connection, if there is one, and its number.
+/// The connection to a Sentinel, if there is one, and its number, which rises with each new connection.
 #[derive(Clone, Default)]
 struct Connected {
     connection: Option<Known>,
     number: u64,
 }
 
-/// A connection to the Sentinel whose process has this id, whatever the URL calls it.
+/// A connection to a Sentinel, with the id of the Sentinel's process, by which it is recognised under another name.
 #[derive(Clone)]
 struct Known {
     redis: RawConnection,
     id: Arc<str>,
 }
 
-/// Which server each Sentinel names that has answered so far.
+/// The answers of the Sentinels so far.
 struct Votes {
-    /// How many Sentinels there are, as far as is known yet.
+    /// How many different Sentinels there are, as far as is known.
     sentinels: usize,
     voted: HashSet<Arc<str>>,
     counts: HashMap<Host, usize>,
@@ -72,13 +73,13 @@ impl Sentinels {
         Self { name: name.to_owned(), each, patience, on_switch: OnceLock::new() }
     }
 
-    /// Does this each time that one of them tells of another master.
+    /// Sets what is called each time that a Sentinel publishes another master.
     pub(super) fn on_switch(&self, act: impl Fn() + Send + Sync + 'static) {
         // Set once, when the store connects: it cannot be set already.
         let _ = self.on_switch.set(Box::new(act));
     }
 
-    /// The server that most of them name. Answers as soon as that is known.
+    /// The server that more than half of the Sentinels name. Returns as soon as that many have answered.
     pub(super) async fn master(
         self: &Arc<Self>,
         config: &Config,
@@ -89,8 +90,7 @@ impl Sentinels {
             let (sentinels, sentinel) = (Arc::clone(self), Arc::clone(sentinel));
             let who = (config.clone(), credentials.clone());
             let answer = answer.clone();
-            // In a task, which goes on when the caller gives up: so a connection that is silent is found and dropped all the
-            // same.
+            // In a task, so that this goes on if the caller gives up: only then is a silent connection found and dropped.
             tokio::spawn(async move {
                 let _ = answer.send(sentinels.ask(&sentinel, &who).await).await;
             });
@@ -118,7 +118,7 @@ impl Sentinels {
         }))
     }
 
-    /// Asks a Sentinel: on the connection that there is, and if that has fallen silent, or was closed, on a new one.
+    /// Asks a Sentinel on the connection that there is. If that is silent or closed, asks on a new one.
     async fn ask(
         self: &Arc<Self>,
         sentinel: &Sentinel,
@@ -173,8 +173,8 @@ impl Sentinels {
         Ok((connected.connection.insert(opened).clone(), connected.number))
     }
 
-    /// Connects to a Sentinel, and subscribes to its news of another master. The password is sent only if the Sentinel asks for
-    /// one.
+    /// Connects to a Sentinel, and subscribes to the channel on which it publishes a new master. The password is sent only if the
+    /// Sentinel asks for one.
     async fn open(
         self: &Arc<Self>,
         host: &Host,
@@ -187,7 +187,7 @@ impl Sentinels {
             let mut redis = open_at((host, None), login, tls, config_of).await?;
             let subscribed = redis.subscribe(SWITCHED).await;
             subscribed.map_err(|error| failure("connect", &error))?;
-            // If it does not tell its id, a Sentinel is known by its host's name.
+            // A Sentinel that does not tell its id is recognised by the host's name.
             let id = run_id(&mut redis).await.unwrap_or_else(|| host.to_string());
             Ok(Known { redis, id: id.into() })
         };
@@ -208,12 +208,12 @@ impl Votes {
     fn count(&mut self, id: Arc<str>, host: Host) {
         match self.voted.insert(id) {
             true => *self.counts.entry(host).or_default() += 1,
-            // The URL has another name of a Sentinel that has voted: there is one Sentinel less.
+            // The URL names this Sentinel twice: so there is one Sentinel less.
             false => self.sentinels -= 1,
         }
     }
 
-    /// The server that more than half of them name.
+    /// The server that more than half of the Sentinels name; `None`: it is not known yet.
     fn winner(&self) -> Option<&Host> {
         let wins = |count: usize| count > self.sentinels / 2;
         self.counts.iter().find_map(|(host, count)| wins(*count).then_some(host))

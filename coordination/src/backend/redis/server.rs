@@ -8,12 +8,12 @@ use crate::error::{Error, ErrorKind, Result};
 pub(super) struct Server {
     /// Whether writes that it has acknowledged survive a restart: then every write is synced before it is answered.
     pub(super) keeps: Durability,
-    /// May remove keys when its memory is full.
+    /// Whether the server removes keys when its memory is full.
     pub(super) evicts: bool,
 }
 
 impl Server {
-    /// Reads the answer to `INFO`; `syncs`: whether it syncs a log for each write, if it has one, where that may be asked.
+    /// Reads the answer to `INFO`. `syncs`: whether the server, if it has a log, syncs it for each write; `None`: not known.
     pub(super) fn read(info: &str, syncs: Option<bool>) -> Result<Self> {
         let line = |name: &str| {
             let value =
@@ -25,7 +25,7 @@ impl Server {
             let message = "this server is a replica: use the master, or Sentinels (`sentinel=`)";
             return Err(Error::new(ErrorKind::Unavailable, "connect", message));
         }
-        // The greeting needs these two.
+        // The greeting (`greet.lua`) needs these two.
         for name in ["run_id", "master_replid"] {
             if line(name).is_none_or(|id| id.is_empty()) {
                 let message = format!("the server does not tell its {name}");
@@ -42,7 +42,7 @@ impl Server {
         Ok(Self { keeps, evicts: is_bounded && evicts })
     }
 
-    /// Why it may end a session before its lease is over.
+    /// Why the server may end a session before its lease is over.
     pub(super) fn early_expiry(&self) -> &'static str {
         if self.evicts {
             "Redis may evict keys (`maxmemory-policy` is not `noeviction`), and judges leases by its wall clock"

@@ -1,38 +1,38 @@
-//! How long a connection has been silent of which the answers on other connections say nothing.
+//! How long a connection has been silent, for connections beside the main one, whose answers say nothing about the main one.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// For how long answers have been waited for since the last one came. Time in which nobody waits does not count.
+/// For how long callers have waited for an answer since the last one came. Time in which nobody waits does not count.
 #[derive(Default)]
 pub(super) struct Silence(Mutex<Waiting>);
 
 #[derive(Default)]
 struct Waiting {
-    /// How many wait.
+    /// How many callers wait.
     count: usize,
-    /// Since when somebody has waited, or the last answer came; `None`: nobody waits.
+    /// When the first of these callers began to wait, or when the last answer came after that; `None`: nobody waits.
     since: Option<Instant>,
-    /// How long others waited before that, and gave up.
+    /// How long earlier callers waited without an answer before they gave up.
     before: Duration,
 }
 
 impl Silence {
-    /// Something is asked for; [`left`](Self::left) is to follow.
+    /// A caller begins to wait. [`left`](Self::left) has to follow.
     pub(super) fn asked(&self) {
         let mut waiting = self.lock();
         waiting.count += 1;
         waiting.since.get_or_insert_with(Instant::now);
     }
 
-    /// Something was answered, be it with an error.
+    /// An answer has come, perhaps an error.
     pub(super) fn ended(&self) {
         let mut waiting = self.lock();
         waiting.before = Duration::ZERO;
         waiting.since = waiting.since.map(|_| Instant::now());
     }
 
-    /// Somebody who has asked waits no more, answered or not.
+    /// A caller waits no longer, whether or not it got an answer.
     pub(super) fn left(&self) {
         let mut waiting = self.lock();
         waiting.count = waiting.count.saturating_sub(1);
@@ -42,7 +42,7 @@ impl Silence {
         }
     }
 
-    /// Whether it has lasted for longer than this.
+    /// Whether the silence has lasted for longer than this.
     pub(super) fn is_longer(&self, than: Duration) -> bool {
         self.lock().length() > than
     }

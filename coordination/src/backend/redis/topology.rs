@@ -1,4 +1,4 @@
-//! What a server says of the others: its replicas, and the nodes of its cluster.
+//! What a server says of other servers: its replicas, and the nodes of its cluster.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
@@ -8,23 +8,23 @@ use redis::Value;
 
 use crate::url::Host;
 
-/// After this time a cluster may have other nodes.
+/// After this time, a cluster is asked for its nodes again.
 const OLD: Duration = Duration::from_secs(10);
 
 /// What a server says of its replicas, and whether it is a node of a cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Topology {
     pub(super) is_cluster: bool,
-    /// How many replicas are to have confirmed what is answered (`min-replicas-to-write`).
+    /// How many replicas must have confirmed a grant or a heartbeat (`min-replicas-to-write`).
     pub(super) confirming: usize,
-    /// How long a replica may be silent and count nevertheless (`min-replicas-max-lag`).
+    /// How long a replica may be silent and still be counted by the server (`min-replicas-max-lag`).
     pub(super) max_lag: Duration,
     /// How many replicas there are.
     pub(super) replicas: usize,
 }
 
 impl Topology {
-    /// Reads the answer to `INFO`, and what `CONFIG GET min-replicas-*` said where it may be asked.
+    /// Reads the answer to `INFO`, and the one to `CONFIG GET min-replicas-*`, if the user has the right to it.
     pub(super) fn read(info: &str, config: Option<&HashMap<String, String>>) -> Self {
         let line = |name: &str| {
             let value =
@@ -49,7 +49,7 @@ impl Topology {
         }
     }
 
-    /// Why two may hold at once while servers are cut off from each other.
+    /// Why two clients may hold the same lock while servers are cut off from each other; `None`: they cannot.
     pub(super) fn partition_overlap(
         &self,
         has_sentinels: bool,
@@ -79,22 +79,22 @@ pub(super) struct Nodes(Mutex<Known>);
 
 #[derive(Default)]
 struct Known {
-    /// All that any node has told of.
+    /// The nodes of which some node has told.
     learnt: Vec<Host>,
-    /// Which of them to try next.
+    /// The index of the next one to try.
     next: usize,
-    /// The one that has our keys, or is said to.
+    /// The node that is said to have our keys. Tried before the others.
     owner: Option<Host>,
-    /// When a node was asked for the others.
+    /// When a node was last asked for the others.
     asked: Option<Instant>,
 }
 
 impl Nodes {
-    /// Where to try: at the node that has our keys, else at one after the other; `None`: none is known.
+    /// The next node to try: the one that is said to have our keys, otherwise one after the other; `None`: no node is known.
     pub(super) fn take_turn(&self) -> Option<Host> {
         let mut known = self.known();
         if let Some(owner) = known.owner.take() {
-            // The greeting will tell whether it has our keys.
+            // If it does not have our keys, the greeting redirects to the one that has.
             return Some(owner);
         }
         let next = known.next;
@@ -102,12 +102,12 @@ impl Nodes {
         known.learnt.get(next % known.learnt.len().max(1)).cloned()
     }
 
-    /// Our keys are said to be there.
+    /// Notes which node is said to have our keys.
     pub(super) fn point_to(&self, owner: Host) {
         self.known().owner = Some(owner);
     }
 
-    /// A node of the cluster, our keys' owner, told of these.
+    /// Notes the nodes that `owner`, the node with our keys, has listed.
     pub(super) fn learn(&self, owner: Host, nodes: Vec<Host>) {
         let mut known = self.known();
         if !nodes.is_empty() {
@@ -117,7 +117,7 @@ impl Nodes {
         known.asked = Some(Instant::now());
     }
 
-    /// Whether it was some time ago that a node told of the others.
+    /// Whether no node was asked for the others for a while.
     pub(super) fn are_old(&self) -> bool {
         self.known().asked.is_none_or(|asked| asked.elapsed() > OLD)
     }
@@ -127,13 +127,13 @@ impl Nodes {
     }
 }
 
-/// The nodes in an answer to `CLUSTER SLOTS`, of the node at `asked`.
+/// The nodes in an answer to `CLUSTER SLOTS` from the node at `asked`.
 pub(super) fn nodes_in(answer: &Value, asked: &Host) -> Vec<Host> {
     let Value::Array(ranges) = answer else { return Vec::new() };
     let mut found = Vec::new();
     for range in ranges {
         let Value::Array(words) = range else { continue };
-        // After the first and the last slot.
+        // The first two are the range's first and last slot; the nodes follow.
         for node in words.iter().skip(2).filter_map(|node| node_in(node, asked)) {
             if !found.contains(&node) {
                 found.push(node);
@@ -155,7 +155,7 @@ fn node_in(node: &Value, asked: &Host) -> Option<Host> {
     moved(asked, &format!("{name}:{port}"))
 }
 
-/// The host that a redirection names.
+/// The host and port that a redirection names. If it names only a port, the host is the one that answered.
 pub(super) fn moved(before: &Host, to: &str) -> Option<Host> {
     let (name, port) = to.rsplit_once(':')?;
     let port = port.parse().ok().filter(|port| *port > 0)?;

@@ -1,6 +1,6 @@
 //! Queues' values: all of a kind in one hash, owned by no session, written by compare-and-set.
 //!
-//! What is kept is the version, a blank, and the text.
+//! The hash has for each value its version, a blank, and its text.
 
 use std::sync::Arc;
 
@@ -13,20 +13,20 @@ use crate::backend::{Beside, Cursor, Data, Page, Values, Write};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{self, QueueKey};
 
-/// Version and text of what is kept.
+/// Splits what the hash has for a value into the version and the text.
 pub(super) fn parts(kept: &[u8]) -> Option<(u64, &[u8])> {
     let blank = kept.iter().position(|byte| *byte == b' ')?;
     let (version, text) = kept.split_at_checked(blank)?;
     Some((str::from_utf8(version).ok()?.parse().ok()?, text.get(1..)?))
 }
 
-/// Where a list goes on, as the answer has it next: the server's cursor, which is 0 at the end.
+/// Reads from an answer where the next page begins: the server's cursor, which is 0 at the end.
 pub(super) fn next_in(answer: &mut Answer) -> Result<Option<Cursor>> {
     let next = answer.text()?;
     Ok((next != "0").then(|| Cursor::to(next.as_bytes())))
 }
 
-/// The value that the answer has next, with its version. It may be another name's with the same hash.
+/// Reads a value and its version from an answer. Fails if it belongs to another name with the same hash.
 pub(super) fn value_of(
     queue: &QueueKey,
     answer: &mut Answer,
@@ -42,7 +42,8 @@ impl Values for Redis {
     async fn write(&self, write: &Write) -> Result<Option<u64>> {
         let queue = &write.queue;
         let none = || Error::new(ErrorKind::Unavailable, "write", "there is no session");
-        // Sent under a session, so that the server knows by its connection a call that was given up and comes late.
+        // Sent under the session, because the server tells by the session which connection is the newest. If this call is given up
+        // and comes late, the server rejects it (`stale`).
         let session = self.sessions.current().ok_or_else(none)?;
         let text = match &write.data {
             Some(data) => StoredValue::by(write, data).to_bytes()?,
@@ -63,7 +64,7 @@ impl Values for Redis {
         let call = write.beside.iter().fold(call, beside);
         let answer = self.connections.run(&call).await;
         let mut answer = answer.map_err(|error| match error.kind() {
-            // A value belongs to no session: the next one may write it.
+            // The caller may try again under its next session, because a value belongs to no session. `Lost` would tell it to stop.
             ErrorKind::Lost => Error::new(ErrorKind::Unavailable, "write", "the session is over"),
             _ => error,
         })?;
@@ -71,7 +72,8 @@ impl Values for Redis {
             return answer.natural().map(Some);
         }
         let kept = value_of(queue, &mut answer)?;
-        // An earlier call got through, and its answer was lost.
+        // The value is not as expected. If it has the id of this write, an earlier call of this write has been carried out, and its
+        // answer was lost.
         Ok(kept.filter(|(_, stored)| stored.id == write.id).map(|(version, _)| version))
     }
 

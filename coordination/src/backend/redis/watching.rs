@@ -1,4 +1,4 @@
-//! Waiting: for the end of an entry, and for a change of a queue.
+//! Waiting for the end of an entry, and for a change of a queue.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,8 @@ use crate::backend::{EntryRef, Mode, Watching};
 use crate::error::Result;
 use crate::key::QueueKey;
 
-/// How long after the end of a lease to look for it: at the very moment, it may not have come yet by the server's clock.
+/// Waiters ask the server this long after a lease should have ended: asked at that very moment, the server may still find the lease
+/// running.
 const LITTLE: Duration = Duration::from_millis(2);
 
 #[async_trait]
@@ -40,7 +41,8 @@ impl Watching for Redis {
         let mut epochs = self.connections.epochs();
         let mut following = self.connections.follow(&queue_path(queue)).await?;
         let Some(Told { count: Some(count), expires }) = self.reads.at(queue, revision) else {
-            // Something may have been missed: the caller reads again, and by then we listen.
+            // A change may have been missed: the channel was not subscribed when the queue was read, or the queue was read again
+            // since. The caller reads again. The subscription lingers, so the next read finds it.
             return Ok(());
         };
         let limit = Instant::now() + recheck;
@@ -65,7 +67,7 @@ struct End<'a> {
 }
 
 impl Redis {
-    /// Waits for an entry whose end the server tells this process by itself; `known` is what it said of the entry last.
+    /// Waits for an entry of whose end the server will notify this client. `known`: what the server said of the entry last.
     async fn gone_as_told(
         &self,
         end: &End<'_>,
@@ -73,7 +75,8 @@ impl Redis {
         known: Known,
     ) -> Result<()> {
         let mut epochs = self.connections.epochs();
-        // Compared and marked as seen at once: a connection that is made in between would be missed otherwise.
+        // The epoch is compared and marked as seen in one step. Otherwise a new connection between the two steps would go
+        // unnoticed.
         let is_of_now = known.epoch == *epochs.borrow_and_update();
         if is_of_now && end.is_told(waiting, &mut epochs, known.until).await {
             return Ok(());
@@ -87,7 +90,7 @@ impl Redis {
         }
     }
 
-    /// Waits for an entry whose end the server does not tell by itself: listens to all that happens in its queue.
+    /// Waits for an entry of whose end the server does not notify this client: subscribes to the channel of its queue.
     async fn gone_as_overheard(
         &self,
         end: &End<'_>,
@@ -104,7 +107,7 @@ impl Redis {
         }
     }
 
-    /// Until when the entry has its lease; `None`: it does not block the waiter.
+    /// When the entry's lease ends; `None`: the entry does not block the waiter.
     async fn look(&self, end: &End<'_>, listens: bool) -> Result<Option<Instant>> {
         let call = Call::new("watch", Script::Look)
             .with(end.queue)
@@ -122,8 +125,8 @@ impl Redis {
 }
 
 impl End<'_> {
-    /// Waits for word of the entry's end. False: the end may have come without word, as its lease may be over or the connection
-    /// broke; or it is time for the `recheck`.
+    /// Waits for a notification of the entry's end; true: it came. False: the entry may be gone all the same, because its lease may
+    /// be over or the connection has changed; or `recheck` is over.
     async fn is_told(
         &self,
         waiting: &mut watch::Receiver<Waited>,

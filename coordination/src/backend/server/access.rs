@@ -19,10 +19,10 @@ pub(crate) const TLS_OPTIONS: [&str; 4] = ["ca", "cert", "key", "server_name"];
 ))]
 pub(crate) const PASSWORD_FILE: &str = "password_file";
 
-/// Takes the password and the options for TLS out of the URL. `secure`: whether the URL's scheme has TLS; `scheme`: the name of
-/// the scheme that has, for the error if the URL has options for TLS without it.
+/// Takes the password and the options for TLS out of the URL. `secure`: whether the URL's scheme has TLS. If it has not, options
+/// for TLS are an error, whose message recommends `scheme`.
 ///
-/// The password is in the URL, or in the file that `password_option` names; `check`: what else must hold of a password.
+/// The password is in the URL, or in the file that `password_option` names; `check`: a further check of the password.
 pub(crate) fn access(
     url: &mut Url,
     (secure, scheme): (bool, &str),

@@ -8,8 +8,8 @@ use std::sync::{Mutex, MutexGuard};
 /// How many queues are remembered. If a queue was forgotten, the next use of it costs one more request.
 const REMEMBERED: usize = 1024;
 
-/// A bounded map. When a new key comes and the map is full, all others are forgotten: so it is only for what can be found out
-/// again.
+/// A bounded map. When a new key comes and the map is full, all other keys are forgotten. So use it only for facts that can be
+/// read from the store again.
 pub(crate) struct BoundedCache<K, V> {
     most: usize,
     known: Mutex<HashMap<K, V>>,
@@ -37,7 +37,7 @@ impl<K: Eq + Hash, V> BoundedCache<K, V> {
         self.update(key, |known| *known = Some(value));
     }
 
-    /// Changes what is remembered of a key; `None` stands for nothing, before and after the change.
+    /// Changes what is remembered of a key. `change` gets `None` if nothing is remembered, and leaves `None` to forget the key.
     pub(crate) fn update<T>(&self, key: K, change: impl FnOnce(&mut Option<V>) -> T) -> T {
         let mut known = self.known();
         let mut value = known.remove(&key);

@@ -5,10 +5,10 @@ use std::io;
 
 use crate::error::ErrorKind;
 
-/// The errors beneath one, the deepest last.
+/// An error's sources, the deepest last.
 pub(crate) type Causes<'a> = Vec<&'a (dyn StdError + 'static)>;
 
-/// This error, if there is one, and all beneath it.
+/// This error, if there is one, and all its sources.
 pub(crate) fn causes<'a>(first: Option<&'a (dyn StdError + 'static)>) -> Causes<'a> {
     let next = |cause: &&'a (dyn StdError + 'static)| (*cause).source();
     std::iter::successors(first, next).collect()
@@ -26,7 +26,7 @@ pub(crate) fn connection_kind(causes: &Causes<'_>) -> ErrorKind {
     kinds.into_iter().next().unwrap_or(ErrorKind::Unavailable)
 }
 
-/// Whether a message speaks of DNS or of TLS.
+/// The kind of an error whose message speaks of DNS or of TLS; `None`: it speaks of neither.
 pub(crate) fn kind_said(text: &str) -> Option<ErrorKind> {
     const DNS: [&str; 2] = ["dns error", "failed to lookup address"];
     const TLS: [&str; 5] = [
@@ -44,7 +44,7 @@ pub(crate) fn kind_said(text: &str) -> Option<ErrorKind> {
     }
 }
 
-/// Whether the server closed the connection without a word.
+/// Whether the server just closed the connection, without an error of TLS before.
 pub(crate) fn is_hang_up(causes: &Causes<'_>) -> bool {
     const ENDS: [&str; 3] = ["broken pipe", "connection closed", "connection reset"];
     let ended = |cause: &&(dyn StdError + 'static)| {

@@ -1,9 +1,9 @@
 //! A client's credentials and the certificates that it trusts, read anew for each connection: a file that the URL names may get
 //! other contents, because passwords and certificates are replaced while clients live.
 //!
-//! Two moments are dangerous. A file may be read while it is being written, or a certificate may be replaced before its key:
-//! contents that cannot be used change nothing. And a file may be replaced before the server knows the new contents: if a server
-//! refuses them, those with which a server let us in last are tried.
+//! There are two difficulties. A file may be read while it is being written, or a certificate may be replaced before its key: if
+//! the contents cannot be used, the credentials that were read before stay in use. And a file may be replaced before the server
+//! knows the new contents: if a server refuses them, the credentials with which a server last accepted us are tried.
 
 use std::fs;
 use std::path::PathBuf;
@@ -19,10 +19,10 @@ use rustls::sign::CertifiedKey;
 use crate::error::{Error, Result};
 use crate::url::Secret;
 
-/// How long contents that a server has refused are no reason to make another connection.
+/// After a server has refused the credentials in the files: how long they are no reason to make another connection.
 const REFUSED: Duration = Duration::from_secs(3);
 
-/// What a client shows to a server, and what it demands of the server.
+/// What a client shows to a server, and what it demands of the server's certificate.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Credentials {
     pub(crate) password: Option<Secret>,
@@ -52,7 +52,7 @@ pub(crate) struct Sources {
     pub(super) password: Option<Source>,
     /// `None`: the scheme is not TLS.
     pub(super) tls: Option<TlsSources>,
-    /// What else must hold of a password.
+    /// A further check of the password.
     pub(super) check: Option<fn(&Secret) -> Result<()>>,
 }
 
@@ -66,9 +66,9 @@ pub(super) struct TlsSources {
 /// The source of one part of the credentials.
 #[derive(Debug)]
 pub(super) enum Source {
-    /// The URL itself has it.
+    /// The URL itself has this part.
     Fixed(Secret),
-    /// Read once at the beginning, as what this option names can be read only once: a pipe, for instance.
+    /// Read once at the beginning, because the option names something that can be read only once, a pipe, for instance.
     Once { option: &'static str, contents: Secret },
     /// The file that this option names, read anew each time.
     File { option: &'static str, path: PathBuf },
@@ -76,9 +76,9 @@ pub(super) enum Source {
 
 #[derive(Debug)]
 struct State {
-    /// The credentials with which a server let us in last; before that, those that were read first.
+    /// The credentials with which a server last accepted us; before any has, those that were read first.
     used: Arc<Credentials>,
-    /// The newest credentials that can be used.
+    /// The credentials that were read last, as far as they can be used.
     newest: Arc<Credentials>,
     /// The credentials that a server refused last, and when.
     refused: Option<(Instant, Arc<Credentials>)>,
@@ -104,7 +104,7 @@ impl Access {
         self.sources.tls.is_some()
     }
 
-    /// The credentials with which a server let us in last; before that, those that were read first.
+    /// The credentials with which a server last accepted us; before any has, those that were read first.
     pub(crate) fn used(&self) -> Arc<Credentials> {
         Arc::clone(&self.state().used)
     }
@@ -130,14 +130,14 @@ impl Access {
         Arc::clone(&state.newest)
     }
 
-    /// Notes that a server refused these credentials. Returns those with which a server let us in last, if they are others.
+    /// Notes that a server refused these credentials. Returns those with which a server last accepted us, if they differ.
     pub(crate) fn instead_of(&self, refused: &Arc<Credentials>) -> Option<Arc<Credentials>> {
         let mut state = self.state();
         state.refused = Some((Instant::now(), Arc::clone(refused)));
         Some(Arc::clone(&state.used)).filter(|used| used != refused)
     }
 
-    /// Notes that a server let us in with these credentials.
+    /// Notes that a server accepted us with these credentials.
     pub(crate) fn let_in(&self, with: &Arc<Credentials>) {
         let mut state = self.state();
         state.used = Arc::clone(with);
@@ -237,7 +237,7 @@ impl Source {
             .map_err(|_| Error::config(format!("option `{}`: the file is not text", self.option())))
     }
 
-    /// The password. In a file, line breaks at the end do not count.
+    /// The password. Line breaks at the end of a file are ignored.
     fn password(&self) -> Result<Secret> {
         let text = self.text()?;
         let (Self::File { option, .. } | Self::Once { option, .. }) = self else {
@@ -264,7 +264,7 @@ fn is_authority(pem: &[u8]) -> bool {
     taken > 0
 }
 
-/// Checks that the certificate and the key belong together: one may have been replaced and the other not yet.
+/// Checks that the certificate and the key belong together. They may not, if one file was replaced and the other not yet.
 fn identity(cert: Vec<u8>, key: Secret) -> Result<(Vec<u8>, Secret)> {
     let wrong = |message| Error::config(format!("options `cert` and `key`: {message}"));
     let chain: Vec<_> = CertificateDer::pem_slice_iter(&cert).flatten().collect();

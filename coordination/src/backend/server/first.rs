@@ -2,11 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-/// The time for the first connection, over all servers: longer than for later ones, as there is no session yet that waiting could
-/// cost. It is less than `connect` may take in all, so that there is time to open a session on the server that is tried last.
+/// The time for all tries to make the first connection, over all servers. It is longer than for later connections, because no
+/// session exists yet that could expire meanwhile. It is shorter than `connect` may take in all, so that there is time left to
+/// open a session on the server that is tried last.
 pub(super) const LONGEST: Duration = Duration::from_secs(3);
 
-/// The tries to make the first connection.
+/// Divides the time for the first connection among the servers.
 #[derive(Default)]
 pub(super) struct First {
     tries: u32,
@@ -14,8 +15,8 @@ pub(super) struct First {
 }
 
 impl First {
-    /// How long the next try may take: an equal share, for each server that is left in this round, of the time that is left. A
-    /// server that fails at once leaves its time to the others, which may be far away.
+    /// How long the next try may take: the time that is left, divided by the number of servers not yet tried in this round. So if
+    /// a server fails at once, its time goes to the others, which may be far away.
     pub(super) fn share(&mut self, servers: usize) -> Duration {
         let servers = u32::try_from(servers).unwrap_or(u32::MAX);
         let share = self.left() / (servers - self.tries % servers);
@@ -23,7 +24,7 @@ impl First {
         share.max(LONGEST / servers)
     }
 
-    /// How long the lookup of one host's name may take, if there are so many hosts.
+    /// How long the lookup of one host's name may take: an equal share, for each of so many hosts, of the time that is left.
     pub(super) fn lookup(&mut self, hosts: usize) -> Duration {
         let hosts = u32::try_from(hosts).unwrap_or(u32::MAX).max(1);
         (self.left() / hosts).max(LONGEST / 10)
@@ -45,7 +46,7 @@ mod tests {
         let mut first = First::default();
         let shares: Vec<_> = (0..8).map(|_| first.share(8)).collect();
         assert!(shares[0].abs_diff(LONGEST / 8) < LONGEST / 100, "{shares:?}");
-        // All before it have failed at once.
+        // The seven tries before have failed at once, so the last one has nearly all of the time.
         assert!(shares[7] > LONGEST / 2, "{shares:?}");
         first.until = Some(Instant::now());
         assert_eq!(first.share(8), LONGEST / 8);

@@ -41,12 +41,12 @@ use tokio::time::timeout;
 use crate::config::Settings;
 use crate::error::{Error, ErrorKind, Result};
 
-/// How long a call may take before its connection counts as silent: as long as a heartbeat may.
+/// How long a call may wait for its answer before the connection is given up: as long as a heartbeat may.
 pub(crate) fn patience(settings: &Settings) -> Duration {
     settings.call_timeout(settings.ttl)
 }
 
-/// Bounds one request inside `gone` or `changed`: where no answer comes in time, the error is `Unavailable`.
+/// Bounds one request inside `gone` or `changed`; no answer in time is `Unavailable`.
 pub(crate) async fn in_time<T>(
     patience: Duration,
     question: impl Future<Output = Result<T>>,

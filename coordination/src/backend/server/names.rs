@@ -15,7 +15,7 @@ const BATCH: usize = 32;
 pub(crate) enum Extent {
     /// One entry.
     One,
-    /// All entries: the one that was read first has left meanwhile, or another library wrote it.
+    /// All entries. The one entry that was read first had left by then, or another library wrote it.
     All,
 }
 

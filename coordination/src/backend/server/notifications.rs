@@ -1,10 +1,10 @@
 //! Notifications on Redis and PostgreSQL, whose servers send to a connection whatever is published on its channels.
 //!
-//! Each process has a channel of its own. When an entry leaves a queue, a message goes to the channel of each process with an
-//! entry that it blocked, and says whether anything else blocks that entry now. Whoever observes a queue, or waits for an entry
-//! that is not the newest one before its own, listens to the queue's channel, on which every change of the queue is published.
-//! Messages are lost when a connection breaks. So waiters ask the server again after each loss of a connection, and when the
-//! lease of the entry that they wait for may be over.
+//! Each process has a channel of its own. When an entry leaves a queue, the server sends a message to each process that has an
+//! entry which the leaving one blocked. The message says whether anything else blocks that waiting entry now. Some processes
+//! listen to the queue's channel as well, on which every change of the queue is published: those that observe the queue, and
+//! those that wait for an entry other than the newest one before their own. Messages are lost when a connection breaks. So
+//! waiters ask the server again after each loss of a connection, and when the lease of the entry that they wait for may be over.
 
 use std::time::{Duration, Instant};
 
@@ -14,13 +14,13 @@ use super::bounded_cache::BoundedCache;
 use super::shared_watches;
 use crate::backend::Mode;
 
-/// Up to this age, a message that an entry's turn has come stands for the server's answer to `position`.
+/// Up to this age, a message that nothing blocks our entry any more is used in place of the server's answer to `position`.
 const FRESH: Duration = Duration::from_millis(500);
-/// How long a channel stays subscribed after its last follower. Followers stop listening while they read their queue, and a read
-/// may take seconds with 20,000 followers.
+/// How long a channel stays subscribed after the last caller stopped listening to it. Callers stop listening while they read
+/// their queue, and a read may take seconds if 20,000 clients observe it.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// What somebody waits for: that the entry with this number is gone, or no longer blocks entries of this mode.
+/// A wait: until the entry with this number is gone, or no longer blocks entries of this mode.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Wait {
     pub(crate) queue: String,
@@ -28,7 +28,7 @@ pub(crate) struct Wait {
     pub(crate) mode: Mode,
 }
 
-/// A message on this process's channel: an entry that blocked one of ours is gone.
+/// A message on this process's channel: an entry no longer blocks one of ours.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Passed {
     pub(crate) wait: Wait,
@@ -38,29 +38,32 @@ pub(crate) struct Passed {
     pub(crate) is_turn: bool,
 }
 
-/// A message on a queue's channel: the number of an entry, and whether it is gone or has become shared; `None`: something else.
+/// A message on a queue's channel: the number of an entry, with true if the entry is gone, false if it has become shared; `None`:
+/// another change.
 pub(crate) type Happened = Option<(u64, bool)>;
 
-/// All channels and waits of this process.
+/// The channels to which this process subscribes, and the entries for whose end it waits.
 pub(crate) struct Subscriptions {
     /// The name of this process's own channel.
     own: String,
     /// The prefix of the names of queues' channels.
     queues: String,
+    /// The queues whose changes somebody waits for, and what came on the channel of each.
     followed: shared_watches::SharedWatches<String, Followed>,
-    /// What somebody waits for, and what was told of a wait a moment ago.
+    /// What somebody waits for, and what the server last said of it. A message that came before the wait began is kept for a
+    /// moment.
     waits: shared_watches::SharedWatches<Wait, Waited>,
-    /// Our entries whose turn has come, and when that was told.
+    /// Entries of ours, each by its queue and number, that nothing blocks any more, and when the message came that said so.
     turns: BoundedCache<(String, u64), Instant>,
 }
 
 /// What is known of a wait.
 #[derive(Clone, Copy, Default)]
 pub(crate) enum Waited {
-    /// Nothing: the server was not asked, and does not know that somebody waits.
+    /// The server was not asked, so it does not know that somebody waits, and sends no message.
     #[default]
     Unknown,
-    /// The entry blocks one of ours, and the server will tell us on our own channel when it no longer does.
+    /// The entry blocks one of ours, and the server will send a message on our own channel when it no longer does.
     Blocks(Known),
     /// The entry blocks none of ours any more.
     Over,
@@ -73,7 +76,7 @@ pub(crate) struct Known {
     pub(crate) until: Instant,
 }
 
-/// What was told on a queue's channel.
+/// What came on a queue's channel.
 #[derive(Default)]
 pub(crate) struct Followed {
     /// The number of the last message; each message has a higher one.
@@ -92,7 +95,7 @@ pub(crate) struct Told {
 }
 
 impl Subscriptions {
-    /// `base`: what all keys of the namespace begin with.
+    /// `base`: the prefix of all keys of the namespace.
     pub(crate) fn new(base: &str, client: &str) -> Self {
         Self {
             own: format!("{base}client:{client}"),
@@ -103,8 +106,8 @@ impl Subscriptions {
         }
     }
 
-    /// The channels that a new connection has to subscribe: this process's, and those of queues with followers, now or a moment
-    /// ago.
+    /// The channels to which a new connection has to subscribe: this process's, and those of queues to which somebody listens, or
+    /// listened within the last [`LINGER`].
     pub(crate) fn channels(&self) -> Vec<String> {
         self.followed.sweep();
         let followed = self.followed.keys();
@@ -116,7 +119,7 @@ impl Subscriptions {
         format!("{}{queue}", self.queues)
     }
 
-    /// Notes that these channels are subscribed on this connection. Earlier messages may have been lost, so each follower is
+    /// Notes that these channels are subscribed on this connection. Earlier messages may have been lost, so all who listen are
     /// woken.
     pub(crate) fn subscribed(&self, channels: &[String], epoch: u64) {
         for queue in channels.iter().filter_map(|channel| channel.strip_prefix(&self.queues)) {
@@ -127,7 +130,7 @@ impl Subscriptions {
         }
     }
 
-    /// Begins to follow a queue. Returns the queue's channel if it is not subscribed on this connection yet.
+    /// Begins to wait for changes of a queue. Returns the queue's channel too if it is not subscribed on this connection yet.
     pub(crate) fn follow(
         &self,
         queue: &str,
@@ -146,7 +149,7 @@ impl Subscriptions {
         (followed.epoch == Some(epoch)).then_some(followed.count)
     }
 
-    /// A message has come on a channel.
+    /// Processes a message that has come on a channel.
     pub(crate) fn told(&self, channel: &str, text: &str) {
         if channel == self.own {
             Passed::read(text).into_iter().for_each(|passed| self.passed(passed));
@@ -159,8 +162,8 @@ impl Subscriptions {
         if passed.is_turn {
             self.turns.note((passed.wait.queue.clone(), passed.waiter), Instant::now());
         }
-        // The wait may begin only after this message: then it finds that it is over. So the message is kept even if nobody waits
-        // yet.
+        // A caller may begin to wait only after this message has come; it then has to find that the entry is gone. So the message
+        // is kept even if nobody waits yet.
         drop(self.wait(&passed.wait));
         self.over(&passed.wait);
     }
@@ -186,11 +189,11 @@ impl Subscriptions {
         });
     }
 
-    /// Notes that the server said that this blocks an entry of ours, and will tell us when it no longer does.
+    /// Notes the server's answer that this entry blocks one of ours, and that a message will come when it no longer does.
     pub(crate) fn expect(&self, wait: &Wait, known: Known) {
         self.waits.join(wait);
         self.waits.tell(wait, |waited| {
-            // The message of its end may have come before the answer that it blocks.
+            // The message that it no longer does may have overtaken that answer, and is the newer of the two.
             if !waited.is_over() {
                 *waited = Waited::Blocks(known);
             }
@@ -203,19 +206,19 @@ impl Subscriptions {
         self.waits.end_if_idle(wait);
     }
 
-    /// Begins to wait. The server may not have been told of this wait.
+    /// Begins to wait. The caller has to ask the server if the state is [`Waited::Unknown`].
     pub(crate) fn wait(&self, wait: &Wait) -> watch::Receiver<Waited> {
         self.waits.join(wait).0
     }
 
-    /// Forgets waits that nobody has waited for during the linger time. Returns the channels of queues that nobody follows any
+    /// Forgets waits without a waiter for longer than the linger time. Returns the channels of queues to which nobody listens any
     /// more.
     pub(crate) fn sweep(&self) -> Vec<String> {
         self.waits.sweep();
         self.followed.sweep().iter().map(|queue| self.channel(queue)).collect()
     }
 
-    /// Whether the server told a moment ago that nothing blocks this entry. The message counts once.
+    /// Whether a message within the last [`FRESH`] said that nothing blocks this entry. A message is used only once.
     pub(crate) fn take_turn(&self, queue: &str, seq: u64) -> bool {
         let told = self.turns.update((queue.to_owned(), seq), Option::take);
         told.is_some_and(|at| at.elapsed() < FRESH)
@@ -239,7 +242,7 @@ impl Passed {
     }
 }
 
-/// Parses `gone 7` or `shared 7`; other messages say nothing to those who wait for an entry.
+/// Parses `gone 7` or `shared 7`. All other messages are of no interest to those who wait for an entry.
 pub(crate) fn happened(text: &str) -> Happened {
     let (what, seq) = text.split_once(' ')?;
     let seq = seq.parse().ok()?;
@@ -250,7 +253,7 @@ pub(crate) fn happened(text: &str) -> Happened {
     }
 }
 
-/// The word for a mode in scripts and messages.
+/// A mode as it is written in scripts and messages.
 pub(crate) fn word_for(mode: Mode) -> &'static str {
     match mode {
         Mode::Exclusive => "exclusive",
@@ -287,7 +290,7 @@ mod tests {
         let wait = Wait { queue: "lock/a".to_owned(), seq: 7, mode: Mode::Exclusive };
         let waiting = hub.wait(&wait);
         hub.expect(&wait, Known { epoch: 1, until: Instant::now() });
-        // An entry of ours, which waited for this, is lost with its session while another still waits.
+        // An entry of ours that waits is lost with its session, while another caller still waits for the same.
         hub.forget(&wait);
         let (following, channel) = hub.follow("lock/a", 1);
         assert_eq!(channel.as_deref(), Some("{a}:queue:lock/a"));

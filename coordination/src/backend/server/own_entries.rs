@@ -6,14 +6,14 @@ use std::sync::{Mutex, MutexGuard};
 use crate::backend::{EntryId, Mode, NewEntry, SessionId};
 use crate::env::unix_micros;
 
-/// Our entries, with what the store's code remembers of each.
+/// Our entries, each with what the store's code remembers of it.
 pub(crate) struct OwnEntries<T>(Mutex<HashMap<EntryId, Own<T>>>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Own<T> {
     pub(crate) session: SessionId,
     pub(crate) mode: Mode,
-    /// When it was first tried to enter it, in milliseconds of the wall clock.
+    /// When the first call that enters it was made, in milliseconds of UNIX time.
     pub(crate) since_ms: u64,
     pub(crate) known: T,
 }

@@ -1,8 +1,8 @@
 //! The places of a URL's servers: each host at each of the addresses that its name has.
 //!
-//! One address of a name may be silent while another answers. So each address is a place of its own, with as much time to answer
-//! as a server has. A name is looked up when its host's turn comes. After all places have failed, it is looked up anew, as it may
-//! have other addresses by then.
+//! One address of a name may not answer while another does. So each address is tried as if it were a server of its own, with as
+//! much time to answer. A host's name is looked up when the host is the next one to connect to. After all places have failed, the
+//! name is looked up anew, as it may have other addresses by then.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -12,11 +12,11 @@ use std::net::SocketAddr;
 pub(crate) struct Place {
     /// The index of the host in the URL.
     pub(crate) host: usize,
-    /// `None`: the host's name was not looked up since all places last failed.
+    /// `None`: the host's name has not been looked up yet, or not again since all places failed.
     pub(crate) address: Option<SocketAddr>,
 }
 
-/// All places, each with the number of its failures since it answered, and which of them to connect to.
+/// All places, each with the number of failures since a server last answered there; and the place to connect to.
 #[derive(Debug)]
 pub(super) struct Places {
     all: Vec<(Place, u32)>,
@@ -42,17 +42,18 @@ impl Places {
 
     /// The place to connect to.
     pub(super) fn current(&self) -> Place {
-        // Invariant: there is at least one place for each host, and `current` is an index of one.
+        // Invariant: there is at least one place for each host, and `current` is the index of a place.
         self.all[self.current].0
     }
 
-    /// Replaces the current place by one for each of these addresses of its host.
+    /// The name of the current place's host was looked up: replaces the current place by one place for each of these addresses.
     pub(super) fn found(&mut self, addresses: &[SocketAddr]) {
         let Place { host, .. } = self.current();
         let at = |address: &SocketAddr| Place { host, address: Some(*address) };
         let mut found: Vec<_> = addresses.iter().map(at).collect();
         self.answered.retain(|place| place.host != host || found.contains(place));
-        // The sort is stable: otherwise the addresses stay in the system's order.
+        // Addresses where a server has answered come first. The sort is stable, so all others stay in the order of the system's
+        // resolver.
         found.sort_by_key(|place| !self.answered.contains(place));
         if !found.is_empty() {
             let found = found.into_iter().map(|place| (place, 0));
@@ -60,8 +61,8 @@ impl Places {
         }
     }
 
-    /// The current place has failed. The next place is the one with the fewest failures since it answered. Among equals, a place
-    /// where a server has answered before comes first, then the next one in the order of the list.
+    /// Notes that the current place has failed. The next place is the one with the fewest failures since a server last answered
+    /// there. Among equals, a place where a server has ever answered comes first, then the next one in the order of the list.
     pub(super) fn failed(&mut self) {
         self.all[self.current].1 += 1;
         let count = self.all.len();
@@ -73,13 +74,13 @@ impl Places {
         self.current = next.unwrap_or_default();
     }
 
-    /// The current place has answered.
+    /// Notes that a server has answered at the current place.
     pub(super) fn answered(&mut self) {
         self.all[self.current].1 = 0;
         self.answered.insert(self.current());
     }
 
-    /// All places have failed, so each name is to be looked up anew, beginning with the current host's.
+    /// To be called when all places have failed: each name is to be looked up anew, beginning with the current host's.
     pub(super) fn forget(&mut self) {
         let host = self.all.get(self.current).map_or(0, |(place, _)| place.host);
         let unknown = |host| (Place { host, address: None }, 0);
@@ -127,7 +128,7 @@ mod tests {
         assert_eq!((places.current(), places.count()), (Place { host: 0, address: None }, 1));
         places.found(&[address(1), address(2)]);
         assert_eq!(places.current(), at(0, 2));
-        // The name has other addresses by now.
+        // The next lookup finds other addresses.
         places.forget();
         places.found(&[address(4), address(5)]);
         assert_eq!(places.current(), at(0, 4));

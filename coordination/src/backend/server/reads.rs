@@ -1,14 +1,14 @@
-//! When each queue was last read: a wait for a change goes on from there.
+//! Where in the store's history each queue was last read, so that a wait for a change can begin there and misses none.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::bounded_cache::BoundedCache;
 use crate::key::QueueKey;
 
-/// For each queue, the revision of the listing that was last read, and the store's position at that moment, in whatever the store
-/// counts.
+/// For each queue, the revision of the listing that was last read, and the store's own position at that moment, for instance
+/// etcd's revision or Consul's index.
 ///
-/// A listing needs a revision of its own, because the store's count moves with changes of other queues, too.
+/// The store's position itself cannot be the listing's revision, because it also rises when other queues change.
 pub(crate) struct Reads<T>(BoundedCache<QueueKey, (u64, T)>);
 
 impl<T> Default for Reads<T> {
@@ -18,8 +18,8 @@ impl<T> Default for Reads<T> {
 }
 
 impl<T: Copy> Reads<T> {
-    /// Notes that a queue was read. The last read counts, and not the one with the highest count: a store that was restored
-    /// counts from less.
+    /// Notes that a queue was read. The newest read replaces the one before even if the store's position is lower: a store that
+    /// was restored from a backup counts from less.
     pub(crate) fn note(&self, queue: &QueueKey, revision: u64, at: T) {
         self.0.note(queue.clone(), (revision, at));
     }

@@ -1,9 +1,9 @@
-//! Which of a store's servers is used: one at a time, and the next one when it fails or falls silent. A server is a host at one
-//! of its addresses; see [`places`](super::places).
+//! Which of a store's servers is used: one at a time, and the next one when it fails or stops answering. A server is a host at
+//! one of its addresses; see [`places`](super::places).
 //!
-//! Each connection, or pool of connections, has a number, its *epoch*. Whatever is found out about a connection is reported with
+//! Each connection, or pool of connections, has a number, its *epoch*. Every success or failure on a connection is reported with
 //! its epoch: if several calls fail on one connection, only the first report gives the connection up, and a late report does not
-//! hit the next connection. The epoch and the state that belongs to it change together, under one mutex.
+//! give up the next connection. The epoch and the state that belongs to it change together, under one mutex.
 
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,19 +15,21 @@ use super::places::{Place, Places};
 use crate::config::Settings;
 use crate::retry::DecorrelatedJitter;
 
-/// The longest pause between rounds of tries while a session can still be saved.
+/// The longest pause between two rounds, in each of which every server is tried once, as long as a session may still be alive.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// The servers of one URL, and the connection in use.
 pub(crate) struct Rotation<C> {
     current: Mutex<Current<C>>,
-    /// The epoch in use. Rises when a connection is given up; whatever lives on that connection waits for this.
+    /// The epoch in use. It rises when a connection is given up; tasks that use a connection for long, for its watches, wait for
+    /// that.
     epoch: watch::Sender<u64>,
-    /// After this time without an answer, a call says that its connection is silent.
+    /// If a call was dropped after this time, and nothing was answered on its connection meanwhile, the connection is given up.
     patience: Duration,
-    /// Pauses after all servers have failed, while a session can still be saved.
+    /// The pauses after all servers have failed, as long as a session may still be alive: short ones.
     hurry: DecorrelatedJitter,
-    /// Pauses after all servers have failed, when no session can be saved: no answer came for as long as the lease.
+    /// The pauses after all servers have failed, once no answer has come for longer than the lease: every session has expired by
+    /// then, so that there is no hurry.
     calm: DecorrelatedJitter,
     lease: Duration,
 }
@@ -35,9 +37,10 @@ pub(crate) struct Rotation<C> {
 struct Current<C> {
     connection: Option<C>,
     places: Places,
-    /// When the last answer came on the connection in use.
+    /// When the last answer came on the connection in use; `None`: there was none yet.
     heard: Option<Instant>,
-    /// How many connections were given up since an answer came, or since the last pause. One for each place completes a round.
+    /// How many connections were given up since the last answer, or since the last pause. When there are as many as places, all
+    /// servers have failed, and a pause begins.
     failures: usize,
     /// When an answer last came on any connection; before the first answer, when this was created.
     last_heard: Instant,
@@ -54,19 +57,21 @@ pub(crate) struct Turn {
     pub(crate) place: Place,
     /// The epoch of the connection that is to be made.
     pub(crate) epoch: u64,
-    /// No connection is tried before this moment, because all servers have failed, and a server that is down, or starting, is not
-    /// stormed (`R4`).
+    /// No connection is tried before this moment: all servers have failed, and many clients that retry at once would flood a
+    /// server that is down or starting (`R4`).
     pub(crate) pause_until: Option<Instant>,
 }
 
-/// One use of a connection. If it is dropped unfinished after too long a time, its connection counts as silent, and is given up.
+/// One call on a connection. If the call is dropped after [`patience`](Rotation::patience), and nothing was answered on its
+/// connection meanwhile, the connection is given up.
 pub(crate) struct Attempt<'a, C> {
     rotation: &'a Rotation<C>,
     epoch: u64,
     started: Instant,
     /// Whether the connection failed; `None`: not known, as the call was dropped.
     failed: Option<bool>,
-    /// Whether a missing answer counts as silence. False for queries that the server answers only when something happens.
+    /// Whether the server should answer soon, so that the connection is given up if it does not. False for queries that the
+    /// server answers only when something changes.
     is_prompt: bool,
 }
 
@@ -106,8 +111,8 @@ impl<C> Rotation<C> {
     where
         C: Clone,
     {
-        // Both are read under the mutex under which the epoch is raised: otherwise the connection could be paired with the epoch
-        // of the next one, and a failure on it would give up that one.
+        // Both are read under the mutex under which the epoch is raised. Otherwise this connection could be returned with the
+        // epoch of the next one, and a failure on this connection would give up the next one.
         let current = self.current();
         current.connection.clone().map(|connection| (connection, self.epoch()))
     }
@@ -119,8 +124,8 @@ impl<C> Rotation<C> {
         Turn { place, epoch: self.epoch(), pause_until: current.pause_until }
     }
 
-    /// Notes the addresses to which the name of the current host was looked up, for the connection of this epoch. Each address
-    /// gets its turn.
+    /// Notes the addresses of the current host, whose name was looked up for the connection of this epoch. Each address is tried
+    /// when its turn comes.
     pub(crate) fn found(&self, epoch: u64, addresses: &[SocketAddr]) {
         let mut current = self.current();
         if self.epoch() == epoch {
@@ -130,8 +135,8 @@ impl<C> Rotation<C> {
 
     /// Makes this the connection in use, unless its epoch was given up while it was made.
     pub(crate) fn install(&self, connection: C, epoch: u64) {
-        // The epoch may have been given up while the connection was made. Then the next connection is made elsewhere, under the
-        // next epoch, and this one must not take that one's place.
+        // If the epoch was given up meanwhile, the next connection is made to another server, under the next epoch, and this
+        // connection must not replace that one.
         let mut current = self.current();
         if self.epoch() == epoch {
             current.connection = Some(connection);
@@ -147,16 +152,16 @@ impl<C> Rotation<C> {
         self.epoch.subscribe()
     }
 
-    /// A call begins on the connection of this epoch. Its end is reported by [`Attempt::ended`] or by the drop.
+    /// Begins a call on the connection of this epoch. The call's end is reported by [`Attempt::ended`] or by the drop of the
+    /// attempt.
     pub(crate) fn attempt(&self, epoch: u64) -> Attempt<'_, C> {
         Attempt { rotation: self, epoch, started: Instant::now(), failed: None, is_prompt: true }
     }
 
     /// Gives up the connection of this epoch, unless it was given up already, and goes on to the next server.
     pub(crate) fn give_up(&self, epoch: u64) {
-        // Of several calls that fail on one connection, the first raises the epoch: the others are about an epoch of the past,
-        // and do nothing. Otherwise each of them would give up a server, and a pause would begin after one failure instead of a
-        // round.
+        // If several calls fail on one connection, the first report raises the epoch, and the others, which have the old epoch,
+        // do nothing. Otherwise each of them would skip one more server, and the pause would begin after a single failure.
         let mut current = self.current();
         if self.epoch() == epoch {
             current.connection = None;
@@ -216,7 +221,7 @@ impl<C> Rotation<C> {
 }
 
 impl<C> Attempt<'_, C> {
-    /// For a call that the server may take long to answer: a missing answer is no sign of silence then.
+    /// For a call that the server may take long to answer: the connection is not given up for want of an answer.
     pub(crate) fn unhurried(mut self) -> Self {
         self.is_prompt = false;
         self
@@ -234,8 +239,8 @@ impl<C> Drop for Attempt<'_, C> {
         match self.failed {
             Some(true) => rotation.give_up(self.epoch),
             Some(false) => rotation.heard(self.epoch),
-            // A call that is dropped early says nothing about the connection. A call that was dropped after its time ran out
-            // condemns the connection, unless others got answers on it meanwhile: then the server is slow, and not silent.
+            // If a call is dropped early, nothing is known about the connection. If it is dropped after its time ran out, the
+            // connection is given up, unless others got answers on it meanwhile: then the server is slow, but it answers.
             None if self.is_prompt && rotation.is_silent(self.started) => {
                 rotation.give_up(self.epoch)
             }
@@ -271,7 +276,7 @@ mod tests {
         let second = rotation.turn();
         assert_eq!((rotation.connected(), second.place.host), (None, 1));
         assert!(second.pause_until.is_none());
-        // Reports about the first epoch say nothing about the second.
+        // Reports with the first epoch change nothing in the second.
         rotation.install("late", first.epoch);
         rotation.attempt(first.epoch).ended(false);
         assert!(rotation.connected().is_none());

@@ -4,8 +4,8 @@
 //! keys again and again. The store begins and ends watches at the server; this module says when.
 //!
 //! One mutex guards the map of watches, and decides between a waiter who joins and a sweep that ends idle watches. If the waiter
-//! is first, the sweep sees a receiver and keeps the watch. If the sweep is first, the waiter finds no watch, and is told to
-//! begin a new one. Without that, a waiter could hold a receiver of a watch that has just been ended at the server.
+//! is first, the sweep sees a receiver and keeps the watch. If the sweep is first, the waiter finds no watch, and has to begin a
+//! new one. Without that, a waiter could hold a receiver of a watch that has just been ended at the server.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -20,10 +20,11 @@ const LINGER: Duration = Duration::from_secs(1);
 /// How often idle watches are looked for.
 pub(crate) const SWEEP: Duration = Duration::from_millis(500);
 
-/// The keys that are watched, and what each watch has told.
+/// The keys that are watched, each with the state `S` that its watch last gave to its waiters.
 pub(crate) struct SharedWatches<K, S> {
     linger: Duration,
     watched: Mutex<HashMap<K, Watched<S>>>,
+    /// The last number that [`next_number`](SharedWatches::next_number) has returned.
     told: AtomicU64,
 }
 
@@ -48,9 +49,9 @@ impl<K, S> SharedWatches<K, S> {
 }
 
 impl<K: Clone + Eq + Hash, S: Default> SharedWatches<K, S> {
-    /// Begins to wait for news of a key. True: the key was not watched, and the caller must begin the watch at the server.
+    /// Begins to wait for changes of a key. True: the key was not watched, and the caller must begin the watch at the server.
     ///
-    /// The receiver fails when the watch has ended. Something may have been missed then, so the waiter has to read the key.
+    /// The receiver fails when the watch has ended. A change may have been missed then, so the waiter has to read the key.
     pub(crate) fn join(&self, key: &K) -> (watch::Receiver<S>, bool) {
         let mut watched = self.watched();
         let is_new = !watched.contains_key(key);
@@ -68,7 +69,8 @@ impl<K: Clone + Eq + Hash, S: Default> SharedWatches<K, S> {
         self.watched().get(key).map(|watched| watched.seen.subscribe())
     }
 
-    /// Changes what the watch of a key has told. If `change` returns true, the waiters are woken. False: the key is not watched.
+    /// Changes the state that the watch of a key gives to its waiters. If `change` returns true, the waiters are woken. False:
+    /// the key is not watched.
     pub(crate) fn tell(&self, key: &K, change: impl FnOnce(&mut S) -> bool) -> bool {
         let watched = self.watched();
         let Some(watched) = watched.get(key) else { return false };
@@ -108,12 +110,13 @@ impl<K: Clone + Eq + Hash, S: Default> SharedWatches<K, S> {
         is_idle
     }
 
-    /// Ends a watch, even if somebody waits. Dropping its sender tells the waiters.
+    /// Ends a watch, even if somebody waits: its sender is dropped, so the receivers of its waiters fail.
     pub(crate) fn end(&self, key: &K) {
         self.watched().remove(key);
     }
 
-    /// Ends all watches, because the connection broke. The waiters are told, read their keys, and join again.
+    /// Ends all watches, because the connection broke. The receivers of their waiters fail; the waiters read their keys, and join
+    /// again.
     pub(crate) fn end_all(&self) {
         self.watched().clear();
     }
@@ -138,8 +141,8 @@ impl<S> Watched<S> {
         self.seen.receiver_count() == 0
     }
 
-    /// Whether nobody has waited for this long. Counts from the first call that found no waiter, so the watch lingers a little
-    /// longer.
+    /// Whether nobody has waited for the time `linger`. The time begins with the first call of this function that finds no
+    /// waiter, so the watch stays a little longer than that.
     fn is_over(&mut self, linger: Duration) -> bool {
         if !self.is_idle() {
             self.idle_since = None;

@@ -1,4 +1,4 @@
-//! The text that a store of bytes keeps for an entry and for a value: JSON.
+//! The text, in JSON, that is stored for an entry or a value on stores that keep just bytes.
 
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
@@ -55,7 +55,7 @@ impl StoredEntry {
         }
     }
 
-    /// `None`: another library wrote it.
+    /// `None`: the text is not one of ours, but another library's.
     fn read(text: &[u8]) -> Option<Self> {
         serde_json::from_slice(text).ok()
     }
@@ -91,7 +91,7 @@ pub(crate) fn mode_in(named: Mode, text: &[u8]) -> Mode {
     mode_of(named, StoredEntry::read(text).as_ref())
 }
 
-/// An entry that was downgraded keeps its key, and its text says that it is shared.
+/// An entry that was downgraded to shared keeps its key, which still says that it is exclusive. Its text says that it is shared.
 fn mode_of(named: Mode, stored: Option<&StoredEntry>) -> Mode {
     let is_shared = stored.is_some_and(|stored| stored.shared);
     if is_shared { Mode::Shared } else { named }
@@ -102,7 +102,7 @@ impl StoredValue {
         Self { id, data: data.to_owned(), replaced: None, name: stored_name(queue) }
     }
 
-    /// The text that this write puts, with this data.
+    /// The text that this write puts for the value `data`.
     pub(crate) fn by(write: &Write, data: &str) -> Self {
         Self { replaced: write.expected, ..Self::new(&write.queue, write.id, data) }
     }
@@ -137,16 +137,16 @@ pub(crate) fn name_in(text: &[u8]) -> Option<String> {
     serde_json::from_slice::<Named>(text).ok()?.name
 }
 
-/// The name of the queue whose keys have this segment. `None`: there is no such queue, or its name is hashed and this text does
-/// not tell it.
+/// The name of the queue whose keys have this segment. `None`: the segment is no queue's, or it is a hash, and this text does not
+/// have the name.
 ///
-/// Another program's key may have a segment that encodes no name: then none of our queues has these entries.
+/// Another program may have written a key with a segment that encodes no name: that key belongs to none of our queues.
 pub(crate) fn queue_name(segment: &str, text: &[u8]) -> Option<String> {
     let name = if key::is_hashed(segment) { name_in(text) } else { key::unescape(segment) }?;
     (!name.is_empty() && key::encode(&name) == segment).then_some(name)
 }
 
-/// Two names with the same hash must not share a lock (S8).
+/// Fails if this text was written for another queue whose name has the same hash: two names must not share a lock (S8).
 pub(crate) fn check_name(queue: &QueueKey, text: &[u8]) -> Result<()> {
     if queue.is_hashed() && name_in(text).is_some_and(|name| name != queue.name()) {
         return Err(Error::new(ErrorKind::Collision, "enter", "another name has the same hash"));

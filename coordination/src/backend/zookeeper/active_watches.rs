@@ -1,8 +1,8 @@
 //! Notifications of whole queues: one watch for all of a queue's nodes and one for its value.
 //!
-//! The watches stay for a moment after their last observer has gone, since observers ask again and again. ZooKeeper's
-//! persistent watches tell of every change while there is a connection; here they end with it, and an observer then reads the
-//! queue and sets them anew. Where there is no room for the watches (`watch_room.rs`), an observer reads again and again.
+//! The watches stay for a moment after their last observer has gone, since observers ask again and again. ZooKeeper's persistent
+//! watches report every change while there is a connection. Here they end with the connection, and an observer then reads the
+//! queue and sets them anew. If there is no room for the watches (`watch_room.rs`), an observer reads the queue again and again.
 
 use std::sync::Arc;
 
@@ -22,9 +22,9 @@ use crate::panics::{caught, on_purpose};
 /// The queues that are watched.
 #[derive(Default)]
 pub(super) struct Watches {
-    /// For each queue a number that is another one after each event.
+    /// For each queue a number that changes with each event.
     hub: SharedWatches<Watched, u64>,
-    /// The number that each queue had before it was read last.
+    /// The number that each queue had in `hub` before it was read last.
     reads: Reads<u64>,
 }
 
@@ -38,14 +38,16 @@ impl Watches {
         Some(*told.borrow())
     }
 
-    /// Notes that the queue was read, with this revision as the result, when `told` was the number of its last event.
+    /// Notes that the queue was read, with this revision as the result. `told`: the number of the queue's last event before the
+    /// read.
     pub(super) fn read(&self, queue: &QueueKey, revision: u64, told: Option<u64>) {
         if let Some(told) = told {
             self.reads.note(queue, revision, told);
         }
     }
 
-    /// Resolves when the queue may be other than at this revision, and when it was not watched before.
+    /// Resolves when the queue may have changed since this revision. If it was not watched before, resolves as soon as it is
+    /// watched, because a change may have been missed.
     pub(super) async fn moved(
         self: &Arc<Self>,
         connection: &Connection,
@@ -112,7 +114,7 @@ impl Watches {
         });
     }
 
-    /// Tells what happens, until the connection breaks or nobody wants to know for a while.
+    /// Reports the events of a queue, until the connection breaks or nobody has waited for them for a while.
     async fn follow(
         &self,
         watched: &Watched,
@@ -132,11 +134,11 @@ impl Watches {
                 },
             };
             if event.event_type == EventType::Session {
-                // The connection broke. Something may be missed, and the crate does not renew these watches on the next
-                // one (`resend_watches` in 0.11.2 sends those of the first three kinds only).
+                // The connection broke. Events may be missed, and the crate does not set these watches anew on the next
+                // connection (`resend_watches` in 0.11.2 sends those of the first three kinds only).
                 return self.hub.end(watched);
             }
-            // An update of an entry writes the queue's node too (`write_entry`): the event of the entry's own node is enough.
+            // An update of an entry also writes the queue's node (`write_entry`). The event of the entry's own node is enough.
             let is_echo = event.event_type == EventType::NodeDataChanged && event.path == queue;
             if !is_echo {
                 self.tell(watched);

@@ -17,15 +17,15 @@ pub(crate) struct Config {
     pub(super) user: Option<String>,
     /// With the user's password.
     pub(super) access: Arc<Access>,
-    /// What stands before the namespace: empty, or with a leading slash and none at the end.
+    /// The path before the namespace: empty, or with a leading slash and none at the end.
     pub(super) chroot: String,
-    /// Nodes are for the user alone who made them.
+    /// Only the user who made a node has access to it.
     pub(super) is_private: bool,
     pub(super) style: Style,
     pub(super) parents: Parents,
 }
 
-/// Whose locks the nodes of entries look like.
+/// The library whose names the nodes of entries have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Style {
     /// kazoo's.
@@ -96,14 +96,14 @@ impl Config {
     }
 }
 
-/// What stands in a URL's path before the namespace.
+/// The part of a URL's path before the namespace.
 fn chroot(path: &str) -> Result<String> {
     let before = path.rsplit_once('/').map_or("", |(before, _)| before);
     let is_name = |segment: &str| {
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
         !segment.is_empty() && !matches!(segment, "." | "..") && segment.bytes().all(allowed)
     };
-    // The first is what stands before the leading slash.
+    // The first part is the empty one before the leading slash.
     if before.is_empty() || before.split('/').skip(1).all(is_name) {
         return Ok(before.to_owned());
     }

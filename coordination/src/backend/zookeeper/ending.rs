@@ -1,9 +1,9 @@
-//! How a session has ended: because a server says so, or because the client heard of none for too long.
+//! How a session has ended: because a server says so, or because the client crate has heard of no server for too long.
 //!
-//! The client crate tells both as `Expired`. It gives up when it has heard nothing for 7/5 of the lease
-//! (`session_expired_timeout` in 0.11.2). So if `Expired` is seen within one lease of a call that was answered, counted from
-//! the sending of that call, it is a server's word. This holds even if this process is paused at any moment: the crate came to
-//! `Expired` no later than it is seen here.
+//! The client crate reports both as `Expired`. It gives up when it has heard nothing for 7/5 of the lease
+//! (`session_expired_timeout` in 0.11.2). So if `Expired` is seen less than one lease after a call was sent that was answered, a
+//! server must have said it. This holds even if this process is paused at any moment, because the crate came to `Expired` no
+//! later than it is seen here.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,7 +22,7 @@ pub(super) enum End {
     Closed,
     /// A server says that there is no such session.
     Expired,
-    /// The client gave up, without a server's word.
+    /// The client crate gave up, and no server has said anything.
     GivenUp,
 }
 
@@ -32,7 +32,8 @@ impl End {
         self != Self::GivenUp
     }
 
-    /// What it means to who holds something in the session; `None`: that the deadline counts.
+    /// The loss to report for what is held in the session; `None`: nothing is reported, and it can be relied on until its
+    /// deadline.
     pub(super) fn loss(self) -> Option<LossReason> {
         match self {
             Self::Closed => Some(LossReason::ConnectionLost),
@@ -42,7 +43,7 @@ impl End {
     }
 }
 
-/// How a session has ended, as soon as it has.
+/// Finds out how a session has ended.
 pub(super) struct Ending {
     ttl: Duration,
     /// Nanoseconds of [`BootInstant`]: when the newest call was sent that a server has answered.
@@ -51,7 +52,7 @@ pub(super) struct Ending {
 }
 
 impl Ending {
-    /// Of a session with this lease, whose opening was sent at `asked`.
+    /// For a session with this lease, whose opening was sent at `asked`.
     pub(super) fn new(ttl: Duration, asked: BootInstant) -> Self {
         let answered = AtomicU64::new(asked.as_nanos());
         Self { ttl, answered, end: watch::Sender::new(None) }
@@ -75,11 +76,11 @@ impl Ending {
     pub(super) async fn ended(&self) -> End {
         let mut end = self.end.subscribe();
         let ended = end.wait_for(Option::is_some).await;
-        // The sender is our own, and so there to the end.
+        // The sender is a field of this struct, so waiting cannot fail.
         ended.ok().and_then(|end| *end).unwrap_or(End::GivenUp)
     }
 
-    /// What it means that the session is in this state, which was seen at this moment.
+    /// What has ended a session that was seen in this state at this moment.
     fn end_of(&self, state: SessionState, seen: BootInstant) -> End {
         let answered = BootInstant::from_nanos(self.answered.load(Ordering::SeqCst));
         match state {
@@ -106,7 +107,7 @@ mod tests {
         assert_eq!(end(SessionState::Closed, 11_000), End::Closed);
         assert_eq!(end(SessionState::AuthFailed, 2_000), End::GivenUp);
         ending.answered(at(5_000));
-        // Its answer came after that of a later one.
+        // This call was sent earlier, and answered later.
         ending.answered(at(3_000));
         assert_eq!(ending.end_of(SessionState::Expired, at(14_999)), End::Expired);
     }

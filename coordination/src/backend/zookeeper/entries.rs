@@ -2,7 +2,15 @@
 //!
 //! # The protocol
 //!
-//! `enter`, two requests that are sent together (`making.rs`):
+//! A session has two ephemeral nodes, which are made together when it is opened:
+//!
+//! * the *member's node*, `<namespace>/member/<member id>`. Its name keeps other sessions from having the same member id.
+//!   Heartbeats and `enter` write to it, so its version rises all the time.
+//! * the *session's node*, `<namespace>/session/<session id>`. Its version is the write fence, and it is written only to end a
+//!   write fence. That is why it is a node of its own: if the member's version were the fence, each heartbeat would end it, and
+//!   so refuse every `enter` that is under way.
+//!
+//! `enter` is two requests that are sent together (`making.rs`); V is the version of the session's node that this process knows:
 //!
 //! ```text
 //! multi  check   <session's node>  version = V            (1)
@@ -11,24 +19,31 @@
 //! getChildren2 <queue>                                     (4)
 //! ```
 //!
-//! 1. The write fence. A server may carry out a request of a connection that broke after it has answered later ones. Whoever
-//!    relies on not having found the node writes to the session's node first, which raises its version: the late `multi` then
+//! 1. The write fence. After a connection broke, a server may still carry out a request that was sent on it, even when it has
+//!    already answered later requests on the next connection. So before a caller relies on a list of names without the node, it
+//!    writes to the session's node, which raises the version. If the `multi` of a call that was given up arrives after that, it
 //!    fails as a whole.
-//! 2. The id in the name finds the node again if the answer was lost; the number behind it, which the server appends, is the
-//!    place in the queue. `EPHEMERAL`: the node goes with its session.
-//! 3. The answer to a `create` does not tell the transaction's number, the answer to a `setData` does. That number is the
-//!    entry's sequence number. It also refuses the call if the member's node, and so the session, was taken away.
-//! 4. Which nodes are before ours: of those that keep us waiting, the newest is the blocker. None: granted.
+//! 2. If the answer was lost, the node is found again by the entry id in its name. The number after the id, which the server
+//!    appends, is the entry's place in the queue. (The node of a shared entry has `__rlock__` in its name.) `EPHEMERAL`: the
+//!    server deletes the node with its session.
+//! 3. The entry's sequence number is the number of this transaction. The answer to a `create` does not have it, the answer to a
+//!    `setData` does. If somebody has removed the member's node, which ends our session for us, this operation also refuses the
+//!    whole call.
+//! 4. The names of all nodes in the queue. The newest node before ours that blocks us is the blocker. If there is none, the lock
+//!    is ours.
 //!
 //! `leave` is `delete <node>`, by its full name, which no other node ever has. If it is not known whether the node was made,
-//! the fence is written first (1) and then the names are listed: no node then means that there will be none.
+//! `leave` first ends the write fence by `setData <session's node>`, and then lists the names: if the node is not among them, it
+//! will never be made. If the session's node is missing, the session is over, and `leave` fails with `Lost`.
 //!
-//! `position` lists the names once more. Our own name must be among them; then the newest before it is the blocker. An answer
-//! may be older than the moment of the question, as a server answers reads by itself: it can only show a blocker that has left
-//! meanwhile, never leave one out that was there when our node was made, since the server saw our node.
+//! `position` lists the names once more. Our own name must be among them, or else our entry is gone; then the newest node before
+//! it that blocks us is the blocker. The server may lag behind, but not so far that it does not have our node, and so it has
+//! every node that was there when ours was made. So the list may have a blocker that has left since, but no blocker is missing
+//! from it.
 //!
-//! `update` is `multi setData <node> version = updates, setData <queue> <name>`: the first is refused if an update came in
-//! between, and the second tells those who look at the queue which node changed (`reads.rs`).
+//! `update` is `multi setData <node> version = updates, setData <queue> <name>`. The first operation is refused if another update
+//! came in between. The second one changes the node of the queue, whose data then names the entry that was updated: so a reader
+//! of the queue reads only that entry's node again (`reads.rs`).
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -65,7 +80,7 @@ const READS: usize = 8;
 const EXACT: usize = 2;
 /// How many nodes of a queue are read at once: a request may have a megabyte, a path 500 bytes and more.
 const BATCH: usize = 1024;
-/// How many queues are looked at together for their names.
+/// How many queues are listed in one request, in search of their names.
 const QUEUES: usize = 32;
 
 #[async_trait]
@@ -73,7 +88,7 @@ impl Entries for Zookeeper {
     async fn enter(&self, entry: &NewEntry) -> Result<Position> {
         let connection = self.sessions.of("enter", entry.session)?;
         let (own, _) = self.own.begin(entry, Known::default);
-        // An earlier call may have got through, and its answer was lost.
+        // An earlier call may have made the node, although its answer was lost.
         if let Some(made) = self.made_before(&connection, entry, own.known).await? {
             if let Some(position) = self.position_of(&connection, entry, &made).await? {
                 return Ok(position);
@@ -86,7 +101,7 @@ impl Entries for Zookeeper {
         let (made, children) = self.make(&connection, entry, &data).await?;
         self.tree.found(&entry.entry_ref.queue);
         let children = children.map_err(|error| {
-            // The node was made; only what stands before it is not known.
+            // The node was made; only its blocker is not known.
             from_zookeeper("enter", &error).with_effect(Effect::Unknown)
         })?;
         let blocker = self.blocker(&connection, entry, made.number, &children).await?;
@@ -101,7 +116,7 @@ impl Entries for Zookeeper {
         let own = self.own.own(&entry.entry_ref.id).filter(|own| own.session == entry.session);
         let Some(Own { mode, since_ms, known, .. }) = own else { return Ok(false) };
         if mode == Mode::Shared && entry.mode == Mode::Exclusive {
-            // Its name says that it is shared; and others may hold beside it.
+            // The node's name says that the entry is shared; and other shared entries may hold at the same time.
             let message = "a shared entry cannot become exclusive";
             return Err(Error::new(ErrorKind::Unsupported, "update", message));
         }
@@ -136,7 +151,8 @@ impl Entries for Zookeeper {
         let Some(own) = self.own.own(&entry.id) else {
             let name = self.style.name(&entry.id);
             if self.style.read(&name).is_none() {
-                // An id of ours, and not the name of a listed node: the entry has left before, or its session is over.
+                // This is an id of ours, and not the name of a listed node. So the entry was ours, and has left before, or its
+                // session is over.
                 return Ok(());
             }
             let path = format!("{queue}/{name}");
@@ -198,7 +214,7 @@ impl Zookeeper {
         let writing = |client: Arc<Client>| async move {
             let mut writer = client.new_multi_writer();
             writer.add_set_data(&path, data, Some(made.updates))?;
-            // Tells those who look at the queue that this entry changed: see `reads.rs`.
+            // Tells readers of the queue which entry has changed: see `reads.rs`.
             writer.add_set_data(&queue, made.name.as_bytes(), None)?;
             writer.commit().await?;
             Ok(())
@@ -206,7 +222,8 @@ impl Zookeeper {
         connection.raw_call("update", writing).await
     }
 
-    /// What blocks the entry with this number, by the names of its siblings and, where they do not tell, their data.
+    /// The blocker of the entry with this number. It is found by the names of the queue's nodes and, where those do not tell, by
+    /// their data.
     async fn blocker(
         &self,
         connection: &Connection,
@@ -227,7 +244,7 @@ impl Zookeeper {
         let mut before: Vec<_> = before.collect();
         before.sort_unstable_by_key(|node| -i64::from(node.age(number)));
         let parent = self.tree.queue(queue);
-        // That a node was downgraded to shared stands in its data only. Such nodes are few, so that the first batch nearly
+        // If an entry was downgraded to shared, only its node's data says so. Such nodes are few, so the first batch nearly
         // always has the blocker.
         for nodes in before.chunks(NEWEST) {
             let paths: Vec<_> =
@@ -245,11 +262,11 @@ impl Zookeeper {
     }
 
     fn blocker_of(&self, node: Node<'_>) -> Blocker {
-        // No answer so far has told the blocker's sequence number, and none is needed: no other node ever has this node's name.
+        // The blocker's sequence number is not known from its name. It is not needed, because no other node ever has this name.
         Blocker { id: self.style.id(node), seq: 0 }
     }
 
-    /// Whether this node, whose data was read, keeps a later entry of this mode waiting.
+    /// Whether the entry of this node, whose data was read, blocks a later entry of this mode.
     pub(super) fn blocks(&self, path: &str, data: &[u8], mode: Mode) -> bool {
         let name = path.rsplit_once('/').map_or(path, |(_, name)| name);
         let node = self.style.read(name);
@@ -263,7 +280,7 @@ impl Zookeeper {
         made: &Made,
     ) -> Result<Option<Position>> {
         let children = self.siblings_of(connection, "position", &entry.entry_ref.queue).await?;
-        // That its name is listed is enough: no other node ever had this name, and the node goes with its session.
+        // It is enough that the name is listed: no other node ever has this name, and the node is deleted with its session.
         if !children.contains(&made.name) {
             return Ok(None);
         }
@@ -284,9 +301,9 @@ impl Zookeeper {
         while tries < READS {
             tries += 1;
             let is_first = asked.is_empty();
-            // If reading takes longer than others take to come and go, no look shows the queue as of one moment.
-            // `read_standing` needs less: if all nodes that the look before named are read, and then the names are listed once
-            // more, those that are in both lists have stood all along.
+            // If entries come and go faster than new nodes are read, no read shows the queue as of one moment. `read_standing`
+            // needs less: all nodes in the last list of names are read, and then the names are listed once more. The entries in
+            // both lists have existed all the time in between.
             let is_last = sight == Sight::Standing && tries > EXACT;
             if let Some(Look { names, .. }) = before.as_ref().filter(|_| is_last) {
                 asked.clone_from(names);
@@ -321,8 +338,8 @@ impl Zookeeper {
                 return Ok(listing);
             }
             let now = Look { age, updated, names, value };
-            // If no entry was updated between the two looks, the names of the older one will do, now that its nodes are read:
-            // who came since stands behind them.
+            // If no entry was updated between the last read and this one, then the last read's list of names together with the
+            // nodes that were read now shows the queue as of the moment of the last read.
             let before_it: Option<Look> = before.take().filter(|before: &Look| before.age == age);
             let looks = before_it.into_iter().chain([now]);
             for look in looks {
@@ -339,7 +356,7 @@ impl Zookeeper {
         Err(Error::new(ErrorKind::Unavailable, "list", "the queue changes all the time"))
     }
 
-    /// Reads these nodes of a queue, for this look and those to come.
+    /// Reads these nodes of a queue, and remembers them for later reads.
     async fn learn(
         &self,
         connection: &Connection,
@@ -416,17 +433,17 @@ impl Zookeeper {
     }
 }
 
-/// What a look at a queue saw, as of one moment.
+/// What one read found of a queue, as of one moment.
 struct Look {
     age: Age,
-    /// Which node was updated last.
+    /// The name of the node that was updated last.
     updated: Vec<u8>,
     names: Vec<String>,
     value: Option<Found>,
 }
 
 fn listing(queue: &QueueKey, mut entries: Vec<Written>, value: Option<Found>) -> Result<Listing> {
-    // The transactions that made the nodes tell their order for ever; the numbers in their names wrap.
+    // The numbers of the transactions that made the nodes give their order for ever; the numbers in their names wrap.
     entries.sort_unstable_by_key(|(entry, _)| entry.seq);
     let mut hasher = DefaultHasher::new();
     let mut listing = Listing::default();

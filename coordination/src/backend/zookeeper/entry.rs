@@ -1,4 +1,4 @@
-//! Entries: what a node's name and its data say of one.
+//! Entries, as they are read from nodes' names and data.
 
 use zookeeper_client::Stat;
 
@@ -12,9 +12,9 @@ pub(super) type OwnEntries = own_entries::OwnEntries<Known>;
 /// What is known of the node of an entry of ours.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Known {
-    /// The version of the write fence under which its node was last asked for; `None`: it was not.
+    /// The version of the write fence under which the last request to make the node was sent; `None`: none was sent.
     pub(super) asked: Option<i32>,
-    /// Its node; `None`: no answer has told it yet.
+    /// The node; `None`: no answer has come yet that names it.
     pub(super) made: Option<Made>,
 }
 

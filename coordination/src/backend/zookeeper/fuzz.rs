@@ -1,4 +1,4 @@
-//! Names and data of nodes, which any program may have made, and what a server says at first.
+//! Names and data of nodes, which any program may have made, and a server's first answer.
 
 use std::time::UNIX_EPOCH;
 
@@ -101,7 +101,7 @@ fn any_node(name: &str, data: &[u8], transaction: i64) -> TestCaseResult {
     Ok(())
 }
 
-/// What we write is what we read.
+/// What we have written is read back unchanged.
 fn ours(
     member: &str,
     data: &str,

@@ -1,4 +1,4 @@
-//! How an entry's node is made, once, whatever becomes of the calls that ask for it.
+//! How an entry's node is made, and only once, even if the answers to calls are lost.
 
 use std::sync::Arc;
 
@@ -18,12 +18,13 @@ use crate::backend::{EntryId, EntryRef, NewEntry};
 use crate::error::Result;
 use crate::key::QueueKey;
 
-// The operations of the request that makes an entry, by their indexes: the first looks whether the write fence still holds.
+// The operations of the request that makes an entry's node, by their indexes. The first one checks that the write fence still
+// holds.
 const WRITE_FENCE: usize = 0;
 const ENTRY: usize = 1;
 /// The write to the member's node: only the answer to a `setData`, and not that to a `create`, tells the transaction's number.
 const MEMBER: usize = 2;
-/// How often a call begins anew where others have changed what it needs.
+/// How often a call tries again because others have changed what it depends on: the queue's node or the write fence.
 const MENDS: usize = 2;
 
 impl Zookeeper {
@@ -47,7 +48,8 @@ impl Zookeeper {
                 (WRITE_FENCE | MEMBER, ZooKeeperError::NoNode) => return Err(revoked("enter")),
                 // This process had seen the queue's node; the server has removed it since, because it was empty for a while.
                 (ENTRY, ZooKeeperError::NoNode) => self.tree.lost(&entry.entry_ref.queue),
-                // A call about another entry has ended this version meanwhile. `end` finds out the new one.
+                // A call about another entry has ended this version of the write fence meanwhile. After `end`, a newer version is
+                // known.
                 (WRITE_FENCE, ZooKeeperError::BadVersion) => {
                     connection.write_fence.end(connection, "enter", version).await?;
                 }
@@ -111,7 +113,8 @@ impl Zookeeper {
             }
             let refused =
                 MultiWriteError::OperationFailed { index: ENTRY, source: ZooKeeperError::NoAuth };
-            // As the error of the whole call, because `detached_call` looks there for `NoAuth`, to try a new password.
+            // This is returned as the error of the whole call, because `detached_call` looks there for `NoAuth`, and then tries a
+            // new password.
             if made.as_ref().is_err_and(|error| *error == refused) {
                 return Err(ZooKeeperError::NoAuth);
             }
@@ -120,7 +123,7 @@ impl Zookeeper {
         connection.detached_call("enter", making).await
     }
 
-    /// The node that an earlier call has made for an entry, if it has and the entry is this session's.
+    /// The node that an earlier call has made for an entry, if there is one and this session owns it.
     pub(super) async fn made_before(
         &self,
         connection: &Connection,
@@ -152,9 +155,9 @@ impl Zookeeper {
         self.own.change(id, |own| own.known.made = Some(made));
     }
 
-    /// Looks for the node of an entry of ours that was asked for under this version of the write fence or an earlier one, and
-    /// answers its name. Ends this version first: if there is no node after that, there will be none, since requests sent
-    /// before no longer have an effect.
+    /// Looks for the node of an entry of ours that a call was to make, under this version of the write fence or an earlier one.
+    /// Returns its name. Ends this version first: if there is no node after that, there will be none, because requests that were
+    /// sent before have no effect any more.
     pub(super) async fn listed(
         &self,
         connection: &Connection,
@@ -164,14 +167,14 @@ impl Zookeeper {
     ) -> Result<Option<String>> {
         connection.write_fence.end(connection, operation, version).await?;
         let name = self.style.name(&entry.id);
-        // The server that answers the listing has carried out the end of that version, and so every request that took effect
-        // before it.
+        // The server that answers the listing has already carried out the write that ended the version, and so every request that
+        // took effect before that write.
         let children = self.siblings_of(connection, operation, &entry.queue).await?;
         let is_it = |child: &&String| child.starts_with(&name) && self.style.read(child).is_some();
         Ok(children.iter().find(is_it).cloned())
     }
 
-    /// The names of a queue's nodes as this session's own calls so far have left them; none of a queue that is not there.
+    /// The names of a queue's nodes, after all calls that this session has made so far; empty if the queue has no node.
     pub(super) async fn siblings_of(
         &self,
         connection: &Connection,

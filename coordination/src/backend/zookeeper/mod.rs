@@ -2,54 +2,56 @@
 //!
 //! # How it works
 //!
-//! A session is a session of ZooKeeper's, with an ephemeral node for its member id. An entry is an ephemeral sequential
-//! node, `<namespace>/lock/<name>/<entry id>__lock__<number>`; the transaction that made it is its sequence number and
-//! its fencing token. The order of the nodes is that of the numbers that the server gave them. Making the node and
-//! listing its siblings are sent together, so an uncontended lock costs two requests at once, and one more to release.
-//! A request of a connection that broke may arrive after later ones: it has no effect then, see `write_fence.rs`.
-//! A waiter watches the node that blocks it, and after that looks at its own and its siblings in one listing. All of a
-//! session that list a queue at the same time share listings, see `siblings.rs`.
+//! A session is a session of ZooKeeper's, with an ephemeral node for its member id. An entry is an ephemeral sequential node,
+//! `<namespace>/lock/<name>/<entry id>__lock__<number>`. The number of the transaction that made the node (its zxid) is the
+//! entry's sequence number and its fencing token. The order of the entries is that of the numbers that the server appended to the
+//! names. The request that makes the node and the one that lists the queue are sent together, so an uncontended lock costs two
+//! requests at once, and one more to release. If a connection breaks, a request that was sent on it may be carried out after
+//! later ones: it has no effect then, see `write_fence.rs`. A waiter watches the node that blocks it. When that node is gone, the
+//! waiter lists the queue once, which shows whether its own node is still there and what blocks it now. Callers of one session
+//! that list a queue at the same time share listings, see `siblings.rs`.
 //!
-//! The node of a shared entry has `__rlock__` in its name, so that an exclusive one sees by the names who is before it.
-//! What an entry says beyond that is in its data; one that was downgraded keeps its name and says `"shared":true`. A
-//! queue's value is a node of its own, `<namespace>/values/lock/<name>`. Observers of a queue share two persistent
-//! watches, and read it once for each change: the names first, then the nodes that are new. What an entry says changes by
-//! an update only, which changes the node of the queue too: see `entries.rs`.
+//! The node of a shared entry has `__rlock__` in its name, so that an exclusive entry finds its blocker by the names alone. All
+//! else about an entry is in its node's data; an entry that was downgraded keeps its name, and its data has `"shared":true`. A
+//! queue's value is a node of its own, `<namespace>/values/lock/<name>`. Observers of a queue share two persistent watches, and
+//! read the queue once for each change: the names first, then the nodes that are new. An entry's data changes only by an update,
+//! which writes the node of the queue too: see `entries.rs`.
 //!
-//! A server that a client is connected to answers reads by itself, and hears late of what others have written: so a look
-//! at a whole queue begins with a `sync`. It also answers heartbeats before the leader, which ends sessions, has heard
-//! that the session lives. So heartbeats are writes, and each proves the one before it only: see
-//! [`proof_delay`](Store::proof_delay).
+//! A server answers reads from its own copy of the data, which may lag behind. So a read of a whole queue begins with a `sync`. A
+//! server also answers a ping before the leader, which ends sessions, has been told that the session is alive. So heartbeats are
+//! writes, and a confirmed heartbeat proves only the one before it: see [`proof_delay`](Store::proof_delay).
 //!
-//! kazoo's `Lock`, `ReadLock` and `WriteLock` on `<namespace>/lock/<name>` exclude us and are excluded. Tooz's locks do
-//! not: they are kazoo's, but on a path that is never ours. With `nodes=curator` exclusive locks exclude Curator's
-//! `InterProcessMutex` and Go's `zk.Lock`. kazoo's need `parents=persistent`.
+//! kazoo's `Lock`, `ReadLock` and `WriteLock` on `<namespace>/lock/<name>` exclude our locks, and are excluded by them. Tooz's
+//! locks are kazoo's, but on a path that is never ours, so they and our locks ignore each other. With `nodes=curator`, our
+//! exclusive locks and Curator's `InterProcessMutex` or Go's `zk.Lock` exclude each other. With kazoo's locks,
+//! `parents=persistent` is needed.
 //!
 //! # Guarantees
 //!
-//! Exclusion, order and tokens hold over crashes, restarts, a change of the leader and loss of a minority. A
-//! crashed holder is followed within its lease and one and a half ticks. After loss of all data tokens start again
-//! from 1. A holder watches its own node, so it learns at once if that is removed.
+//! Exclusion, order and tokens hold over crashes, restarts, a change of the leader and loss of a minority. If a holder crashes,
+//! the next one gets the lock within the lease and one and a half ticks. After loss of all data tokens start again from 1. A
+//! holder watches its own node, so it learns at once if that is removed.
 //!
 //! # Requirements
 //!
-//! ZooKeeper 3.6 or newer. The rights to create, read, write and delete on `<chroot>/<namespace>` and below, which whoever
-//! connects tries on the node of that path. A member id is the name of a node: as long as another program has made the node of
-//! that name, no session with this member id can be opened. `minSessionTimeout` at its default, two ticks:
+//! ZooKeeper 3.6 or newer. The rights to create, read, write and delete on `<chroot>/<namespace>` and below; connecting checks
+//! them on the node of that path. A member id is the name of a node: as long as another program's node has that name, no session
+//! with this member id can be opened. The servers' `minSessionTimeout` has its default, two ticks:
 //! [`proof_delay`](Store::proof_delay) is computed from it.
 //!
 //! # URL options
 //!
-//! `zk://` and `kazoo://` are other names for it; `zookeeper+tls://`, `zk+tls://` and `kazoo+tls://` are TLS. Several
-//! hosts are servers of one ensemble, tried in random order. The last segment of the path is the namespace, and what
-//! stands before it the chroot. A user and a password are those of ZooKeeper's `digest` scheme.
+//! `zk://` and `kazoo://` are other names for it; `zookeeper+tls://`, `zk+tls://` and `kazoo+tls://` are TLS. Several hosts are
+//! servers of one ensemble, tried in random order. The last segment of the path is the namespace, and the part before it is the
+//! chroot. A user and a password are those of ZooKeeper's `digest` scheme.
 //!
-//! * `ca`, `cert`, `key`: PEM files. Without `ca`, the system's certificates count.
+//! * `ca`, `cert`, `key`: PEM files. Without `ca`, the system's certificates are trusted.
 //! * `password_file`: a file with the password, instead of one in the URL.
-//! * `acl`: whom the nodes let in: `creator` (the default where there is a user) that user alone, `open` everybody.
-//! * `nodes`: whose locks the nodes look like: `kazoo` (the default) or `curator`.
-//! * `parents`: what becomes of a queue's node when the queue is empty: as a `container` (the default) the server removes it
-//!   after some time, as a `persistent` one it stays. A lock object of kazoo's fails once its node was removed.
+//! * `acl`: who has access to the nodes that we make: with `creator` (the default if there is a user) only that user, with `open`
+//!   everybody.
+//! * `nodes`: the library whose names of nodes are used, `kazoo` (the default) or `curator`.
+//! * `parents`: the kind of a queue's node. A `container` (the default) is removed by the server some time after the queue has
+//!   become empty; a `persistent` one stays. kazoo needs the second: its lock object fails once the queue's node was removed.
 
 mod active_watches;
 mod client;
@@ -102,15 +104,15 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::key::QueueKey;
 use crate::url::{Authority, UrlOption};
 
-/// How long a connection may be silent, or take to be made, before it is given up: two such times fit into what the probe
-/// leaves of the time for connecting.
+/// How long a connection may have no traffic, or take to be made, before it is given up. The time for connecting that the probe
+/// leaves is enough for this twice.
 const SILENCE: Duration = Duration::from_millis(1_500);
 /// The longest pause of the client crate before its second try to connect again (`IterableEndpoints::timeout` in 0.11.2). The
-/// first try, made as soon as the connection broke, may come before the server has ended the session; only the second is then
-/// told so.
+/// first try is made as soon as the connection broke, perhaps before the server has ended the session. Only the second try then
+/// shows that the session is over.
 const RECONNECT: Duration = Duration::from_millis(200);
 
-/// What is known of the store before it is asked.
+/// What is known of the store before connecting to it.
 pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "zookeeper",
     options: &[
@@ -144,17 +146,17 @@ pub(crate) struct Zookeeper {
     style: Style,
     /// The shortest lease that the servers grant.
     shortest: Duration,
-    /// Bounds one request inside `gone`.
+    /// Bounds one request inside `gone`; no answer in time is `Unavailable`.
     patience: Duration,
 }
 
 impl Zookeeper {
-    /// Probes the servers. The first session makes the first connection that stays.
+    /// Probes the servers. No connection is kept: the first session makes the first one.
     async fn connect(config: Config, settings: &Settings) -> Result<Self> {
         let patience = patience(settings);
-        // The client crate gives a connection up when nothing arrives on it for this time: twice what a call may take, as a
-        // ping may take as long as a call, but no longer than `SILENCE`. The first connection waits as long for a silent server
-        // before the next server is tried.
+        // The client crate gives a connection up when nothing arrives on it for this time. It is twice what a call may take, as a
+        // ping may take as long as a call, but no longer than `SILENCE`. It is also how long the first connection waits for a
+        // server that does not answer, before the next server is tried.
         let connector = Connector::new(&config, SILENCE.min(patience * 2))?;
         let shortest = probe::probe(&config).await?;
         let failed = |error: io::Error| {
@@ -208,7 +210,7 @@ impl Store for Zookeeper {
     }
 
     fn proof_delay(&self) -> Duration {
-        // A leader asks its followers twice in a tick which sessions live. The shortest lease has two ticks.
+        // Twice in a tick the leader asks its followers which sessions are alive. The shortest lease has two ticks.
         self.shortest / 4
     }
 

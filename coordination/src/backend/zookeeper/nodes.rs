@@ -1,20 +1,19 @@
 //! The nodes of a queue: what they are called, and what their names say.
 //!
-//! A contender's node ends with the sequence number that the server gave it, a counter of 32 bits that wraps; so
-//! two of them are compared by their difference. The numbers of one parent are in the order in which its children
-//! were made.
+//! The name of a contender's node ends with the sequence number that the server gave it, a counter of 32 bits that wraps; so two
+//! of them are compared by their difference. The numbers of one parent's children are in the order in which they were made.
 
 use super::config::Style;
 use crate::backend::{EntryId, Mode};
 
-/// What stands in the name of a contender's node between the entry's id and the sequence number.
+/// In the name of a contender's node: the part between the entry's id and the sequence number.
 const KAZOO: [(&str, Mode); 2] = [("__lock__", Mode::Exclusive), ("__rlock__", Mode::Shared)];
-/// The same for Curator, which has one for each kind of lock. Where two stand for the same mode, we write the first.
+/// The same for Curator, which has one such part for each kind of lock. If two mean the same mode, our own nodes have the first.
 const CURATOR: [(&str, Mode); 3] =
     [("-lock-", Mode::Exclusive), ("-__READ__", Mode::Shared), ("-__WRIT__", Mode::Exclusive)];
-/// What the names of Curator's nodes begin with, and with `nodes=curator` those of ours too.
+/// The prefix of the names of Curator's nodes and, with `nodes=curator`, of ours too.
 const PROTECTED: &str = "_c_";
-/// Digits of a sequence number, with its sign.
+/// How many characters a sequence number has; a negative one may have one more.
 const DIGITS: usize = 10;
 
 /// A child of a queue's node that is a contender's.
@@ -23,7 +22,7 @@ pub(super) struct Node<'a> {
     pub(super) name: &'a str,
     /// The mode that the node's name says. An entry that was downgraded to shared keeps its name: its data says so.
     pub(super) mode: Mode,
-    /// Its place among its siblings.
+    /// The sequence number, which gives its order among its siblings.
     pub(super) number: i32,
 }
 
@@ -45,8 +44,8 @@ impl Style {
     /// The contender's node that has this name; `None`: it is no contender's.
     pub(super) fn read(self, name: &str) -> Option<Node<'_>> {
         if self == Self::Curator && is_ours(name) {
-            // Nobody makes a node with a name of ours that lacks `_c_`. Its entry would get the same id as that of the node
-            // with `_c_`.
+            // We make no node with this name, because ours begin with `_c_`. The entry of such a node would get the same id as
+            // the entry of the node with `_c_`.
             return None;
         }
         // A negative number may have one character more. Two lengths are tried instead of a search, as names are read by the
@@ -58,14 +57,15 @@ impl Style {
         })
     }
 
-    /// What the entry of a listed node is called: its whole name, so that the node is found by it.
+    /// The id of the entry of a listed node: the node's whole name, so that the node is found by it.
     pub(super) fn id(self, node: Node<'_>) -> EntryId {
         // Without `_c_`, since our entry ids begin with their session on every store.
         let own = node.name.strip_prefix(PROTECTED).filter(|name| is_ours(name));
         EntryId::from_store(own.filter(|_| self == Self::Curator).unwrap_or(node.name))
     }
 
-    /// The name of the node of an entry that was listed; of one that was not, what its node's name begins with.
+    /// For the id of an entry that was listed: the name of its node. For the id of an entry of ours that was not: the beginning
+    /// of its node's name.
     pub(super) fn name(self, id: &EntryId) -> String {
         match self {
             Self::Curator if is_ours(id.as_str()) => format!("{PROTECTED}{}", id.as_str()),
@@ -80,7 +80,7 @@ impl Node<'_> {
         self.age(number) < 0
     }
 
-    /// Negative: made before the one with this number, the longer the smaller.
+    /// The difference between the node's number and this one. Negative: the node was made before.
     pub(super) fn age(&self, number: i32) -> i32 {
         self.number.wrapping_sub(number)
     }

@@ -1,4 +1,4 @@
-//! The sessions that are open: one at ZooKeeper each, with a node for the member id that heartbeats write to.
+//! The sessions that are open: for each one at ZooKeeper, with a node for the member id, to which heartbeats write.
 
 use std::collections::HashMap;
 use std::future::pending;
@@ -25,7 +25,7 @@ use crate::time::BootInstant;
 /// The sessions that are opening, open or closing, and which of them was opened last.
 pub(super) struct OpenSessions {
     connector: Arc<Connector>,
-    /// The thread on which the client crate runs; `None`: on the session's own, as the session does.
+    /// The thread on which the client crate runs; `None`: it runs on the session's own runtime.
     thread: Option<ClientThread>,
     state: Mutex<State>,
     /// Sessions that are being opened: a repeated call waits for the task that the call before has begun.
@@ -53,7 +53,7 @@ impl OpenSessions {
         }
     }
 
-    /// Opens a session at ZooKeeper and makes the member's node in it. The lease counts from [`asked`](Self::asked).
+    /// Opens a session at ZooKeeper and makes its two nodes. The lease begins at the moment [`asked`](Self::asked).
     pub(super) async fn open(&self, session: &NewSession, tree: &Tree) -> Result<Duration> {
         let begun = BootInstant::now();
         let known = self.state().by_id.get(&session.id).cloned();
@@ -69,7 +69,7 @@ impl OpenSessions {
         };
         if let Err(error) = self.begin(&connection, session, tree).await {
             if !error.is_transient() {
-                // Refused for good: the session would be of no use.
+                // The refusal is final, so the session is of no use.
                 let _ = self.close(session.id).await;
             }
             return Err(error);
@@ -77,10 +77,11 @@ impl OpenSessions {
         {
             let mut state = self.state();
             state.newest = Some(Arc::clone(&connection));
-            // Also drops those of before that are over without having been closed.
+            // Also forgets earlier sessions that are over and were not closed.
             state.by_id.retain(|_, connection| !connection.is_over());
         }
-        // The opening may have been sent before this call, by one that was given up, and the lease counts from its sending.
+        // The request that opened the session may have been sent by an earlier call that was given up, and the lease began then.
+        // Too little of it may be left.
         if connection.lease_at(begun) < connection.ttl / 2 {
             let _ = self.close(session.id).await;
             let message = "opening took too long for the lease that was granted";
@@ -89,12 +90,13 @@ impl OpenSessions {
         Ok(connection.ttl)
     }
 
-    /// When the session was asked for at ZooKeeper.
+    /// The moment before the request was sent that opened the session at ZooKeeper.
     pub(super) fn asked(&self, session: SessionId) -> Option<BootInstant> {
         self.state().by_id.get(&session).map(|connection| connection.asked)
     }
 
-    /// Makes the member's node, and looks at the first time whether the user has all rights: both are asked for at once.
+    /// Makes the session's nodes. For the first session, also checks whether the user has all rights; both requests are sent at
+    /// once.
     async fn begin(
         &self,
         connection: &Connection,
@@ -106,14 +108,14 @@ impl OpenSessions {
             return making.await;
         }
         let (made, permitted) = tokio::join!(making, rights::check(connection, tree));
-        // Where both are refused, this error says more: it names the right.
+        // If both are refused, this error says more: it names the right.
         permitted?;
         made?;
         self.is_permitted.store(true, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Opens the session at ZooKeeper in a task, or waits for the task that a call before has begun.
+    /// Opens the session at ZooKeeper in a task, or waits for the task that an earlier call has started.
     async fn connection(&self, session: &NewSession, tree: &Tree) -> Result<Connection> {
         let mut opening = self.opening.lock().await;
         let task = opening.entry(session.id).or_insert_with(|| {
@@ -129,7 +131,7 @@ impl OpenSessions {
         connected.map_err(ended)?.map_err(|error| from_zookeeper("open", &error))
     }
 
-    /// Writes to the member's node and waits for the answer to just that.
+    /// Writes to the member's node, and waits for the answer to this write.
     pub(super) async fn renew(&self, session: SessionId) -> Result<()> {
         let connection = self.of("renew", session)?;
         let member = &connection.member;
@@ -141,13 +143,13 @@ impl OpenSessions {
         });
         match written.await? {
             Ok(stat) if stat.ephemeral_owner == connection.owner => Ok(()),
-            // Somebody removed it, and another session may have the member id by now.
+            // Somebody has removed the member's node, and another session may have the member id by now.
             Ok(_) | Err(ZooKeeperError::NoNode) => Err(revoked("renew")),
             Err(error) => Err(from_zookeeper("renew", &error)),
         }
     }
 
-    /// Resolves when a server has said that the session is over; never, if the client has given up without such a word.
+    /// Resolves when a server has said that the session is over. If only the client crate has given the session up, never.
     pub(super) async fn ended(&self, session: SessionId) -> LossReason {
         let connection = self.state().by_id.get(&session).cloned();
         let loss = match connection {
@@ -160,7 +162,7 @@ impl OpenSessions {
         }
     }
 
-    /// Ends the session; all nodes that it owns go with it.
+    /// Ends the session; ZooKeeper deletes all nodes that it owns.
     pub(super) async fn close(&self, session: SessionId) -> Result<()> {
         if let Some(opening) = self.opening.lock().await.remove(&session) {
             opening.abort();
@@ -178,8 +180,7 @@ impl OpenSessions {
         Ok(())
     }
 
-    /// Ends the session as far as that can be done without waiting: if the client crate has a thread of its own, it goes on
-    /// there.
+    /// Begins to end the session, without waiting. If the client crate has a thread of its own, the end is completed there.
     pub(super) fn close_now(&self, session: SessionId) {
         if let Some(connection) = self.state().by_id.get(&session) {
             connection.begin_close();
@@ -212,8 +213,8 @@ impl OpenSessions {
     }
 }
 
-/// A call that concerns no session of its caller went over the connection of one that has ended: for the caller that is no loss,
-/// but a store that could not be reached.
+/// Changes the error of a call that concerns no session, if the session over whose connection it went has ended. For its caller
+/// that is no loss: the store could not be reached, and the call can be repeated over the next session.
 pub(super) fn no_loss(error: Error) -> Error {
     if error.loss_reason().is_none() {
         return error;
@@ -245,11 +246,11 @@ async fn make_member(connection: &Connection, session: &NewSession, tree: &Tree)
     match made {
         Ok(_) => Ok(()),
         Err(error @ ZooKeeperError::NodeExists) => {
-            // The node may be another user's, whose data we may not read. Its owner anybody may ask for.
+            // The node may be another user's, whose data we may not read. But everybody may ask for a node's owner.
             let look = |client: Arc<Client>| async move { client.check_stat(path).await };
             let found = connection.call("open", look).await?;
             match found.map(|stat| stat.ephemeral_owner) {
-                // A repeated call finds its own.
+                // An earlier call of ours has made the node.
                 Some(owner) if owner == connection.owner => Ok(()),
                 Some(_) => {
                     let message =

@@ -1,7 +1,7 @@
-//! The first request to a server, sent without the client crate, because that does not say why a connection failed.
+//! The first request to a server. It is sent without the client crate, because the crate does not say why a connection failed.
 //!
-//! The request asks for a session with the shortest lease there is, which is then ended. The answer proves a quorum and tells
-//! that lease.
+//! The request asks for a session with the shortest lease that the server grants, and the session is ended at once. The answer
+//! shows that the server has a quorum, and how long that lease is.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -25,9 +25,9 @@ use crate::env::{self, names};
 use crate::error::{Error, ErrorKind, Result};
 use crate::url::Host;
 
-/// How long all of it may take: less than connecting may.
+/// How long the whole probe may take: less than connecting may.
 const PATIENCE: Duration = Duration::from_secs(4);
-/// A server that has not answered within this time may be silent: the next one is greeted, too.
+/// If a server has not answered within this time, the next one is asked as well.
 const HEAD_START: Duration = Duration::from_millis(300);
 /// The longest answer that is read; the right one has 37 bytes.
 const LONGEST_ANSWER: usize = 1024;
@@ -40,10 +40,10 @@ const HELLO: [u8; 49] = {
 /// A request with number 1, of type `closeSession`.
 const BYE: [u8; 12] = [0, 0, 0, 8, 0, 0, 0, 1, 0xff, 0xff, 0xff, 0xf5];
 
-/// Greets the servers of the URL, in random order, until one answers; tells the shortest lease it grants.
+/// Asks the servers of the URL for a session, in random order, until one answers; returns the shortest lease that it grants.
 ///
-/// A server is a host at one of its addresses. The next one is greeted when one has failed, or has been silent for a moment: the
-/// client crate, which then tries them in an order of its own, needs what is left of the time.
+/// A server is a host at one of its addresses. The next one is asked when one has failed, or has not answered for a moment. This
+/// has to be quick: the client crate then tries the servers once more, in an order of its own, and needs the rest of the time.
 pub(super) async fn probe(config: &Config) -> Result<Duration> {
     let mut hosts = config.servers.clone();
     // R4: a thousand clients must not all come to the same server.
@@ -102,7 +102,7 @@ struct Server {
     address: SocketAddr,
 }
 
-/// What is heard of a host, or of a server.
+/// A message to [`probe`] about a host or a server.
 enum Told {
     /// A host's addresses.
     Found(Host, io::Result<Vec<SocketAddr>>),
@@ -120,15 +120,15 @@ impl Server {
 fn look_up(host: Host, tell: UnboundedSender<Told>) {
     tokio::spawn(async move {
         let found = names::addresses(&host.name, host.port.unwrap_or_default()).await;
-        // Nobody may wait any longer; likewise below.
+        // This fails if `probe` has returned already, and so does the same call below.
         let _ = tell.send(Told::Found(host, found));
     });
 }
 
-/// Greets a server in a thread of its own, and tells the shortest lease it grants.
+/// Asks a server for a session, in a thread of its own, and sends the shortest lease that it grants to [`probe`].
 ///
-/// None of the runtime's threads: those stay for a while, and a forked child that drops its copy of the runtime would wait
-/// for them.
+/// It is no thread of the runtime: those stay for a while, and a forked child that drops its copy of the runtime would wait for
+/// them.
 fn start(server: Server, tls: Option<Arc<ClientConfig>>, tell: UnboundedSender<Told>) {
     let unstarted = Told::Probed(server.clone(), Err(unavailable("no thread can be started")));
     let tell_from_there = tell.clone();
@@ -194,7 +194,7 @@ fn say_hello(mut stream: impl Read + Write) -> io::Result<Vec<u8>> {
     }
     let mut answer = vec![0; length];
     stream.read_exact(&mut answer)?;
-    // If it is lost, the session ends by itself.
+    // If this request is lost, the session ends with its lease.
     let _ = stream.write_all(&BYE).and_then(|()| stream.flush());
     Ok(answer)
 }
@@ -227,7 +227,7 @@ fn client_config(tls: &Tls) -> Result<Arc<ClientConfig>> {
     Ok(Arc::new(config))
 }
 
-/// The certificates that count, as PEM: those of `ca`, or the system's.
+/// The certificates that are trusted, as PEM: those of `ca`, or the system's.
 pub(super) fn authorities(tls: &Tls) -> Vec<u8> {
     let system = || {
         let certificates = rustls_native_certs::load_native_certs().certs;
@@ -244,7 +244,7 @@ pub(super) fn authorities(tls: &Tls) -> Vec<u8> {
 /// possible and none was chosen.
 pub(super) fn choose_provider() {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
-        // Somebody else may have chosen one meanwhile, which is as good.
+        // If this fails, another thread has chosen one meanwhile, which will do.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     }
 }

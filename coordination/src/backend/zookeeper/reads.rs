@@ -1,8 +1,9 @@
-//! What was read last of queues: their entries, so that a look at a queue reads only those that are new in it, and what
-//! a write of its value goes by.
+//! What was read last of queues: their entries, so that the next read of a queue reads only the nodes that are new in it; and the
+//! state of their values, so that a write can be made without a read before.
 //!
-//! An entry changes by an update only, and each update changes the node of the queue with it: the count of that node's changes
-//! rises, and its data names the entry that was updated. What was read at one count holds as long as the count is the same.
+//! An entry's data changes only by an update, and each update also writes the node of the queue: that node's version rises, and
+//! its data names the entry that was updated. So entries that were read at one version of the queue's node are unchanged as long
+//! as the version is the same.
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,14 +16,14 @@ use crate::backend::server::bounded_cache::BoundedCache;
 use crate::error::Result;
 use crate::key::QueueKey;
 
-/// The entries of queues that were looked at. A queue that is forgotten costs the next look at it one more read.
+/// The entries of queues that were read. If a queue is forgotten, its next read costs one more request.
 #[derive(Default)]
 pub(super) struct Reads(BoundedCache<QueueKey, Known>);
 
-/// The state of a queue's node at the time of a read, in updates of the queue's entries.
+/// The state of a queue's node when it was read. If two reads have the same age, no entry was updated between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Age {
-    /// The session that has read it: another one may be at a store that has lost its data.
+    /// The session that has read it. Another session may be at a store that has lost its data, where equal numbers mean nothing.
     owner: i64,
     /// The transaction that made the node.
     made: i64,
@@ -38,7 +39,7 @@ struct Known {
 }
 
 impl Age {
-    /// Without a node there is nothing to be known, whatever was read before.
+    /// A queue without a node has no entries, whatever was read before.
     pub(super) fn new(owner: i64, node: Option<&Stat>) -> Self {
         let (made, updates) = node.map_or((0, 0), |stat| (stat.czxid, stat.version));
         Self { owner, made, updates }
@@ -46,8 +47,8 @@ impl Age {
 }
 
 impl Reads {
-    /// Answers the entries of the nodes `names`, which are all of the queue, or the names of those that have to be read first.
-    /// At `age`, `updated` names the node that was updated last, and `fresh` was read.
+    /// Returns the entries of the nodes `names`, which are all nodes of the queue; or, as the error, the names of those that have
+    /// to be read first. `updated` names the node that was updated last before `age`, and `fresh` was read at `age`.
     pub(super) fn look(
         &self,
         queue: &QueueKey,
@@ -59,7 +60,8 @@ impl Reads {
         self.0.update(queue.clone(), |known| {
             let known = known.get_or_insert_with(|| Known::new(age));
             if !known.grow(age, updated) {
-                // Another look was made since this one was sent, so what is known is newer than `fresh`: it is left as it is.
+                // Another read has been noted that is newer than this one, so the cache is newer than `fresh`, and is left as it
+                // is.
                 return pick(&mut fresh.clone(), names);
             }
             let fresh = fresh.iter().map(|(name, entry)| (name.clone(), entry.clone()));
@@ -68,8 +70,7 @@ impl Reads {
         })
     }
 
-    /// Remembers some entries of a queue, read at `age`, for the next look at all of them; `updated` as in
-    /// [`look`](Self::look).
+    /// Remembers some entries of a queue, which were read at `age`, for the next [`look`](Self::look); `updated` as there.
     pub(super) fn learn(
         &self,
         queue: &QueueKey,
@@ -86,7 +87,7 @@ impl Reads {
     }
 }
 
-/// The entries of these nodes, or which of them are not known. All others are forgotten.
+/// The entries of these nodes, or the names of those that are not known. If all are known, all others are forgotten.
 fn pick(
     known: &mut HashMap<String, Written>,
     names: &[String],
@@ -113,7 +114,7 @@ impl Known {
         Self { age, entries: HashMap::new() }
     }
 
-    /// Moves on to `age`, and forgets the entries that may have changed since; false: `age` is older than what is known.
+    /// Moves on to `age`, and forgets the entries that may have been updated since; false: `age` is older than the cache.
     fn grow(&mut self, age: Age, updated: &[u8]) -> bool {
         if self.age.owner != age.owner || self.age.made < age.made {
             self.entries.clear();
@@ -135,8 +136,8 @@ impl Known {
     }
 }
 
-/// How a queue was when it was read last. A write that goes by it needs no read of its own; if the queue has changed since,
-/// ZooKeeper refuses the write.
+/// The state of a queue's value when it was read last. A write that is made conditional on this state needs no read before; if
+/// the state has changed since, ZooKeeper refuses the write.
 #[derive(Clone, Copy)]
 pub(super) struct Seen {
     /// How often the node above the values of the kind was changed, which every removal does; zero without such a node.

@@ -1,5 +1,5 @@
-//! Whether the nodes let the user do all that is done later: what is missing is told by who connects, and not by the first
-//! release.
+//! Checks while connecting whether the user has all rights that are needed later. Otherwise a missing right could show as late as
+//! at the first release.
 
 use std::sync::Arc;
 
@@ -11,13 +11,14 @@ use crate::error::{Effect, Error, ErrorKind, Result};
 
 /// The right that each operation of the request needs of the node, in their order.
 const RIGHTS: [&str; 4] = ["read", "create", "delete", "write"];
-/// No node ever has this version, and it does not stand for any.
+/// No node ever has this version. (-1 would stand for any version.)
 const NO_VERSION: i32 = -2;
 
-/// Fails if the namespace's node does not give a right, and names it. One that is not there gives all, as we make it.
+/// Fails if the access control list of the namespace's node does not give a right, and names the right. If the node does not
+/// exist, we make it, with all rights.
 ///
-/// ZooKeeper carries out all of such a request or nothing. The last operation always fails, so that none has an effect;
-/// if another one fails before, the right is missing that it needs.
+/// ZooKeeper carries out such a request as a whole or not at all. The last operation always fails, so nothing is changed; if
+/// another operation fails before, the right that it needs is missing.
 pub(super) async fn check(connection: &Connection, tree: &Tree) -> Result<()> {
     let (root, nowhere) = (tree.root(), format!("{}/rights", tree.root()));
     let options = CreateMode::Persistent.with_acls(tree.acls());
@@ -32,7 +33,7 @@ pub(super) async fn check(connection: &Connection, tree: &Tree) -> Result<()> {
     });
     match trying.await? {
         Ok(Some(right)) => Err(lacking("connect", right, root)),
-        // Whatever else is wrong is told to whoever makes the call that counts.
+        // Any other error will occur again in the calls that follow, which report it.
         _ => Ok(()),
     }
 }

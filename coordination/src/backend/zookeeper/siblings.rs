@@ -1,8 +1,8 @@
-//! Listings of a queue's nodes, for those who ask where an entry of theirs stands.
+//! Listings of a queue's nodes, for callers who need the blocker of an entry.
 //!
-//! A listing has the names of all entries that wait. If in a rush each of them listed for itself, the names sent would grow
-//! with the square of their count, and other answers would wait behind them. So a session has one listing of a queue in flight
-//! at a time, and all who ask meanwhile share the next one.
+//! A listing has the names of all entries that wait. If many waiters each sent a listing of their own, the names sent would grow
+//! with the square of their count, and other answers would wait behind them. So a session has one listing of a queue in flight at
+//! a time, and all who ask meanwhile share the next one.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -24,7 +24,7 @@ pub(super) type Names = Arc<Vec<String>>;
 #[derive(Default)]
 pub(super) struct Listings {
     begun: AtomicU64,
-    /// The number of the last listing, and its answer. Whoever holds the mutex is listing.
+    /// The number of the last listing, and its answer. The mutex is held by the caller whose listing is in flight.
     last: Mutex<Option<(u64, Names)>>,
 }
 
@@ -49,12 +49,12 @@ impl Siblings {
 }
 
 impl Listings {
-    /// To be called when all requests were sent whose effect the listing has to show.
+    /// To be called once all requests were sent whose effect the listing has to show: pass the result to [`after`](Self::after).
     pub(super) fn asked(&self) -> Asked {
         Asked(self.begun.load(Ordering::SeqCst))
     }
 
-    /// The right to list at once; `None`: somebody else does.
+    /// The right to list at once; `None`: a listing is in flight.
     pub(super) fn begin(&self) -> Option<Turn<'_>> {
         Some(self.turn(self.last.try_lock().ok()?))
     }
@@ -63,7 +63,7 @@ impl Listings {
         Turn { number: 1 + self.begun.fetch_add(1, Ordering::SeqCst), last }
     }
 
-    /// The answer to a listing that was sent after that moment: somebody else's, or that to `list`.
+    /// The answer to a listing that was sent after the moment `asked`: another caller's listing, or the one that `list` sends.
     pub(super) async fn after<F>(
         &self,
         asked: Asked,
@@ -81,7 +81,7 @@ impl Listings {
 }
 
 impl Turn<'_> {
-    /// Waits for the answer, and lets others have it.
+    /// Waits for the answer, and keeps it for the callers who share it.
     pub(super) async fn answered(
         mut self,
         listing: impl Future<Output = Result<Vec<String>, ZooKeeperError>>,

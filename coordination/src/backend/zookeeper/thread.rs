@@ -1,8 +1,9 @@
 //! A thread for the client crate, where the session itself is on the program's runtime.
 //!
-//! The crate's sockets and timers are async-io's, of which a process has one reactor, under mutexes. A forked child that drops
-//! its copy of a runtime drops the tasks of that runtime, and would wait for a mutex that a thread had locked which the child
-//! does not have. So the crate's task is on a runtime which no child drops.
+//! The client crate uses async-io for sockets and timers, which has one reactor per process, behind mutexes. If a forked child
+//! dropped its copy of a runtime, it would drop the crate's task there, which locks such a mutex. Another thread of the parent
+//! may have held it at the moment of the fork, and in the child nobody would unlock it. So the crate's task is on a runtime that
+//! no child drops.
 
 use std::convert::Infallible;
 use std::io;
@@ -14,7 +15,7 @@ use tokio::sync::oneshot;
 /// A runtime on a thread of its own, which ends when this is dropped.
 pub(super) struct ClientThread {
     runtime: Handle,
-    /// Nothing is sent: that it is dropped ends the thread.
+    /// Nothing is ever sent. The thread ends when this sender is dropped.
     _alive: oneshot::Sender<Infallible>,
 }
 

@@ -1,4 +1,4 @@
-//! Where everything stands: paths, and the nodes above.
+//! The paths of all nodes, and how the nodes above them are made.
 //!
 //! `<chroot>/<namespace>` has `member/<member id>`, `session/<session id>`, for each kind of queue `<kind>/<name>/<contender>`,
 //! `values/<kind>/<name>`, and `records/<kind>/<name>/<record>`. The nodes of queues are containers, which the server removes
@@ -14,7 +14,7 @@ use crate::backend::server::bounded_cache::BoundedCache;
 use crate::error::Result;
 use crate::key::{self, QueueKey};
 
-/// How many nodes are remembered to be there: forgetting one costs a request more.
+/// How many nodes are known to exist. If one is forgotten, its next use costs one more request.
 const REMEMBERED: usize = 4096;
 
 /// The nodes of a namespace.
@@ -70,7 +70,7 @@ impl Tree {
         format!("{}/records/{}/{}/{name}", self.root, queue.kind(), queue.encoded())
     }
 
-    /// Whom a node lets in.
+    /// The access control list of the nodes that we make.
     pub(super) fn acls(&self) -> Acls<'static> {
         if self.is_private { Acls::creator_all() } else { Acls::anyone_all() }
     }
@@ -116,7 +116,6 @@ impl Tree {
         ends.map(|end| (path[..end].to_owned(), options.clone())).collect()
     }
 
-    /// Makes the nodes above a path.
     pub(super) async fn make_parents(
         &self,
         connection: &Connection,
@@ -134,11 +133,11 @@ impl Tree {
 /// A node to be made, without data.
 pub(super) type Missing = (String, CreateOptions<'static>);
 
-/// Makes nodes, from the top down; all requests are sent before this function returns. Answers why the lowest node could not be
-/// made; `None`: it is there.
+/// Makes nodes, from the top down; all requests are sent before this function returns. Returns why the lowest node could not be
+/// made; `None`: it exists.
 ///
-/// A failure further up does not count if a node below it is there: the upper nodes may exist, and the user may lack the right
-/// to create them.
+/// A failure further up is ignored if a node below exists: the upper nodes may exist, and the user may lack the right to create
+/// them.
 pub(super) fn make_all<'a>(
     client: &'a Client,
     missing: &'a [Missing],
@@ -150,7 +149,7 @@ pub(super) fn make_all<'a>(
         for making in sent {
             match making.await {
                 Ok(_) | Err(ZooKeeperError::NodeExists) => failed = None,
-                // Only a consequence of the failure further up, which says more.
+                // The node above is missing. That is a consequence of the failure further up, whose error says more and is kept.
                 Err(ZooKeeperError::NoNode) if failed.is_some() => {}
                 Err(error) => failed = Some(error),
             }

@@ -1,5 +1,5 @@
-//! Looks for those that [found no room](super::watch_room) for a watch: reads their nodes again and again, many in one request,
-//! and wakes whoever has something to see.
+//! For callers that [found no room](super::watch_room) for a watch: reads their nodes again and again, many in one request, and
+//! wakes a caller when its node has changed.
 
 use std::sync::{Arc, Weak};
 
@@ -13,7 +13,7 @@ use crate::env::{self, spawn};
 /// How many nodes are read in a request.
 const BATCH: usize = 512;
 
-/// Looks in a task, as long as the session lives.
+/// Starts the task that does so, which ends with the session.
 pub(super) fn follow(connection: &Arc<Connection>) {
     let ending = Arc::clone(&connection.ending);
     let looking = look(Arc::downgrade(connection), Arc::clone(&connection.watch_room));
@@ -28,13 +28,14 @@ pub(super) fn follow(connection: &Arc<Connection>) {
 async fn look(connection: Weak<Connection>, room: Arc<WatchRoom>) {
     loop {
         room.wanted().await;
-        // A random pause, so that processes do not look in step.
+        // A random pause, so that not all processes read at the same moments.
         let pause = env::rng().random_range(PAUSE / 2..=PAUSE);
         tokio::time::sleep(pause).await;
         for batch in room.unwatched().chunks(BATCH) {
             let Some(connection) = connection.upgrade() else { return };
             let paths: Vec<_> = batch.iter().map(|(_, path)| path.clone()).collect();
-            // If there is no answer, the waiters look themselves, after their `recheck` and on the next connection.
+            // If there is no answer, nothing is missed for long: the waiters read their nodes themselves after their `recheck`,
+            // and on the next connection.
             if let Ok((_, found)) = connection.read("watch", false, None, &paths).await {
                 let written = found.iter().map(|found| found.as_ref().map(|it| it.stat.mzxid));
                 room.compare(batch, &written.collect::<Vec<_>>());

@@ -1,11 +1,11 @@
 //! Queues' values: a node each, owned by no session, written by compare-and-set.
 //!
-//! The version is the number of the transaction that wrote the node last, which rises for ever, over removals too. ZooKeeper
-//! itself compares only a node's count of changes, which starts anew when the node is made anew. So every removal of a value
-//! also changes the node above the values of its kind, and every write is made on condition that the count of that upper node
-//! is still as it was read. If a write that creates a value had no answer, it is made again only if no value of the kind was
-//! removed since it was first sent: otherwise its first request may have created the value that was removed, and the write
-//! would take effect twice.
+//! A value's version is the number of the transaction that last wrote its node, which rises for ever, over removals too. But
+//! ZooKeeper itself can compare only a node's own `version`, its count of changes, which starts at zero again when the node is
+//! made anew. So every removal of a value also changes the node above the values of its kind, and every write has the condition
+//! that the count of that upper node is still as it was read. If a write that creates a value had no answer, it is made again
+//! only if no value of the kind was removed since it was first sent: otherwise its first request may have created the value that
+//! was removed, and the write would take effect twice.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::backend::{Beside, Cursor, Data, Left, Page, Value, Values, Write};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::QueueKey;
 
-/// How often a write looks again when something else has come in between.
+/// How many tries a write makes, if others change something in between.
 const LOOKS: usize = 5;
 
 pub(super) fn value_of(data: &[u8], stat: &Stat) -> Result<Value> {
@@ -44,7 +44,8 @@ impl Values for Zookeeper {
     async fn records(&self, queue: &QueueKey, names: &[Arc<str>]) -> Result<Vec<Option<Data>>> {
         let connection = self.sessions.newest("read")?;
         let paths: Vec<_> = names.iter().map(|name| self.tree.record(queue, name)).collect();
-        // The session may be another than that of the look before, and its server may lag behind the one that was asked then.
+        // `true`: after a `sync`. The caller has read the value before, perhaps in another session, and this session's server may
+        // lag behind the one that answered then.
         let (_, found) = connection.read("read", true, None, &paths).await.map_err(no_loss)?;
         let data = |found: Option<Found>| found.map(|found| data_of(found.data)).transpose();
         found.into_iter().map(data).collect()
@@ -58,7 +59,7 @@ impl Values for Zookeeper {
 
 impl Zookeeper {
     async fn write_value(&self, connection: &Connection, write: &Write) -> Result<Option<u64>> {
-        // What was read before is good for one write: it is taken out of the cache.
+        // What was read before is used for one write only: it is taken out of the cache.
         let seen = self.seen.update(write.queue.clone(), Option::take);
         let mut seen = seen.filter(|seen| seen.version() == write.expected);
         let pending_creates = self.pending_creates.get(&write.id, |removals| *removals);
@@ -72,13 +73,15 @@ impl Zookeeper {
                 },
             };
             if pending_creates.is_some_and(|removals| removals != known.removals) {
-                // The value that was removed meanwhile may be the one that an earlier call of this write made.
+                // A value was removed meanwhile. It may be the one that an earlier call of this write made, so it is not known
+                // whether this write took effect.
                 return Ok(None);
             }
             match self.commit(connection, write, known, &gone).await? {
                 Ok(version) => return Ok(version.or(write.expected)),
                 Err(ZooKeeperError::NoNode) => {
-                    // The nodes above are missing: perhaps nobody has written a value of this kind, or been in a queue of it.
+                    // Nodes above are missing: perhaps nobody has written a value of this kind yet, or entered a queue of this
+                    // kind.
                     let paths = [self.tree.value(&write.queue), self.tree.queue(&write.queue)];
                     let paths = paths.into_iter().take(1 + usize::from(write.if_empty));
                     let record = |beside: &Beside| self.tree.record(&write.queue, &beside.name);
@@ -101,7 +104,8 @@ impl Zookeeper {
         Err(Error::new(ErrorKind::Unavailable, "write", "others write all the time"))
     }
 
-    /// Reads what a write is to go by, or why it is not to be made: it was made before, or something is not as expected.
+    /// Reads the state on which the write is made conditional. If the write is not to be made, the error is its answer: the
+    /// version that an earlier call of it has made, or `None` if something is not as expected.
     async fn look(
         &self,
         connection: &Connection,
@@ -125,7 +129,7 @@ impl Zookeeper {
         Ok(if is_expected { Ok(seen) } else { Err(None) })
     }
 
-    /// Of the records that are there by what the value says, those that are not: an operator may have removed them.
+    /// Of the records that should exist as the value says, those that do not: an operator may have removed them.
     async fn gone<'w>(
         &self,
         connection: &Connection,
@@ -142,7 +146,7 @@ impl Zookeeper {
         Ok(gone.map(|(name, _)| name).collect())
     }
 
-    /// Writes what was asked for, if everything is still as it was seen; answers the new version, if there is one.
+    /// Makes the write, if everything is still as it was seen; returns the new version, if there is one.
     async fn commit(
         &self,
         connection: &Connection,
@@ -174,7 +178,8 @@ impl Zookeeper {
                 }
                 for Beside { name, data, is_new } in &write.beside {
                     let path = self.tree.record(&write.queue, name);
-                    // That they are as expected is known by the value's version, unless an operator has removed them.
+                    // The condition on the value's version implies that the records are as expected, unless an operator has
+                    // removed some.
                     let is_gone = gone.contains(&**name);
                     match data {
                         Some(data) if *is_new || is_gone => {
@@ -224,7 +229,7 @@ impl Zookeeper {
     }
 }
 
-/// The version of what the last of several changes wrote.
+/// The version that the last operation of a transaction wrote; `None`: it removed or checked something.
 fn version_in(result: Option<&MultiWriteResult>) -> Option<u64> {
     match result? {
         MultiWriteResult::SetData { stat } => Some(number(stat.mzxid)),

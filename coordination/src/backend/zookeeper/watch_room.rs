@@ -1,10 +1,11 @@
 //! How much a session may watch at once.
 //!
-//! On a new connection the client crate asks for all watches anew, in requests of 128 KiB of paths. All of these requests have
-//! one number, by which the crate knows the answers apart (`resend_watches` and `Depot::pop_request` in 0.11.2). So the answer
-//! to a second request breaks the connection, and so does that on every connection after it. Therefore the watched paths of a
-//! session have to fit into one request. For those that find no room, a task of the session looks (`unwatched.rs`). They get a
-//! watch in the order in which they came, as soon as others give up theirs.
+//! On a new connection the client crate sets all watches anew, in requests with up to 128 KiB of paths each. All of these
+//! requests have the same number, by which the crate matches answers to requests (`resend_watches` and `Depot::pop_request` in
+//! 0.11.2). So the answer to a second request breaks the connection, and the same happens on every connection after it. Therefore
+//! all watched paths of a session have to fit into one request. If a caller finds no room for its watch, a task of the session
+//! reads its node again and again (`unwatched.rs`). Such callers get a watch in the order in which they came, as soon as others
+//! give up theirs.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -15,22 +16,23 @@ use tokio::sync::Notify;
 
 use crate::env;
 
-/// How many bytes the watched paths may have. The rest of the crate's 128 KiB is for watches that were given up, of which the
-/// crate knows a moment longer.
+/// How many bytes the watched paths may have. The rest of the crate's 128 KiB is for watches that were given up, which the crate
+/// still has for a moment.
 const ROOM: usize = 96 * 1024;
-/// How many of them may be paths of the session's own entries, which are held for long, perhaps: waiters have the rest.
+/// How many of these bytes may be paths of the session's own entries. Those may be watched for long, so the rest is left for
+/// waiters.
 const OWN: usize = ROOM / 2;
-/// The longest pause between two looks for those that have no watch.
+/// The longest pause between two reads of the nodes of callers without a watch.
 pub(super) const PAUSE: Duration = Duration::from_secs(1);
 /// About how many queues without a watch a session reads in a second: if there are more, each is read less often than every
 /// [`PAUSE`].
 const LISTINGS: u32 = 200;
 
-/// The room of one session.
+/// The watched paths of one session, and the callers that wait for room.
 #[derive(Default)]
 pub(super) struct WatchRoom {
     state: Mutex<State>,
-    /// Notified when somebody without a watch has looked at its node.
+    /// Notified when a caller without a watch has read its node, and so begins to wait for its change.
     wanted: Notify,
 }
 
@@ -38,11 +40,11 @@ pub(super) struct WatchRoom {
 pub(super) enum Whose {
     /// Nodes of others' entries, or a whole queue.
     Others,
-    /// Entries of this session: who holds one watches it, and so may a waiter behind it.
+    /// Entries of this session. Whoever holds one watches it, and so may a waiter behind it.
     Own,
 }
 
-/// Which place it is: those that came before have lower ones.
+/// The number of a [`Place`]. Within one [`Whose`], earlier callers have lower ones.
 pub(super) type Number = (Whose, u64);
 
 #[derive(Default)]
@@ -50,12 +52,12 @@ struct State {
     watched: HashMap<String, Watched>,
     bytes: usize,
     own_bytes: usize,
-    /// Those that found no room, in the order of their numbers.
+    /// The callers that found no room, in the order of their numbers.
     unwatched: BTreeMap<Number, Unwatched>,
     next: u64,
 }
 
-/// A path that is watched: the crate asks for it once, however many want it.
+/// A path that is watched. The crate sets one watch for it, however many callers want it.
 struct Watched {
     count: usize,
     whose: Whose,
@@ -63,14 +65,14 @@ struct Watched {
 
 struct Unwatched {
     paths: Vec<String>,
-    /// The transaction that had written the node last when the waiter looked at it; `None`: it has not looked yet, or observes
-    /// a queue.
+    /// The transaction that had last written the node when the caller read it; `None`: the caller has not read it yet, or
+    /// observes a queue.
     seen: Option<i64>,
     stirred: Arc<Notify>,
 }
 
-/// A claim to have these paths watched, with room for that or not. Dropping it gives the room back, and so has to come after
-/// the drop of the watch.
+/// A caller's claim to have these paths watched, whether there is room for that or not. Its drop gives the room back, so it has
+/// to be dropped after the watch.
 pub(super) struct Place {
     room: Arc<WatchRoom>,
     number: Number,
@@ -85,7 +87,7 @@ impl WatchRoom {
         let mut state = self.state();
         let number = (whose, state.next);
         state.next += 1;
-        // Those that came before go first.
+        // Callers that came before, and still have no watch, go first.
         if state.first(whose).is_some() || !state.take(whose, &paths) {
             let unwatched =
                 Unwatched { paths: paths.clone(), seen: None, stirred: Arc::clone(&stirred) };
@@ -95,28 +97,30 @@ impl WatchRoom {
         Place { room: Arc::clone(self), number, paths, stirred }
     }
 
-    /// An entry of this session was removed: whoever waits behind it need not wait for the next look.
+    /// This session has removed an entry: wakes those without a watch who wait behind it, so that they need not wait for the next
+    /// read.
     pub(super) fn left(&self, path: &str) {
         let state = self.state();
         let waiting = state.unwatched.values().filter(|unwatched| unwatched.paths[0] == path);
         waiting.for_each(|unwatched| unwatched.stirred.notify_one());
     }
 
-    /// Resolves when somebody may have no watch.
+    /// Resolves when there may be a caller without a watch.
     pub(super) async fn wanted(&self) {
         if self.unwatched().is_empty() {
             self.wanted.notified().await;
         }
     }
 
-    /// Those that have no watch, and the paths of their nodes.
+    /// The waiters that have no watch, and the paths of their nodes.
     pub(super) fn unwatched(&self) -> Vec<(Number, String)> {
         let state = self.state();
         let waiting = state.unwatched.iter().filter(|(_, unwatched)| unwatched.seen.is_some());
         waiting.map(|(number, unwatched)| (*number, unwatched.paths[0].clone())).collect()
     }
 
-    /// Wakes those whose nodes are not as they were seen, by the transactions that have written them last; `None`: it is gone.
+    /// Wakes those whose nodes have changed since they read them. `written`: the transactions that have last written the nodes;
+    /// `None`: the node is gone.
     pub(super) fn compare(&self, looked: &[(Number, String)], written: &[Option<i64>]) {
         let state = self.state();
         for ((number, _), written) in looked.iter().zip(written) {
@@ -133,7 +137,7 @@ impl WatchRoom {
 }
 
 impl State {
-    /// The number of the one that came first of those without a watch.
+    /// Of the callers without a watch, the number of the one that came first.
     fn first(&self, whose: Whose) -> Option<Number> {
         let mut all = self.unwatched.range((whose, 0)..=(whose, u64::MAX));
         all.next().map(|(number, _)| *number)
@@ -176,7 +180,7 @@ impl State {
         }
     }
 
-    /// Gives what room there is to those that came first.
+    /// Gives the free room to those that came first.
     fn admit(&mut self) {
         for whose in [Whose::Others, Whose::Own] {
             while let Some(first) = self.first(whose)
@@ -193,12 +197,12 @@ impl State {
 }
 
 impl Place {
-    /// Whether there is room for the watches, perhaps since a moment ago.
+    /// Whether there is room for the watches by now.
     pub(super) fn is_watched(&self) -> bool {
         !self.room.state().unwatched.contains_key(&self.number)
     }
 
-    /// Notes that the waiter looked at its node, which this transaction had written last.
+    /// Notes that the waiter has read its node, which this transaction had last written.
     pub(super) fn saw(&self, written: i64) {
         if let Some(unwatched) = self.room.state().unwatched.get_mut(&self.number) {
             unwatched.seen = Some(written);
@@ -206,12 +210,13 @@ impl Place {
         }
     }
 
-    /// Resolves when there is something to see for who has no watch, or room for one.
+    /// For a caller without a watch: resolves when its node has changed, or when there is room for its watch.
     pub(super) async fn stirred(&self) {
         self.stirred.notified().await;
     }
 
-    /// How long an observer without a watch waits before it reads its queue again: the more there are, the longer.
+    /// How long an observer without a watch waits before it reads its queue again: longer if there are many callers without a
+    /// watch.
     pub(super) fn pause(&self) -> Duration {
         let count = u32::try_from(self.room.state().unwatched.len()).unwrap_or(u32::MAX);
         let pause = (Duration::from_secs(1) * count / LISTINGS).max(PAUSE);

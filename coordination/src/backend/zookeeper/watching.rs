@@ -57,7 +57,7 @@ impl Zookeeper {
         recheck: Duration,
     ) -> Result<()> {
         let place = connection.watch_room.place(whose, &[path]);
-        // The old watch is dropped only after the next one was set: without that, the crate would tell the server to remove it.
+        // The old watch is dropped only after the next one was set. Otherwise the crate would send a request that removes it.
         let mut _watch;
         loop {
             let is_watched = place.is_watched();
@@ -89,9 +89,9 @@ impl Zookeeper {
                     if event.event_type == EventType::NodeDeleted {
                         return Ok(());
                     }
-                    // Updated, or the session is over: the next look tells.
+                    // The node was updated, or the session is over: the next read shows which.
                 }
-                // What happened meanwhile may have gone by unseen (`R2`).
+                // A change may have been missed while there was no connection (`R2`).
                 () = connection.reconnected() => {}
                 () = place.stirred() => {}
                 () = tokio::time::sleep(recheck) => {}

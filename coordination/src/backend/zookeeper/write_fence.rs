@@ -1,10 +1,10 @@
-//! Which calls of a session still count.
+//! Write fences: they keep a call that was given up from taking effect later.
 //!
-//! A server may carry out a request of a connection that broke after it has answered what the client has asked on the
-//! next one: its threads read the two side by side. So an entry's node is made on condition of the version of a node of
-//! its session's, the *write fence*. Before a client relies on not having found the node of a call that was given up, it
-//! writes to that node: from then on nothing that was sent under the version before has an effect. Calls under way are
-//! refused, too, and made anew; so one write does for all calls that were given up before it.
+//! After a connection broke, a server may still carry out a request that was sent on it, even when it has already answered
+//! requests on the next connection: its threads read the two side by side. So an entry's node is made on condition that a node of
+//! its session has a certain version, the *write fence*. Before a client relies on not having found the node of a call that was
+//! given up, it writes to the session's node: from then on no request that was sent under the version before has an effect. Calls
+//! under way are refused too, and made anew; so one such write is made for all calls that were given up before it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -17,10 +17,10 @@ use super::error::from_zookeeper;
 use crate::error::{Error, LossReason, Result};
 
 pub(super) struct WriteFence {
-    /// Its node, which ends with the session.
+    /// The path of the session's node, which is deleted with the session.
     pub(super) path: String,
     version: AtomicI32,
-    /// One call writes at a time: those after it see what it has done.
+    /// One call ends a version at a time. Those that wait then find that it is ended, and write nothing.
     ending: Mutex<()>,
 }
 
@@ -34,7 +34,7 @@ impl WriteFence {
         self.version.load(Ordering::SeqCst)
     }
 
-    /// Ends this version for whatever was sent under it; a no-op when it is over already.
+    /// Ends this version: no request that was sent under it takes effect any more. Does nothing if the version has ended before.
     pub(super) async fn end(
         &self,
         connection: &Connection,
@@ -58,7 +58,7 @@ impl WriteFence {
     }
 }
 
-/// The error of a session of which somebody has removed a node that stands for it.
+/// The error if somebody has removed the session's node or its member's, which means that the session is over.
 pub(super) fn revoked(operation: &'static str) -> Error {
     Error::lost(operation, LossReason::Revoked)
 }

@@ -1,4 +1,5 @@
-//! How a queue's file is kept short: live lines are written again, and history is dropped.
+//! How a queue's file is kept short: the lines that still have an effect (live lines) are written again, and the log before them is
+//! dropped.
 //!
 //! If a process is killed at any moment of this, it leaves a file whose header leads to the same live lines. Bytes to which the
 //! header does not lead may be anything; [`Locked::cut_off_history`] removes those that are left after the log, before the log
@@ -12,20 +13,22 @@ use crate::error::Result;
 
 /// A log is not shortened before it is this long.
 pub(super) const LONG: u64 = 256 * 1024;
-/// Nor before it is this many times as long as its live lines, which have to be written again.
+/// Nor before it is this many times as long as its live lines, because these have to be written again.
 const TIMES: u64 = 4;
 /// A value longer than this part of the first page is not cut back into it, so that there is space for entries.
 const FOR_VALUE: usize = PAGE * 3 / 4;
 
 impl Locked<'_> {
-    /// Whether no entry is live and there are no records, and the value, if there is one, fits into the first page.
+    /// Whether the file can be cut back to its first page: it has no entries and no records, and the value, if there is one, is
+    /// short enough.
     pub(super) fn can_be_cut_back(&self) -> bool {
         if !self.queue.log.live().is_empty() || self.queue.log.has_records() {
             return false;
         }
         match self.queue.log.value() {
             None => true,
-            // When the power fails, the disk may have half of a page: then an old value could be lost with the new one.
+            // If the power fails during the write, the disk may have half of the page, and so neither the old value nor the new
+            // one.
             Some(_) if self.queue.durable => false,
             Some(value) => self.log_start() as usize + log::longest_value_line(value) <= FOR_VALUE,
         }
@@ -41,7 +44,7 @@ impl Locked<'_> {
         let generation = self.queue.generation;
         let done = self.try_to_cut_back();
         if done.is_err() {
-            // The next read finds what the file has. If nothing was written, that is the same generation.
+            // The next read takes the state from the file. If nothing was written, the file still has this generation.
             self.queue.generation = generation;
             self.forget();
         }
@@ -67,7 +70,7 @@ impl Locked<'_> {
         if before > PAGE as u64 { self.truncate(PAGE as u64) } else { Ok(()) }
     }
 
-    /// For a queue whose name fills the page. Nothing is live.
+    /// [`cut_back`](Self::cut_back) if header and name do not fit into the page. There are no live lines.
     fn cut_back_in_steps(&mut self) -> Result<()> {
         self.queue.generation += 1;
         // If the process is killed after this, the log is empty, and begins at the end of the file.

@@ -1,11 +1,10 @@
 //! Growing the log, and keeping space on the disk for entries that are to leave.
 //!
-//! When a line is added to a log with live entries, there must be space left for one more line for each of them, with which it
-//! leaves, and for the updates that a recipe will make before an entry's turn has come. This space is taken from the disk before
-//! the line is written; if there is none, nothing is written. So once an entry is entered, a full disk keeps it neither from its
-//! turn nor from leaving.
+//! Before a line is added to a log, space is reserved on the disk: for this line, for one more line for each live entry, with which
+//! it leaves, and for the updates that a recipe will make before an entry's turn has come. If the disk has no such space, nothing
+//! is written. So once an entry is entered, a full disk keeps it neither from its turn nor from leaving.
 //!
-//! Space is taken in blocks. What a block has left needs no system call, so few steps need one.
+//! Space is reserved in blocks. A line that fits into what the last block has left needs no system call, so few lines need one.
 
 use rustix::fs::{self, FallocateFlags};
 use rustix::io::Errno;
@@ -14,7 +13,7 @@ use super::{BLOCK, KEPT, Locked, PAGE};
 use crate::error::Result;
 
 impl Locked<'_> {
-    /// Gives a short file its first page in advance. If the name fills the page, the file grows line by line.
+    /// Makes a short file one page long in advance. If header and name fill the page, the file grows line by line instead.
     pub(super) fn reserve(&self) -> Result<()> {
         if self.log_start() < PAGE as u64 {
             fs::ftruncate(&self.queue.file, PAGE as u64)
@@ -46,8 +45,8 @@ impl Locked<'_> {
         self.append()
     }
 
-    /// Cuts off half a line at the end of the file. Space that was taken in advance goes with it, of which other processes know.
-    /// So the generation rises, and they read everything anew.
+    /// Cuts off half a line at the end of the file. This also frees the reserved space behind it, which other processes count on.
+    /// So the generation rises, which makes them read everything anew, and reserve again.
     pub(super) fn cut_off_end(&mut self) -> Result<()> {
         let generation = self.queue.generation;
         self.queue.generation += 1;
@@ -65,7 +64,7 @@ impl Locked<'_> {
         done
     }
 
-    /// Takes space once more, after it went with the end of the file. It was there a moment ago, so a failure is not returned.
+    /// Reserves space again, after the end of the file was cut off. The space was there a moment ago, so a failure is not returned.
     pub(super) fn make_room_again(&mut self) {
         self.queue.room_to = 0;
         if let Err(error) = self.make_room(0, self.queue.log.to_come()) {
@@ -76,7 +75,7 @@ impl Locked<'_> {
     fn make_room(&mut self, line: u64, to_come: u64) -> Result<()> {
         let from = self.queue.read_to;
         let needed = from + line + to_come;
-        // The block in which the log ends has its space, as it was written to.
+        // The block in which the log ends was written to, so the disk has given it its space.
         let room_to = self.queue.room_to.max(from.next_multiple_of(self.queue.block));
         if to_come == 0 || needed <= room_to {
             return Ok(());
@@ -89,7 +88,7 @@ impl Locked<'_> {
                 Err(errno @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) => {
                     return Err(self.failed("write", errno));
                 }
-                // This file system takes no space in advance.
+                // This file system cannot reserve space: do not try again.
                 Err(_) => self.queue.room_to = u64::MAX,
             }
             return Ok(());

@@ -1,25 +1,26 @@
-//! What a call answers.
+//! The rows that a call returns.
 
 use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
 
-/// A row, as the driver has it. What has another type than is asked for, or is not there, is none of our functions' answers.
+/// A row of the driver. A column that is missing, or has another type than is asked for, means that the row does not come from our
+/// functions: the error is `Corrupt`.
 pub(crate) trait Row: Send + Sync + 'static {
-    /// What stands in a column of bytes.
+    /// The value of a column of bytes; `None`: NULL.
     fn bytes_or_null(&self, operation: &'static str, name: &str) -> Result<Option<Vec<u8>>>;
 
-    /// What stands in a column of numbers.
+    /// The value of a column of numbers; `None`: NULL.
     fn signed(&self, operation: &'static str, name: &str) -> Result<Option<i64>>;
 
     fn flag(&self, operation: &'static str, name: &str) -> Result<bool>;
 
-    /// What it says where that is a word; `None`: it has no such column.
+    /// The text in the column `status`; `None`: the row has no such column, or it is NULL.
     fn status(&self) -> Option<String>;
 
     fn bytes(&self, operation: &'static str, name: &str) -> Result<Vec<u8>> {
         self.bytes_or_null(operation, name)?.ok_or_else(|| corrupt(operation))
     }
 
-    /// Text of our own, which is kept as bytes.
+    /// Text that this library has written into a column of bytes.
     fn text(&self, operation: &'static str, name: &str) -> Result<String> {
         String::from_utf8(self.bytes(operation, name)?).map_err(|_| corrupt(operation))
     }
@@ -34,14 +35,15 @@ pub(crate) trait Row: Send + Sync + 'static {
     }
 }
 
-/// The rows that a call answered.
+/// The rows that a call returned.
 pub(crate) struct Answer<R> {
     operation: &'static str,
     pub(crate) rows: Vec<R>,
 }
 
 impl<R: Row> Answer<R> {
-    /// What it says where that means the same in all functions.
+    /// Returns an error for those statuses that mean the same in all functions. What other statuses mean depends on the function:
+    /// they are left to the caller.
     pub(crate) fn checked(operation: &'static str, rows: Vec<R>) -> Result<Self> {
         let answer = Self { operation, rows };
         let unavailable = |message| Err(Error::new(ErrorKind::Unavailable, operation, message));
@@ -54,7 +56,7 @@ impl<R: Row> Answer<R> {
         }
     }
 
-    /// Its status, if it has one.
+    /// The status in the first row; empty if there is none.
     pub(crate) fn status(&self) -> String {
         self.rows.first().and_then(Row::status).unwrap_or_default()
     }
@@ -63,17 +65,17 @@ impl<R: Row> Answer<R> {
         self.status() == "ok"
     }
 
-    /// Where there is one row, that.
+    /// The first row, which is the only one of most functions.
     pub(crate) fn row(&self) -> Result<&R> {
         self.rows.first().ok_or_else(|| corrupt(self.operation))
     }
 
-    /// A number in that row, if it has one.
+    /// A number in the first row; `None`: NULL.
     pub(crate) fn number(&self, name: &str) -> Result<Option<u64>> {
         self.row()?.number_or_null(self.operation, name)
     }
 
-    /// Bytes in that row, if it has some.
+    /// Bytes in the first row; `None`: NULL.
     pub(crate) fn bytes(&self, name: &str) -> Result<Option<Vec<u8>>> {
         self.row()?.bytes_or_null(self.operation, name)
     }

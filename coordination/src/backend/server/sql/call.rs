@@ -1,26 +1,25 @@
-//! A call of one of our functions or procedures in the database: which one, and what it is given. How that is written down is
-//! the dialect's.
+//! A call of one of our functions or procedures in the database: its name and its arguments. The dialect writes it as SQL.
 
 use std::sync::Arc;
 
 use crate::backend::{Beside, SessionId};
 
-/// A call to make, on whatever connection.
+/// A call, before it is known on which connection it will be sent.
 pub(crate) struct Call {
     pub(crate) operation: &'static str,
     pub(crate) function: &'static str,
     pub(crate) arguments: Vec<Argument>,
 }
 
-/// What a function is given; a dialect may make several arguments of one, or none.
+/// An argument of a function. A dialect may write one of these as several SQL arguments, or leave it out.
 pub(crate) enum Argument {
     Bytes(Option<Vec<u8>>),
-    /// As the server has numbers: with a sign.
+    /// Signed, as the servers have no unsigned `BIGINT` in common. A `u64` is sent as the number with the same bits.
     Number(Option<i64>),
     Flag(bool),
-    /// The number of the connection that is used.
+    /// The epoch of the connection on which the call is sent.
     Generation,
-    /// Where our process is told of what concerns it, if the server tells.
+    /// The channel on which the server notifies this client. MySQL has no notifications, and no such argument.
     Channel,
     /// The ids of entries, which are all of the same length.
     Ids(Vec<Arc<str>>),
@@ -34,7 +33,8 @@ impl Call {
         Self { operation, function, arguments: Vec::new() }
     }
 
-    /// Under this session, and refused if it comes on an older connection than another call of the session's.
+    /// Makes it a call of this session. The server rejects it (`stale`) if a call of the session has already arrived on a newer
+    /// connection.
     pub(crate) fn of(self, session: SessionId) -> Self {
         self.bytes(session.to_string()).with(Argument::Generation)
     }

@@ -1,4 +1,4 @@
-//! The part of a URL that is the same for all of them: who is asked, as whom, and by TLS or not.
+//! The part of a URL that is the same for PostgreSQL and MySQL: the hosts, the user, the password, and whether to use TLS.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -8,21 +8,21 @@ use crate::backend::server::credentials::Access;
 use crate::error::{Error, Result};
 use crate::url::{Host, Url};
 
-/// Whom to ask, and as whom.
+/// The servers, and with which credentials to connect to them.
 #[derive(Clone, Debug)]
 pub(crate) struct Servers {
-    /// Of one installation, each with its port: one of them can be written to.
+    /// A primary and its replicas, each with its port, in any order: the one that can be written to is found by trying.
     pub(crate) hosts: Vec<Host>,
     pub(crate) user: String,
     pub(crate) access: Arc<Access>,
 }
 
-/// How a URL says whether to speak by TLS: an option and what that may be.
+/// The URL option that turns TLS on or off, and its values.
 pub(crate) struct Modes {
     pub(crate) option: &'static str,
     pub(crate) on: &'static str,
     pub(crate) off: &'static str,
-    /// Those that look safe and are not.
+    /// Values that the server's own clients accept, but that do not make sure that the server is the right one. They are refused.
     pub(crate) between: &'static [&'static str],
 }
 
@@ -48,8 +48,8 @@ impl Servers {
     }
 }
 
-/// Whether to speak by TLS, which always verifies the server. Without a word about it that is done unless all hosts are this
-/// one; the modes that look safe and are not are refused.
+/// Whether to use TLS, which always verifies the server. If the URL has neither this option nor one of those for TLS, TLS is used
+/// unless every host is this one. The values in `between` are refused.
 fn is_secure(url: &mut Url, hosts: &[Host], modes: &Modes) -> Result<bool> {
     let Modes { option, on, off, between } = *modes;
     let wants_tls = access::TLS_OPTIONS.iter().any(|name| url.has_option(name));

@@ -1,6 +1,8 @@
-//! The places, the connection in use, and how a call is made on it. A statement that is given up without its answer is the last
-//! one on its connection (C3), and the server refuses what comes on an older connection than the newest one it has heard of, so that
-//! it can do no harm, however late it is carried out.
+//! How a call is made on the connection in use.
+//!
+//! A caller may give up a call before its answer has come, and the server may carry it out later. So the connection is given up
+//! too: nothing more is sent on it (C3), and the next call goes over a new connection, which has a higher epoch. As soon as the
+//! server has seen a call of the session on the new connection, it rejects calls of the session that come on older ones (`stale`).
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -12,7 +14,7 @@ use crate::backend::server::rotation::Turn;
 use crate::error::{Error, ErrorKind, Result};
 use crate::url::Host;
 
-/// A statement that was sent, and not answered yet.
+/// A statement that was sent. If this is dropped before the answer has come, the connection is given up.
 pub(crate) struct Sent<'a, D: Dialect> {
     connections: &'a Weak<Connections<D>>,
     epoch: u64,
@@ -22,7 +24,7 @@ pub(crate) struct Sent<'a, D: Dialect> {
 
 impl<D> Client<D> {
     pub(super) fn new(mut servers: Servers, dialect: D) -> Self {
-        // A thousand clients must not all come to the same one (`R4`).
+        // Shuffled, so that many clients with the same URL do not all connect to the same server first (`R4`).
         rand::seq::SliceRandom::shuffle(servers.hosts.as_mut_slice(), &mut crate::env::rng());
         Self { servers, dialect }
     }
@@ -53,7 +55,7 @@ impl<D: Dialect> Link for Client<D> {
         &self.servers.access
     }
 
-    /// It is several round trips, and a password costs both sides time; a call is one round trip.
+    /// Connecting takes several round trips, and checking the password takes time on both sides; a call is one round trip.
     fn longest(&self, patience: Duration) -> Duration {
         5 * patience
     }
@@ -68,7 +70,7 @@ impl<D: Dialect> Link for Client<D> {
         let host = connections.link.host(turn.place.host).ok_or_else(nowhere)?;
         let place = (host, turn.place.address.ok_or_else(nowhere)?);
         let made = D::connect(connections, place, turn.epoch, credentials).await;
-        // Whatever it was, the next place may do better.
+        // Broken, whatever the reason was, so that the next server is tried: it may work there.
         made.map(Arc::new).map_err(|failure| Failure { is_broken: true, ..failure })
     }
 
@@ -78,24 +80,26 @@ impl<D: Dialect> Link for Client<D> {
 }
 
 impl<'a, D: Dialect> Sent<'a, D> {
-    /// One is sent on the connection of this number.
+    /// Begins to count the time of a statement that is sent on the connection of this epoch.
     pub(crate) fn on(connections: &'a Weak<Connections<D>>, epoch: u64) -> Self {
         Self { connections, epoch, at: Instant::now(), is_answered: false }
     }
 
-    /// Be it by an error.
+    /// The answer has come, even if it is an error: the connection is kept.
     pub(crate) fn answered(mut self) {
         self.is_answered = true;
     }
 }
 
 impl<D: Dialect> Drop for Sent<'_, D> {
-    /// Given up: nothing else is sent on the connection (C3).
+    /// Without an answer, gives up the connection, so that nothing more is sent on it (C3).
     fn drop(&mut self) {
         let Some(connections) = self.connections.upgrade().filter(|_| !self.is_answered) else {
             return;
         };
-        // A little less: who gives up a call after that time has begun to count a moment earlier.
+        // If the answer did not come within `patience`, the server may be down, and the next one is tried. If the caller gave up
+        // earlier, the same server is used again. The limit is a little below `patience`, because the caller began to count a
+        // moment before.
         match self.at.elapsed() >= connections.patience * 9 / 10 {
             true => connections.rotation.give_up(self.epoch),
             false => connections.rotation.leave(self.epoch),
@@ -104,7 +108,7 @@ impl<D: Dialect> Drop for Sent<'_, D> {
 }
 
 impl<D: Dialect> Connections<D> {
-    /// The first call of all: who is there?
+    /// Makes the first connection. An error names the servers.
     pub(super) async fn first(self: &Arc<Self>) -> Result<Arc<D::Connection>> {
         let greeting = self.greet(|connection| async move { Ok(connection) }).await;
         greeting.map_err(|error| error.at(&self.shown()))
@@ -115,7 +119,7 @@ impl<D: Dialect> Connections<D> {
         self.call(call.operation, |connection| self.carry_out(connection, call, false)).await
     }
 
-    /// [`run`](Self::run) that waits for no other, for heartbeats.
+    /// [`run`](Self::run) for heartbeats, which do not wait for a slot among the calls in flight.
     pub(crate) async fn run_urgently(self: &Arc<Self>, call: &Call) -> Result<Answer<D::Row>> {
         self.urgent_call(call.operation, |connection| self.carry_out(connection, call, true)).await
     }

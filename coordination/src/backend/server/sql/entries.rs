@@ -1,35 +1,50 @@
-//! Entries: a function or procedure in the database for each step, one statement and one transaction each.
+//! Entries: a function (PostgreSQL) or procedure (MySQL) in the database for each step, one statement and one transaction each.
 //!
 //! # The protocol
 //!
 //! `enter` (`schema.sql`):
 //!
 //! ```text
-//! SELECT … FROM queues WHERE path = … FOR UPDATE                                    (1)
-//! SELECT expires, generation FROM sessions WHERE id = … FOR UPDATE                  (2)
-//! if there is an entry of this id: where it stands                                  (3)
-//! seq = greatest(last + 1, now)                                                     (4)
-//! UPDATE queues SET last = seq; INSERT INTO entries …
-//! standing: the newest entry before it that it does not get along with              (5)
+//! SELECT … FROM queues WHERE path = … FOR UPDATE                                          (1)
+//! SELECT expires, generation FROM sessions WHERE id = … FOR UPDATE                        (2)
+//! if the queue has no entry with this id:                                                 (3)
+//!     seq = greatest(last + 1, now)                                                       (4)
+//!     UPDATE queues SET last = seq; INSERT INTO entries …
+//! SELECT … FROM entries: the newest one with a smaller number that blocks this entry      (5)
 //! ```
 //!
-//! 1. Until the transaction has ended, nobody else enters this queue or leaves it. So numbers are in the order of commits, and
-//!    none of two sees a queue without the other.
-//! 2. The session lives, and cannot end before the transaction has; this connection is not older than its newest. A call that
-//!    was given up may be carried out late, but on a connection that was given up too: a late `enter` after `leave`, which came
-//!    on a newer connection or, on the same one, after it, is refused or came first. PostgreSQL has weaker locks that do for that.
-//! 3. An earlier call got through, and its answer was lost.
-//! 4. Rises for ever: it is the sequence number, and the fencing token.
-//! 5. One whose session's time has passed is removed, once that session is written down to be over, under the lock of its row:
-//!    a heartbeat that is on its way has the lock first, and the entry stays, or finds that it is too late. None: granted.
+//! 1. Until this transaction has ended, no other one adds an entry to this queue, or removes one. So the numbers of entries are
+//!    in the order of the commits, and of two entries that are entered at once, the later one sees the earlier one.
+//! 2. Two checks, and the lock on the session's row:
+//!    * If the session is over, or its lease has run out, `enter` is refused (`lost`). The lock keeps others from ending the
+//!      session before this transaction has ended.
+//!    * Each connection of a client has a number that is higher than those before, its *generation*. The session's row has the
+//!      highest generation that any call of the session came on. If this call comes on a lower one, it is refused (`stale`); if it
+//!      comes on a higher one, the row takes that.
 //!
-//! `leave` is (1), notes the generation (2), and deletes the entry. `position` asks whether entry and session are there, and (5),
-//! and locks nothing unless something dead is in the way. `update` is (1), (2), and changes the row. Those whom a change concerns
-//! are told where the server can do that; where it cannot, each change of a queue counts up a number in its row, by which those
-//! who wait find that there was one.
+//!    The second check is for calls that are carried out late. A client that gives up an `enter` before its answer sends `leave`,
+//!    to be sure that there is no entry, and sends it on a newer connection, because it gives up the connection with the call. If
+//!    `enter` is carried out first, `leave` removes its entry. If `leave` is carried out first, it raises the generation, and
+//!    `enter` is refused. Both lock the queue's row first (1), so one of them is the first.
 //!
-//! A row that a transaction of a holder's has locked (`coordination_fence`) is not removed: `leave` is refused, and comes again,
-//! and everybody else waits behind it.
+//!    PostgreSQL takes weaker locks, `FOR NO KEY UPDATE` in (1) and `FOR KEY SHARE` in (2), which exclude the same steps. A
+//!    heartbeat, which changes the session's row, waits for the lock in (2) on MySQL, and not on PostgreSQL.
+//! 3. If there is an entry with this id, an earlier call of this `enter` was carried out, and its answer was lost. The entry keeps
+//!    its number.
+//! 4. The number is larger than all before in this queue, for ever. It is the sequence number, and the fencing token.
+//! 5. If the lease of that entry's session has run out, the session's row is locked, the session is marked as over, the entry is
+//!    removed, and the next older one is looked at. A heartbeat that is carried out at the same time either locks the row first,
+//!    and then the entry stays and blocks; or it comes second, and is told that the session is over. If no entry blocks, the lock
+//!    is granted.
+//!
+//! `leave` does (1), compares and raises the generation as in (2), and deletes the entry. `update` does (1) and (2), and changes
+//! the entry's row. `position` checks that the entry exists and that its session is alive, and does (5); it takes a lock only to
+//! remove entries of sessions whose lease has run out. On PostgreSQL, each change notifies the clients that it concerns. MySQL has
+//! no notifications: each change of a queue raises a number in its row, and waiting clients ask for that number again and again.
+//!
+//! A holder's own transaction can lock the row of its entry (`coordination_fence`). No step removes the entry as long as that
+//! lock lasts: `leave` is refused (`fenced`), and the client repeats it; and the entries behind it stay blocked, even if the
+//! holder's session is over.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -77,7 +92,7 @@ impl<D: Dialect> Entries for SqlStore<D> {
             return Err(Error::new(ErrorKind::Unsupported, "update", message));
         }
         self.dialect().touched(&path, Some(seq));
-        // As another mode it may wait for another.
+        // In its new mode, another entry may block it.
         D::waits(self, &entry.entry_ref.id, None);
         Ok(answer.is_ok())
     }
@@ -98,7 +113,8 @@ impl<D: Dialect> Entries for SqlStore<D> {
 
     async fn position(&self, entry: &NewEntry, seq: u64) -> Result<Option<Position>> {
         let path = self.path(&entry.entry_ref.queue);
-        // Told by whoever left, as of that moment, of this entry under its own live session.
+        // The notification came from the transaction that removed the blocker. It says that nothing else blocks this entry, and
+        // that the entry's session is alive.
         if self.dialect().is_turn(&path, seq) {
             D::waits(self, &entry.entry_ref.id, None);
             return Ok(Some(Position { seq, blocker: None }));
@@ -122,7 +138,7 @@ impl<D: Dialect> Entries for SqlStore<D> {
         let mut listing = Listing::default();
         let mut first_end: Option<u64> = None;
         for row in &answer.rows {
-            // The queue's own row is one without an entry's id; without it there is no queue.
+            // The row of the queue itself has the value and no entry's id. It is missing if there is no such queue.
             if row.bytes_or_null("list", "id")?.is_none() {
                 listing.value = value_of(queue, row)?;
                 continue;
@@ -136,7 +152,7 @@ impl<D: Dialect> Entries for SqlStore<D> {
         let entries = listing.entries.iter();
         let entries =
             entries.map(|entry| (entry.seq, entry.id.as_str(), shared(entry), &*entry.data));
-        // No entry is without an id.
+        // Its empty id tells the value from the entries.
         let value = listing.value.iter().map(|value| (value.version, "", false, ""));
         listing.revision = reads::revision_of(entries.chain(value));
         let expires = first_end.map(|left| Instant::now() + Duration::from_micros(left));
@@ -164,11 +180,11 @@ impl<D: Dialect> Entries for SqlStore<D> {
     }
 }
 
-/// So that the server can subtract it from the time.
+/// The server subtracts this from its clock, which must not overflow a `BIGINT`.
 const LONGEST_MICROS: u64 = i64::MAX as u64 / 2;
 
 impl<D: Dialect> SqlStore<D> {
-    /// What the answer says of where an entry stands.
+    /// Reads the position of our own entry from an answer, and notes which entry blocks it.
     fn standing(&self, entry: &NewEntry, epoch: u64, answer: &Answer<D::Row>) -> Result<Position> {
         let queue = &entry.entry_ref.queue;
         let row = answer.row()?;
@@ -177,7 +193,7 @@ impl<D: Dialect> SqlStore<D> {
             D::waits(self, &entry.entry_ref.id, None);
             return Ok(Position { seq, blocker: None });
         };
-        // The entry stands there all the same.
+        // Although this call fails, the entry has been entered.
         let named = check_name(queue, &row.bytes("enter", "blocker_text")?);
         named.map_err(|error| error.with_effect(Effect::Unknown))?;
         let left = row.number_or_null("enter", "remaining")?.unwrap_or_default();
@@ -194,7 +210,7 @@ impl<D: Dialect> SqlStore<D> {
         StoredEntry::new(entry, since_ms).to_bytes()
     }
 
-    /// Queues of this kind, used or not, in the order of their paths.
+    /// A page of the queues of this kind, in the order of their paths, including those that have neither entry nor value.
     pub(super) async fn page(
         &self,
         kind: &'static str,
@@ -204,7 +220,7 @@ impl<D: Dialect> SqlStore<D> {
         self.connections.run(&between(Call::new("list", "list"), &prefix, from)).await
     }
 
-    /// The names of those queues of a page that have something in this column.
+    /// The names of those queues of a page whose column `column` is not NULL: `entry` or `value`.
     pub(super) fn names_in(answer: &Answer<D::Row>, column: &str) -> Result<Vec<String>> {
         let mut names = Vec::new();
         for row in &answer.rows {
@@ -218,15 +234,15 @@ impl<D: Dialect> SqlStore<D> {
     }
 }
 
-/// A page of the paths that begin so, after what the cursor names.
+/// Adds the arguments of a page: the paths that begin with this prefix and come after the cursor.
 fn between(call: Call, prefix: &str, from: Option<&Cursor>) -> Call {
     let after = Cursor::place(from).max(prefix.as_bytes());
-    // No path has this byte.
+    // No path has the byte 0xff, so this is larger than every path with the prefix.
     let upto = [prefix.as_bytes(), &[0xff]].concat();
     call.bytes(after).bytes(upto).number(PAGE as u64)
 }
 
-/// Where the list goes on after these; a page that is not full is the last one.
+/// Where the next page begins. `None`: a page that is not full is the last one.
 pub(super) fn next_after<R: Row>(answer: &Answer<R>) -> Result<Option<Cursor>> {
     let last = answer.rows.last().filter(|_| answer.rows.len() >= PAGE);
     last.map(|row| Ok(Cursor::to(&row.bytes("list", "path")?))).transpose()
@@ -244,6 +260,6 @@ fn entry_in(queue: &QueueKey, row: &impl Row) -> Result<Entry> {
     check_name(queue, &text)?;
     let mode = if row.flag("list", "shared")? { Mode::Shared } else { Mode::Exclusive };
     let (id, seq) = (row.text("list", "id")?, row.number("list", "seq")?);
-    // An entry's row tells its mode, and its text what that was when the text was written.
+    // The mode is that of the row. The text has the mode as well, but only as of when the text was written.
     Ok(Entry { mode, ..StoredEntry::entry(id, seq, mode, &text) })
 }

@@ -1,9 +1,9 @@
 //! What stores have in common that keep their queues in the tables of an SQL server: PostgreSQL and MySQL.
 //!
-//! Each step is one call of a function or procedure in the database, which is one transaction and one round trip. Which calls
-//! there are, what they are given and what is made of their answers is the same everywhere, and stands here. A store of this kind
-//! is a [`Dialect`]: how a connection is made, how a call is written down and a row read, and how those who wait hear of what
-//! happens.
+//! Each operation of a store's traits is one call of a function (PostgreSQL) or procedure (MySQL) in the database: one transaction,
+//! and one round trip. The names, arguments and results of these functions are the same on both servers, so the calls are made
+//! here. A [`Dialect`] has what differs: how to connect, how to write a call as SQL and read a row, and how waiters learn of
+//! changes.
 
 mod answer;
 mod call;
@@ -37,25 +37,26 @@ use crate::error::Result;
 use crate::key::{self, QueueKey};
 use crate::url::Host;
 
-/// What is one server's own.
+/// What differs between PostgreSQL and MySQL.
 pub(crate) trait Dialect: Sized + Send + Sync + 'static {
-    /// To one server, under one number; it is made and given up as a whole.
+    /// All connections of one epoch: one to the server on PostgreSQL, several on MySQL, which are made and given up together.
     type Connection: Send + Sync + 'static;
     type Row: Row;
-    /// What is known of an entry of ours besides.
+    /// What the dialect remembers of each of our own entries, in [`OwnEntries`].
     type Known: Clone + Default + Send;
-    /// Somebody hears of what happens in a queue for as long as this is kept.
+    /// A subscription to the changes of one queue; it lasts at least until this is dropped.
     type Following: Send;
 
     const DESCRIPTOR: &'static Descriptor;
-    /// How many calls may be under way at a time.
+    /// How many calls may be in flight at once.
     const IN_FLIGHT: usize;
-    /// What a URL has to say for TLS.
+    /// The URL option that turns TLS on, for messages.
     const SECURE: &'static str;
-    /// What to say where a server wants TLS, and we do not speak it.
+    /// The advice in the error if the server demands TLS and the URL has turned it off.
     const WANTS_TLS: &'static str;
 
-    /// Makes a connection of this number.
+    /// Connects to the server at `place`. `epoch` is the number of the connection, which the server gets as the `generation` of
+    /// each call.
     fn connect(
         connections: &Arc<Connections<Self>>,
         place: (&Host, SocketAddr),
@@ -63,7 +64,8 @@ pub(crate) trait Dialect: Sized + Send + Sync + 'static {
         credentials: &Credentials,
     ) -> impl Future<Output = Result<Self::Connection, Failure>> + Send;
 
-    /// Has a call carried out, which waits for no other if it is urgent.
+    /// Sends a call and returns the rows of its answer. `is_urgent`: the call belongs to a heartbeat or to the poll for all
+    /// waiters, and is not to wait for the slots and connections that other calls use.
     fn carry_out(
         &self,
         connection: &Self::Connection,
@@ -71,43 +73,50 @@ pub(crate) trait Dialect: Sized + Send + Sync + 'static {
         is_urgent: bool,
     ) -> impl Future<Output = Result<Vec<Self::Row>, Failure>> + Send;
 
-    /// What the server promises, as it was found when this connection was made.
+    /// What survives a crash or a fail-over, by the server's settings when this connection was made.
     fn promises(connection: &Self::Connection) -> Promises;
 
-    /// Removes what the server has of entries that were entered on older connections and that are not known to be our own; whether
-    /// that is all of them.
+    /// Removes those entries of the session that were entered on older connections and are not in `own`: a replica that took over
+    /// may lack the newest releases, and so still have entries that were left. False: some entries are left, because other
+    /// transactions have locked their rows.
     fn settle(
         connections: &Arc<Connections<Self>>,
         session: SessionId,
         own: &OwnEntries<Self::Known>,
     ) -> impl Future<Output = Result<bool>> + Send;
 
-    /// Reads a queue, and tells as of which number of its changes; `None`: nobody hears of those.
+    /// Reads a queue. The number counts the queue's changes up to the read, or to a moment before, and is passed to
+    /// [`moved`](Self::moved) later. `None`: this process is not subscribed to the queue's changes.
     fn read(
         store: &SqlStore<Self>,
         path: &str,
     ) -> impl Future<Output = Result<(Answer<Self::Row>, Option<u64>)>> + Send;
 
-    /// A heartbeat is about to be sent, which waits for nothing that is done here.
+    /// Called before each heartbeat, to clean up. It must not block, because the heartbeat is sent only afterwards.
     fn tidy(_store: &SqlStore<Self>) {}
 
-    /// Whether the server has told just now that nothing blocks this entry.
+    /// Whether a notification has said, a moment ago, that nothing blocks our entry with this number. This saves the call of
+    /// `position`. The notification is used up.
     fn is_turn(&self, _path: &str, _seq: u64) -> bool {
         false
     }
 
-    /// What an entry of ours stands behind, as far as anybody knows; `None`: nothing.
+    /// Notes the entry that blocks our own `entry`, so that a notification of its end can be matched. `None`: no such entry
+    /// is known, or our entry waits no longer.
     fn waits(_store: &SqlStore<Self>, _entry: &EntryId, _before: Option<Before>) {}
 
-    /// We have changed a queue, or in it an entry that may block nothing any more.
+    /// Called after this client has changed a queue, so that waiters in this process learn of it at once. `_entry`: the number of
+    /// an entry that may block nothing any more, because it was updated or removed.
     fn touched(&self, _path: &str, _entry: Option<u64>) {}
 
-    /// Whoever waits looks himself at least so often.
+    /// How long a waiter waits before it asks the server again, if the session wants it to do so at least every `recheck`.
     fn at_most(&self, recheck: Duration) -> Duration {
         recheck
     }
 
-    /// Resolves when the entry with this number is gone, or no longer blocks a waiter of this mode, or it is time to look.
+    /// Resolves when the entry with this number is gone, or no longer blocks a waiter of this mode. It asks the server at least
+    /// once in every `recheck`, because a notification may be lost. It may resolve early: the caller then asks for the position of
+    /// its own entry.
     fn gone(
         store: &SqlStore<Self>,
         path: &str,
@@ -116,56 +125,58 @@ pub(crate) trait Dialect: Sized + Send + Sync + 'static {
         recheck: Duration,
     ) -> impl Future<Output = Result<()>> + Send;
 
-    /// Begins to follow a queue.
+    /// Subscribes to the changes of a queue.
     fn follow(
         store: &SqlStore<Self>,
         path: &str,
     ) -> impl Future<Output = Result<Self::Following>> + Send;
 
-    /// Resolves when the number of changes is another one than this, or something may have been missed.
+    /// Resolves when the number of the queue's changes is no longer `count`, as [`read`](Self::read) returned it, or when a
+    /// notification may have been lost.
     fn moved(following: &mut Self::Following, count: u64) -> impl Future<Output = ()> + Send;
 }
 
-/// The places, and the connection in use.
+/// The servers of the URL, and the connection in use.
 pub(crate) type Connections<D> = generic::Connections<Client<D>>;
 
-/// What a connection is made with.
+/// What it takes to make a connection.
 pub(crate) struct Client<D> {
     pub(crate) servers: Servers,
     pub(crate) dialect: D,
 }
 
-/// What a server promises.
+/// What survives a crash or a fail-over, by the server's settings.
 pub(crate) struct Promises {
     pub(crate) survives_restart: Durability,
     pub(crate) survives_power_loss: Durability,
     pub(crate) survives_failover: Durability,
-    /// Why two may hold while servers are cut off from each other.
+    /// Why two clients may hold the same lock while servers are cut off from each other; `None`: they cannot.
     pub(crate) partition_overlap: Option<&'static str>,
 }
 
-/// An entry before one of ours, which waits for it.
+/// The entry that blocks one of our own entries.
 pub(crate) struct Before {
     pub(crate) path: String,
     pub(crate) seq: u64,
-    /// Of ours.
+    /// The mode of our own entry.
     pub(crate) mode: Mode,
-    /// Of the connection on which the server said so.
+    /// The epoch of the connection on which the server named the blocking entry.
     pub(crate) epoch: u64,
-    /// Until when it has its lease.
+    /// When the lease of the blocking entry ends, unless it is renewed.
     pub(crate) until: Instant,
 }
 
-/// As of when a queue was read.
+/// The state in which a queue was last read; `changed` waits for another one.
 #[derive(Clone, Copy)]
 struct Seen {
-    /// The number of its changes; `None`: nobody heard of them.
+    /// The number of the queue's changes; `None`: this process was not subscribed to them.
     count: Option<u64>,
-    /// When the first of its leases may be over.
+    /// When the first lease of the queue's entries ends, unless it is renewed.
     expires: Option<Instant>,
 }
 
-/// An end that is looked for at its very moment may not have come yet.
+/// Waiters ask the server this long after a lease should have ended: asked at that very moment, the server may still find the lease
+/// running.
 pub(crate) const LITTLE: Duration = Duration::from_millis(2);
 
 /// The backend: a namespace in a database.
@@ -174,16 +185,16 @@ pub(crate) struct SqlStore<D: Dialect> {
     sessions: Arc<OpenSessions<D>>,
     pub(crate) entries: Arc<OwnEntries<D::Known>>,
     reads: Reads<Seen>,
-    /// As a part of paths.
+    /// Encoded, as the first part of the paths of queues.
     namespace: String,
-    /// As it was found at first.
+    /// As of the first connection. A later connection, perhaps to another server, does not change them.
     characteristics: Characteristics,
-    /// How long one read may take within a wait.
+    /// Bounds one request inside `gone` or `changed`; no answer in time is `Unavailable`.
     pub(crate) patience: Duration,
 }
 
 impl<D: Dialect> SqlStore<D> {
-    /// Connects, and asks who answers.
+    /// Connects, and fails if the server, its version or our tables there cannot be used.
     pub(crate) async fn connect(
         servers: Servers,
         dialect: D,
@@ -213,12 +224,12 @@ impl<D: Dialect> SqlStore<D> {
         self.connections.rotation.epoch()
     }
 
-    /// What a queue is called in the database.
+    /// The queue's key in the database: `<namespace>/<kind>/<name>`.
     fn path(&self, queue: &QueueKey) -> String {
         format!("{}/{}/{}", self.namespace, queue.kind(), queue.encoded())
     }
 
-    /// Nothing is known of an entry any more, which is none of ours from here on.
+    /// Forgets one of our own entries, and what it waited for.
     fn forget(&self, entry: &EntryId) {
         D::waits(self, entry, None);
         self.entries.remove(entry);

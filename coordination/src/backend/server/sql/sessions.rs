@@ -21,9 +21,9 @@ impl<D: Dialect> Sessions for SqlStore<D> {
         self.sessions.renew(session, held, gone).await?;
         if !self.sessions.is_settled(epoch) {
             let (sessions, entries) = (Arc::clone(&self.sessions), Arc::clone(&self.entries));
-            // The lease is extended, however long this takes, and whatever becomes of it.
+            // In the background: the lease is extended already, and the heartbeat must not wait for this, or fail with it.
             tokio::spawn(async move {
-                // The next heartbeat comes again.
+                // If it fails, the next heartbeat starts it again.
                 let _: Result<()> = sessions.settle(session, epoch, &entries).await;
             });
         }
@@ -31,7 +31,7 @@ impl<D: Dialect> Sessions for SqlStore<D> {
     }
 
     async fn close(&self, session: SessionId) -> Result<()> {
-        // Whatever the server says: nothing of it is waited for any more.
+        // Forgotten before the server is asked: even if the call fails, the session's entries do not wait for anything any more.
         self.entries.of(session).iter().for_each(|entry| self.forget(entry));
         self.sessions.close(session).await
     }

@@ -17,7 +17,8 @@ impl<D: Dialect> Values for SqlStore<D> {
     async fn write(&self, write: &Write) -> Result<Option<u64>> {
         let queue = &write.queue;
         let none = || Error::new(ErrorKind::Unavailable, "write", "there is no session");
-        // Under a session, so that a call that was given up is known by its connection when it comes.
+        // Sent under the session, because the server tells by the session which connection is the newest. If this call is given up
+        // and comes late, the server rejects it (`stale`).
         let session = self.sessions.current().ok_or_else(none)?;
         let text = write.data.as_ref();
         let text = text.map(|data| StoredValue::by(write, data).to_bytes()).transpose()?;
@@ -32,7 +33,7 @@ impl<D: Dialect> Values for SqlStore<D> {
             .with(Argument::Records(write.beside.clone()));
         let answer = self.connections.run(&call).await;
         let answer = answer.map_err(|error| match error.kind() {
-            // A value belongs to no session: the next one may write it.
+            // The caller may try again under its next session, because a value belongs to no session. `Lost` would tell it to stop.
             ErrorKind::Lost => Error::new(ErrorKind::Unavailable, "write", "the session is over"),
             _ => error,
         })?;
@@ -41,7 +42,8 @@ impl<D: Dialect> Values for SqlStore<D> {
             self.dialect().touched(&path, None);
             return Ok(version);
         }
-        // An earlier call got through, and its answer was lost.
+        // The value is not as expected. If it has the id of this write, an earlier call of this write has been carried out, and its
+        // answer was lost.
         let Some(kept) = answer.bytes("value")? else { return Ok(None) };
         check_name(queue, &kept)?;
         let is_ours = StoredValue::read(&kept)?.id == write.id;

@@ -1,4 +1,4 @@
-//! Waiting: for the end of an entry, and for a change of a queue. How that is heard of is the dialect's.
+//! Waiting for the end of an entry, and for a change of a queue. How this client learns of them depends on the dialect.
 
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,8 @@ impl<D: Dialect> Watching for SqlStore<D> {
     async fn changed(&self, queue: &QueueKey, revision: u64, recheck: Duration) -> Result<()> {
         let mut following = D::follow(self, &self.path(queue)).await?;
         let Some(Seen { count: Some(count), expires }) = self.reads.at(queue, revision) else {
-            // Something may have been missed: the caller reads again, and by then we follow.
+            // A change may have been missed: this process was not subscribed when the queue was read, or the queue was read again
+            // since. The caller reads again. The subscription lingers, so the next read finds it.
             return Ok(());
         };
         let limit = Instant::now() + self.dialect().at_most(recheck);

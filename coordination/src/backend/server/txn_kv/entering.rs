@@ -1,16 +1,16 @@
 //! Entering: how an entry gets its key, and with it its place in the queue.
 //!
-//! One transaction puts the key if it is absent and the session's [write fence](super::write_fence) holds. The answer may be
-//! lost, and the request may arrive much later, so each step of the loop below is there for a race:
+//! One transaction puts the key if the key is absent and the session's [write fence](super::write_fence) holds. The answer may be
+//! lost, and the request may arrive much later, so each step of the loop below rules out a race:
 //!
-//! 1. A slot among the calls in flight is taken first. A caller who gives up while waiting for a slot has sent nothing, so that
-//!    nothing is in doubt.
+//! 1. A slot among the calls in flight is taken first. So a caller who gives up while it waits for a slot has sent nothing, and
+//!    nothing has to be undone.
 //! 2. The write fence's version is noted with the call. If another task ends that fence meanwhile, the store refuses the call
 //!    whenever it arrives, and this loop makes another try under the next fence.
 //! 3. The call is noted before it is sent. If the future is dropped at any await after that, [`leave`](TxnKv::leave) finds a call
-//!    in doubt, and ends the write fence before it says that the entry is gone.
+//!    that was sent and not answered, and ends the write fence before it says that the entry is gone.
 //! 4. The note is taken back only if the answer tells whether the call had an effect.
-//! 5. If the key is there, an earlier call of this entry got through: the entry stands, and is not entered a second time.
+//! 5. If the key is there, an earlier call of this entry has put it: the entry exists, and is not entered a second time.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ pub(crate) struct Attempt {
     /// The last part of the entry's key.
     pub(crate) name: Arc<str>,
     pub(crate) key: String,
-    /// The entry's text, which is put there.
+    /// The entry's text, which is the value of the key.
     pub(crate) value: Vec<u8>,
     /// The put has two conditions: the key is absent, and this write fence holds.
     pub(crate) write_fence: WriteFence,
@@ -33,11 +33,12 @@ pub(crate) struct Attempt {
 
 /// What became of a try.
 pub(crate) enum Entered {
-    /// The entry stands there, by this try or by an earlier one whose answer was lost.
+    /// The entry has this position: it was entered by this try, or by an earlier one whose answer was lost.
     At(Position),
-    /// The write fence did not hold. The member's key, as it was read then.
+    /// The write fence did not hold. Has the member's key, as it was read after that.
     Fenced(Option<Kept>),
-    /// The store refused for a reason of its own, which `understand` has noted for the next try.
+    /// The store refused for a reason that only this store has. [`understand`](Enter::understand) has noted what the next try has
+    /// to do.
     #[cfg(feature = "consul")]
     Again,
 }
@@ -57,7 +58,7 @@ pub(crate) trait Enter: Send {
         attempt: &Attempt,
     ) -> impl Future<Output = Result<Self::Answer>> + Send;
 
-    /// What the answer means. May ask the store once more.
+    /// Finds out what the answer means, for which it may send one more request.
     fn understand(
         &mut self,
         attempt: &Attempt,

@@ -27,7 +27,8 @@ impl Keys {
     }
 }
 
-/// The encoded name of the queue in a key that begins with its kind's prefix; `None` if `is_wanted` is false for the key's name.
+/// The encoded name of the queue of a key that begins with `kind_prefix`; `None`: `is_wanted` is false for the last part of the
+/// key.
 pub(crate) fn queue_of<'a>(
     key: &'a str,
     kind_prefix: &str,

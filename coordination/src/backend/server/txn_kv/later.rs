@@ -1,11 +1,12 @@
-//! The entries that [`leaving`](super::leaving) remembers while the store has no room.
+//! The entries that [`leaving`](super::leaving) remembers while the store has no room (its quota is used up, or its disk is
+//! full).
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
 
 use crate::backend::{EntryId, EntryRef, SessionId};
 
-/// The entries of each session that has a task.
+/// For each session whose task is running: the entries that the task still has to remove.
 #[derive(Default)]
 pub(super) struct Later(Mutex<HashMap<SessionId, HashMap<EntryId, EntryRef>>>);
 
@@ -20,8 +21,8 @@ impl Later {
         self.note(session, None)
     }
 
-    /// Like [`begin`](Self::begin), and adds an entry under the same mutex. In two steps, the task could find no entry in between
-    /// and end, and then no task would take care of the entry.
+    /// Like [`begin`](Self::begin), and adds an entry under the same mutex. If the entry were added in a second step, the task
+    /// could find no entry in between and end, and then no task would take care of the entry.
     pub(super) fn add(&self, session: SessionId, entry: &EntryRef) -> bool {
         self.note(session, Some(entry))
     }
@@ -34,7 +35,8 @@ impl Later {
         is_new
     }
 
-    /// Some of the session's entries. If there are none, the session counts as having no task from now on, and the task must end.
+    /// Up to `at_most` of the session's entries. If there are none, the session counts as having no task from now on, and the
+    /// task, which has called this, must end.
     pub(super) fn some(&self, session: SessionId, at_most: usize) -> Vec<EntryRef> {
         let mut sessions = self.sessions();
         let entries = sessions.get(&session).into_iter().flat_map(HashMap::values);

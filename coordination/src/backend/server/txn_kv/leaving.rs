@@ -1,10 +1,11 @@
-//! Entries that are deleted and that a given-up call may still put, while the store has no room to rule that out.
+//! Entries whose key is deleted, but may be put again by a call that was given up, because the store has no room for the write
+//! that would prevent it.
 //!
-//! To rule it out, the write fence is ended by a put of the member's key (see [`write_fence`](super::write_fence)), and a full
+//! To prevent it, the write fence is ended by a put of the member's key (see [`write_fence`](super::write_fence)), and a full
 //! store refuses puts. It accepts deletes, so the entry's key is deleted, which is all that other waiters need. The entry is
-//! remembered, and until the fence is ended its key is not used again; a late call that puts it is refused for want of room like
-//! any other, or its key is deleted once there is room. One task per session tries to end the fence, for all entries of the
-//! session. Callers that leave meanwhile do not try themselves.
+//! remembered, and its key is not used again until the fence is ended. If a late call puts the key meanwhile, the store refuses
+//! it for want of room, or the key is deleted again once there is room. One task per session tries to end the fence, for all
+//! entries of the session. Callers that leave meanwhile do not try themselves.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -23,7 +24,7 @@ const LONGEST: Duration = Duration::from_secs(2);
 const AT_ONCE: usize = 48;
 
 impl<T: Transact> TxnKv<T> {
-    /// Notes that the store has no room, and starts the task that tries for all entries of this session.
+    /// Notes that the store has no room for this session's puts, and starts the session's task if it has none.
     pub(super) fn await_room(self: &Arc<Self>, session: SessionId) {
         if self.later.begin(session) {
             self.start(session);
@@ -43,7 +44,8 @@ impl<T: Transact> TxnKv<T> {
         tokio::spawn(Self::leave_when_there_is_room(Arc::downgrade(self), session));
     }
 
-    /// Ends with the last of the session's entries, with the session, or with the coordinator.
+    /// The session's task. It ends when the last of the session's entries is removed, when the session is over, or when the
+    /// coordinator is dropped.
     async fn leave_when_there_is_room(txn_kv: Weak<Self>, session: SessionId) {
         loop {
             tokio::time::sleep(PAUSE).await;

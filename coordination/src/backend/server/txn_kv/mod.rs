@@ -60,7 +60,8 @@ impl<T: Transact> TxnKv<T> {
         Keys::new(format!("{}/{}/{}/", self.namespace, queue.kind(), queue.encoded()))
     }
 
-    /// An entry's key: of an entry of ours by its slot in the pool, of another's by the name with which it was listed.
+    /// The key of an entry. For an entry of ours, the pool knows the last part of the key; for another client's, that part is its
+    /// id.
     pub(crate) fn key(&self, entry: &EntryRef) -> String {
         self.keys(&entry.queue).key(&self.key_pool.name(entry))
     }

@@ -1,8 +1,8 @@
-//! Writes that create a value, and that may do so more than once because a call of theirs was given up.
+//! Writes that create a value and of which more than one call may be under way, because one of their calls was given up.
 //!
-//! Two calls of one write may then be under way. If the first creates the value, and somebody removes the value before the second
-//! arrives, the second would find no value, as it expects, and create the value once more. So a removal leaves a mark for a
-//! while, and all calls of a write have the condition that the mark is as it was before the first of them.
+//! If the first of two such calls creates the value, and somebody removes the value before the second arrives, the second finds
+//! no value, as it expects, and would create the value once more. So a removal leaves a mark for a while, and all calls of a
+//! write have the condition that the mark is as it was before the first of them.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
@@ -30,7 +30,8 @@ impl PendingCreates {
     pub(crate) fn sent(&self, id: u64, mark: u64) {
         let mut writes = self.writes();
         if writes.len() >= REMEMBERED {
-            // These writes were given up for good, and no caller was told that they were carried out.
+            // Nearly all of these writes were given up for good, and no caller was told that they were carried out. If one is
+            // repeated after all, its earlier call is not known any more.
             writes.clear();
         }
         let calls = writes.entry(id).or_insert(Calls { count: 0, mark });

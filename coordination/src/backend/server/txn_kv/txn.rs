@@ -8,12 +8,14 @@ use crate::error::Result;
 
 /// Translates transactions for the servers of one store.
 pub(crate) trait Transact: Send + Sync + 'static {
-    /// Whether the looks of a refused transaction are read at the moment of the refusal; false: they are read a moment later.
+    /// Whether [`Txn::looks`] are read at the very moment when the transaction is refused; false: by a request after that.
     const LOOKS_AT_ONCE: bool;
-    /// Whether every key counts as an entry whose name may be an entry's, whoever wrote it.
+    /// Whether every key with an entry's name is an entry, whoever wrote it; false: only if the key belongs, or has belonged, to
+    /// a session.
     const ALL_COUNT: bool;
-    /// The name of the key of a queue's value, and of the mark that the value's removal leaves for a while.
+    /// The name of the key of a queue's value.
     const VALUE: &'static str;
+    /// The name of the mark: the key that a removal of the value puts, which stays until the session that removed it ends.
     const REMOVED: &'static str;
     /// Whether this name may be an entry's.
     const IS_ENTRY: fn(&str) -> bool;
@@ -28,7 +30,8 @@ pub(crate) trait Transact: Send + Sync + 'static {
     /// Deletes a key if it is there. With `only`, deletes it only if it was created in this version.
     fn delete(&self, key: &str, only: Option<u64>) -> impl Future<Output = Result<()>> + Send;
 
-    /// Finds the conditions under which a value can be written on a queue without entries.
+    /// For a write of a value that must happen only if the queue has no entries: finds out whether there are any, and the
+    /// conditions that refuse the write if one is entered meanwhile.
     fn alone(
         &self,
         keys: &Keys,
@@ -45,7 +48,8 @@ pub(crate) trait Transact: Send + Sync + 'static {
         from: Option<&Cursor>,
     ) -> impl Future<Output = Result<(Vec<String>, Option<Cursor>)>> + Send;
 
-    /// All keys that begin with one of these prefixes, with their contents; of entries, only those that count.
+    /// All keys that begin with one of these prefixes, with their contents; but of keys with an entry's name only those that are
+    /// entries (see [`ALL_COUNT`](Self::ALL_COUNT)).
     fn read_each(
         &self,
         prefixes: Vec<String>,
@@ -131,9 +135,9 @@ impl WriteFence {
 /// Whether a queue has entries, for a write of its value that must happen only if there are none.
 #[derive(Debug)]
 pub(crate) enum Queue {
-    /// There is none. The transaction has the conditions that hold only as long as there is none, and the changes that clear away
-    /// what [`alone`](Transact::alone) has put for this purpose.
+    /// There is no entry. The transaction's conditions hold only as long as that is so. Its changes remove what
+    /// [`alone`](Transact::alone) itself has put in order to make sure of that.
     Empty(Txn),
-    /// There is an entry; with the value that was found.
+    /// There is an entry. Has the queue's value, as it was found.
     Taken(Option<Kept>),
 }

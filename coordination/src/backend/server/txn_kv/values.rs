@@ -74,7 +74,8 @@ impl<T: Transact> TxnKv<T> {
         found.into_iter().map(|found| found.map(data_of).transpose()).collect()
     }
 
-    /// The prefix of a queue's records. Not the queue's own prefix: everything under that is read together with the value.
+    /// The prefix of a queue's records. They are not under the queue's own prefix, because a read of the queue reads all keys
+    /// there.
     fn records_of(&self, queue: &QueueKey) -> Keys {
         let (kind, name) = (queue.kind(), queue.encoded());
         Keys::new(format!("{}/{kind}~records/{name}/", self.namespace))
@@ -88,7 +89,7 @@ impl<T: Transact> TxnKv<T> {
         };
         let alone = match alone {
             Queue::Empty(alone) => alone,
-            // An earlier call of this write may have been carried out before that entry was entered.
+            // The write is not made. But an earlier call of it may have been carried out before that entry was entered.
             Queue::Taken(value) => {
                 return writing.written_before(value.as_ref()).map(Tried::Answer);
             }
@@ -134,7 +135,7 @@ impl<T: Transact> TxnKv<T> {
         }
     }
 
-    /// What a refusal means, by the value, the member's key and the mark that were found.
+    /// Finds out why the transaction was refused, from the value, the member's key and the mark, in the order of its `looks`.
     fn refused(
         &self,
         writing: &mut Writing<'_>,
@@ -150,22 +151,23 @@ impl<T: Transact> TxnKv<T> {
         }
         let is_admitted = write_fence.is_of(member.as_ref());
         if !is_admitted {
-            // The write fence was ended meanwhile, as other calls under it were in doubt. The next try uses the new one.
+            // The write fence was ended meanwhile because of other calls that were given up under it. The next try uses the new
+            // one.
             self.learn(write_fence, member.as_ref())?;
         }
         let mark = removed.map_or(0, |kept| kept.version);
         if writing.creates() && mark != writing.mark {
             if writing.is_in_doubt {
-                // Somebody removed a value since the first call of this write. It may have been the value which that call
-                // created: so nothing tells whether this write took effect.
+                // Somebody has removed a value since the first call of this write. It may have been the value that this first
+                // call created, so it is not known whether this write took effect.
                 return Ok(Tried::Answer(None));
             }
             writing.mark = mark;
             return Ok(Tried::Again);
         }
-        // The value and the mark are as the transaction asked. If the write fence held as well, and the keys were read at the
-        // moment of the refusal, only the condition that there is no entry can have failed. If not, the reason may have passed:
-        // try again.
+        // The value and the mark are as the transaction demands. If the write fence holds too, and all three were read at the
+        // very moment of the refusal, then only the condition that there is no entry can have failed. Otherwise the reason may
+        // have passed: try again.
         let has_entries = is_admitted && T::LOOKS_AT_ONCE;
         Ok(if has_entries { Tried::Answer(None) } else { Tried::Again })
     }
@@ -173,7 +175,7 @@ impl<T: Transact> TxnKv<T> {
     /// Makes sure that no other call of this write takes effect any more.
     async fn end_calls(&self, write: &Write, write_fence: &WriteFence) -> Result<()> {
         match self.end("write", write_fence, Vec::new()).await {
-            // If the session is over, no call under one of its write fences can take effect: that is as good.
+            // If the session is over, no call under its write fence can take effect any more, so nothing is left to do.
             Err(error) if error.loss_reason().is_none() => Err(error.with_effect(Effect::Unknown)),
             _ => {
                 self.pending_creates.forget(write.id);
@@ -223,8 +225,8 @@ impl Writing<'_> {
         Ok(Txn { conditions, changes, looks })
     }
 
-    /// The version that this write made, if the value that was found has this write's id: then an earlier call got through, and
-    /// its answer was lost.
+    /// The version that this write made, if the value that was found has this write's id: then an earlier call has made the
+    /// write, and its answer was lost.
     fn written_before(&self, found: Option<&Kept>) -> Result<Option<u64>> {
         let Some(kept) = found else { return Ok(None) };
         check_name(&self.write.queue, &kept.value)?;

@@ -1,13 +1,13 @@
-//! Which calls of a session still count.
+//! Write fences: they keep a call that was given up from taking effect later.
 //!
-//! A call that was given up may reach the servers much later: a proxy or a server that stood still for seconds passes the call on
-//! when it resumes. So each put of an entry, and each creation of a value, has a condition: the member's key must have the
-//! version that it had when the call was sent. That version is the session's *write fence*. To end the fence, the member's key is
-//! put anew: from then on no call that was sent under the old version has an effect. This is done when an entry is removed, or a
-//! value was written, while a given-up call may still put the same entry or create the same value.
+//! A call that was given up may reach the servers much later: if a proxy or a server was suspended for seconds, it passes the
+//! call on when it resumes. So each put of an entry, and each creation of a value, has a condition: the member's key must have
+//! the version that it had when the call was sent. That version is the session's *write fence*. To end the fence, the member's
+//! key is put anew: from then on no call that was sent under the old version has an effect. This is done when an entry is
+//! removed, or a value was written, while a given-up call may still put the same entry or create the same value.
 //!
-//! Other calls that are under way at that moment are refused too, and have to be made anew. So a fence is ended as seldom as
-//! possible: once for all calls that were given up under it.
+//! To end a fence has a price: other calls that are under way at that moment are refused too, and have to be made anew. So a
+//! fence is ended as seldom as possible: once for all calls that were given up under it.
 
 use std::sync::{Mutex, MutexGuard};
 
@@ -43,8 +43,8 @@ impl WriteFences {
 
     /// The write fence of some open session, for a value, which belongs to no session.
     pub(crate) fn any(&self) -> Result<WriteFence> {
-        // The session that was opened last, as an earlier one may be over. The versions do not tell which is newer: a store that
-        // has lost its data begins anew with low versions.
+        // The fence of the session that was opened last, as an earlier session may be over. The versions do not tell which fence
+        // is newer: a store that has lost its data begins anew with low versions.
         self.all().last().cloned().ok_or_else(no_session)
     }
 
@@ -76,8 +76,9 @@ impl<T: Transact> TxnKv<T> {
         self.end_in_turn(&turn, operation, write_fence, changes).await
     }
 
-    /// One task at a time. The first one ends the write fence for all who wait, and each of the others finds the fence ended when
-    /// its turn comes. Without turns each would put the member's key once more, and so refuse calls that were sent meanwhile.
+    /// Lets one task at a time end a write fence. The first one ends the fence for all who wait, and each of the others finds the
+    /// fence ended when its turn comes. Without turns each of them would put the member's key once more, and every such put
+    /// refuses the calls that were sent since the put before.
     pub(super) async fn ending_turn(&self) -> EndingTurn<'_> {
         self.ending.lock().await
     }
