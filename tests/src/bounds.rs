@@ -1,43 +1,45 @@
-//! How long what a clause of `docs/guarantees.md` bounds may take: one function for each clause.
+//! How long an operation may take according to `docs/guarantees.md`: one function for each clause that bounds time.
 //!
-//! What the machine adds is not in them: [`SCHEDULING`], and in checks [`TestStore::scheduling`](crate::checks::TestStore::scheduling)
-//! besides. Last comes how long tests wait for what has no bound: only what hangs takes so long. L1 and T3 differ from store to store:
-//! [`crash_release`](crate::harness::Server::crash_release), [`notice`](crate::harness::Server::notice).
+//! These bounds do not include time that the machine withholds. Tests add [`SCHEDULING`], and checks also add
+//! [`TestStore::scheduling`](crate::checks::TestStore::scheduling). L1 and T3 differ from store to store:
+//! [`crash_release`](crate::harness::Server::crash_release), [`notice`](crate::harness::Server::notice). The constants
+//! at the end are timeouts for waits that no clause bounds; a wait takes that long only if something hangs.
 
 use std::time::Duration;
 
-/// T2: how soon after the deadline a loss is told.
+/// T2: how soon after the deadline a guard reports its loss.
 pub const fn told() -> Duration {
     Duration::from_millis(50)
 }
 
-/// L2: how soon a waiter has a lock that is free, with a store in reach, whatever faults came before; besides the time
-/// for which those ahead hold it.
+/// L2: how soon a waiter has a free lock while the store is in reach, whatever faults came before. The time for which
+/// those ahead of the waiter hold the lock is not included.
 pub const fn served() -> Duration {
     Duration::from_secs(2)
 }
 
-/// L4: when a call with this timeout has returned.
+/// L4: within which time a call with this timeout returns.
 pub fn returned(timeout: Duration) -> Duration {
     timeout + Duration::from_millis(100)
 }
 
-/// L4: how long an acquire that asks once may take, which is one attempt at a call.
+/// L4: how long an acquire with a timeout of zero may take: the time of one attempt at a call.
 pub fn attempt(heartbeat: Duration, lease: Duration) -> Duration {
     heartbeat.min(lease / 6)
 }
 
-/// L5: how soon after the end of a fault new sessions and acquires work; `None`: sessions have no lease.
+/// L5: how soon after the end of a fault new sessions and acquires work. `None` means that sessions of this store have
+/// no lease.
 pub fn recovered(lease: Option<Duration>) -> Duration {
     2 * lease.unwrap_or_default() + Duration::from_secs(5)
 }
 
-/// L6: when a stop has returned.
+/// L6: within which time a stop returns.
 pub fn stopped(lease: Duration) -> Duration {
     lease.min(Duration::from_secs(5)) + Duration::from_millis(100)
 }
 
-/// C2: how soon an entry that was given up is gone, besides one round trip.
+/// C2: how soon an entry is removed after its caller has given up, in addition to one round trip.
 pub const fn cleared() -> Duration {
     Duration::from_millis(100)
 }
@@ -47,13 +49,13 @@ pub const fn last_try() -> Duration {
     Duration::from_millis(500)
 }
 
-/// R4: the longest delay between two tries while the session can still be saved.
+/// R4: the longest delay between two attempts while the session can still be saved.
 pub fn between_tries(heartbeat: Duration) -> Duration {
     heartbeat.min(Duration::from_secs(2))
 }
 
-/// ON1: how long a claim is left alone that is dated by a wrong clock, once it is seen: its period, by clocks of which one may
-/// be half a percent slow.
+/// ON1: for how long a claim with a date in the future (from a wrong clock) is respected after it was first seen: its
+/// period, by two clocks of which one may be half a percent slow.
 pub fn disbelieved(period: Duration) -> Duration {
     period + period / 200
 }
@@ -66,14 +68,14 @@ pub const fn connected() -> Duration {
 /// What tests add to a bound for scheduling and round trips.
 pub const SCHEDULING: Duration = Duration::from_millis(200);
 
-/// How long a server may take to answer a question of the harness.
+/// How long a server may take to answer a request of the harness.
 pub const ANSWER: Duration = Duration::from_secs(5);
 
-/// How long anything may take that a check waits for.
+/// The timeout of waits in checks.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How long anything may take that a fault row or a client process waits for.
+/// The timeout of waits in fault rows and in client processes.
 pub const LONG: Duration = Duration::from_secs(30);
 
-/// How long a crowd may take.
+/// The timeout of tests with crowds of clients.
 pub const CROWD: Duration = Duration::from_secs(300);

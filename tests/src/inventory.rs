@@ -1,4 +1,4 @@
-//! `tests/tooz-inventory.md`: what of Tooz's tests is checked here, and that it is true.
+//! Checks `tests/tooz-inventory.md`, the list of Tooz's tests and of the tests here that correspond to them.
 
 #[cfg(test)]
 mod tests {
@@ -10,7 +10,7 @@ mod tests {
 
     const INVENTORY: &str = include_str!("../tooz-inventory.md");
 
-    /// The parts of a row between its bars.
+    /// The three columns of each row of the tables.
     fn rows() -> impl Iterator<Item = [&'static str; 3]> {
         INVENTORY.lines().filter_map(|line| {
             let mut cells = line.strip_prefix('|')?.strip_suffix('|')?.split('|').map(str::trim);
@@ -19,7 +19,7 @@ mod tests {
         })
     }
 
-    /// What stands in backticks.
+    /// The names in backticks.
     fn names(text: &str) -> impl Iterator<Item = &str> {
         text.split('`').skip(1).step_by(2)
     }
@@ -51,7 +51,7 @@ mod tests {
     fn every_name_in_the_inventory_exists() {
         let sources = sources();
         let exists = |name: &str| {
-            // The parenthesis keeps out names that only begin like it.
+            // With the parenthesis, a longer name with the same beginning does not match.
             let definition = format!("fn {name}(");
             match name.split_once('_').filter(|(clause, _)| is_clause(clause)) {
                 Some(_) => CHECKS.iter().any(|check| check.name == name),
@@ -66,7 +66,7 @@ mod tests {
         assert!(missing.is_empty(), "{missing:#?}");
     }
 
-    /// Whether checks of this name's beginning are listed: `s1_…`, not `f01_…`.
+    /// Whether this is the name of a clause, as at the beginning of a check's name: `s1`, and not `f01`, a fault row.
     fn is_clause(begin: &str) -> bool {
         crate::checks::clauses().any(|clause| clause.eq_ignore_ascii_case(begin))
     }

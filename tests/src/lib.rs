@@ -1,14 +1,15 @@
 //! The conformance suite of `coordination`.
 //!
-//! * [`bounds`] says how long what a clause bounds may take.
+//! * [`bounds`] says how long operations may take according to the clauses.
 //! * [`harness`] starts, pauses, cuts off and kills servers and client processes.
-//! * [`mod@stores`] has the tables of what is tested: stores, and settings of stores.
-//! * [`checks`] says what must hold, as plain async functions over a harness.
-//! * [`faults`] says what must hold under a fault, where that is the same on every backend.
-//! * [`store_suite`] says where the library's own suite for stores runs.
-//! * [`chaos`] lets several processes contend while everything is broken, and judges what they saw.
-//! * `tooz-inventory.md` says which of them stand for the tests of Tooz.
-//! * `tests/suite` is the one program that runs all this: its folder `gate` by `tests/run`, its folder `soak` by `tests/soak`.
+//! * [`stores`] has the tables of stores and of settings of stores.
+//! * [`checks`] checks the guarantees, as plain async functions over a store under test.
+//! * [`faults`] checks the guarantees under faults that are the same on several stores.
+//! * [`store_suite`] runs the library's own suite for stores.
+//! * [`chaos`] lets several processes contend while servers, processes and networks fail, and checks their histories.
+//! * `tooz-inventory.md` lists which checks correspond to the tests of Tooz.
+//! * `tests/suite` is the one test program that runs all this: `tests/run` runs its folder `gate`, `tests/soak` its
+//!   folder `soak`.
 //!
 //! Nothing here is published.
 

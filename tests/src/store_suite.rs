@@ -1,5 +1,5 @@
-//! Where the suite for stores (`coordination::suite`) runs: each store with room of its own, and a proxy before its
-//! server.
+//! Sets up each store for the library's suite for stores (`coordination::suite`): a namespace of its own, and a proxy
+//! in front of its server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,11 +14,11 @@ use crate::harness::{Direction, Mode, Proxy, Scratch, Server};
 ///
 /// # Errors
 ///
-/// Those that the store answers where it should not.
+/// Errors of the store in calls that should succeed.
 ///
 /// # Panics
 ///
-/// When what is checked does not hold.
+/// If the check fails.
 pub fn run(backend: Backend, check: &str, mistake: Option<Mistake>) -> Result<()> {
     let access: Box<dyn StoreAccess> = match backend.kind() {
         Kind::Files => {
@@ -41,18 +41,18 @@ pub fn run(backend: Backend, check: &str, mistake: Option<Mistake>) -> Result<()
 ///
 /// # Errors
 ///
-/// Those that the store answers where it should not.
+/// Errors of the store in calls that should succeed.
 ///
 /// # Panics
 ///
-/// When what is checked does not hold.
+/// If the check fails.
 pub fn simulated(check: &str, mistake: Option<Mistake>) -> Result<()> {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_time().start_paused(true).build().expect("a runtime");
     runtime.block_on(suite::simulated(check, mistake))
 }
 
-/// A store that is carried out in this process.
+/// A store that runs within this process.
 struct InThisProcess {
     url: String,
     _scratch: Option<Scratch>,
@@ -64,13 +64,13 @@ impl StoreAccess for InThisProcess {
     }
 }
 
-/// A store with a server, and a proxy before it.
+/// A store with a server, and a proxy in front of the server.
 struct Served {
-    // Before the server it leads to, so that it goes first.
+    // Declared before the server, so that it is dropped first.
     proxy: Proxy,
     server: Arc<dyn Server>,
     namespace: String,
-    /// How many bytes had come when it began to hold them back.
+    /// How many bytes had arrived from the client when the proxy began to hold requests back.
     before: AtomicU64,
 }
 

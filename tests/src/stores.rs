@@ -1,22 +1,24 @@
-//! The two tables of what is tested: [stores](crate::store_table), and [settings](crate::setting_table) of stores.
+//! The two tables of what is tested: [stores](crate::store_table), and stores in [settings](crate::setting_table) that
+//! are harder for them.
 //!
-//! Everything that has to know each store follows from these tables, or is compared with them: by the tests of this file, and by
-//! `gate/listed.rs` of the test program, which knows the names of all tests. A store that is left out somewhere is red.
+//! Every list of stores elsewhere is either generated from these tables, or compared with them by the tests of this
+//! file and by `gate/listed.rs` of the test program, which knows the names of all tests. So a test fails if a store is
+//! missing somewhere.
 
-/// The table of stores, in the order of the README's tables. It hands its rows to a macro:
-/// `store_table! { [MACRO] [ARGUMENTS] }` calls `MACRO! { ARGUMENTS ROWS }`.
+/// The table of stores, in the order of the README's tables. `store_table! { [MACRO] [ARGUMENTS] }` passes the rows to
+/// a macro, by calling `MACRO! { ARGUMENTS ROWS }`.
 ///
 /// A row has these columns:
 ///
-/// * the name, which is that of the store's scheme, of the library's feature, and of the modules of tests;
-/// * the variant of [`Backend`](crate::checks::Backend), and of the struct in [`harness`](crate::harness) which starts the
-///   store's servers;
-/// * the share of the [conformance](crate::conformance) checks that the gate has: `all`, or `most`, which leaves to the soak the
-///   checks that are listed as `two`;
-/// * the kind, which says how it is set up: `in_process`, a name is enough; `files`, a directory; `server`, servers that
+/// * the name: the store's URL scheme, the library's feature, and the modules of its tests;
+/// * the variant of [`Backend`](crate::checks::Backend), which is also the name of the struct in
+///   [`harness`](crate::harness) that starts the store's servers;
+/// * how many of the [conformance](crate::conformance) checks the gate runs on it: `all`, or `most`, in which case
+///   those that are listed as `two` run in the soak;
+/// * the kind of setup: `in_process` needs only a name; `files` needs a directory; `server` needs servers, which
 ///   implement [`Server`](crate::harness::Server);
-/// * the script that runs its checks: `gate`, or `soak` where not every machine can have the server;
-/// * what it is built in with, where it needs more than Rust.
+/// * the script that runs its checks: `gate`, or `soak` if not every machine can have the server;
+/// * the feature with which it is built in, unless every build has it.
 #[macro_export]
 macro_rules! store_table {
     ([$($to:tt)+] [$($arguments:tt)*]) => {
@@ -33,43 +35,43 @@ macro_rules! store_table {
     };
 }
 
-/// The table of settings in which all checks of a store are to pass, each in the soak and the lock in the gate. It hands its
-/// rows to a macro like [`store_table!`](crate::store_table).
+/// The table of settings in which all checks of a store are to pass: all of them in the soak, and a check of the lock
+/// in the gate. It passes its rows to a macro as [`store_table!`](crate::store_table) does.
 ///
-/// A row has the name of its module of tests, the constant in [`settings`](crate::checks::settings), the store, the setting in
-/// the store's own word, and the store's kind.
+/// A row has the name of its module of tests, the constant in [`settings`](crate::checks::settings), the store, the
+/// setting by the name that the store's harness gives it, and the store's kind.
 #[macro_export]
 macro_rules! setting_table {
     ([$($to:tt)+] [$($arguments:tt)*]) => {
         $($to)+! { $($arguments)*
-            /// Files, and 64 descriptors for the process.
+            /// Files, in a process with 64 file descriptors.
             file_few_descriptors FILE_FEW_DESCRIPTORS File "few-descriptors" files;
             /// Files, while 24 threads connect and stop all the time.
             file_connecting FILE_CONNECTING File "connecting" files;
-            /// etcd with users whose tokens end soon.
+            /// etcd with users whose tokens expire.
             etcd_tokens ETCD_TOKENS Etcd "tokens" server if feature = "etcd";
-            /// etcd with users whose rights change all the time.
+            /// etcd with users whose rights change each second, which invalidates their tokens.
             etcd_jwt ETCD_JWT Etcd "jwt" server if feature = "etcd";
             /// etcd behind a `grpc-proxy`.
             etcd_proxy ETCD_PROXY Etcd "proxy" server if feature = "etcd";
-            /// Redis under three Sentinels, with a master that does nothing without its replica.
+            /// Redis with three Sentinels, and a master that refuses writes while its replica is not connected.
             redis_sentinels REDIS_SENTINELS Redis "sentinels" server if feature = "redis";
-            /// Redis in a cluster of three masters, between which slots move each second.
+            /// A Redis cluster of three masters, between which slots move each second.
             redis_cluster REDIS_CLUSTER Redis "cluster" server if feature = "redis";
-            /// etcd under a name whose first address is silent.
+            /// etcd by a host name whose first address does not answer.
             etcd_named ETCD_NAMED Etcd "named" server if feature = "etcd";
-            /// ZooKeeper under a name whose first address is silent.
+            /// ZooKeeper by a host name whose first address does not answer.
             zookeeper_named ZOOKEEPER_NAMED Zookeeper "named" server if feature = "zookeeper";
-            /// Consul under a name whose first address is silent.
+            /// Consul by a host name whose first address does not answer.
             consul_named CONSUL_NAMED Consul "named" server if feature = "consul";
-            /// Redis under a name whose first address is silent.
+            /// Redis by a host name whose first address does not answer.
             redis_named REDIS_NAMED Redis "named" server if feature = "redis";
         }
     };
 }
 
-/// Hands each store that is built in, and whose checks are in the gate, to a macro: `stores! { [MACRO] ARGS }` calls
-/// `MACRO! { @store ARGS NAME BACKEND SHARE KIND }`. The words are those of the [table](crate::store_table).
+/// Passes each store that is built in, and whose checks are in the gate, to a macro: `stores! { [MACRO] ARGS }` calls
+/// `MACRO! { @store ARGS NAME BACKEND SHARE KIND }`, with columns of the [table](crate::store_table).
 #[macro_export]
 macro_rules! stores {
     (@rows $script:ident $to:tt $args:tt
@@ -85,8 +87,8 @@ macro_rules! stores {
     ($to:tt $args:tt) => { $crate::store_table! { [$crate::stores] [@rows gate $to $args] } };
 }
 
-/// The same for each store whose server is optional, and for whose checks the soak has parts of their own; each has
-/// everything.
+/// Like [`stores!`](macro@crate::stores), for each store whose server is optional. Its checks are parts of their own in the
+/// soak, and run there in full.
 #[macro_export]
 macro_rules! optional_stores {
     ($to:tt $args:tt) => {
@@ -94,7 +96,7 @@ macro_rules! optional_stores {
     };
 }
 
-/// The same for each setting of a store that is built in; each has everything.
+/// Like [`stores!`](macro@crate::stores), for each setting whose store is built in; `SHARE` is always `all`.
 #[macro_export]
 macro_rules! settings {
     (@rows $to:tt $args:tt $($(#[$doc:meta])+
@@ -108,9 +110,10 @@ macro_rules! settings {
     ($to:tt $args:tt) => { $crate::setting_table! { [$crate::settings] [@rows $to $args] } };
 }
 
-/// Makes tests on several stores of functions that take a [`Backend`](crate::checks::Backend): `each_store!(servers a b)`, or
-/// `processes` for all that processes can share. Each store has a module of its own. With `alone` before the group
-/// nothing else runs beside such a test, which leaves others no time.
+/// Makes tests on several stores from functions that take a [`Backend`](crate::checks::Backend). `each_store!(servers a
+/// b)` makes tests of the functions `a` and `b`, on each store with a server; `processes` instead stands for each store
+/// that processes can share. Each store gets a module of its own. With `alone` before the group, nothing else runs
+/// beside such a test, because it takes so much of the machine.
 #[macro_export]
 macro_rules! each_store {
     (@store [$rerun:ident $group:ident $($test:ident)+] $module:ident $backend:ident $share:ident in_process) => {};
@@ -129,7 +132,7 @@ macro_rules! each_store {
         $crate::each_store! { @rerun rerun_alone $group $($test)+ }
     };
     (@rerun $rerun:ident $group:ident $($test:ident)+) => {
-        // Used, also where no such store is built in.
+        // Uses the functions, so that there is no warning if no such store is built in.
         const _: &[fn($crate::checks::Backend)] = &[$($test),+];
         $crate::stores! { [$crate::each_store] [$rerun $group $($test)+] }
     };
@@ -146,7 +149,7 @@ mod tests {
     use crate::chaos;
     use crate::checks::{Backend, Kind};
 
-    /// A file of the repository.
+    /// The contents of a file of the repository.
     fn file(path: &str) -> String {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("it is in a workspace");
         fs::read_to_string(root.join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
@@ -157,7 +160,7 @@ mod tests {
         chosen.map(Backend::name).collect()
     }
 
-    /// The words of a list that a script keeps in a variable.
+    /// The words in a variable of a script: a list in quotation marks.
     fn words_of<'a>(script: &'a str, variable: &str) -> Vec<&'a str> {
         let begin = format!("{variable}=\"");
         let list = script.lines().find_map(|line| line.strip_prefix(&begin)?.strip_suffix('"'));
@@ -191,7 +194,7 @@ mod tests {
         }
     }
 
-    /// Which tests a part runs is for `gate/listed.rs` of the test program.
+    /// Whether a part runs the right tests is checked by `gate/listed.rs` of the test program.
     #[test]
     fn every_store_has_its_parts_of_the_soak() {
         let soak = file("tests/soak");
@@ -202,7 +205,7 @@ mod tests {
                 assert!(soak.lines().any(is_it), "tests/soak has no part {part}");
             }
         };
-        // The gate has all rows of `file://`.
+        // Not `file://`, whose fault rows are all in the gate.
         expected("faults", &|store| store.has_servers());
         expected("chaos", &|store| !store.is_in_process());
         expected("storm", &|store| !store.has_servers());

@@ -1,5 +1,5 @@
-//! Chaos for as long as somebody wants: `chaos --store STORE --seconds N [--seed N] [--clients N]
-//! [--keep DIRECTORY]`. With `client` it is one of the clients.
+//! Runs chaos for a given time: `chaos --store STORE --seconds N [--seed N] [--clients N] [--keep DIRECTORY]`. The
+//! first process starts its clients as `chaos client`.
 
 use std::{env, path::PathBuf, process::ExitCode, time::Duration};
 
@@ -65,7 +65,7 @@ fn parse(arguments: &[String]) -> Result<Chaos, String> {
     Ok(Chaos { store, length, seed, clients, keep, program })
 }
 
-/// The stores of this build.
+/// The names of the stores in this build.
 fn names() -> String {
     Store::ALL.iter().map(|store| store.name()).collect::<Vec<_>>().join(", ")
 }

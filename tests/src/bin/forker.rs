@@ -1,14 +1,14 @@
-//! A client that forks while it holds a lock.
+//! A client that forks while it holds a lock, to check that the child cannot harm its parent's session.
 //!
-//! * `forker <url> <name>` says what parent and child find, a line each, for `checks::closing` to read.
-//! * `forker <url> <name> <session> <drops> <busy> <rounds>` forks so often, beside threads that are busy with locks, and
-//!   each child drops one thing; see [`Case`]. It fails when the parent loses anything by that.
+//! * `forker <url> <name>` prints what parent and child find, one line each, for `checks::closing` to read.
+//! * `forker <url> <name> <session> <drops> <busy> <rounds>` forks `rounds` times, beside threads that take and release
+//!   locks. Each child drops its copy of one thing; see [`Case`]. It fails if the parent loses anything by that.
 //!
-//! With `FORKER_APART` in its environment each child is the first process of a pid namespace of its own.
+//! If `FORKER_APART` is in the environment, each child is the first process of a new pid namespace.
 //!
-//! A child of a process with threads may do little but ask and write: any lock of another thread,
-//! the allocator's included, may be taken for ever. glibc keeps its allocator usable; and the child has
-//! thirty seconds before it is killed, should anything else hang.
+//! The child of a process with threads may do little but read and write: any mutex of another thread, even the
+//! allocator's, may stay locked for ever in the child. glibc keeps its allocator usable. If anything else hangs, the
+//! child is killed after thirty seconds.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
     let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
     let outcome = match arguments[..] {
         [_, url, name] => {
-            // With a thread that runs tasks beside the one that forks.
+            // With a worker thread that runs tasks beside the thread that forks.
             let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build();
             let runtime = runtime.expect("a runtime");
             let (url, name) = (url.to_owned(), name.to_owned());
@@ -66,7 +66,7 @@ fn fork_while_holding(url: &str, name: &str) -> Result<()> {
         0 => child(kept, dropped, released, coordinator),
         child => {
             wait_for(child, || thread::sleep(Duration::from_millis(5)));
-            // Long enough for anything that the child may have sent.
+            // Long enough for anything that the child may have sent to arrive.
             thread::sleep(Duration::from_millis(500));
             let all = kept.is_held() && dropped.is_held() && released.is_held();
             let refused = lock.try_acquire()?.is_none()
@@ -81,7 +81,7 @@ fn fork_while_holding(url: &str, name: &str) -> Result<()> {
     }
 }
 
-/// What the child does with its copies; it never returns.
+/// What the child does with its copies of the guards and the coordinator; it never returns.
 fn child(kept: LockGuard, dropped: LockGuard, released: LockGuard, coordinator: Coordinator) -> ! {
     println!("child: held {}", kept.is_held() || dropped.is_held() || released.is_held());
     drop(dropped);
@@ -99,27 +99,27 @@ fn is_closed(outcome: Result<()>) -> bool {
     outcome.is_err_and(|error| error.kind() == ErrorKind::Closed)
 }
 
-/// What forks, and what its children drop.
+/// One case: where the session runs, and what the children drop.
 struct Case<'a> {
     url: &'a str,
     name: &'a str,
-    /// Whether the session lives on the runtime that this program makes, or on a thread of its own.
+    /// Whether the session runs on this program's runtime, or on a thread of its own.
     is_on_current_runtime: bool,
-    /// `guard`, `coordinator`, `runtime` or `nothing`.
+    /// What each child drops: `guard`, `coordinator`, `runtime` or `nothing`.
     drops: &'a str,
-    /// Whose locks the busy threads take: those of the `same` coordinator, or of one `apart`.
+    /// Whose locks the busy threads take: those of the `same` coordinator, or of another one, `apart`.
     busy: &'a str,
-    /// How often it forks.
+    /// How often the program forks.
     rounds: usize,
 }
 
-/// How many threads are busy.
+/// How many threads take and release locks meanwhile.
 const BUSY: usize = 4;
 
-/// What a parent has, and its child has a copy of.
+/// What the parent has; each child has a copy of it.
 struct Parent {
     coordinator: coordination::Coordinator,
-    // After what lives on it.
+    // Declared after the coordinator, which may run on it.
     runtime: Runtime,
 }
 
@@ -139,14 +139,14 @@ impl Case<'_> {
             parent = self.round(parent, &other)?;
         }
         end.store(true, Ordering::SeqCst);
-        // They may need the runtime for their last steps.
+        // The threads' last calls may need the runtime, so it must run until they end.
         while !busy.iter().all(|thread| thread.is_finished()) {
             pause(&parent.runtime);
         }
         parent.runtime.block_on(parent.coordinator.stop())
     }
 
-    /// Forks while a guard is held, and a task of the runtime waits for the same lock.
+    /// Forks while this process holds a guard, and while a task of the runtime waits for the same lock.
     fn round(&self, parent: Parent, other: &Coordinator) -> Result<Parent> {
         let Parent { coordinator, runtime } = &parent;
         let (lock, mut states) = (coordinator.lock(self.name)?, coordinator.state());
@@ -169,7 +169,8 @@ impl Case<'_> {
         };
         wait_for(child, || pause(runtime));
         runtime.block_on(async {
-            // An answer to something new: what the child may have broken has healed, if it has to.
+            // A new lock is acquired: anything that the child broke on the connection has been repaired when that
+            // succeeds.
             let beside = coordinator.lock("beside")?.acquire(Some(LONG)).await?;
             beside.release().await?;
             assert!(guard.is_held() && !waiting.is_finished(), "the lock is lost");
@@ -209,12 +210,12 @@ impl Case<'_> {
     }
 }
 
-/// Runs the runtime's tasks for a moment.
+/// Runs the runtime's tasks for a millisecond.
 fn pause(runtime: &Runtime) {
     runtime.block_on(async { tokio::time::sleep(Duration::from_millis(1)).await });
 }
 
-/// Takes and releases a lock of its own for as long as it is to.
+/// Starts a thread that takes and releases a lock of its own until `end` is set.
 fn keep_busy(
     coordinator: &coordination::Coordinator,
     index: usize,
@@ -230,11 +231,11 @@ fn keep_busy(
     })
 }
 
-/// Waits for the child, and kills it when it hangs.
+/// Waits for the end of the child, and kills it if it hangs.
 ///
 /// # Panics
 ///
-/// When it does, or fails.
+/// If the child hangs or fails.
 fn wait_for(child: i32, meanwhile: impl Fn()) {
     let child = rustix::process::Pid::from_raw(child).expect("a child");
     let start = Instant::now();
@@ -255,7 +256,7 @@ fn wait_for(child: i32, meanwhile: impl Fn()) {
 #[allow(unsafe_code, reason = "there is no safe way to fork")]
 fn fork() -> i32 {
     let apart = std::env::var_os("FORKER_APART").map(|_| Apart::begin());
-    // SAFETY: the child uses only what the module's docs speak of, and ends by `_exit`.
+    // SAFETY: the child does only what the module's docs allow, and ends by `_exit`.
     let process = unsafe { libc::fork() };
     assert!(process >= 0, "it cannot fork");
     if process != 0 {
@@ -264,7 +265,7 @@ fn fork() -> i32 {
     process
 }
 
-/// The pid namespace of this process, while its children are to get one of their own.
+/// This process's own pid namespace, while its next children are to get a new one.
 struct Apart(File);
 
 impl Apart {
@@ -274,12 +275,12 @@ impl Apart {
     )]
     fn begin() -> Self {
         let own = File::open("/proc/self/ns/pid").expect("/proc is mounted");
-        // SAFETY: nothing of this process changes but where its next child is.
+        // SAFETY: this changes only in which namespace the next child of this process is.
         unsafe { unshare_unsafe(UnshareFlags::NEWPID) }.expect("the test runs as root");
         Self(own)
     }
 
-    /// No thread can be started before.
+    /// Returns to this process's own namespace. Only then can the process start threads again.
     fn end(self) {
         let own = Some(LinkNameSpaceType::ProcessID);
         move_into_link_name_space(self.0.as_fd(), own).expect("it was there before");
@@ -288,6 +289,6 @@ impl Apart {
 
 #[allow(unsafe_code, reason = "the child must not run what the parent has registered for its exit")]
 fn exit(code: i32) -> ! {
-    // SAFETY: it only ends the process.
+    // SAFETY: `_exit` only ends the process.
     unsafe { libc::_exit(code) }
 }

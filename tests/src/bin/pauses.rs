@@ -1,10 +1,10 @@
-//! The pause study: clients that hold locks are stopped and continued at random.
+//! The study of pauses: clients that hold locks are stopped and continued at random.
 //!
 //! `cargo run -p coordination-tests --features etcd --bin pauses -- --store etcd [--count 500] [--seed N]
 //! [--processes 20]`
 //!
-//! Fails when a guard was wrong about being held, or was told late of its loss. The seed chooses the pauses;
-//! what happens in them is the machine's.
+//! Fails if a guard claimed to be held when it was not, or reported its loss too late. The seed determines the pauses;
+//! what happens during a pause depends on the machine.
 
 use std::process::{Command, ExitCode};
 use std::time::Instant;
@@ -44,7 +44,8 @@ fn arguments() -> Option<(Backend, Study)> {
     Some((store, Study { count, processes, seed: given.unwrap_or_else(|| seed("pauses")) }))
 }
 
-/// The client's program, beside this one; built if cargo has started us, since it builds one binary only.
+/// The path of the client's program, beside this one. If cargo runs this program, it has built no other binary, so the
+/// client is built here.
 fn worker(backend: Backend) -> String {
     if let Some(cargo) = env::var_os("CARGO") {
         let mut build = Command::new(cargo);

@@ -1,8 +1,9 @@
-//! The README's table "recipe × store": how many checks of each are run, by `tests/run` and `tests/soak` together.
+//! The README's table "recipe × store": how many checks of each recipe run on each store, in `tests/run` and
+//! `tests/soak` together.
 //!
-//! `table README` compares the table in the README with the list of checks, and fails where a check is not counted there.
-//! `table README PASSED…` compares it with what passed, in files that the two scripts have kept. With `--write` in
-//! front it puts the right one in.
+//! `table README` compares the table in the README with the list of checks, and fails if they differ. `table README
+//! PASSED…` compares it with the checks that passed, by files that the two scripts have written. `--write` before these
+//! arguments writes the right table into the README.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -48,7 +49,7 @@ fn main() -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Whether a check counts on a store.
+/// Whether a check is counted on a store.
 type Counts<'a> = &'a dyn Fn(&Check, Backend) -> bool;
 
 fn table_of(counts: Counts<'_>) -> String {
@@ -56,7 +57,7 @@ fn table_of(counts: Counts<'_>) -> String {
     let lines = vec!["---"; 1 + names.len()].join(" | ");
     let mut table = format!("| recipe | {} |\n| {lines} |\n", names.join(" | "));
     for (at, recipe) in RECIPES.iter().enumerate() {
-        // Recipes with one module of checks share a row.
+        // Recipes that have the same module of checks share a row.
         let same = |other: &&Recipe| other.modules == recipe.modules;
         if RECIPES.iter().take(at).any(|other| same(&other)) {
             continue;
@@ -69,7 +70,7 @@ fn table_of(counts: Counts<'_>) -> String {
     table
 }
 
-/// How many checks count; how many of how many, if not all do.
+/// The text of a cell: how many checks are counted, or "n of m" if not all are.
 fn cell(modules: &[&str], backend: Backend, counts: Counts<'_>) -> String {
     let listed = CHECKS
         .iter()

@@ -1,4 +1,4 @@
-//! What a round's history has of the rounds before, and what of it is a group's.
+//! What the history of a round takes over from earlier rounds, and which of its records belong to a group of clients.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,8 +9,8 @@ use super::{
     things::{Group, is_of},
 };
 
-/// The largest token of each object and slot, and the last write to each register: what the next round's
-/// tokens must be larger than.
+/// The largest token of each object and slot, and the last write to each register. In the next round, tokens must be
+/// larger.
 #[derive(Debug, Default)]
 pub(super) struct Carried {
     tokens: BTreeMap<(u32, u32), u64>,
@@ -34,7 +34,8 @@ impl Carried {
         }
     }
 
-    /// As a client of its own, before all others.
+    /// Writes these tokens and writes into a round's history, before all other records, as records of a client 0 with
+    /// attempts of its own.
     pub(super) fn tell(&self, book: &Book) {
         for (attempt, ((object, slot), token)) in (1..).zip(&self.tokens) {
             let tell = |event| {
@@ -52,9 +53,10 @@ impl Carried {
     }
 }
 
-/// The records of a group, and those that concern both.
+/// The records of a group, and the records that concern both groups.
 ///
-/// Of an operation that was answered, only that: it was written down before too, as one that was not.
+/// Before an operation is sent, a record without a result is written, for the case that the client is killed. If there
+/// is a record with the result too, only the latter is returned.
 pub(super) fn of_group(records: &[Record], group: Group) -> Vec<Record> {
     let mut answered = BTreeSet::new();
     for record in records {
@@ -68,7 +70,7 @@ pub(super) fn of_group(records: &[Record], group: Group) -> Vec<Record> {
     let mut is_its = |record: &&Record| {
         let whose = (record.client, record.attempt);
         match record.event {
-            // Once, though the answer was that nobody knows.
+            // If the outcome is unknown, there are two such records, and one of them is returned.
             Event::Operation { answer: Answer::Unknown, .. } => {
                 !answered.contains(&whose) && open.insert(whose) && is_of(group, record.object)
             }

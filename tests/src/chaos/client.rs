@@ -1,11 +1,11 @@
-//! A client process: one coordinator, and tasks that contend by it.
+//! A client process: one coordinator, and tasks that contend for its objects.
 //!
-//! It is told what to do as every worker is, by lines of JSON (see [`harness::worker`](crate::harness::worker)):
+//! The driver controls it by lines of JSON, as any worker (see [`harness::worker`](crate::harness::worker)):
 //!
-//! * `begin` connects, for as long as that takes. `member`, `client` (its number in histories), `group`, `store`,
-//!   `resource` (a socket), `seed`.
-//! * `round`: the tasks begin, and write to `history`.
-//! * `drain`: they end what they have begun, and begin nothing more.
+//! * `begin` connects, and retries until that succeeds. Its fields: `member`, `client` (its number in histories),
+//!   `group`, `store`, `resource` (a socket), `seed`.
+//! * `round`: the tasks begin to work, and write to `history`.
+//! * `drain`: the tasks finish what they have begun, and begin nothing more.
 //! * `stop` closes the session.
 
 use std::{
@@ -37,7 +37,7 @@ use super::{
 };
 use crate::harness::worker::URL;
 
-/// Writes the records of one attempt.
+/// Writes the records of one attempt to the history.
 pub(super) struct Pen {
     writer: Arc<Writer>,
     client: u32,
@@ -61,7 +61,7 @@ impl Pen {
     }
 }
 
-/// Which round is on; none: nothing is to be begun.
+/// The history of the current round; none between rounds, when no task may begin anything.
 type Round = Option<Arc<Writer>>;
 
 struct Client {
@@ -74,7 +74,7 @@ struct Client {
     round: watch::Sender<Round>,
 }
 
-/// Follows orders, one after the other, until its standard input ends.
+/// Carries out commands, one after the other, until its standard input ends.
 pub async fn main() {
     let mut client = None;
     let mut orders = BufReader::new(tokio::io::stdin()).lines();
@@ -123,7 +123,7 @@ async fn carry_out(client: &mut Option<Arc<Client>>, order: &Value) -> Result<()
     Ok(())
 }
 
-/// Connects, however long the store is out of reach.
+/// Connects, and retries for as long as the store is out of reach.
 async fn connect(store: Store, member: &str) -> Coordinator {
     let url = std::env::var(URL).expect("it is set by whoever starts a client");
     loop {
@@ -152,7 +152,8 @@ impl Client {
                 }
             }
             if group == Group::Spoiled {
-                // While a directory is replaced by another, what is read comes from either.
+                // While a directory is replaced by another one, reads may come from either, so their answers are not
+                // linearizable.
                 continue;
             }
             let rng = StdRng::seed_from_u64(seeds.random());
@@ -200,19 +201,20 @@ impl Client {
         });
     }
 
-    /// Waits for a round, and is busy from then on.
+    /// Waits for a round, and counts as busy from then on.
     async fn begin(&self, thing: &Thing, rounds: &mut watch::Receiver<Round>) -> Pen {
         loop {
-            // The sender lives as long as the client.
+            // This cannot fail: the sender lives as long as the client.
             let _ = rounds.wait_for(Option::is_some).await;
-            // Before the second look, so that whoever ends the round and then finds nobody busy is right.
+            // Counted as busy before `round` is read again: the thread that ends the round and then sees no task busy
+            // can rely on there being none.
             self.busy.fetch_add(1, Ordering::SeqCst);
             let round = self.round.borrow().clone();
             if let Some(writer) = round {
                 let attempt = self.attempts.fetch_add(1, Ordering::SeqCst) + 1;
                 return Pen { writer, client: self.number, attempt, object: thing.id };
             }
-            // It has ended meanwhile.
+            // The round has ended meanwhile.
             self.end();
         }
     }

@@ -1,7 +1,7 @@
-//! How long the machine keeps threads waiting for a processor, as Linux counts it.
+//! How long the machine keeps threads waiting for a processor, from Linux's counters.
 //!
-//! The bounds of the clauses assume that threads get to run. What was withheld is added to them. Time in which a
-//! process was stopped does not count: it was not waiting.
+//! The bounds of the clauses assume that threads get to run, so this time is added to them. While a process is stopped,
+//! its threads do not wait for a processor, so a pause does not count.
 
 use std::{
     collections::BTreeMap,
@@ -17,10 +17,10 @@ use crate::harness::waited;
 
 const EVERY: Duration = Duration::from_millis(200);
 
-/// Whose threads are looked after: process ids, which come and go.
+/// The ids of the processes whose threads are measured; processes come and go.
 pub(super) type Roster = Arc<Mutex<Vec<u32>>>;
 
-/// The longest wait of a thread of the roster, in nanoseconds. A thread measures as long as this lives.
+/// The longest wait of a thread of the roster, in nanoseconds. A background thread measures until this is dropped.
 #[derive(Debug)]
 pub(super) struct Delays(Arc<AtomicU64>);
 
@@ -43,18 +43,18 @@ impl Delays {
         Self(worst)
     }
 
-    /// Begins anew.
+    /// Begins to measure anew.
     pub(super) fn forget(&self) {
         self.0.store(0, Ordering::Relaxed);
     }
 
-    /// The longest that a thread has waited within a fifth of a second.
+    /// The longest time that a thread waited within a fifth of a second.
     pub(super) fn worst(&self) -> Duration {
         Duration::from_nanos(self.0.load(Ordering::Relaxed))
     }
 }
 
-/// How long each thread of these processes has waited since it began; its id is its own among all processes.
+/// How long each thread of these processes has waited since it began. Thread ids are unique among all processes.
 fn of_all(processes: &[u32]) -> BTreeMap<String, u64> {
     processes.iter().flat_map(|process| waited(*process)).collect()
 }

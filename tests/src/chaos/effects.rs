@@ -1,4 +1,4 @@
-//! What a holder does with what it holds: it changes the resource.
+//! What a holder does while it holds an object: it changes the resource.
 
 use std::{path::Path, time::Duration};
 
@@ -13,14 +13,14 @@ use super::{
     resource::{ANSWER, Ask, Request},
 };
 
-/// A connection to the resource.
+/// A connection of a client to the resource.
 #[derive(Debug)]
 pub(super) struct Effects {
     stream: UnixStream,
     client: u32,
 }
 
-/// Under what it is changed.
+/// The grant under which a register is changed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Hand {
     pub(super) register: u32,
@@ -36,7 +36,7 @@ impl Effects {
 
     /// Adds one to both halves of the register, with a pause between reading and writing.
     ///
-    /// It does not ask whether the lock is still held, as careless programs do not.
+    /// It does not check whether the lock is still held, as careless programs do not.
     pub(super) async fn add_one(&mut self, hand: Hand, pause: Duration) {
         let (_, bare) = self.ask(hand, Ask::BareRead, nanos(pause)).await;
         let (is_fresh, fenced) = self.ask(hand, Ask::Read, 0).await;

@@ -1,4 +1,4 @@
-//! The client processes: started, stopped, killed and replaced.
+//! The client processes: starts, pauses, kills and replaces them.
 
 use std::{
     path::{Path, PathBuf},
@@ -20,7 +20,7 @@ use super::{
 };
 use crate::harness::{Launch, Worker, worker::URL};
 
-/// What the driver itself writes down: of clients that cannot, and of the nemesis.
+/// The history in which the driver writes: records of killed clients, and of the nemesis.
 #[derive(Debug, Default)]
 pub(super) struct Book {
     page: Mutex<Option<(PathBuf, Arc<Writer>)>>,
@@ -34,7 +34,7 @@ impl Book {
         writer
     }
 
-    /// Where the present round is written.
+    /// The path of the current round's history.
     fn path(&self) -> Option<PathBuf> {
         lock(&self.page).as_ref().map(|(path, _)| path.clone())
     }
@@ -60,12 +60,12 @@ pub(super) struct Common {
     pub(super) seed: u64,
 }
 
-/// A place for a client process, taken by one after the other.
+/// A place for one client process at a time: when it is killed, another one takes the place.
 #[derive(Debug)]
 struct Seat {
     group: Group,
     url: String,
-    /// It is never killed, so that its memory can be watched.
+    /// Whether the client is never killed, so that its use of memory can be measured.
     survives: bool,
     present: Mutex<Present>,
 }
@@ -74,7 +74,7 @@ struct Seat {
 struct Present {
     worker: Worker,
     number: u32,
-    /// The order to join the round, while nobody has looked at its answer.
+    /// The id of the command to join the round, until its answer has been read.
     joining: Option<u64>,
 }
 
@@ -86,21 +86,21 @@ pub(super) struct Fleet {
     book: Arc<Book>,
     roster: Roster,
     held_up: Mutex<HeldUp>,
-    /// What those said who refused to join the round, and were killed since.
+    /// Errors of clients that could not join the round and were killed since.
     refusals: Mutex<Vec<String>>,
 }
 
-/// Whether somebody cannot run.
+/// Whether some clients cannot run, because they are paused or starved.
 #[derive(Debug)]
 struct HeldUp {
-    /// By how many causes.
+    /// The number of faults that keep clients from running at the moment.
     causes: usize,
-    /// When the last one ended.
+    /// When the last such fault ended.
     ended: Instant,
 }
 
 impl Fleet {
-    /// Starts a client for each URL, of the group it is for. The first and the last survive.
+    /// Starts a client for each URL, in the group of the URL. The first and the last client are never killed.
     pub(super) fn start(common: Common, urls: &[(Group, String)], book: Arc<Book>) -> Self {
         let (numbers, roster) = (AtomicU32::new(0), Roster::default());
         let held_up = Mutex::new(HeldUp { causes: 0, ended: Instant::now() });
@@ -132,14 +132,14 @@ impl Fleet {
         Present { worker, number, joining: None }
     }
 
-    /// The next one takes the seat of one that was killed, and joins the round.
+    /// Starts a new client in the place of a killed one, and makes it join the round.
     pub(super) fn replace(&self, seat: usize) {
         let Seat { group, url, present, .. } = &self.seats[seat];
         *lock(present) = self.begin(*group, url);
         self.join_round(seat);
     }
 
-    /// All begin to write where the book is open.
+    /// Makes all clients join the current round and write to its history.
     pub(super) fn begin_round(&self) {
         (0..self.seats.len()).for_each(|seat| self.join_round(seat));
     }
@@ -147,14 +147,14 @@ impl Fleet {
     fn join_round(&self, seat: usize) {
         if let Some(history) = self.book.path() {
             let mut present = self.present(seat);
-            // Not waited for: it may take as long to connect as the store is broken.
+            // Does not wait for the answer: while the store is broken, the client may not be connected yet.
             let order = present.worker.send(json!({ "command": "round", "history": history }));
             present.joining = Some(order);
         }
     }
 
-    /// Waits until all have ended what they began, for as long as this; answers who has not, and who refused
-    /// to join the round.
+    /// Waits, for at most `patience`, until all clients have finished what they have begun. Returns errors: of clients
+    /// that have not finished, and of those that could not join the round.
     pub(super) fn drain(&self, patience: Duration) -> Vec<String> {
         let mut failures = self.order("drain", patience);
         failures.append(&mut lock(&self.refusals));
@@ -162,7 +162,7 @@ impl Fleet {
         failures
     }
 
-    /// All close their sessions.
+    /// Makes all clients close their sessions.
     pub(super) fn stop(&self) -> Vec<String> {
         self.order("stop", Duration::from_secs(10))
     }
@@ -185,7 +185,7 @@ impl Fleet {
         late
     }
 
-    /// Clients that have ended though nobody killed them.
+    /// Errors of clients that ended although nobody killed them.
     pub(super) fn ended(&self) -> Vec<String> {
         let seats = (0..self.seats.len()).map(|seat| self.present(seat));
         seats
@@ -212,18 +212,18 @@ impl Fleet {
         (0..self.seats.len()).find(|seat| self.present(*seat).number == number)
     }
 
-    /// The process ids of all who run.
+    /// The process ids of all running clients.
     pub(super) fn roster(&self) -> Roster {
         Arc::clone(&self.roster)
     }
 
-    /// The process ids of those that are never killed.
+    /// The process ids of the clients that are never killed.
     pub(super) fn survivors(&self) -> Vec<u32> {
         let seats = (0..self.seats.len()).filter(|seat| self.survives(*seat));
         seats.map(|seat| self.present(seat).worker.child().id()).collect()
     }
 
-    /// Kills it; the seat stays empty until it is [replaced](Self::replace).
+    /// Kills a client; its seat stays empty until it is [replaced](Self::replace).
     pub(super) fn kill(&self, seat: usize) {
         let mut present = self.present(seat);
         lock(&self.roster).retain(|process| *process != present.worker.child().id());
@@ -232,10 +232,10 @@ impl Fleet {
         lock(&self.refusals).extend(present.refusal());
     }
 
-    /// Stops these for so long.
+    /// Pauses these clients for this long.
     ///
-    /// On `file` one that is stopped within a `flock` holds up all others, which is documented: so all count as
-    /// stopped, and what they had to do meanwhile is not late.
+    /// On `file`, a client that is paused while it holds a `flock` delays all others, as is documented. So all clients
+    /// count as paused, and nothing that they do meanwhile counts as late.
     pub(super) fn pause(&self, seats: &[usize], length: Duration) {
         let affected: Vec<usize> = match self.common.store.has_server() {
             false => (0..self.len()).collect(),
@@ -251,12 +251,12 @@ impl Fleet {
         });
     }
 
-    /// Notes that these could not run while `cause` did.
+    /// Records that these clients could not run while `cause` ran.
     pub(super) fn held_up(&self, seats: &[usize], cause: impl FnOnce()) {
         let numbers: Vec<_> = seats.iter().map(|seat| self.present(*seat).number).collect();
         numbers.iter().for_each(|number| self.book.note(*number, Event::Paused));
         lock(&self.held_up).causes += 1;
-        // Also when it panics: others wait until all can run.
+        // Also if `cause` panics, because other threads wait until all clients can run.
         let over = Finally(|| {
             let mut held_up = lock(&self.held_up);
             (held_up.causes, held_up.ended) = (held_up.causes - 1, Instant::now());
@@ -266,7 +266,7 @@ impl Fleet {
         numbers.iter().for_each(|number| self.book.note(*number, Event::Resumed));
     }
 
-    /// Waits until all have been able to run for so long: enough to notice what was done.
+    /// Waits until all clients have been able to run for this long, which is enough to notice the last fault.
     pub(super) fn runs_for(&self, length: Duration) {
         let begun = Instant::now();
         let runs = || {
@@ -283,7 +283,7 @@ impl Fleet {
     }
 }
 
-/// Called when it is dropped, by a panic too.
+/// Calls the function when it is dropped, also by a panic.
 struct Finally<F: Fn()>(F);
 
 impl<F: Fn()> Drop for Finally<F> {
@@ -293,10 +293,10 @@ impl<F: Fn()> Drop for Finally<F> {
 }
 
 impl Present {
-    /// What it said if it refused to join the round. No answer is none: it was killed before, or has not drained,
-    /// as orders are carried out one after the other.
+    /// The error with which the client refused to join the round. No answer means no error: the client was killed
+    /// before, or it has not drained, because it carries out commands one after the other.
     fn refusal(&mut self) -> Option<String> {
-        // Ended or not, what it has said is there or about to be.
+        // Even if the process has ended, its answer has arrived or will at once.
         let answer = self.worker.receive(self.joining.take()?, Duration::from_secs(1))?;
         let error = answer.err()?;
         Some(format!("client {} did not join the round: {error}", self.number))

@@ -1,20 +1,21 @@
-//! Chaos: several client processes contend for a few names while a nemesis breaks what they need, and a
-//! checker judges what they wrote down.
+//! Chaos: several client processes contend for a few names while a nemesis causes faults, and a checker checks the
+//! history that they write.
 //!
-//! * [`client`] is what a client process does: acquire, hold, ask all the time whether it is held, write to
-//!   the `resource` under the token, let go; in all the ways in which a program may.
-//! * [`nemesis`] makes of a seed the faults, their order and their length; `strike` carries them out.
-//! * [`run`] starts all this, heals it in the end, looks for what is left behind, and lets
-//!   `coordination-history` judge. A long run is made of rounds: each has a history of its own, which is judged
-//!   and thrown away.
+//! * [`client`] is the program of a client process: acquires, holds, asks `is_held` all the time, writes to the
+//!   `resource` with the token, and releases, in all the ways in which a program can do that.
+//! * [`nemesis`] computes the schedule of faults from a seed: kinds, order and length; `strike` causes the faults.
+//! * [`run`] starts everything, repairs the faults at the end, looks for entries and sessions that are left, and has
+//!   the history checked by `coordination-history`. A long run consists of rounds; each has a history of its own, which
+//!   is deleted after its check.
 //!
-//! The schedule of a seed is always the same; what happens within it is not, as processes and servers are
-//! real. A round that fails keeps all it wrote.
+//! A seed always has the same schedule, but not the same course of events, because processes and servers are real. A
+//! round that fails keeps its history and all other files.
 //!
-//! Two groups of clients work side by side, each on names of its own. What an operator does to the store by
-//! hand may cost timed exclusion until it is noticed (the matrix says `FENCE`): that happens to the *spoiled*
-//! group only. Its exclusion is not judged while it happens, and nobody's while a leader or all servers are
-//! paused, where that breaks what timed exclusion rests on (`Cost::Untimed`). All else is, tokens above all.
+//! There are two groups of clients, each with names of its own. Some faults, by which an operator changes the store by
+//! hand, may break timed exclusion until they are noticed (`FENCE` in the fault matrix). These faults are made only to
+//! the *spoiled* group, whose timed exclusion is not checked meanwhile. No group's timed exclusion is checked while a
+//! leader or all servers are paused, if that breaks an assumption of timed exclusion (`Cost::Untimed`). Everything else
+//! is checked, above all tokens.
 
 mod carried;
 pub mod client;
@@ -40,12 +41,12 @@ use std::time::Duration;
 use crate::bounds;
 use crate::checks::Backend;
 
-/// A store under chaos.
+/// A store for chaos.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Store {
-    /// Which.
+    /// The store.
     pub backend: Backend,
-    /// How many servers.
+    /// The number of servers; zero for a directory.
     pub nodes: usize,
 }
 
@@ -54,24 +55,24 @@ impl Store {
     pub const FILE: Self = Self { backend: Backend::File, nodes: 0 };
     /// One etcd server.
     pub const ETCD: Self = Self { backend: Backend::Etcd, nodes: 1 };
-    /// Three of them.
+    /// Three etcd servers.
     pub const ETCD3: Self = Self { backend: Backend::Etcd, nodes: 3 };
-    /// A Redis server that keeps what it answered.
+    /// A Redis server that loses no acknowledged write in a restart.
     pub const REDIS: Self = Self { backend: Backend::Redis, nodes: 1 };
-    /// A PostgreSQL server that keeps what it answered.
+    /// One PostgreSQL server.
     pub const POSTGRES: Self = Self { backend: Backend::Postgres, nodes: 1 };
-    /// A MariaDB server that keeps what it answered.
+    /// One MariaDB server.
     pub const MYSQL: Self = Self { backend: Backend::Mysql, nodes: 1 };
     /// One Consul server.
     pub const CONSUL: Self = Self { backend: Backend::Consul, nodes: 1 };
-    /// Three of them.
+    /// Three Consul servers.
     pub const CONSUL3: Self = Self { backend: Backend::Consul, nodes: 3 };
     /// One ZooKeeper server.
     pub const ZOOKEEPER: Self = Self { backend: Backend::Zookeeper, nodes: 1 };
-    /// Three of them.
+    /// Three ZooKeeper servers.
     pub const ZOOKEEPER3: Self = Self { backend: Backend::Zookeeper, nodes: 3 };
 
-    /// Those of this build.
+    /// The stores of this build.
     pub const ALL: &[Self] = &[
         Self::FILE,
         #[cfg(feature = "etcd")]
@@ -94,23 +95,23 @@ impl Store {
         Self::ZOOKEEPER3,
     ];
 
-    /// The lease, where there is one.
+    /// The lease of most stores.
     const TTL: Duration = Duration::from_secs(2);
-    /// Where a server takes more than a second to start, or several seconds to lead.
+    /// The lease of stores whose server takes more than a second to start, or several seconds to become leader.
     const LONG_TTL: Duration = Duration::from_secs(6);
 
-    /// By the name that the command line has for it.
+    /// The store with this name on the command line.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|store| store.name() == name)
     }
 
-    /// Its name on the command line: `file`, `etcd`, `etcd3`…
+    /// The store's name on the command line: `file`, `etcd`, `etcd3`…
     pub fn name(self) -> String {
         let name = self.backend.name();
         if self.nodes > 1 { format!("{name}{}", self.nodes) } else { name.to_owned() }
     }
 
-    /// What cargo needs to build it.
+    /// The option with which cargo builds in this store.
     fn feature(self) -> String {
         match self.has_server() {
             true => format!(" --features {}", self.backend.name()),
@@ -122,7 +123,7 @@ impl Store {
         self.nodes > 0
     }
 
-    /// The lease, where there is one.
+    /// The lease, if the store has one.
     fn ttl(self) -> Option<Duration> {
         let is_slow = self.backend == Backend::Zookeeper || self == Self::CONSUL3;
         self.has_server().then_some(if is_slow { Self::LONG_TTL } else { Self::TTL })
@@ -132,13 +133,13 @@ impl Store {
         Duration::from_millis(if self.has_server() { 300 } else { 100 })
     }
 
-    /// How long one attempt at a call may take (L4: a try asks once).
+    /// L4: how long one attempt at a call may take.
     fn attempt(self) -> Duration {
         let heartbeat = self.heartbeat();
         self.ttl().map_or(heartbeat, |ttl| bounds::attempt(heartbeat, ttl))
     }
 
-    /// L5: how soon everything works again when nothing is broken any more.
+    /// L5: how soon everything works again after the last fault has ended.
     fn recovery(self) -> Duration {
         bounds::recovered(self.ttl())
     }

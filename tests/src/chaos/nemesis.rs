@@ -1,7 +1,7 @@
-//! What is broken, when, and for how long: made of a seed.
+//! The schedule of faults, computed from a seed: which fault happens when, and for how long.
 //!
-//! First one kind after the other, each once and with quiet between, so that what a kind does can be told from
-//! what others do. Then several at a time, one of each lane.
+//! First each kind of fault happens once, alone and with pauses between, so that its effects can be distinguished from
+//! those of others. Then several faults happen at the same time, one of each lane.
 
 use std::{ops::Range, time::Duration};
 
@@ -13,71 +13,71 @@ use crate::checks::Backend;
 /// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
-    /// SIGKILL to a client, and another takes its place.
+    /// A client is killed, and another one takes its place.
     ClientKilled,
-    /// To two at once.
+    /// Two clients are killed at once.
     ClientsKilled,
-    /// SIGSTOP to a client, shorter than its lease.
+    /// A client is paused (SIGSTOP) for less than its lease.
     ClientPausedBriefly,
-    /// Longer than its lease.
+    /// A client is paused for longer than its lease.
     ClientPaused,
-    /// Two at once.
+    /// Two clients are paused at once.
     ClientsPaused,
-    /// Bytes come later.
+    /// The network delays bytes.
     Delay,
-    /// Later than an attempt may take.
+    /// The network delays bytes for longer than one attempt at a call may take.
     LongDelay,
-    /// Bytes come one by one.
+    /// The network delivers bytes one by one.
     Dribble,
     /// Connections are reset.
     Reset,
     /// Connections are closed in the ordinary way.
     Closed,
-    /// One side says that it sends no more.
+    /// One side of a connection closes its direction (FIN).
     HalfClosed,
-    /// Nothing is carried, and all of it later.
+    /// The network delivers nothing for a while, then everything that it has held back.
     Stall,
-    /// What clients send is lost.
+    /// Bytes from clients to servers are lost.
     LostToServer,
-    /// What servers answer is lost.
+    /// Bytes from servers to clients are lost.
     LostToClient,
-    /// Both.
+    /// Bytes are lost in both directions.
     LostBothWays,
     /// Connections are reset, and new ones refused.
     Refused,
-    /// A connection ends after some message, or before it.
+    /// Connections are closed after some message, or before it.
     Cut,
-    /// SIGSTOP to the only server, briefly.
+    /// The only server is paused for a short time.
     ServerPausedBriefly,
-    /// Longer.
+    /// The only server is paused for longer.
     ServerPaused,
-    /// SIGKILL to the only server, started again at once.
+    /// The only server is killed, and started again at once.
     ServerRestarted,
-    /// Started again after a lease.
+    /// The only server is killed, and started again after a lease.
     ServerDown,
-    /// SIGKILL to a member that does not lead.
+    /// A server that is not the leader is killed.
     MemberKilled,
-    /// To the one that leads.
+    /// The leader is killed.
     LeaderKilled,
-    /// SIGSTOP to a member that does not lead.
+    /// A server that is not the leader is paused.
     MemberPaused,
-    /// To the one that leads.
+    /// The leader is paused.
     LeaderPaused,
-    /// To all.
+    /// All servers are paused.
     AllPaused,
-    /// A member that does not lead is cut off from the others, and not from clients.
+    /// A server that is not the leader is cut off from the other servers, but not from clients.
     MemberIsolated,
-    /// The one that leads is.
+    /// The leader is cut off from the other servers.
     LeaderIsolated,
-    /// Two of three are killed.
+    /// Two of three servers are killed.
     MajorityLost,
-    /// All history is forgotten ten times a second, and the server's file rewritten.
+    /// The store's history is compacted ten times a second, and finally the server's file is rewritten.
     Compaction,
-    /// The server's quota is used up.
+    /// The server's storage quota is used up.
     NoSpace,
-    /// The server forgets all scripts, ten times a second.
+    /// The server drops all cached scripts, ten times a second.
     ScriptsFlushed,
-    /// It closes all connections, as often.
+    /// The server closes all connections, ten times a second.
     ConnectionsKilled,
     /// An operator ends a session.
     SessionEnded,
@@ -87,29 +87,29 @@ pub enum Fault {
     DiskFull,
     /// Another program locks a queue's file.
     FileHeld,
-    /// Every processor has other things to do.
+    /// All processors are kept busy.
     Starved,
-    /// The file of a session is removed.
+    /// The file of a session is deleted.
     SessionRemoved,
-    /// The directory of sessions is.
+    /// The directory of sessions is deleted.
     SessionsRemoved,
-    /// The file of a queue is.
+    /// The file of a queue is deleted.
     QueueRemoved,
-    /// It is emptied.
+    /// The file of a queue is emptied.
     QueueEmptied,
-    /// It is cut before the first entry.
+    /// The file of a queue is truncated before its first entry.
     QueueCut,
-    /// A copy of it takes its place.
+    /// The file of a queue is replaced by a copy.
     QueueReplaced,
     /// The directory of queues is renamed.
     QueuesRenamed,
-    /// The whole directory is.
+    /// The group's whole directory is renamed.
     DirectoryRenamed,
     /// An operator breaks a lock.
     LockBroken,
 }
 
-/// Faults of one lane never happen at the same time: they would undo each other.
+/// Faults of one lane never happen at the same time, because the end of one would undo the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Lane {
     Clients,
@@ -119,7 +119,7 @@ enum Lane {
 
 const LANES: [Lane; 3] = [Lane::Clients, Lane::Between, Lane::Store];
 
-/// What is known of a kind.
+/// The properties of a kind of fault.
 #[derive(Clone, Debug)]
 struct Row {
     fault: Fault,
@@ -130,32 +130,33 @@ struct Row {
     cost: Cost,
 }
 
-/// What a kind may cost, when it happens alone.
+/// What a fault may cost when it happens alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cost {
-    /// Time only: no session is lost.
+    /// Only time: no session is lost.
     Keep,
-    /// Sessions.
+    /// Sessions may be lost.
     Lose,
-    /// Timed exclusion too, for all, on etcd before 3.4.31 and 3.5.13: it breaks assumption A2.
+    /// Sessions may be lost, and timed exclusion of all clients may be broken, on etcd before 3.4.31 and 3.5.13, where
+    /// the fault breaks assumption A2.
     Untimed,
-    /// Timed exclusion of the spoiled group, until it is noticed.
+    /// Timed exclusion of the spoiled group may be broken, until the clients notice.
     Spoil,
 }
 
-/// On which stores a kind happens.
+/// The stores on which a kind of fault happens.
 #[derive(Clone, Copy, Debug)]
 enum Stores {
     All,
-    /// With a server, or several.
+    /// Stores with one server or more.
     Servers,
-    /// With one only.
+    /// Stores with one server.
     One,
     Several,
-    /// With several that can be cut off from each other.
+    /// Stores with several servers that can be cut off from one another.
     Apart,
     Only(Backend),
-    /// Whose operator ends connections.
+    /// Stores whose operator can close all connections.
     Killable,
 }
 
@@ -166,7 +167,7 @@ impl Stores {
             Self::Servers => store.nodes > 0,
             Self::One => store.nodes == 1,
             Self::Several => store.nodes > 1,
-            // Servers of Consul meet at the ports that they serve.
+            // Consul's servers talk to one another on the ports on which they serve, so a proxy cannot separate them.
             Self::Apart => store.nodes > 1 && store.backend != Backend::Consul,
             Self::Only(backend) => store.backend == backend,
             Self::Killable => {
@@ -187,7 +188,7 @@ const fn row(
     Row { fault, name, lane, stores, millis, cost }
 }
 
-/// All kinds. A pause that is "brief" is shorter than a lease of 2 s by more than two heartbeats.
+/// All kinds of faults. A "brief" pause is shorter than a lease of 2 s by more than two heartbeats.
 #[rustfmt::skip]
 const ROWS: &[Row] = {
     use {Cost::{Keep, Lose, Spoil, Untimed}, Fault as F, Lane::{Between, Clients}};
@@ -252,18 +253,18 @@ impl Fault {
         found.expect("every kind has a row")
     }
 
-    /// Its number in histories.
+    /// The kind's number in histories.
     pub(super) fn kind(self) -> u32 {
         u32::try_from(self.row().0).expect("a few")
     }
 }
 
-/// The names, by the numbers in histories.
+/// The names of all kinds, by their number in histories.
 pub(super) fn names() -> Vec<String> {
     ROWS.iter().map(|row| row.name.to_owned()).collect()
 }
 
-/// The numbers of the kinds that cost timed exclusion, of all or of the spoiled group.
+/// The numbers of the kinds that may break timed exclusion: on this store, or for the spoiled group.
 pub(super) fn untimed(store: Store, spoiled: bool) -> Vec<u32> {
     let costs = |row: &&Row| match row.cost {
         Cost::Keep | Cost::Lose => false,
@@ -273,37 +274,37 @@ pub(super) fn untimed(store: Store, spoiled: bool) -> Vec<u32> {
     ROWS.iter().filter(costs).map(|row| row.fault.kind()).collect()
 }
 
-/// Whether sessions of the judged group survive the kind, when it happens alone.
+/// Whether sessions of the group whose timed exclusion is checked survive this kind of fault when it happens alone.
 pub(super) fn keeps(kind: u32) -> bool {
     let row = usize::try_from(kind).ok().and_then(|index| ROWS.get(index));
     row.is_some_and(|row| matches!(row.cost, Cost::Keep | Cost::Spoil))
 }
 
-/// One fault.
+/// One fault of a schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Step {
     pub(super) fault: Fault,
     pub(super) length: Duration,
-    /// Decides whom it strikes.
+    /// A seed for choosing the client or server that the fault affects.
     pub(super) whom: u64,
-    /// Nothing happens for so long afterwards.
+    /// The pause after the fault.
     pub(super) quiet: Duration,
 }
 
-/// What a seed makes.
+/// The faults of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Schedule {
-    /// One after the other.
+    /// The faults of the first part, one after the other.
     pub(super) alone: Vec<Step>,
-    /// At the same time, each lane one after the other.
+    /// The faults of the second part: the lanes at the same time, each with one fault after the other.
     pub(super) mixed: Vec<Vec<Step>>,
 }
 
-/// What it takes to bring a fault about, besides its length.
+/// How long it takes to cause a fault and to end it.
 const OVERHEAD: Duration = Duration::from_millis(250);
 
 impl Schedule {
-    /// About as long as `budget`.
+    /// A schedule that takes about as long as `budget`.
     pub(super) fn new(seed: u64, store: Store, budget: Duration) -> Self {
         let mut rng = StdRng::seed_from_u64(seed);
         let mut rows: Vec<&Row> = ROWS.iter().filter(|row| row.stores.have(store)).collect();

@@ -1,4 +1,4 @@
-//! Small operations on a value, a counter and an election, whose answers must be linearizable.
+//! Short operations on a value, a counter and an election, which the checker tests for linearizability.
 
 use coordination::{Coordinator, Counter, Effect, Election, Error, SharedValue, Version};
 use coordination_history::{Answer, Event, Operation, now};
@@ -9,13 +9,13 @@ use super::{
     things::{NAMED, Thing, What},
 };
 
-/// Somebody who asks and writes.
+/// Performs operations on one object.
 pub(super) struct Clerk {
     desk: Desk,
     rng: StdRng,
-    /// The last version seen.
+    /// The last version that it has seen.
     seen: Option<Version>,
-    /// What is written is told apart by this.
+    /// The last value that it has written; each written value is unique in the run.
     written: u32,
 }
 
@@ -26,7 +26,7 @@ enum Desk {
 }
 
 impl Clerk {
-    /// `client` is not used by another client of the run.
+    /// `client` has to be unique in the run, because it makes the written values unique.
     pub(super) fn new(
         coordinator: &Coordinator,
         thing: &Thing,
@@ -42,7 +42,7 @@ impl Clerk {
         Some(Self { desk, rng, seen: None, written: client << 20 })
     }
 
-    /// One operation. It is written down before as one without an answer, for whoever is killed meanwhile.
+    /// Performs one operation. A write is first recorded without a result, in case the client is killed meanwhile.
     pub(super) async fn turn(&mut self, pen: &Pen) {
         let what = self.choose();
         let call = now();
@@ -140,7 +140,7 @@ async fn leader(election: &Election) -> Answer {
     }
 }
 
-/// Who drops such a call, or is told that its outcome is not known, may find it carried out later.
+/// A write whose outcome is unknown may still be carried out later.
 fn write_failed(error: Error) -> Answer {
     match error.effect() {
         Effect::None => Answer::NotDone,

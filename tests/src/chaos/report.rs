@@ -1,4 +1,4 @@
-//! What a run amounts to.
+//! The results of a run, and the check of its rounds.
 
 use std::{collections::BTreeMap, fmt, path::Path, time::Duration};
 
@@ -15,61 +15,62 @@ use super::{
 };
 use crate::bounds::SCHEDULING;
 
-/// All that was counted, over all rounds.
+/// What was counted in all rounds.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
-    /// Rounds judged.
+    /// Rounds that were checked.
     pub rounds: u64,
-    /// Guards returned.
+    /// Acquires that returned a guard.
     pub grants: u64,
-    /// Acquires begun.
+    /// Acquires that were begun.
     pub attempts: u64,
     /// Acquires that returned without a guard.
     pub refused: BTreeMap<Why, u64>,
-    /// Acquires dropped.
+    /// Acquires that were dropped by the caller.
     pub cancelled: u64,
-    /// Acquires of clients that were killed.
+    /// Acquires without a result, because the client was killed.
     pub unanswered: u64,
-    /// Faults by name.
+    /// Faults by their name.
     pub faults: BTreeMap<String, u64>,
     /// Promises broken, by rule.
     pub broken: BTreeMap<Rule, u64>,
-    /// Writes that the resource refused, as they came from old holders.
+    /// Writes that the resource refused, because they came from a former holder.
     pub stale_writes: u64,
-    /// Guards lost.
+    /// Guards that were lost.
     pub lost: u64,
-    /// Of the judged group, while nothing happened that ends a session.
+    /// Losses in the group whose timed exclusion is checked, at a time when no fault could end a session.
     pub false_losses: u64,
-    /// How late the latest loss was told.
+    /// The longest delay with which a guard reported its loss.
     pub latest_loss: Duration,
-    /// `is_held` said true.
+    /// How often `is_held` returned true.
     pub held: u64,
-    /// Grants whose exclusion was not judged, as a fault of the server or an operator broke it.
+    /// Grants whose exclusion was not checked, because a fault excuses a violation.
     pub excused: u64,
-    /// Small operations judged, and objects whose search was given up.
+    /// The number of short operations that were checked, and of objects for which the checker gave up.
     pub operations: (u64, u64),
-    /// What the resource lost.
+    /// The resource's counts of writes and lost updates.
     pub(super) tally: Tally,
-    /// Sessions that were there after all had stopped.
+    /// Sessions that still existed after all clients had stopped.
     pub sessions_left: usize,
-    /// How long the machine kept a thread waiting, at worst.
+    /// The longest time that the machine kept a thread waiting.
     pub withheld: Duration,
-    /// Of the processes that were never killed.
+    /// Of the processes that are never killed: their use of memory, threads and descriptors.
     pub needs: Vec<Needs>,
 }
 
 impl Summary {
-    /// How many faults.
+    /// The number of faults.
     pub fn faults(&self) -> u64 {
         self.faults.values().sum()
     }
 
-    /// Updates of the resource that were lost where no token is checked: the nemesis bites.
+    /// Lost updates of the half of the resource that does not check tokens. There should be some: they show that the
+    /// faults are hard enough.
     pub fn unfenced_lost(&self) -> u64 {
         self.tally.bare_lost
     }
 
-    /// Where it is: must be none.
+    /// Lost updates of the half that checks tokens; must be zero.
     pub fn fenced_lost(&self) -> u64 {
         self.tally.fenced_lost
     }
@@ -78,7 +79,7 @@ impl Summary {
         self.broken.get(&rule).copied().unwrap_or_default()
     }
 
-    /// In a line.
+    /// The results in one line.
     pub(super) fn line(&self) -> String {
         let slope = self.needs.iter().map(|needs| needs.slope).fold(f64::NEG_INFINITY, f64::max);
         format!(
@@ -157,7 +158,7 @@ impl fmt::Display for Summary {
     }
 }
 
-/// Judges round after round.
+/// Checks one round after the other.
 #[derive(Debug)]
 pub(super) struct Judge {
     pub(super) store: Store,
@@ -167,7 +168,7 @@ pub(super) struct Judge {
     carried: Carried,
 }
 
-/// A thread that was kept waiting for longer may lose its session, and it is the machine's fault.
+/// If a thread had to wait longer than this, its session may be lost because of the machine.
 const STARVED: Duration = Duration::from_millis(300);
 
 impl Judge {
@@ -176,12 +177,13 @@ impl Judge {
         Self { store, crash_release, wait_bound, summary, carried }
     }
 
-    /// Begins a round's history with what the last one left.
+    /// Writes what earlier rounds left into a round's history.
     pub(super) fn carry_over(&self, book: &Book) {
         self.carried.tell(book);
     }
 
-    /// Answers what is wrong. `mixed`: since when several faults happened at a time.
+    /// Checks a round's history, and returns what is wrong. `mixed` is when the second part began, with several faults
+    /// at a time.
     pub(super) fn judge(&mut self, path: &Path, mixed: u64, withheld: Duration) -> Vec<String> {
         let records = match read(path) {
             Ok(records) => records,
@@ -241,12 +243,12 @@ impl Summary {
     }
 }
 
-/// When a session could be lost.
+/// The times during which a session may be lost.
 struct Losses(Vec<(u64, u64)>);
 
 impl Losses {
     fn new(records: &[Record], store: Store) -> Self {
-        // What was begun within a fault may end a lease after it.
+        // A heartbeat that fails during a fault may lead to a loss a lease later.
         let after = nanos(store.ttl().unwrap_or_default() + 4 * store.heartbeat());
         let mut open = BTreeMap::new();
         let mut spans = Vec::new();
@@ -266,7 +268,7 @@ impl Losses {
         Self(spans)
     }
 
-    /// Losses while only faults happened that no session is lost by.
+    /// Losses in the first part of the schedule, at times at which no fault could have lost a session.
     fn unexplained(&self, records: &[Record], mixed: u64) -> Vec<Record> {
         let is_false = |record: &&Record| {
             matches!(record.event, Event::Lost { .. })
@@ -277,9 +279,10 @@ impl Losses {
     }
 }
 
-/// How late the latest loss was told: after its deadline, or after its process went on.
+/// The longest delay with which a guard reported its loss, counted from the deadline, or from the moment at which a
+/// paused process was continued.
 fn latest(records: &[Record]) -> Duration {
-    // The end of a pause is noted after the process has gone on, which may have told its loss by then.
+    // The end of a pause is recorded after the process was continued. The process may record its loss before that.
     let mut pauses: BTreeMap<u32, Vec<(u64, u64)>> = BTreeMap::new();
     for record in records {
         let of_client = pauses.entry(record.client).or_default();
@@ -337,7 +340,8 @@ mod tests {
             latest(&[&pause[..], &history].concat())
         };
         assert_eq!(paused(1_497), Duration::from_millis(3));
-        // Told after it went on, and before that was noted; so the other loss is the latest.
+        // A loss that was reported after the process was continued, but before that was recorded, is ignored; the other
+        // loss is the latest.
         assert_eq!(paused(1_502), Duration::from_millis(1));
     }
 }

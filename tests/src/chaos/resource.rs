@@ -1,8 +1,9 @@
-//! What the locks protect: registers outside of the store, one fenced by tokens and beside it one that is not.
+//! The resource that the locks protect: registers outside the store. Each has a half that checks tokens, and a half
+//! that does not.
 //!
-//! A holder reads a register, waits, and writes what it read plus one. The fenced half refuses whoever comes
-//! with a smaller token than it has seen, so it can lose no update. The bare half does what it is told: an
-//! old holder that was paused overwrites what came since. Its lost updates show that the nemesis bites.
+//! A holder reads a register, waits, and writes what it read plus one. The *fenced* half refuses a token that is
+//! smaller than one it has seen, so it can lose no update. The *bare* half accepts every write: a former holder that
+//! was paused overwrites later updates. Its lost updates show that the faults are hard enough.
 
 use std::{
     collections::BTreeMap,
@@ -18,16 +19,16 @@ use coordination_history::{Event, Record, Writer, now};
 
 use super::{delay::lock, nanos};
 
-/// What a client asks.
+/// The kinds of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ask {
-    /// The fenced number; the token counts from here on.
+    /// Reads the fenced number; from now on smaller tokens are refused.
     Read,
-    /// Makes it `value`.
+    /// Sets the fenced number to `value`.
     Write,
-    /// The bare number; in `value` how long the client will take until it writes, in nanoseconds.
+    /// Reads the bare number. `value` is the time in nanoseconds until the client will write it.
     BareRead,
-    /// Makes it `value`.
+    /// Sets the bare number to `value`.
     BareWrite,
 }
 
@@ -43,7 +44,7 @@ pub(super) struct Request {
 }
 
 pub(super) const REQUEST: usize = 40;
-/// Whether it was done, and the number.
+/// The size of an answer: whether the request was carried out, and the number.
 pub(super) const ANSWER: usize = 16;
 
 impl Request {
@@ -85,18 +86,18 @@ struct Register {
     fenced_writes: u64,
     bare: u64,
     bare_writes: u64,
-    /// Who has read the bare number and not yet written it, and when he will.
+    /// The client that has read the bare number and not written it yet, and when it will write it.
     reader: Option<(u32, u64)>,
 }
 
-/// The registers, served to all who connect.
+/// All registers, and the server for them.
 #[derive(Debug, Default)]
 pub(super) struct Resource {
     registers: Mutex<BTreeMap<u32, Register>>,
     history: Mutex<Option<Arc<Writer>>>,
 }
 
-/// What was lost.
+/// Sums over all registers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tally {
     pub(super) fenced_writes: u64,
@@ -106,7 +107,7 @@ pub(super) struct Tally {
 }
 
 impl Resource {
-    /// Serves it at this socket, as long as this process lives.
+    /// Serves the registers at this Unix socket for as long as this process lives.
     pub(super) fn serve(socket: &Path) -> io::Result<Arc<Self>> {
         let resource = Arc::new(Self::default());
         let listener = UnixListener::bind(socket)?;
@@ -120,7 +121,7 @@ impl Resource {
         Ok(resource)
     }
 
-    /// Writes its decisions there.
+    /// From now on writes the decisions to this history.
     pub(super) fn record_to(&self, writer: Option<Arc<Writer>>) {
         *lock(&self.history) = writer;
     }
@@ -136,7 +137,8 @@ impl Resource {
         })
     }
 
-    /// Clients that have read a bare number and will not write it for so long: a pause hurts there.
+    /// Clients that have read a bare number and will not write it within `for_long`: if such a client is paused now, an
+    /// update is likely to be lost.
     pub(super) fn readers(&self, for_long: Duration) -> Vec<u32> {
         let from = now() + nanos(for_long);
         let registers = lock(&self.registers);
@@ -144,7 +146,7 @@ impl Resource {
         readers.filter(|(_, until)| *until > from).map(|(client, _)| client).collect()
     }
 
-    /// One connection, until the client goes.
+    /// Serves one connection, until the client closes it.
     fn answer(&self, mut stream: UnixStream) {
         let mut bytes = [0; REQUEST];
         while stream.read_exact(&mut bytes).is_ok() {
@@ -173,7 +175,7 @@ impl Resource {
                     register.fenced = request.value;
                     register.fenced_writes += 1;
                 }
-                // Under the lock: in the order of the decisions.
+                // Recorded under the lock, so that records are in the order of the decisions.
                 self.record(request, is_fresh);
                 (is_fresh, register.fenced)
             }

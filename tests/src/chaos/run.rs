@@ -1,4 +1,5 @@
-//! A run: rounds of faults, each healed, drained, searched for remains and judged.
+//! A run consists of rounds. In each round: faults, repair, drain, search for entries that are left, check of the
+//! history.
 
 use std::{
     fs, io,
@@ -30,45 +31,45 @@ use super::{
 use crate::bounds::{self, SCHEDULING};
 use crate::harness::{SchedulerLag, Scratch, wait_until};
 
-/// What to run.
+/// The parameters of a run.
 #[derive(Clone, Debug)]
 pub struct Chaos {
-    /// On what.
+    /// The store.
     pub store: Store,
-    /// For how long, about.
+    /// The approximate length.
     pub length: Duration,
-    /// Which faults.
+    /// The seed that determines the faults.
     pub seed: u64,
-    /// How many client processes, four at least; the last two are of the spoiled group.
+    /// The number of client processes, at least four; the last two are in the spoiled group.
     pub clients: usize,
-    /// Where a failure leaves what it wrote.
+    /// The directory in which files of failed rounds are kept.
     pub keep: PathBuf,
-    /// The program that is a client when called with `client`.
+    /// The program that runs a client if its argument is `client`.
     pub program: PathBuf,
 }
 
-/// What came of it.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Outcome {
     /// All that was counted.
     pub summary: Summary,
-    /// Everything that is wrong, if anything is.
+    /// Everything that was found wrong.
     pub failures: Vec<String>,
 }
 
-/// How long a round is, about, where there are several.
+/// The approximate length of a round, if there are several.
 const ROUND: Duration = Duration::from_secs(60);
-/// A run with more failures ends.
+/// The run ends after this many failures.
 const ENOUGH: usize = 50;
-/// Work without faults at the end of a round.
+/// The length of the work without faults at the end of a round.
 const LIVENESS: Duration = Duration::from_secs(3);
 
 impl Chaos {
-    /// Runs it. Progress goes to standard output.
+    /// Runs the rounds. Progress is printed to standard output.
     ///
     /// # Panics
     ///
-    /// When servers, clients or files cannot be made.
+    /// If servers, clients or files cannot be created.
     pub fn run(&self) -> Outcome {
         let mut actors = Actors::new(self);
         let begun = Instant::now();
@@ -90,12 +91,12 @@ impl Chaos {
             seed = seed.wrapping_add(1);
         }
         let found = actors.end();
-        // Of the last round, whose history is there.
+        // Reported as part of the last round, whose history still exists.
         self.report(&actors, seed, length, found, &mut failures);
         Outcome { summary: actors.judge.summary.clone(), failures }
     }
 
-    /// Says what is wrong, if anything is, and keeps what shows it.
+    /// Prints what is wrong, if anything is, and keeps the files that show it.
     fn report(
         &self,
         actors: &Actors,
@@ -111,7 +112,7 @@ impl Chaos {
         failures.append(&mut found);
     }
 
-    /// Keeps what a failed round wrote. Answers where, and how to run it again.
+    /// Keeps the files of a failed round. Returns where they are, and the command that runs the schedule again.
     fn kept(&self, actors: &Actors, seed: u64, length: Duration) -> String {
         let directory = self.keep.join(format!("{}-{seed}", self.store.name()));
         if let Err(error) = anew(&directory) {
@@ -135,13 +136,14 @@ impl Chaos {
         let note = format!(
             "kept in {place}{missing}; `{show}` shows run/history; the same schedule: {again}"
         );
-        // For whoever finds the directory and not the message.
+        // For somebody who finds the directory without the message.
         let _ = fs::write(directory.join("again"), format!("{again}\n"));
         note
     }
 }
 
-/// An empty directory: what an earlier failure of the same seed left is not to be taken for this one's.
+/// Creates the directory empty, so that files of an earlier failure of the same seed are not mistaken for those of this
+/// one.
 fn anew(directory: &Path) -> io::Result<()> {
     match fs::remove_dir_all(directory) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -149,7 +151,7 @@ fn anew(directory: &Path) -> io::Result<()> {
     }
 }
 
-/// Everything that runs.
+/// Everything that takes part in a run.
 struct Actors {
     judge: Judge,
     sampler: Sampler,
@@ -199,7 +201,7 @@ impl Actors {
         }
     }
 
-    /// A round with faults for so long. Answers what is wrong, and whether another round can follow.
+    /// Runs a round with faults for this long. Returns what is wrong, and whether another round can follow.
     fn round(&mut self, seed: u64, budget: Duration) -> (Vec<String>, bool) {
         let path = self.scratch.join("history");
         let _ = fs::remove_file(&path);
@@ -237,12 +239,12 @@ impl Actors {
         (failures, goes_on)
     }
 
-    /// How long the machine kept a thread of ours waiting in this round.
+    /// The longest time in this round that the machine kept one of the threads waiting.
     fn withheld(&self) -> Duration {
         self.lag.worst_between(0, u64::MAX).max(self.delays.worst())
     }
 
-    /// All clients stop: nothing may be left.
+    /// Stops all clients; then no session may be left.
     fn end(&mut self) -> Vec<String> {
         let mut failures = self.fleet.stop();
         failures.extend(self.own.stop());
@@ -258,20 +260,21 @@ impl Actors {
     }
 }
 
-/// Of a round, for all but faults.
+/// The part of a round that is without faults.
 fn aside(store: Store) -> Duration {
     LIVENESS + store.recovery().div_f64(if store.has_server() { 1.0 } else { 2.0 })
 }
 
-/// L5 and L2: until everything works again, and until those before have had their turn.
+/// L5 and L2: the longest wait, until everything works again and all contenders ahead have had their turn.
 fn wait_bound(chaos: &Chaos) -> Duration {
     let tasks = Group::ALL.into_iter().flat_map(Group::things).map(|thing| thing.tasks).max();
     let ahead = u32::try_from(chaos.clients * tasks.unwrap_or_default()).unwrap_or(u32::MAX);
-    // A holder writes to the resource after its hold, if it was late.
+    // A turn ends with a write to the resource. Only two holds of a hundred are long, so a quarter of the longest hold
+    // is allowed for each turn.
     chaos.store.recovery() + bounds::served() + ahead * pace(chaos.store).longest / 4 + SCHEDULING
 }
 
-/// The driver's own clients, by which it looks for what is left, and does what operators do.
+/// The driver's own clients, which look for entries that are left, and act as an operator.
 pub(super) struct Own {
     runtime: Runtime,
     groups: Vec<(Group, Coordinator)>,
@@ -300,18 +303,18 @@ impl Own {
         let own = self.groups.iter().find(|(own, _)| *own == group);
         if let (Some((_, coordinator)), Some(name)) = (own, names.choose(rng)) {
             let lock = coordinator.lock(name).expect(NAMED);
-            // Who holds it is told by its own guard.
+            // Ignores errors, because the store may be out of reach. A holder learns of the loss from its own guard.
             let _ = self.runtime.block_on(lock.break_lock());
         }
     }
 
-    /// Counts the entries of each thing, until there are none or the time is over, and notes the last count.
+    /// Counts the entries of each object until there are none or the time is over, and records the last count.
     fn remains(&self, book: &Book, bound: Duration) {
         let until = Instant::now() + bound;
         for (group, coordinator) in &self.groups {
             for thing in group.things() {
                 let Some(recipe) = Recipe::new(coordinator, thing) else { continue };
-                // Whoever cannot be asked has something left, for all we know.
+                // If the store does not answer, entries may be left.
                 let count = || self.runtime.block_on(recipe.entries()).unwrap_or(usize::MAX);
                 let mut entries = usize::MAX;
                 wait_until(until.saturating_duration_since(Instant::now()), || {
@@ -324,7 +327,7 @@ impl Own {
         }
     }
 
-    /// What the values are that the last round left, for the checker of the next one.
+    /// Records the present values, which the last round left, so that the checker of the next round knows them.
     fn carry_over(&self, book: &Book) {
         for (group, coordinator) in &self.groups {
             for thing in group.things() {
@@ -347,7 +350,7 @@ impl Own {
     }
 }
 
-/// The value as if it were written just now.
+/// The present value, as an operation that writes it now.
 async fn present(coordinator: &Coordinator, name: &str, what: What) -> Option<(Operation, Answer)> {
     const READ: &str = "nothing is broken between rounds";
     match what {
@@ -366,7 +369,7 @@ async fn present(coordinator: &Coordinator, name: &str, what: What) -> Option<(O
     }
 }
 
-/// Where failures are kept unless somebody says otherwise.
+/// The default directory for files of failed rounds.
 pub fn default_keep() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/chaos")
 }

@@ -1,4 +1,4 @@
-//! What the processes that are never killed need: memory, threads, descriptors.
+//! Measures the memory, threads and descriptors of the processes that are never killed.
 
 use std::{
     fs,
@@ -9,7 +9,7 @@ use std::{
 
 const EVERY: Duration = Duration::from_secs(1);
 
-/// What one process needed at one time.
+/// The measurements of one process at one moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Sample {
     seconds: f64,
@@ -18,20 +18,20 @@ pub(super) struct Sample {
     descriptors: usize,
 }
 
-/// The samples of some processes. A thread takes more as long as this lives.
+/// The samples of some processes. A background thread takes more until this is dropped.
 #[derive(Debug)]
 pub(super) struct Sampler(Arc<Mutex<Vec<Vec<Sample>>>>);
 
-/// What a process needed over time.
+/// The development of a process's needs over time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Needs {
-    /// At the first and at the last.
+    /// In the first and in the last sample.
     pub rss_mib: (f64, f64),
-    /// By least squares over the second half of the time, in MiB an hour.
+    /// The growth of memory in MiB an hour, by least squares over the second half of the time.
     pub slope: f64,
-    /// At half time and at the last.
+    /// In the middle sample and in the last one.
     pub threads: (u64, u64),
-    /// Likewise.
+    /// In the middle sample and in the last one.
     pub descriptors: (usize, usize),
 }
 
@@ -53,7 +53,7 @@ impl Sampler {
         Self(samples)
     }
 
-    /// Of each process.
+    /// The needs of each process.
     pub(super) fn needs(&self) -> Vec<Needs> {
         let samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         samples.iter().filter_map(|samples| needs(samples)).collect()
@@ -85,7 +85,7 @@ fn needs(samples: &[Sample]) -> Option<Needs> {
     })
 }
 
-/// Of the memory over time, by least squares.
+/// The slope of memory over time, by least squares.
 fn slope(samples: &[Sample]) -> f64 {
     let count = samples.len() as f64;
     let mean = |of: fn(&Sample) -> f64| samples.iter().map(of).sum::<f64>() / count;
@@ -106,7 +106,7 @@ mod tests {
         let samples: Vec<_> = (0..100_i32)
             .map(|second| Sample {
                 seconds: f64::from(second),
-                // A start that grows fast, then a MiB an hour, with noise.
+                // Memory grows fast at first, and then by one MiB an hour, with noise.
                 rss_mib: f64::from(second.min(40))
                     + f64::from(second) / 3_600.0
                     + f64::from(second % 2) * 0.001,

@@ -1,4 +1,4 @@
-//! How each kind of fault is brought about.
+//! Causes the faults.
 
 use std::{
     fs::{self, File},
@@ -22,7 +22,7 @@ use super::{
 };
 use crate::harness::{Direction, Mode, Proxy, Unit, wait_until};
 
-/// What it strikes.
+/// Everything that faults are made to.
 pub(super) struct Nemesis<'a> {
     pub(super) installation: &'a Installation,
     pub(super) fleet: &'a Fleet,
@@ -31,19 +31,19 @@ pub(super) struct Nemesis<'a> {
     pub(super) operator: &'a Own,
 }
 
-/// From the end of a server's fault until what it delayed has come out.
+/// How long after the end of a fault of a server its delayed effects may come.
 const AFTERMATH: Duration = Duration::from_millis(1_000);
 
-/// A watch tells of a deleted entry long before, and a heartbeat at the latest.
+/// How long to wait until clients have noticed a deleted entry: by a watch, or by a heartbeat at the latest.
 const NOTICED: Duration = Duration::from_millis(500);
 
-/// How long to look for somebody who is about to write.
+/// How long to look for a client that is about to write.
 const UNTIL_WRITING: Duration = Duration::from_millis(500);
-/// He is stopped before he does.
+/// The client is chosen only if it will not write for at least this long, so that it is paused before it writes.
 const BEFORE_WRITING: Duration = Duration::from_millis(30);
 
 impl Nemesis<'_> {
-    /// Carries out the first part of a schedule, and then the second.
+    /// Carries out the first part of a schedule, then calls `between`, then carries out the second part.
     pub(super) fn run(&self, schedule: &Schedule, between: impl FnOnce()) {
         self.lane(&schedule.alone);
         between();
@@ -82,7 +82,7 @@ impl Nemesis<'_> {
         }
     }
 
-    /// Whether it was one of these: they are the same on every store.
+    /// Causes the fault if it is one that is the same on every store; returns whether it was.
     fn strike_anywhere(&self, step: &Step, rng: &mut StdRng) -> bool {
         match step.fault {
             Fault::ClientKilled => self.kill(1, step.length, rng),
@@ -108,7 +108,7 @@ impl Nemesis<'_> {
         seats.iter().for_each(|seat| self.fleet.replace(*seat));
     }
 
-    /// One who has just read what it will write is stopped rather than another, mostly.
+    /// Pauses clients; mostly one of them is a client that has just read the number that it will write.
     fn pause(&self, count: usize, length: Duration, rng: &mut StdRng) {
         let seats: Vec<_> = (0..self.fleet.len()).collect();
         let mut chosen: Vec<_> = seats.sample(rng, count).copied().collect();
@@ -164,7 +164,7 @@ fn starve(length: Duration) {
     });
 }
 
-/// Changes what the spoiled group's directory consists of. What is not there is not changed.
+/// Damages files in the spoiled group's directory. Does nothing if the files do not exist.
 fn spoil(directory: &Directory, fault: Fault, rng: &mut StdRng) {
     let [queues, sessions] =
         ["queues", "sessions"].map(|folder| directory.inside(Group::Spoiled, folder));
@@ -173,7 +173,7 @@ fn spoil(directory: &Directory, fault: Fault, rng: &mut StdRng) {
         File::options().write(true).open(path).and_then(|file| file.set_len(length))
     };
     let elsewhere = directory.disk.path().join(format!("gone-{}", rng.random::<u32>()));
-    // What cannot be done, as on a disk that is full at the same time, is not.
+    // Ignores errors, for instance if the disk is full at the same time.
     let _ = match (fault, some(&queues, rng)) {
         (Fault::SessionRemoved, _) => some(&sessions, rng).map(fs::remove_file),
         (Fault::SessionsRemoved, _) => Some(fs::remove_dir_all(sessions)),
@@ -186,27 +186,28 @@ fn spoil(directory: &Directory, fault: Fault, rng: &mut StdRng) {
             Some(cut(&queue, length))
         }
         (Fault::QueueReplaced, Some(queue)) => Some(replace(&queue, &elsewhere)),
-        // No queue has begun.
+        // There is no queue's file yet.
         (
             Fault::QueueRemoved | Fault::QueueEmptied | Fault::QueueCut | Fault::QueueReplaced,
             None,
         ) => None,
         (other, _) => unreachable!("{other:?} does not happen to files"),
     };
-    // The old directories may still be in use; a full disk is another fault.
+    // Fails if the old directories are still in use. They are removed so that the disk does not fill up, which is
+    // another fault.
     let _ = fs::remove_dir_all(elsewhere);
 }
 
-/// Where a queue's first entry begins. What is cut behind it may be the word that an entry has left: it would stand
-/// there again, for as long as its session lives.
+/// The offset of a queue's first entry. Truncating behind it could cut off the line that says that an entry has left:
+/// the entry would then exist again, for as long as its session lives.
 fn before_entries(queue: &Path) -> u64 {
     let text = fs::read(queue).unwrap_or_default();
     let first = text.windows(3).position(|window| window == b"\n+ ");
     first.unwrap_or(text.len()).max(1) as u64
 }
 
-/// Puts a copy in the place of a queue's file. The copy is exact, as the file is locked: an older one would say
-/// that what was released meanwhile is held, by a session that lives and knows nothing of it.
+/// Replaces a queue's file by a copy. The file is locked meanwhile, so that the copy is exact. In an older copy,
+/// entries that were released meanwhile would be held again, by sessions that live and know nothing of it.
 fn replace(queue: &Path, copy: &Path) -> io::Result<()> {
     let file = File::open(queue)?;
     file.lock()?;
@@ -214,7 +215,7 @@ fn replace(queue: &Path, copy: &Path) -> io::Result<()> {
     fs::rename(copy, queue)
 }
 
-/// Whether it was one of these. They strike one client's links, or all.
+/// Causes the fault if it is one of the network, for the links of one client or of all; returns whether it was.
 fn strike_network(servers: &Servers, step: &Step, rng: &mut StdRng) -> bool {
     let everybody = rng.random_bool(0.3);
     let seat = rng.random_range(0..servers.links.len());
@@ -253,7 +254,7 @@ fn strike_network(servers: &Servers, step: &Step, rng: &mut StdRng) -> bool {
     true
 }
 
-/// Cuts at one message after the other, with time between to come back.
+/// Cuts connections at one message after the other, with time between for reconnecting.
 fn cut(links: &[&Proxy], length: Duration, rng: &mut StdRng) {
     let until = Instant::now() + length;
     while Instant::now() < until {
@@ -271,7 +272,7 @@ fn cut(links: &[&Proxy], length: Duration, rng: &mut StdRng) {
     links.iter().for_each(|link| link.heal());
 }
 
-/// Whether it was one of these.
+/// Causes the fault if it is one of servers; returns whether it was.
 fn strike_servers(servers: &Servers, step: &Step, rng: &mut StdRng) -> bool {
     let server = servers.server();
     let kill = |nodes: &[usize]| nodes.iter().for_each(|node| server.node(*node).kill());
@@ -296,13 +297,13 @@ fn strike_servers(servers: &Servers, step: &Step, rng: &mut StdRng) -> bool {
     server.rejoin();
     servers.revive();
     if matches!(step.fault, Fault::LeaderPaused | Fault::AllPaused) {
-        // A leader that wakes may end leases that another has renewed.
+        // A leader that is continued may at first end leases that another leader has renewed.
         thread::sleep(AFTERMATH);
     }
     true
 }
 
-/// Whether it was one of these: what an operator can do to any store.
+/// Causes the fault if it is one that an operator can make on any store; returns whether it was.
 fn operate(servers: &Servers, fleet: &Fleet, step: &Step, rng: &mut StdRng) -> bool {
     match step.fault {
         Fault::SessionEnded => {

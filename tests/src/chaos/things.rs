@@ -1,4 +1,4 @@
-//! What clients contend for.
+//! The objects that clients contend for.
 
 use std::time::Duration;
 
@@ -6,12 +6,12 @@ use coordination_history::{Kind, Object};
 
 use super::Store;
 
-/// Whose names they are.
+/// The groups of clients; each has names of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Group {
-    /// All promises hold for them, but timed exclusion while a server breaks what that rests on.
+    /// All promises hold for this group, except timed exclusion while a fault of a server breaks its assumptions.
     Judged,
-    /// An operator meddles with what the store has of them.
+    /// An operator damages entries and files of this group.
     Spoiled,
 }
 
@@ -22,7 +22,7 @@ impl Group {
         Self::ALL.into_iter().find(|group| group.name() == name)
     }
 
-    /// Also the namespace, or the directory.
+    /// The name; also the group's namespace or directory.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Judged => "judged",
@@ -35,10 +35,10 @@ impl Group {
     }
 }
 
-/// One name, and how it is used.
+/// One object, and how it is used.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Thing {
-    /// In the history.
+    /// The object's id in histories.
     pub(super) id: u32,
     pub(super) group: Group,
     pub(super) name: &'static str,
@@ -49,7 +49,7 @@ pub(super) struct Thing {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
-    /// `shared`: so many of a hundred acquires are.
+    /// `shared` is the percentage of acquires that are shared.
     Lock {
         shared: u32,
     },
@@ -65,31 +65,31 @@ pub(super) enum What {
     Counter,
 }
 
-/// Why a name of theirs can be used.
+/// For `expect`: why creating a handle with the name of a [`Thing`] cannot fail.
 pub(super) const NAMED: &str = "the name is valid";
 
-/// The first object that stands for a register of the fenced resource.
+/// The ids of the fenced resource's registers are multiples of this, plus the slot.
 const REGISTERS: u32 = 100;
 
 impl Thing {
-    /// Of one name, slot by slot: tokens rise per slot.
+    /// The register of an object's slot. Each slot has a register of its own, because tokens rise per slot.
     pub(super) fn register(&self, slot: Option<u32>) -> u32 {
         REGISTERS * self.id + slot.unwrap_or_default()
     }
 
-    /// The registers that its holders write to.
+    /// The registers that the object's holders write to.
     fn registers(&self) -> std::ops::Range<u32> {
         let first = self.register(None);
         match self.what {
             What::Lock { .. } | What::Election => first..first + 1,
             What::Semaphore { permits } => first..first + permits,
-            // Numbered from one.
+            // A limiter's slots are numbered from one.
             What::Limiter { slots, .. } => first + 1..first + slots + 1,
             What::Value | What::Counter => first..first,
         }
     }
 
-    /// As the checker knows it.
+    /// The object as the checker knows it.
     fn object(&self) -> Object {
         let kind = match self.what {
             What::Lock { .. } => Kind::Lock,
@@ -103,7 +103,7 @@ impl Thing {
     }
 }
 
-/// All objects of a group's history.
+/// All objects in a group's history.
 pub(super) fn objects(group: Group) -> Vec<Object> {
     let register = |thing: &Thing, id: u32| Object {
         id,
@@ -118,20 +118,20 @@ pub(super) fn objects(group: Group) -> Vec<Object> {
     group.things().flat_map(of).collect()
 }
 
-/// Whether what this record is about belongs to the group; a register's does as its thing.
+/// Whether a record's object belongs to the group; a register belongs to the group of its thing.
 pub(super) fn is_of(group: Group, object: u32) -> bool {
     let id = if object >= REGISTERS { object / REGISTERS } else { object };
     group.things().any(|thing| thing.id == id)
 }
 
-/// How those who contend behave.
+/// The lengths of holds and pauses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
-    /// How long a hold lasts, mostly, in microseconds.
+    /// The usual length of a hold, in microseconds.
     pub(super) hold: u64,
-    /// Some last up to this long: long enough for a fault to begin meanwhile.
+    /// The longest hold: long enough for a fault to begin meanwhile.
     pub(super) longest: Duration,
-    /// How long somebody rests before the next turn, mostly, in microseconds.
+    /// The usual pause before the next turn, in microseconds.
     pub(super) rest: u64,
 }
 

@@ -1,4 +1,4 @@
-//! One acquire, hold and release, and what is written down of it.
+//! One turn of a task: the task acquires, holds and releases an object, and records each event in the history.
 
 use std::time::Duration;
 
@@ -17,12 +17,12 @@ use super::{
     things::{NAMED, Pace, Thing, What},
 };
 
-/// How often a holder asks whether it still holds.
+/// How often a holder calls `is_held`.
 const ASKS: Duration = Duration::from_millis(3);
-/// How long [`Limiter`] may take to say no when nobody wants to wait.
+/// How long [`Limiter`] may take to refuse, when the caller does not want to wait.
 const ARRIVING: Duration = Duration::from_secs(5);
 
-/// What is contended for.
+/// A handle of an object.
 pub(super) enum Recipe {
     Lock(Lock),
     Semaphore(Semaphore),
@@ -30,7 +30,7 @@ pub(super) enum Recipe {
     Election(Election),
 }
 
-/// What was got.
+/// The guard that was acquired.
 enum Held {
     Lock(LockGuard),
     Permit(Permit),
@@ -38,7 +38,7 @@ enum Held {
     Leadership(Leadership),
 }
 
-/// What becomes of the guard.
+/// How the guard ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum End {
     Release,
@@ -46,12 +46,12 @@ enum End {
     ByItself,
 }
 
-/// What a turn is to be like.
+/// The random choices of a turn.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
     shared: bool,
     patience: Patience,
-    /// The caller drops the acquire after this time, if it has not returned.
+    /// The caller drops the acquire if it has not returned after this time.
     cancel: Option<Duration>,
     hold: Duration,
     end: End,
@@ -83,7 +83,7 @@ impl Plan {
     }
 }
 
-/// Something up to twice `micros`.
+/// A random duration of up to twice `micros`.
 fn around(rng: &mut impl Rng, micros: u64) -> Duration {
     Duration::from_micros(rng.random_range(0..=2 * micros))
 }
@@ -105,7 +105,7 @@ impl Recipe {
         })
     }
 
-    /// How many entries the store has of it.
+    /// How many entries the store has for the object.
     pub(super) async fn entries(&self) -> Result<usize> {
         Ok(match self {
             Self::Lock(lock) => lock.holders().await?.len(),
@@ -150,7 +150,7 @@ impl Recipe {
         }
     }
 
-    /// How long the acquire may take (L4), in nanoseconds.
+    /// The timeout of the acquire (L4), in nanoseconds.
     fn limit(&self, patience: Patience, attempt: Duration) -> u64 {
         match (self, patience) {
             (_, Patience::Forever) => NEVER,
@@ -199,14 +199,14 @@ impl Held {
     }
 }
 
-/// Somebody who takes turns at one thing.
+/// A task that takes turns at one object.
 pub(super) struct Contender {
     pub(super) thing: &'static Thing,
     pub(super) recipe: Recipe,
     pub(super) effects: Effects,
     pub(super) rng: StdRng,
     pub(super) pace: Pace,
-    /// How long a try may take.
+    /// How long a `try_acquire` may take.
     pub(super) attempt: Duration,
 }
 
@@ -243,7 +243,8 @@ impl Contender {
             }
         };
         if plan.end == End::ByItself {
-            // Without effects: whoever sets a time in advance writes late on a slow machine, nemesis or none.
+            // Without writing to the resource: a program that sets the time of its release in advance writes too late
+            // on a slow machine, even without faults.
             return watch_timed(&held.release_after(plan.hold), pen).await;
         }
         let is_lost = tokio::join!(watch(held.grant(), plan.hold, pen), effects).0;
@@ -266,13 +267,13 @@ const UNKNOWN: u8 = 2;
 fn why(error: &Error) -> Why {
     let why = error.kind().into();
     if why == Why::Other {
-        // To the client's log: a kind that the nemesis does not explain is worth reading.
+        // Printed to the client's log, because no fault of the nemesis explains this kind of error.
         eprintln!("{:?}: {error}", error.kind());
     }
     why
 }
 
-/// Asks whether it is held, and writes down the answer.
+/// Asks whether the guard is held, and records the answer.
 fn ask(grant: &Grant, pen: &Pen) -> bool {
     let before = now();
     let held = grant.is_held();
@@ -280,14 +281,15 @@ fn ask(grant: &Grant, pen: &Pen) -> bool {
     held
 }
 
-/// Holds it so long, or until its loss is told, and asks all the time. Answers whether it was lost.
+/// Holds the guard for `length`, or until it reports its loss, and calls `is_held` all the time. Returns whether it was
+/// lost.
 async fn watch(grant: &Grant, length: Duration, pen: &Pen) -> bool {
     let until = Instant::now() + length;
     let lost = grant.lost();
     tokio::pin!(lost);
     let mut last = NEVER;
     loop {
-        // Read while it is held: of a deadline that has passed the guard says no more when it was.
+        // Read while the guard is held: once a deadline has passed, the guard no longer returns it.
         let present = deadline(grant);
         let held = ask(grant, pen);
         if held {
@@ -308,7 +310,7 @@ async fn watch(grant: &Grant, length: Duration, pen: &Pen) -> bool {
     }
 }
 
-/// Watches what lets go by itself, until it has; or has been lost, which looks the same.
+/// Calls `is_held` until a timed release has released the guard, or the guard was lost, which looks the same.
 async fn watch_timed(timed: &TimedRelease, pen: &Pen) {
     loop {
         let before = now();
@@ -322,12 +324,13 @@ async fn watch_timed(timed: &TimedRelease, pen: &Pen) {
     pen.write(Event::ReleaseReturn { outcome: UNKNOWN });
 }
 
-/// The guard's deadline on the history's clock.
+/// The guard's deadline, on the clock of the history.
 fn deadline(grant: &Grant) -> u64 {
     let Some(deadline) = grant.deadline() else { return NEVER };
     loop {
         let (before, there, after) = (now(), BootInstant::now(), now());
-        // Stopped between the two clocks, it would make of a pause a deadline that was long past.
+        // Tries again if the process was stopped between reading the two clocks: the pause would make the deadline too
+        // late.
         if after - before < 1_000_000 {
             return after + nanos(deadline.saturating_duration_since(there));
         }

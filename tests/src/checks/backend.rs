@@ -1,21 +1,22 @@
-//! The stores, and which of them a check is for: what follows from the [table of stores](crate::stores).
+//! [`Backend`], the stores under test, and on which of them a check runs; generated from the [table of
+//! stores](crate::stores).
 
 use std::sync::Arc;
 
 use crate::harness::{Server, Setup};
 
-/// How a store is set up.
+/// What it takes to set up a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// It is nothing but memory of a process: a name is enough.
+    /// The store is only memory of a process: a name is enough.
     InProcess,
-    /// It is a directory.
+    /// The store is a directory.
     Files,
-    /// It has servers.
+    /// The store has servers.
     Server,
 }
 
-/// The kind by the table's word.
+/// Translates a kind in the table to the [`Kind`].
 macro_rules! kind {
     (in_process) => {
         Kind::InProcess
@@ -28,7 +29,7 @@ macro_rules! kind {
     };
 }
 
-/// The servers of a store, started, by the table's word for its kind; nothing where it has none.
+/// Starts the servers of a store whose kind in the table is `server`; `None` for other kinds.
 macro_rules! start {
     (server $backend:ident $setup:ident) => {
         Some(Arc::new(crate::harness::$backend::set_up($setup)))
@@ -40,7 +41,7 @@ macro_rules! start {
 
 macro_rules! backends {
     ($($name:ident $backend:ident $share:ident $kind:ident $script:ident $(if $built:meta)?;)+) => {
-        /// A store.
+        /// A store under test.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub enum Backend {
             $(
@@ -50,38 +51,38 @@ macro_rules! backends {
         }
 
         impl Backend {
-            /// All of them.
+            /// All stores of the table.
             pub const ALL: &[Self] = &[$(Self::$backend),+];
 
-            /// What it is called in lists and URLs: `etcd`.
+            /// The name in lists and URLs: `etcd`.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Self::$backend => stringify!($name),)+
                 }
             }
 
-            /// How it is set up.
+            /// What it takes to set up the store.
             pub fn kind(self) -> Kind {
                 match self {
                     $(Self::$backend => kind!($kind),)+
                 }
             }
 
-            /// Whether the gate has its checks; otherwise the soak has all of them.
+            /// Whether the gate runs checks of this store; otherwise the soak runs all of them.
             pub fn is_in_gate(self) -> bool {
                 match self {
                     $(Self::$backend => stringify!($script) == "gate",)+
                 }
             }
 
-            /// Whether one script has all checks of it; otherwise the gate leaves some to the soak.
+            /// Whether one script runs all checks of this store; otherwise the gate leaves some of them to the soak.
             pub fn has_all_at_once(self) -> bool {
                 match self {
                     $(Self::$backend => stringify!($share) == "all",)+
                 }
             }
 
-            /// Whether building it needs nothing but Rust, so that every build has it.
+            /// Whether the store needs no feature, so that every build has it.
             pub fn needs_only_rust(self) -> bool {
                 let features: &[&str] = match self {
                     $(Self::$backend => &[$(stringify!($built))?],)+
@@ -89,14 +90,14 @@ macro_rules! backends {
                 features.is_empty()
             }
 
-            /// Whether this build has it.
+            /// Whether this build has the store.
             pub fn is_built_in(self) -> bool {
                 match self {
                     $(Self::$backend => true $(&& cfg!($built))?,)+
                 }
             }
 
-            /// Starts its servers; nothing where it has none.
+            /// Starts the store's servers; `None` if it has none.
             pub fn set_up(self, setup: &Setup) -> Option<Arc<dyn Server>> {
                 match self {
                     $(Self::$backend => start!($kind $backend setup),)+
@@ -109,29 +110,29 @@ macro_rules! backends {
 crate::store_table! { [backends] [] }
 
 impl Backend {
-    /// The store of this name, [`name`](Self::name).
+    /// The store with this [`name`](Self::name).
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|backend| backend.name() == name)
     }
 
-    /// All of them whose checks the gate has.
+    /// All stores whose checks the gate runs.
     pub fn in_gate() -> impl Iterator<Item = Self> {
         Self::ALL.iter().copied().filter(|backend| backend.is_in_gate())
     }
 
-    /// Whether it is nothing but memory of this process.
+    /// Whether the store is only memory of this process.
     pub fn is_in_process(self) -> bool {
         self.kind() == Kind::InProcess
     }
 
-    /// Whether it has servers.
+    /// Whether the store has servers.
     pub fn has_servers(self) -> bool {
         self.kind() == Kind::Server
     }
 
-    /// Whether it is in one of these groups of stores: `everywhere`; `processes`, which is all that processes
-    /// can share; `in_process`, the others; `servers`, all that have one; `own_server`, the same with a server for
-    /// nobody else; `no_server`, the others; or the name of one.
+    /// Whether the store is in one of these groups: `everywhere`; `processes`, the stores that processes can share;
+    /// `in_process`, the others; `servers`, the stores with a server; `own_server`, the same stores, but the check gets
+    /// a server that no other check uses; `no_server`, the stores without one; or the name of a store.
     pub fn is_in(self, groups: &[&str]) -> bool {
         groups.iter().any(|group| match *group {
             "everywhere" => true,
@@ -149,7 +150,7 @@ impl Backend {
 pub struct Setting {
     /// The store.
     pub backend: Backend,
-    /// The setting, in the store's own word; empty: nothing is particular.
+    /// The name that the store's harness gives to the setting; empty for none.
     pub word: &'static str,
 }
 
@@ -158,7 +159,7 @@ const NAMED: &str = "named";
 macro_rules! settings {
     ($($(#[$doc:meta])+
         $name:ident $setting:ident $backend:ident $word:literal $kind:ident $(if $built:meta)?;)+) => {
-        /// Every store, and every store in a setting, by its name in the tables.
+        /// Each store, and each setting of a store, as a constant, by its name in the tables.
         pub mod settings {
             use super::Setting;
 
@@ -181,14 +182,14 @@ impl From<Backend> for Setting {
 }
 
 impl Setting {
-    /// Starts its servers; nothing where it has none.
+    /// Starts the store's servers; `None` if it has none.
     pub fn set_up(self) -> Option<Arc<dyn Server>> {
-        // It is a setting of what leads to them.
+        // `named` is no setting of the servers, but of the host name by which clients reach them.
         let word = if self.is_named() { "" } else { self.word };
         self.backend.set_up(&Setup::in_setting(word))
     }
 
-    /// Whether its servers go by a name of which an address is silent.
+    /// Whether clients reach the servers by a host name with an address that does not answer.
     pub(crate) fn is_named(self) -> bool {
         self.word == NAMED
     }

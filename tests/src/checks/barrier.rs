@@ -1,5 +1,5 @@
-//! BR1: barriers let nobody go too early, and everybody in time; double barriers and latches
-//! likewise.
+//! BR1: barriers let nobody through too early, and everybody in time. BR2 and BR3, the same for double barriers and
+//! latches, are in the modules below.
 
 mod double;
 mod latch;
@@ -42,7 +42,7 @@ fn wait_in_background(barrier: &Barrier) -> JoinHandle<Result<()>> {
     tokio::spawn(async move { barrier.wait(Some(PATIENCE)).await })
 }
 
-/// BR1: all who wait are let go when it is opened, and nobody before.
+/// BR1: opening a barrier lets all waiters go, and none of them before.
 pub async fn br1_lets_go_all_and_nobody_before(store: &TestStore) -> Result<()> {
     let first = store.connect("first").await?;
     assert!(barrier(&first).is_open().await?);
@@ -74,12 +74,12 @@ pub async fn br1_lets_go_all_and_nobody_before(store: &TestStore) -> Result<()> 
     Ok(())
 }
 
-/// BR1: what was closed a moment ago holds, also in a process that has just seen it open.
+/// BR1: a barrier that was closed a moment ago blocks, also in a process that has just seen it open.
 pub async fn br1_what_was_just_closed_holds(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let mine = barrier(&one);
     for round in 0..store.rounds(20, 6) {
-        // Somebody of this process follows it.
+        // A waiter of this process follows the barrier, so that the process has seen it open.
         mine.close().await?;
         let waiting = wait_in_background(&mine);
         sleep(MOMENT / 10).await;
@@ -95,7 +95,7 @@ pub async fn br1_what_was_just_closed_holds(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// BR1: who waits when it is opened is let go, though it is closed again at once.
+/// BR1: a caller that waits when the barrier is opened may pass, although the barrier is closed again at once.
 pub async fn br1_opened_for_a_moment(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (mine, theirs) = (barrier(&one), barrier(&other));
@@ -103,7 +103,7 @@ pub async fn br1_opened_for_a_moment(store: &TestStore) -> Result<()> {
     for round in 0..store.rounds(10, 4) {
         let waiting: Vec<_> =
             [&mine, &theirs, &mine, &theirs].into_iter().map(wait_in_background).collect();
-        // Each has found it closed.
+        // Each waiter has seen the barrier closed by then.
         sleep(2 * ANSWERED).await;
         theirs.open().await?;
         theirs.close().await?;
@@ -117,7 +117,7 @@ pub async fn br1_opened_for_a_moment(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// BR1: waits that are dropped leave nothing behind, and the others are let go.
+/// BR1: dropped waits leave nothing behind, and other waiters pass when the barrier is opened.
 pub async fn br1_dropped_waits(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("one").await?;
     let barrier = barrier(&coordinator);
@@ -133,7 +133,7 @@ pub async fn br1_dropped_waits(store: &TestStore) -> Result<()> {
     timeout(PATIENCE, stays).await.expect("let go").expect("no panic")
 }
 
-/// BR1: it stays closed when the session of who closed it is lost, and anybody opens it.
+/// BR1: a barrier stays closed when the session of the client that closed it is lost, and any client can open it.
 pub async fn br1_belongs_to_nobody(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     barrier(&one).close().await?;
@@ -146,7 +146,7 @@ pub async fn br1_belongs_to_nobody(store: &TestStore) -> Result<()> {
     timeout(PATIENCE, waiting).await.expect("let go").expect("no panic")
 }
 
-/// BR1: it stays closed when the process that closed it is killed.
+/// BR1: a barrier stays closed when the process that closed it is killed.
 pub async fn br1_stays_closed_after_a_kill(store: &TestStore) -> Result<()> {
     let worker = store.worker("closer");
     let close = json!({ "command": "close_barrier", "barrier": NAME });
@@ -159,7 +159,8 @@ pub async fn br1_stays_closed_after_a_kill(store: &TestStore) -> Result<()> {
     barrier(&coordinator).open().await.map(drop)
 }
 
-/// BR1: who was cut off while it was opened is let go when it is back; meanwhile time runs.
+/// BR1: a waiter that was cut off while the barrier was opened passes once it is reconnected; while it is cut off, its
+/// timeout runs.
 pub async fn br1_cut_off(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect_by_proxy("one").await?, store.connect("other").await?);
     barrier(&other).close().await?;
@@ -179,7 +180,7 @@ pub async fn br1_cut_off(store: &TestStore) -> Result<()> {
     timeout(PATIENCE, waiting).await.expect("let go").expect("no panic")
 }
 
-/// BR1–BR3: also without an executor.
+/// BR1–BR3: barriers, double barriers and latches work on threads without an async runtime.
 pub async fn br1_without_a_runtime(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("one").await?;
     without_a_runtime(move || {

@@ -1,4 +1,4 @@
-//! C1, C2, C4, C5, C6, C8: what a caller who goes away, in whatever way, leaves behind.
+//! C1, C2, C4, C5, C6, C8: what a caller that gives up, drops a guard or panics leaves behind.
 
 use std::cell::RefCell;
 use std::thread;
@@ -20,7 +20,7 @@ use crate::must_hold;
 /// Ten times as long as a drop may take.
 const AT_ONCE: Duration = Duration::from_millis(100);
 
-/// Another client gets the lock at once, and then nobody has anything left at the store.
+/// Asserts that `other` gets the lock at once, and that then no entry is left at the store.
 pub(super) async fn nothing_is_left(
     store: &TestStore,
     other: &Coordinator,
@@ -39,33 +39,33 @@ pub(super) async fn nothing_is_left(
     Ok(())
 }
 
-/// C1, C2: whatever is waited for, and at whatever point it is dropped, nothing is left.
+/// C1, C2: an acquire that is dropped at any poll leaves no entry.
 pub async fn c1_dropped_acquire_leaves_nothing(store: &TestStore) -> Result<()> {
     let least = store.rounds(1, 2);
     at_every_poll(store, "acquire", least, interrupted_acquire).await?;
     at_every_poll(store, "try_acquire", least, interrupted_try).await
 }
 
-/// C1, C2: the same while somebody else holds the lock, and lets go of it in the middle.
+/// C1, C2: the same while another client holds the lock and releases it in the middle.
 pub async fn c1_dropped_waiting_acquire_leaves_nothing(store: &TestStore) -> Result<()> {
     at_every_poll(store, "acquire of a held lock", 2, interrupted_wait).await
 }
 
-/// A free lock is acquired.
+/// Case: a client acquires a free lock.
 pub async fn interrupted_acquire(pair: &Pair<'_>) -> Result<()> {
     let lock = lock(&pair.one);
     drop(pair.interrupt(lock.acquire(pair.patience())).await?);
     nothing_is_left(pair.store, &pair.other, &format!("{pair:?}")).await
 }
 
-/// A free lock is tried.
+/// Case: a client tries to acquire a free lock.
 pub async fn interrupted_try(pair: &Pair<'_>) -> Result<()> {
     let lock = lock(&pair.one);
     drop(pair.interrupt(lock.try_acquire()).await?);
     nothing_is_left(pair.store, &pair.other, &format!("{pair:?}")).await
 }
 
-/// A lock is waited for that somebody else releases meanwhile.
+/// Case: a client waits for a lock that another client releases meanwhile.
 pub async fn interrupted_wait(pair: &Pair<'_>) -> Result<()> {
     let lock = lock(&pair.one);
     let releasing = pair.drop_later(acquire(&pair.other).await?);
@@ -76,12 +76,12 @@ pub async fn interrupted_wait(pair: &Pair<'_>) -> Result<()> {
     nothing_is_left(pair.store, &pair.other, &format!("{pair:?}")).await
 }
 
-/// A lock is acquired, held for a little while and released.
+/// Case: a client acquires a lock, holds it for a little while, and releases it.
 pub async fn interrupted_hold(pair: &Pair<'_>) -> Result<()> {
     let lock = lock(&pair.one);
     let holding = async {
         let guard = lock.acquire(pair.patience()).await?;
-        // Longer than it takes until the holder's own entry is watched.
+        // Longer than it takes until the library watches the holder's own entry.
         sleep(MOMENT).await;
         assert!(guard.is_held(), "{pair:?}");
         guard.release().await
@@ -90,7 +90,7 @@ pub async fn interrupted_hold(pair: &Pair<'_>) -> Result<()> {
     nothing_is_left(pair.store, &pair.other, &format!("{pair:?}")).await
 }
 
-/// C1, C2: cancelled by a timeout, by `select!`, and by the end of the task.
+/// C1, C2: an acquire that is cancelled by a timeout, by `select!` or by aborting its task leaves no entry.
 pub async fn c1_however_it_is_cancelled(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let lock = lock(&one);
@@ -105,16 +105,16 @@ pub async fn c1_however_it_is_cancelled(store: &TestStore) -> Result<()> {
         let task = acquire_in_background(&one);
         sleep(patience).await;
         task.abort();
-        // It may have been granted before, and then the guard is in its result.
+        // If the lock was granted before the abort, the guard is in the task's result.
         drop(task.await);
         drop(held);
         nothing_is_left(store, &other, &format!("cancelled after {patience:?}")).await?;
     }
-    // The session was not harmed.
+    // The session still works.
     take_turn(&one).await.map(drop)
 }
 
-/// C2: who timed out stands in nobody's way, and the session stays usable.
+/// C2: a waiter that timed out leaves the queue, so it delays nobody, and its session stays usable.
 pub async fn c2_timed_out_waiters_leave_the_queue(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let held = acquire(&one).await?;
@@ -132,7 +132,7 @@ pub async fn c2_timed_out_waiters_leave_the_queue(store: &TestStore) -> Result<(
     take_turn(&other).await.map(drop)
 }
 
-/// C2: cancelled while the store is out of reach: cleared away when it is back.
+/// C2: the entry of an acquire that was cancelled during an outage is removed when the store is back.
 pub async fn c2_cancelled_during_an_outage(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect_by_proxy("one").await?, store.connect("other").await?);
     for polls in [1, 20] {
@@ -142,14 +142,14 @@ pub async fn c2_cancelled_during_an_outage(store: &TestStore) -> Result<()> {
         let refused = lock.try_acquire().await.expect_err("out of reach");
         assert_eq!(refused.kind(), ErrorKind::Unavailable);
         store.proxy().heal();
-        // The next try comes after the longest delay.
+        // The next attempt comes after the longest delay at most.
         sleep(bounds::between_tries(store.heartbeat()) + bounds::cleared() + SCHEDULING).await;
         nothing_is_left(store, &other, &format!("stalled, {polls} polls")).await?;
     }
     take_turn(&one).await.map(drop)
 }
 
-/// C4: on a thread that knows of no runtime.
+/// C4: a guard can be dropped on a thread without a runtime.
 pub async fn c4_drop_outside_of_a_runtime(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let guard = acquire(&one).await?;
@@ -157,13 +157,14 @@ pub async fn c4_drop_outside_of_a_runtime(store: &TestStore) -> Result<()> {
     nothing_is_left(store, &other, "dropped outside").await
 }
 
-/// Runs it on a plain thread and waits for its end without blocking the runtime.
+/// Runs `work` on a plain thread, and waits for its end without blocking the runtime.
 async fn dropped_on_a_thread(work: impl FnOnce() + Send + 'static) {
     let ended = tokio::task::spawn_blocking(move || thread::spawn(work).join());
     ended.await.expect("not aborted").expect("no panic");
 }
 
-/// C4: by a thread-local destructor, when much of the thread is gone already.
+/// C4: a guard can be dropped by a thread-local destructor, when other thread-local values of the thread are gone
+/// already.
 pub async fn c4_drop_at_the_end_of_a_thread(store: &TestStore) -> Result<()> {
     thread_local! {
         static KEPT: RefCell<Option<LockGuard>> = const { RefCell::new(None) };
@@ -175,7 +176,7 @@ pub async fn c4_drop_at_the_end_of_a_thread(store: &TestStore) -> Result<()> {
         dropped_on_a_thread(move || {
             KEPT.set(Some(guard));
             if knows_tokio {
-                // The thread-local state of tokio is made after ours, and so goes before it.
+                // This creates tokio's thread-local state after ours, so it is destroyed before ours.
                 handle.block_on(tokio::task::yield_now());
             }
         })
@@ -185,7 +186,7 @@ pub async fn c4_drop_at_the_end_of_a_thread(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// C4: after the end of the runtime on which it was acquired.
+/// C4: a guard can be dropped after the end of the runtime on which it was acquired.
 pub async fn c4_drop_after_the_runtime(store: &TestStore) -> Result<()> {
     let other = store.connect("other").await?;
     let (settings, url) = (store.settings(), store.url().to_owned());
@@ -196,7 +197,7 @@ pub async fn c4_drop_after_the_runtime(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// C4: while the store hangs, it takes no time.
+/// C4: dropping a guard does not block while the store hangs.
 pub async fn c4_drop_never_blocks(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect_by_proxy("one").await?, store.connect("other").await?);
     let guard = acquire(&one).await?;
@@ -208,12 +209,12 @@ pub async fn c4_drop_never_blocks(store: &TestStore) -> Result<()> {
     sleep(2 * MOMENT).await;
     assert!(lock(&other).try_acquire().await?.is_none());
     store.proxy().heal();
-    // Long before the lease ends.
+    // Checked long before the lease ends, so the end of the lease cannot be what removed the entry.
     sleep(bounds::between_tries(store.heartbeat()) + SCHEDULING).await;
     nothing_is_left(store, &other, "dropped while stalled").await
 }
 
-/// C5: what a release comes to.
+/// C5: the results of a release: `Ok`, lost, or closed.
 ///
 /// Tooz: test_ensure_acquire_release_return.
 pub async fn c5_release_tells(store: &TestStore) -> Result<()> {
@@ -239,9 +240,10 @@ pub async fn c5_release_tells(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// C5: with the store out of reach the outcome is unknown, and the release goes on until it is known.
+/// C5: while the store is out of reach, `release` reports an unknown outcome, and the library goes on releasing in the
+/// background.
 pub async fn c5_unknown_is_told_and_goes_on(store: &TestStore) -> Result<()> {
-    // A lease long enough to see more than the five seconds that a release may take.
+    // A lease that is much longer than the five seconds that a release may take.
     let settings = store.settings().ttl(Duration::from_secs(20)).member_id("one");
     let one = settings.connect(&store.url_by_proxy()).await?;
     let other = store.connect("other").await?;
@@ -257,13 +259,14 @@ pub async fn c5_unknown_is_told_and_goes_on(store: &TestStore) -> Result<()> {
     let start = Instant::now();
     take_turn(&other).await?;
     let took = start.elapsed();
-    // The next try comes within two seconds, long before the lease ends.
+    // The next attempt comes within two seconds, long before the lease ends.
     assert!(took <= Duration::from_secs(5), "{took:?}");
     until_contenders(store, &lock(&other), 0).await;
     Ok(())
 }
 
-/// C5, X1: the session ends before the store has confirmed: nothing says that it was not released.
+/// C5, X1: if the session ends before the store has confirmed the release, the error's effect is `Unknown`: the lock
+/// may have been released.
 pub async fn c5_lost_while_releasing(store: &TestStore) -> Result<()> {
     let one = store.connect_by_proxy("one").await?;
     let guard = acquire(&one).await?;
@@ -274,12 +277,12 @@ pub async fn c5_lost_while_releasing(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// C5, S5: a release that nobody waits for any more goes on, and frees no later grant.
+/// C5, S5: a dropped release goes on in the background, and does not release a later grant.
 pub async fn c5_cancelled_release_goes_on(store: &TestStore) -> Result<()> {
     at_every_poll(store, "release", store.rounds(1, 2), interrupted_release).await
 }
 
-/// A lock is released, and the same session acquires it again in the same moment.
+/// Case: a lock is released, and the same session acquires it again at once.
 pub async fn interrupted_release(pair: &Pair<'_>) -> Result<()> {
     let old = acquire(&pair.one).await?;
     let token = old.token();
@@ -287,7 +290,7 @@ pub async fn interrupted_release(pair: &Pair<'_>) -> Result<()> {
     let later = acquire(&pair.one).await?;
     must_hold!(later.token() > token, "{pair:?}");
     assert!(lock(&pair.other).try_acquire().await?.is_none(), "{pair:?}: granted to two");
-    // Longer than a release takes that is still under way.
+    // Longer than a release takes that is still in progress.
     sleep(pair.store.attempt_timeout() / 10).await;
     assert!(later.is_held(), "{pair:?}: lost by the release before it");
     let holders = lock(&pair.other).holders().await?;
@@ -296,8 +299,8 @@ pub async fn interrupted_release(pair: &Pair<'_>) -> Result<()> {
     nothing_is_left(pair.store, &pair.other, &format!("{pair:?}")).await
 }
 
-/// C3: the late answer to a call that was given up is nobody's. Where calls are statements of SQL, nothing more is asked on its
-/// connection.
+/// C3: the late answer to a call that was given up is not taken for the answer to another call. On SQL stores, the
+/// connection of that call is not used again.
 pub async fn c3_a_late_answer_is_nobodys(store: &TestStore) -> Result<()> {
     let coordinator = store.connect_by_proxy("late").await?;
     take_turn(&coordinator).await?;
@@ -307,7 +310,7 @@ pub async fn c3_a_late_answer_is_nobodys(store: &TestStore) -> Result<()> {
     lock(&coordinator).acquire(Some(attempt)).await.expect_err("no answer comes in time");
     proxy.heal();
     let guard = acquire(&coordinator).await?;
-    // There is one with this number.
+    // Panics unless there is an entry with this token.
     store.entry("lock", guard.token());
     if matches!(store.backend(), Backend::Mysql | Backend::Postgres) {
         assert!(proxy.connections() > before, "it is asked on the same connection");
@@ -316,14 +319,14 @@ pub async fn c3_a_late_answer_is_nobodys(store: &TestStore) -> Result<()> {
     coordinator.stop().await
 }
 
-/// C6: no heartbeat brings a released entry back: they renew the session, and never an entry.
+/// C6: no heartbeat brings a released entry back: heartbeats renew only sessions, never entries.
 ///
 /// Tooz: test_heartbeat_lock_not_acquired.
 pub async fn c6_nothing_is_renewed_after_release(store: &TestStore) -> Result<()> {
     let one = store.connect("one").await?;
     for round in 0..4 {
         let guard = acquire(&one).await?;
-        // At another moment of the heartbeat each time.
+        // In each round, the release comes at another moment of the heartbeat interval.
         sleep(store.heartbeat() * round / 4).await;
         guard.release().await?;
         let until = Instant::now() + 2 * store.heartbeat();
@@ -335,7 +338,7 @@ pub async fn c6_nothing_is_renewed_after_release(store: &TestStore) -> Result<()
     Ok(())
 }
 
-/// C4, C8: a panic in the critical section releases, in a task and on a thread, and poisons nothing.
+/// C4, C8: a panic in the critical section, in a task or on a thread, releases the lock and poisons nothing.
 pub async fn c8_panic_releases(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let asynchronous = lock(&one);

@@ -1,4 +1,4 @@
-//! C7, C9, L5, L6: the end of a client, of its runtime, of its process' other half, and of an outage.
+//! C7, C9, L5, L6: the end of a coordinator, the end of its runtime, forks of its process, and the end of an outage.
 
 use std::fs;
 use std::process::Command;
@@ -17,7 +17,7 @@ use crate::bounds;
 use crate::harness::{Mode, eventually, eventually_async};
 use crate::must_hold;
 
-/// C2, L6: a connect or a stop that is dropped at any point leaves no session for longer than its lease.
+/// C2, L6: a connect or stop that is dropped at any poll leaves no session for longer than its lease.
 pub async fn c2_dropped_connects_and_stops(store: &TestStore) -> Result<()> {
     let least = store.rounds(1, 2);
     at_every_poll(store, "connect", least, interrupted_connect).await?;
@@ -26,32 +26,32 @@ pub async fn c2_dropped_connects_and_stops(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// The settings of a client that is interrupted when it comes or goes.
+/// The settings of a client whose connect or stop is interrupted.
 fn visitor(store: &TestStore) -> Builder {
     let settings = store.settings().member_id("visitor");
     settings.initial_reconnect_backoff(Duration::from_millis(10))
 }
 
-/// A client connects.
+/// Case: a client connects.
 pub async fn interrupted_connect(pair: &Pair<'_>) -> Result<()> {
     let url = pair.url();
     if let Some(visitor) = pair.interrupt(visitor(pair.store).connect(&url)).await? {
         take_turn(&visitor).await?;
         visitor.stop().await?;
     } else if pair.store.has_server() {
-        // It may be on its way in (C2), and has the member id until it is out again.
+        // The dropped connect may still be in progress, and its member id is taken until it has been undone (C2).
         sleep(2 * MOMENT).await;
     }
     take_turn(&pair.other).await.map(drop)
 }
 
-/// A client stops that holds a lock; that is free at once, or when its lease is over at the latest.
+/// Case: a client that holds a lock stops. The lock is free at once, or when the client's lease ends at the latest.
 pub async fn interrupted_stop(pair: &Pair<'_>) -> Result<()> {
     let visitor = visitor(pair.store).connect(&pair.url()).await?;
     let guard = acquire(&visitor).await?;
     let start = Instant::now();
     pair.interrupt(visitor.stop()).await?;
-    // Dropped before its first poll it has not begun.
+    // A stop that was dropped before its first poll has not begun, so the client is stopped again.
     visitor.stop().await.or_else(|error| if error.is_transient() { Ok(()) } else { Err(error) })?;
     must_hold!(!guard.is_held(), "{pair:?}");
     take_turn(&pair.other).await?;
@@ -60,12 +60,12 @@ pub async fn interrupted_stop(pair: &Pair<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The visitors are gone from the store too.
+/// Waits until the store has no session of a visitor.
 pub async fn until_no_session(store: &TestStore) {
     eventually(store.crash_bound(), || store.sessions("visitor") == 0).await;
 }
 
-/// C7: a clone shares the session, a guard keeps it, and the last handle that goes ends it.
+/// C7: a clone shares the session, a guard keeps it alive, and dropping the last of them ends it.
 pub async fn c7_a_guard_keeps_its_session(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (copy, mut state) = (one.clone(), one.state());
@@ -86,7 +86,7 @@ pub async fn c7_a_guard_keeps_its_session(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// C7: the last handle of a client goes.
+/// C7: when the last guard is dropped, after the coordinator, the session ends.
 pub async fn c7_the_last_guard_is_dropped(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (guard, mut state) = (acquire(&one).await?, one.state());
@@ -100,7 +100,7 @@ pub async fn c7_the_last_guard_is_dropped(store: &TestStore) -> Result<()> {
     take_turn(&other).await.map(drop)
 }
 
-/// C7: and its session is not kept alive when the store cannot be told.
+/// C7: when the last guard is dropped while the store hangs, the session is not kept alive.
 pub async fn c7_dropped_while_the_store_hangs(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect_by_proxy("one").await?, store.connect("other").await?);
     let (guard, mut state) = (acquire(&one).await?, one.state());
@@ -116,7 +116,7 @@ pub async fn c7_dropped_while_the_store_hangs(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// C7: the runtime on which the client's heartbeats run ends.
+/// C7: when the runtime ends on which the client's heartbeats run, its guards are lost.
 pub async fn c7_ended_runtime_loses_its_guards(store: &TestStore) -> Result<()> {
     let other = store.connect("other").await?;
     let settings = store.settings().heartbeat_on_current_runtime(true).member_id("one");
@@ -135,7 +135,7 @@ pub async fn c7_ended_runtime_loses_its_guards(store: &TestStore) -> Result<()> 
     Ok(())
 }
 
-/// C7: a session on its own thread outlives the runtime that made it; its guards stay good.
+/// C7: a session on a thread of its own outlives the runtime on which it was opened; its guards stay held.
 pub async fn c7_own_thread_outlives_the_runtime(store: &TestStore) -> Result<()> {
     let other = store.connect("other").await?;
     let (settings, url) = (store.settings().member_id("one"), store.url().to_owned());
@@ -148,11 +148,12 @@ pub async fn c7_own_thread_outlives_the_runtime(store: &TestStore) -> Result<()>
     take_turn(&other).await.map(drop)
 }
 
-/// C9: a child forked from a holder holds nothing, and what it does with its copies changes nothing.
+/// C9: a child that was forked from a holder holds nothing, and nothing that it does with its copies affects the
+/// parent.
 pub async fn c9_forked_child_holds_nothing(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("watcher").await?;
     let mut command = Command::new(store.forker());
-    // The memory store is within the forking process itself.
+    // The forking program opens the store itself: a store in memory exists only within one process.
     command.args([store.url(), NAME]);
     let report = tokio::task::spawn_blocking(move || command.output()).await.expect("no panic");
     let report = report.expect("it starts");
@@ -165,12 +166,13 @@ pub async fn c9_forked_child_holds_nothing(store: &TestStore) -> Result<()> {
     take_turn(&coordinator).await.map(drop)
 }
 
-/// C9: the same whatever the child drops, wherever its parent's session lives, and whatever other threads do meanwhile.
+/// C9: the same, whatever the child drops, wherever the parent's session runs, and while other threads use locks.
 pub async fn c9_whatever_a_forked_child_drops(store: &TestStore) -> Result<()> {
     let rounds = store.rounds(40, 3).to_string();
     for session in ["own", "current"] {
         for drops in ["guard", "coordinator", "runtime", "nothing"] {
-            // A runtime of tokio's is ended under mutexes of its own, which threads that start tasks on it may have locked.
+            // When tokio ends a runtime, it locks mutexes, which a thread that was starting a task on the runtime at
+            // the fork may hold for ever.
             let is_on_it = session == "current" && drops == "runtime";
             let busy = if is_on_it && store.has_server() { "apart" } else { "same" };
             let mut command = Command::new(store.forker());
@@ -184,7 +186,7 @@ pub async fn c9_whatever_a_forked_child_drops(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// L5: after an outage longer than the lease everything works again, by itself.
+/// L5: after an outage that was longer than the lease, everything works again without any action.
 pub async fn l5_recovers_after_an_outage(store: &TestStore) -> Result<()> {
     let ttl = store.ttl().expect("the check is for leases");
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
@@ -223,14 +225,14 @@ pub async fn l5_recovers_after_an_outage(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// L5: the same when the directory was moved away for a while.
+/// L5: the same after the directory was moved away for a while.
 pub async fn l5_recovers_after_the_directory_was_away(store: &TestStore) -> Result<()> {
     let one = store.connect("one").await?;
     let guard = acquire(&one).await?;
     let (directory, away) = (store.directory(), store.directory().with_extension("away"));
     fs::rename(&directory, &away).expect("it is ours");
     assert_eq!(timeout(PATIENCE, guard.lost()).await, Ok(LossReason::Revoked));
-    // A new one is made meanwhile, and goes as well.
+    // Meanwhile a client may create the directory again; the new directory is removed too.
     sleep(2 * store.heartbeat()).await;
     let _ = fs::remove_dir_all(&directory);
     fs::rename(&away, &directory).expect("it is ours");
@@ -241,7 +243,7 @@ pub async fn l5_recovers_after_the_directory_was_away(store: &TestStore) -> Resu
     take_turn(&other).await.map(drop)
 }
 
-/// L6: a stop is confirmed, ends everything, and may be repeated.
+/// L6: `stop` is confirmed by the store, ends all that is held or waited for, and can be repeated.
 pub async fn l6_stop_is_confirmed(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let guard = acquire(&one).await?;
@@ -254,13 +256,13 @@ pub async fn l6_stop_is_confirmed(store: &TestStore) -> Result<()> {
     assert_eq!(refused.kind(), ErrorKind::Closed);
     one.stop().await?;
     assert_eq!(lock(&one).try_acquire().await.expect_err("closed").kind(), ErrorKind::Closed);
-    // The member id is free again.
+    // The member id can be used again.
     let again = store.connect("one").await?;
     take_turn(&again).await.map(drop)
 }
 
-/// L6: a stop is bounded, and says when the store has not confirmed; in the first moment of an outage and
-/// after the session was lost in it.
+/// L6: `stop` returns in time, and says if the store has not confirmed: at the beginning of an outage, and after the
+/// session was lost in it.
 pub async fn l6_stop_is_bounded(store: &TestStore) -> Result<()> {
     let ttl = store.ttl().expect("the check is for leases");
     for wait in [Duration::ZERO, ttl + MOMENT] {
@@ -277,7 +279,7 @@ pub async fn l6_stop_is_bounded(store: &TestStore) -> Result<()> {
         must_hold!(!guard.is_held());
         store.server().node(0).resume();
         store.server().wait_ready();
-        // What was not confirmed ends with the lease.
+        // A session whose end was not confirmed ends with its lease.
         sleep(store.crash_bound()).await;
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! X2b: the error of a synchronized function says where its body stood.
+//! X2b: the effect in the error of a function with `#[synchronized]` says how far the function's body came.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -13,20 +13,20 @@ use super::TestStore;
 use super::tools::{NAME, PATIENCE, acquire, lock, take_turn};
 use crate::harness::Mode;
 
-/// How far a body comes that is told to.
+/// What the body of a synchronized function does.
 #[derive(Clone, Copy, Debug)]
 enum Body {
-    /// It waits for ever.
+    /// Waits for ever.
     Waits,
-    /// It blocks its thread until the lock is lost, and then ends.
+    /// Blocks its thread until the lock is lost, and then succeeds.
     Ends,
-    /// It ends so with an error of its own.
+    /// Blocks its thread until the lock is lost, and then fails with an error of its own.
     Fails,
 }
 
 const OWN: &str = "the body's own";
 
-/// The error type of these functions: that of another crate, as it were.
+/// The result of these functions: with an error type that is not the library's.
 type Outcome = Result<(), Failure>;
 
 #[derive(Debug)]
@@ -62,13 +62,13 @@ fn runs_in_a_thread(c: Coordinator, body: Body, began: Arc<Notify>) -> Outcome {
     if let Body::Fails = body { Err(Failure::Own(OWN)) } else { Ok(()) }
 }
 
-/// The body of this one never begins: somebody else has `vol-8`.
+/// A function whose body never begins, because another client holds `vol-8`.
 #[synchronized("vol-7", "vol-8", coordinator = c, timeout = limit)]
 async fn never_runs(c: Coordinator, limit: Duration) -> Outcome {
     unreachable!("`vol-8` is taken")
 }
 
-/// Kind, effect, whether the body ran, and whether the error is transient.
+/// The kind of an error, its effect, whether the body ran, and whether the error is transient.
 type Told = (ErrorKind, Effect, bool, bool);
 
 fn told(outcome: Outcome) -> Told {
@@ -80,7 +80,7 @@ fn told(outcome: Outcome) -> Told {
     }
 }
 
-/// How the lock is taken away.
+/// How the holder loses the lock.
 #[derive(Clone, Copy, Debug)]
 enum End {
     Break,
@@ -106,7 +106,7 @@ impl End {
     }
 }
 
-/// X2b: a body that never began, began, or ended, when the lock was broken or the coordinator stopped.
+/// X2b: a body that never began, that began, or that ended, when the lock was broken or the coordinator stopped.
 pub async fn x2b_the_effect_says_where_the_body_stood(store: &TestStore) -> Result<()> {
     let other = store.connect("other").await?;
     for end in End::BOTH {
@@ -124,7 +124,7 @@ pub async fn x2b_the_effect_says_where_the_body_stood(store: &TestStore) -> Resu
     take_turn(&other).await.map(drop)
 }
 
-/// Runs the body, and takes its lock away when it has begun.
+/// Runs the body, and takes its lock away once the body has begun.
 async fn ended(
     store: &TestStore,
     other: &Coordinator,
@@ -141,24 +141,25 @@ async fn ended(
     began.notified().await;
     end.make(&one, other).await?;
     let outcome = timeout(PATIENCE, running).await.expect("the loss is noticed");
-    // The member's name is free for the next one.
+    // Frees the member id for the next client.
     one.stop().await?;
     Ok(outcome.expect("no panic"))
 }
 
-/// X2b: the first of two names is lost while the second is waited for, or the time is over.
+/// X2b: a body has no effect if the first of two locks is lost, or the time is over, while the call waits for the
+/// second.
 pub async fn x2b_a_body_that_never_began_has_no_effect(store: &TestStore) -> Result<()> {
     let other = store.connect("other").await?;
     let second = other.lock("vol-8")?.acquire(Some(PATIENCE)).await?;
     for end in End::BOTH {
         let one = store.connect("one").await?;
         let waiting = tokio::spawn(never_runs(one.clone(), PATIENCE));
-        // Beside whoever has it.
+        // Waits until the call is in the queue behind the holder of the second lock.
         let second = other.lock("vol-8")?;
         while second.holders().await?.len() < 2 {
             sleep(Duration::from_millis(5)).await;
         }
-        // Shorter holds go unwatched.
+        // The library watches a holder's entry only after a moment.
         sleep(Duration::from_millis(100)).await;
         end.make(&one, &other).await?;
         let outcome = timeout(PATIENCE, waiting).await.expect("it is told").expect("no panic");
@@ -172,11 +173,11 @@ pub async fn x2b_a_body_that_never_began_has_no_effect(store: &TestStore) -> Res
     take_turn(&one).await.map(drop)
 }
 
-/// X2b: by hand it is the same, for what runs under `protect`, and for whoever releases what was lost.
+/// X2b: the errors of `protect`, and of releasing a guard that was lost, have the same effects.
 pub async fn x2b_by_hand(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let guard = acquire(&one).await?;
-    // Shorter holds go unwatched.
+    // The library watches a holder's entry only after a moment.
     sleep(Duration::from_millis(100)).await;
     let (protected, broken) = tokio::join!(
         timeout(PATIENCE, guard.protect(pending::<()>())),
@@ -193,7 +194,7 @@ pub async fn x2b_by_hand(store: &TestStore) -> Result<()> {
     take_turn(&other).await.map(drop)
 }
 
-/// A body whose store falls silent before it ends.
+/// A function whose store stops answering before its body ends.
 #[synchronized("<name>", coordinator = c)]
 async fn is_cut_off(c: Coordinator, name: String, began: Arc<Notify>, end: Arc<Notify>) -> Outcome {
     began.notify_one();
@@ -201,7 +202,8 @@ async fn is_cut_off(c: Coordinator, name: String, began: Arc<Notify>, end: Arc<N
     Ok(())
 }
 
-/// X2b: a body that ended while the lock was held succeeds, whether or not its release is confirmed, with any lease.
+/// X2b: if the body ended while the lock was held, the call succeeds even if its release is not confirmed, with leases
+/// of any length.
 pub async fn x2b_a_release_that_is_not_confirmed_fails_nothing(store: &TestStore) -> Result<()> {
     let shortest = store.ttl().unwrap_or_default();
     let leases = [1, 3, 10].map(|seconds| shortest.max(Duration::from_secs(seconds)));
@@ -224,7 +226,7 @@ pub async fn x2b_a_release_that_is_not_confirmed_fails_nothing(store: &TestStore
     Ok(())
 }
 
-/// X2b: a watch of a loss keeps nothing, and tells a loss as well as a release.
+/// X2b: a `loss_watch` does not keep the lock held, and it reports a loss as well as a release.
 pub async fn x2b_a_watch_of_a_loss_keeps_nothing(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let guard = acquire(&one).await?;
@@ -245,7 +247,7 @@ pub async fn x2b_a_watch_of_a_loss_keeps_nothing(store: &TestStore) -> Result<()
     broken?;
     let reason = reason.expect("it is told").expect("it was broken");
     assert_eq!(reason, guard.lost().await);
-    // Released or not, it stays lost.
+    // Dropping the guard does not change that it was lost.
     drop(guard);
     assert_eq!(watch.lost().await, Some(reason));
     Ok(())

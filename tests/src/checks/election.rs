@@ -1,4 +1,4 @@
-//! E1–E4: one leader per term, terms that rise for whoever looks, and a leader that knows when it is out.
+//! E1–E4: one leader per term, observers see terms rise, and a leader knows when it has lost.
 
 mod loss;
 mod observers;
@@ -23,16 +23,16 @@ use crate::harness::eventually_async;
 pub use loss::*;
 pub use observers::*;
 
-/// The election that the checks are about.
+/// The election that the checks use.
 const NAME: &str = "scheduler";
-/// How soon a loss is told (T2, T3).
+/// How soon a guard reports its loss (T2, T3).
 const NOTICE: Duration = Duration::from_millis(50);
 
 fn election(coordinator: &Coordinator) -> Election {
     coordinator.election(NAME).expect("a valid name")
 }
 
-/// Leads, in good time, under the name of the member.
+/// Campaigns, within the timeout of the checks, with the member id as the value.
 async fn campaign(coordinator: &Coordinator) -> Result<Leadership> {
     election(coordinator).campaign(coordinator.member_id(), Some(PATIENCE)).await
 }
@@ -42,7 +42,7 @@ fn campaign_in_background(coordinator: &Coordinator) -> JoinHandle<Result<Leader
     tokio::spawn(async move { campaign(&coordinator).await })
 }
 
-/// Waits until exactly these members stand, in this order.
+/// Waits until exactly these members are candidates, in this order.
 async fn until_candidates(election: &Election, members: &[&str]) {
     let mut seen = Vec::new();
     let come = async {
@@ -59,7 +59,7 @@ async fn until_candidates(election: &Election, members: &[&str]) {
     assert!(outcome.is_ok(), "{members:?} expected, and there are {seen:?}");
 }
 
-/// The next that an observer is told, in good time.
+/// The next term that an observer sees, within the timeout of the checks.
 async fn told(terms: &mut Terms) -> Result<Option<Term>> {
     timeout(PATIENCE, terms.next()).await.expect("an observer is told")
 }
@@ -68,7 +68,7 @@ fn late(moment: BootInstant, than: BootInstant) -> Duration {
     moment.saturating_duration_since(than)
 }
 
-/// E1: somebody who stands is elected, and everybody can ask who leads.
+/// E1: a candidate is elected, and every client can ask who leads.
 ///
 /// Tooz: test_run_for_election, test_get_leader.
 pub async fn e1_who_stands_is_elected(store: &TestStore) -> Result<()> {
@@ -84,7 +84,7 @@ pub async fn e1_who_stands_is_elected(store: &TestStore) -> Result<()> {
         assert_eq!(mistaken.kind(), ErrorKind::Corrupt);
     }
     assert!(election(&other).try_campaign("other").await?.is_none());
-    // What the other one tried with may have to be cleared away yet (L4).
+    // The entry of the failed `try_campaign` may still be there for a moment (L4).
     let alone = async || election(&one).candidates().await.is_ok_and(|all| all.len() == 1);
     eventually_async(PATIENCE, alone).await;
     leadership.resign().await?;
@@ -92,7 +92,7 @@ pub async fn e1_who_stands_is_elected(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// E1: elections of other names, and locks of the same name, are apart.
+/// E1: elections with different names are independent, and so are locks with the same name.
 pub async fn e1_names_are_apart(store: &TestStore) -> Result<()> {
     let one = store.connect("one").await?;
     let leadership = campaign(&one).await?;
@@ -106,7 +106,7 @@ pub async fn e1_names_are_apart(store: &TestStore) -> Result<()> {
     leadership.resign().await
 }
 
-/// E1: two who make room for each other lead in turn.
+/// E1: two leaders that resign in favour of each other lead in turn.
 ///
 /// Tooz: test_run_for_election_multiple_clients_stand_down.
 pub async fn e1_leaders_make_room_in_turn(store: &TestStore) -> Result<()> {
@@ -126,7 +126,8 @@ pub async fn e1_leaders_make_room_in_turn(store: &TestStore) -> Result<()> {
     leadership.resign().await
 }
 
-/// E1: never two leaders, whoever contends and however a leadership ends; a fence accepts each.
+/// E1: there are never two leaders, whoever contends and however a leadership ends; a fence accepts every leader's
+/// token.
 pub async fn e1_one_leader_of_many(store: &TestStore) -> Result<()> {
     let contest = Arc::new((Room::default(), Fence::new()));
     let rounds = store.rounds(100, 10);
@@ -161,7 +162,7 @@ pub async fn e1_one_leader_of_many(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// E1: candidates lead in the order in which they stood, and are listed in it.
+/// E1: candidates are elected in the order in which they came, and listed in that order.
 pub async fn e1_first_come_first_elected(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let mut waiting = Vec::new();
@@ -188,7 +189,7 @@ pub async fn e1_first_come_first_elected(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// E1: whoever gives up standing, wherever it is, has not stood and is never elected.
+/// E1: a campaign that is dropped at any poll leaves no candidate, and its client is never elected.
 ///
 /// Tooz: test_unwatch_elected_as_leader, and its weakness that the unwatched may win all the same.
 pub async fn e1_a_dropped_campaign_leaves_no_candidacy(store: &TestStore) -> Result<()> {
@@ -197,7 +198,7 @@ pub async fn e1_a_dropped_campaign_leaves_no_candidacy(store: &TestStore) -> Res
     at_every_poll(store, "campaign against a leader", 2, interrupted_candidacy).await?;
     at_every_poll(store, "resign", least, interrupted_resignation).await?;
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
-    // The same for a leadership that nobody took from the task that won it.
+    // The same if the task that won the election is aborted, and nobody has taken the leadership from it.
     let leadership = campaign(&one).await?;
     let waiting = campaign_in_background(&other);
     until_candidates(&election(&one), &["one", "other"]).await;
@@ -208,14 +209,14 @@ pub async fn e1_a_dropped_campaign_leaves_no_candidacy(store: &TestStore) -> Res
     Ok(())
 }
 
-/// Nobody leads, and one stands.
+/// Case: a client campaigns while nobody leads.
 pub async fn interrupted_campaign(pair: &Pair<'_>) -> Result<()> {
     let mine = election(&pair.one);
     drop(pair.interrupt(mine.campaign("one", pair.patience())).await?);
     nobody_stands(pair).await
 }
 
-/// One stands while somebody else leads, who resigns meanwhile.
+/// Case: a client campaigns while another one leads; the leader resigns meanwhile.
 pub async fn interrupted_candidacy(pair: &Pair<'_>) -> Result<()> {
     let resigning = pair.drop_later(campaign(&pair.other).await?);
     let mine = election(&pair.one);
@@ -224,7 +225,7 @@ pub async fn interrupted_candidacy(pair: &Pair<'_>) -> Result<()> {
     nobody_stands(pair).await
 }
 
-/// A leader resigns, and stands again in the same moment.
+/// Case: a leader resigns, and campaigns again at once.
 pub async fn interrupted_resignation(pair: &Pair<'_>) -> Result<()> {
     let old = campaign(&pair.one).await?;
     let term = old.term();
@@ -235,7 +236,7 @@ pub async fn interrupted_resignation(pair: &Pair<'_>) -> Result<()> {
     nobody_stands(pair).await
 }
 
-/// Somebody else is elected soon, and nobody stands beside it.
+/// Asserts that another client is elected soon, and that then there is no candidate.
 async fn nobody_stands(pair: &Pair<'_>) -> Result<()> {
     let start = Instant::now();
     campaign(&pair.other).await?.resign().await?;
@@ -245,7 +246,7 @@ async fn nobody_stands(pair: &Pair<'_>) -> Result<()> {
     Ok(())
 }
 
-/// E1: a campaign in vain tells so in time, and leaves no candidacy either.
+/// E1: a campaign that times out returns in time, and leaves no candidate either.
 pub async fn e1_a_campaign_in_vain_leaves_no_candidacy(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let leadership = campaign(&one).await?;
@@ -271,7 +272,7 @@ pub async fn e1_a_campaign_in_vain_leaves_no_candidacy(store: &TestStore) -> Res
     leadership.resign().await
 }
 
-/// E4: when a leader's client stops, the next leads.
+/// E4: when a leader's client stops, the next candidate leads.
 ///
 /// Tooz: test_run_for_election_multiple_clients.
 pub async fn e4_a_stopped_leader_is_followed(store: &TestStore) -> Result<()> {
@@ -291,7 +292,7 @@ pub async fn e4_a_stopped_leader_is_followed(store: &TestStore) -> Result<()> {
     next.resign().await
 }
 
-/// E4: when a leader's process is killed, and with it some who waited, the next leads in time.
+/// E4: when a leader's process is killed, and the processes of some candidates too, the next candidate leads in time.
 pub async fn e4_a_killed_leader_is_followed(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("next").await?;
     let mut terms = election(&coordinator).observe();

@@ -1,4 +1,4 @@
-//! X1: what goes wrong is said, with its kind and its effect. X2: `#[synchronized]` swallows nothing.
+//! X1: errors have the right kind and effect. X2: `#[synchronized]` hides no error and no loss.
 
 use std::future::pending;
 use std::net::TcpListener;
@@ -29,7 +29,7 @@ async fn refused(url: &str) -> Error {
     error
 }
 
-/// X1: what is wrong with a URL is said when connecting.
+/// X1: a wrong URL is refused when connecting.
 pub async fn x1_configuration_is_refused_at_connect(store: &TestStore) -> Result<()> {
     let url = store.url();
     let joined = |option: &str| store.url_with(option);
@@ -50,7 +50,7 @@ pub async fn x1_configuration_is_refused_at_connect(store: &TestStore) -> Result
         assert_eq!((error.kind(), error.effect()), (kind, Effect::None), "{url:?}: {error}");
         assert!(!error.is_transient(), "{url:?}: {error}");
     }
-    // What another backend has is no option of this one.
+    // An option of another store is refused.
     let foreign = if store.has_server() { "durable=true" } else { "server_name=x" };
     assert_eq!(refused(&joined(foreign)).await.kind(), ErrorKind::Config);
     let coordinator = store.connect("one").await?;
@@ -62,7 +62,7 @@ pub async fn x1_configuration_is_refused_at_connect(store: &TestStore) -> Result
     Ok(())
 }
 
-/// X1: names, member ids and the end of a client.
+/// X1: errors of wrong names, of a member id that is taken, and of a stopped coordinator.
 pub async fn x1_kinds_of_every_backend(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     for name in [String::new(), "x".repeat(1025)] {
@@ -83,11 +83,11 @@ pub async fn x1_kinds_of_every_backend(store: &TestStore) -> Result<()> {
     let error = lock(&one).acquire(None).await.expect_err("closed");
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Closed, Effect::None));
     assert_eq!(error.loss_reason(), Some(LossReason::Closed));
-    // Not a trace of the refused one: its name is free.
+    // The refused client has left no session: its member id is free.
     take_turn(&store.connect("one").await?).await.map(drop)
 }
 
-/// X1: directories that cannot be used.
+/// X1: errors of directories that cannot be used.
 pub async fn x1_kinds_of_a_directory(store: &TestStore) -> Result<()> {
     let missing = store.directory().join("no/such/parent");
     let error = refused(&format!("file://{}", missing.display())).await;
@@ -101,7 +101,7 @@ pub async fn x1_kinds_of_a_directory(store: &TestStore) -> Result<()> {
     for relative in ["file://locks", "file:locks"] {
         assert_eq!(refused(relative).await.kind(), ErrorKind::Config, "{relative}");
     }
-    // A session file is no place for a queue.
+    // A queue's file that is a link to a session's file is refused.
     let one = store.connect("one").await?;
     let session = store.session_files().remove(0);
     let queue = session.with_file_name("../queues/lock.planted");
@@ -111,7 +111,7 @@ pub async fn x1_kinds_of_a_directory(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// X1: servers that cannot be used.
+/// X1: errors of servers that cannot be used.
 pub async fn x1_kinds_of_a_server(store: &TestStore) -> Result<()> {
     let server = store.server();
     let authority = server.authority();
@@ -137,7 +137,7 @@ pub async fn x1_kinds_of_a_server(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// X1: what is asked of a server that does not answer may have taken effect.
+/// X1: a request that the server does not answer may have taken effect.
 pub async fn x1_no_answer_is_unknown(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect_by_proxy("one").await?, store.connect("other").await?);
     let held = acquire(&one).await?;
@@ -145,7 +145,7 @@ pub async fn x1_no_answer_is_unknown(store: &TestStore) -> Result<()> {
     let waiting = tokio::spawn(async move { waiter.acquire(Some(limit)).await });
     until_contenders(store, &lock(&other), 2).await;
     store.proxy().set_both(Mode::Stall);
-    // It is still in the queue, as far as anybody can tell.
+    // As far as the client knows, its entry is still in the queue.
     let error = waiting.await.expect("no panic").expect_err("held");
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::Unknown));
     let error = lock(&one).break_lock().await.expect_err("out of reach");
@@ -160,7 +160,7 @@ pub async fn x1_no_answer_is_unknown(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// What the bodies below tell the checks.
+/// What the bodies of the functions below report to the checks.
 #[derive(Debug, Default)]
 struct Told {
     entered: Notify,
@@ -208,7 +208,7 @@ fn outlives_its_lock(c: Coordinator, told: Arc<Told>) -> Result<()> {
     Ok(())
 }
 
-/// X2: on loss the body is dropped at its await, and the caller gets `Lost`.
+/// X2: when the lock is lost, the body is dropped at its await, and the caller gets `Lost`.
 pub async fn x2_the_body_is_dropped_on_loss(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let told = Told::default();
@@ -224,7 +224,7 @@ pub async fn x2_the_body_is_dropped_on_loss(store: &TestStore) -> Result<()> {
     take_turn(&other).await.map(drop)
 }
 
-/// X2: with `on_lost = "finish"` it goes on, and its own result is the caller's.
+/// X2: with `on_lost = "finish"` the body runs on, and the caller gets the body's result.
 pub async fn x2_the_body_finishes_if_asked_to(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let told = Told::default();
@@ -235,7 +235,7 @@ pub async fn x2_the_body_finishes_if_asked_to(store: &TestStore) -> Result<()> {
     take_turn(&other).await.map(drop)
 }
 
-/// X2: a function without `async` is told afterwards.
+/// X2: a function without `async` returns the error after its body has ended.
 pub async fn x2_a_thread_is_told_afterwards(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let told = Arc::new(Told::default());
@@ -250,7 +250,7 @@ pub async fn x2_a_thread_is_told_afterwards(store: &TestStore) -> Result<()> {
     take_turn(&other).await.map(drop)
 }
 
-/// X2: without a loss the result is the body's, and calls of one name take turns.
+/// X2: without a loss, the caller gets the body's result, and calls for one name take turns.
 pub async fn x2_the_result_is_the_bodys(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let mut last = None;

@@ -1,4 +1,4 @@
-//! S5–S9: one grant, one entry, one name.
+//! S5–S9: a guard affects only its own grant, a grant has exactly one entry, and different names are different locks.
 
 use std::fs;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::faults::identity::odd_names;
 use crate::harness::{Direction, Unit, eventually_async};
 use crate::must_hold;
 
-/// S5: whatever is done with the guard of a grant that ended, a later grant stays.
+/// S5: nothing that is done with the guard of an ended grant affects a later grant.
 ///
 /// Tooz: test_get_lock_release_broken.
 pub async fn s5_an_old_guard_frees_nothing(store: &TestStore) -> Result<()> {
@@ -46,7 +46,7 @@ pub async fn s5_an_old_guard_frees_nothing(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// S5: a release that was dropped on its way goes on, and takes nothing else with it.
+/// S5: a release that was dropped on its way goes on, and releases only its own grant.
 pub async fn s5_a_cancelled_release_frees_its_own_grant_only(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     for polls in 0..store.rounds(3, 6) {
@@ -62,7 +62,7 @@ pub async fn s5_a_cancelled_release_frees_its_own_grant_only(store: &TestStore) 
     Ok(())
 }
 
-/// S5: releasing or losing one lock leaves another of the same session alone.
+/// S5: releasing or losing one lock does not affect another lock of the same session.
 ///
 /// Tooz: test_get_lock_concurrency_locking2, test_get_multiple_locks_with_same_coord.
 pub async fn s5_releasing_one_lock_keeps_another(store: &TestStore) -> Result<()> {
@@ -87,8 +87,8 @@ pub async fn s5_releasing_one_lock_keeps_another(store: &TestStore) -> Result<()
     super::tools::take_turn(&other).await.map(drop)
 }
 
-/// S6: an operator breaks the lock while it changes hands: the next holder has an entry, or learns at once
-/// that it has none.
+/// S6: when an operator breaks the lock while it passes to the next holder, the next holder either still has an entry,
+/// or learns at once that it has none.
 pub async fn s6_broken_while_it_changes_hands(store: &TestStore) -> Result<()> {
     let (holder, waiter) = (store.connect("holder").await?, store.connect("waiter").await?);
     let operator = store.connect("operator").await?;
@@ -109,7 +109,7 @@ pub async fn s6_broken_while_it_changes_hands(store: &TestStore) -> Result<()> {
             assert_eq!(told, Ok(LossReason::EntryDeleted));
             continue;
         }
-        // It was not granted yet, and so it queued again.
+        // The broken entry had not been granted yet, so its waiter has queued again.
         assert!(next.is_held());
         assert_eq!(lock(&operator).holders().await?[0].token, next.token());
         next.release().await?;
@@ -135,8 +135,8 @@ pub async fn s6_entry_removed_while_waiting(store: &TestStore) -> Result<()> {
     guard.release().await
 }
 
-/// S6: a session that is removed while it waits takes its entry with it; the waiter queues again under
-/// the next session.
+/// S6: when a session is removed while it waits for a lock, its entry is removed too; the waiter queues again under its
+/// next session.
 pub async fn s6_session_removed_while_waiting(store: &TestStore) -> Result<()> {
     let holder = store.connect("holder").await?;
     let before = store.session_files();
@@ -157,7 +157,7 @@ pub async fn s6_session_removed_while_waiting(store: &TestStore) -> Result<()> {
     guard.release().await
 }
 
-/// S7: whoever asks twice contends with itself.
+/// S7: a client that asks for a lock that it holds waits like any other.
 ///
 /// Tooz: test_get_lock_locked_twice, test_acquire_twice_no_deadlock_releasing,
 /// test_get_lock_twice_locked_twice, test_get_lock_twice_locked_one_released_two.
@@ -177,7 +177,7 @@ pub async fn s7_not_reentrant(store: &TestStore) -> Result<()> {
     again.release().await
 }
 
-/// Waits until this many hold this lock or wait for it: who asked in vain is cleared away later.
+/// Waits until this many clients hold this lock or wait for it: the entry of a failed try is removed a little later.
 async fn until_contenders_of(lock: &Lock, count: usize) {
     let listed = async || lock.holders().await.is_ok_and(|holders| holders.len() == count);
     eventually_async(PATIENCE, listed).await;
@@ -187,7 +187,7 @@ async fn take(coordinator: &Coordinator, name: &str) -> Result<Option<LockGuard>
     coordinator.lock(name)?.try_acquire().await
 }
 
-/// S8: different names are different locks, and equal ones the same.
+/// S8: different names are different locks, and equal names are the same lock.
 pub async fn s8_names_are_injective(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let mut held = Vec::new();
@@ -204,7 +204,7 @@ pub async fn s8_names_are_injective(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// S8: URLs that differ in a part that matters lead to stores that have nothing in common, and equal ones to one store.
+/// S8: URLs that differ in a part that matters lead to independent stores; equal URLs lead to the same store.
 pub async fn s8_urls_are_apart(store: &TestStore) -> Result<()> {
     let mut urls = store.other_urls();
     urls.push(store.url().to_owned());
@@ -223,7 +223,7 @@ pub async fn s8_urls_are_apart(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// S8: so are namespaces and prefixes.
+/// S8: different namespaces and prefixes are independent.
 pub async fn s8_namespaces_and_prefixes_are_apart(store: &TestStore) -> Result<()> {
     let mut held = Vec::new();
     for (namespace, prefix) in [("a", ""), ("a.b", ""), ("ab", ""), ("a", "b/"), ("a", "b")] {
@@ -243,10 +243,10 @@ pub async fn s8_namespaces_and_prefixes_are_apart(store: &TestStore) -> Result<(
     Ok(())
 }
 
-/// S9: the answer to a request for the lock is lost, at every place where it can be.
+/// S9: if the answer to a request for the lock is lost, at any message, one entry is left.
 pub async fn s9_a_lost_answer_leaves_one_entry(store: &TestStore) -> Result<()> {
     let proxy = store.proxy();
-    // No heartbeat comes between the request and its answer.
+    // A long interval, so that no heartbeat is sent between the request and its reply.
     let settings = store.settings().ttl(Duration::from_secs(30)).heartbeat(Duration::from_secs(9));
     let settings = settings.initial_reconnect_backoff(Duration::from_millis(10));
     let coordinator = settings.connect(&store.url_by_proxy()).await?;
@@ -274,10 +274,10 @@ pub async fn s9_a_lost_answer_leaves_one_entry(store: &TestStore) -> Result<()> 
     Ok(())
 }
 
-/// More cuts than it takes to meet the answer three times, whatever else the connection carries.
+/// Enough cuts for three of them to lose the reply to the acquire, whatever else is sent on the connection.
 const MANY: usize = 60;
 
-/// S9: the caller has gone when the answer is lost; still nothing is left behind.
+/// S9: if the caller has given up when the answer is lost, nothing is left behind either.
 pub async fn s9_a_lost_answer_nobody_waits_for(store: &TestStore) -> Result<()> {
     let proxy = store.proxy();
     let coordinator = store.connect_by_proxy("impatient").await?;
@@ -289,13 +289,13 @@ pub async fn s9_a_lost_answer_nobody_waits_for(store: &TestStore) -> Result<()> 
         proxy.heal();
         cuts += usize::from(is_cut);
         match outcome {
-            // It was another answer that was lost, or it was asked for again in time.
+            // The cut lost the reply to another request, or the acquire's request was repeated in time.
             Ok(guard) => guard.release().await?,
             Err(error) => {
                 let kinds = [ErrorKind::Unavailable, ErrorKind::Timeout];
                 assert!(kinds.contains(&error.kind()), "{error}");
                 assert_ne!(error.effect(), Effect::Applied);
-                // Only the acquire's own answer leaves its outcome unknown.
+                // The outcome is unknown only if the reply to the acquire itself was lost.
                 refused += usize::from(is_cut && error.effect() == Effect::Unknown);
             }
         }

@@ -1,4 +1,4 @@
-//! G1–G4: who is in a group, and what those who watch it are told.
+//! G1–G4: who is a member of a group, and what watchers see.
 
 mod dropped;
 mod incarnations;
@@ -27,15 +27,15 @@ pub use dropped::*;
 pub use incarnations::*;
 pub use watching::*;
 
-/// The group that most checks are about.
+/// The group that most checks use.
 const NAME: &str = "backups";
 
-/// The group that most checks are about, at this client.
+/// The group that most checks use, as this client's handle.
 pub(super) fn group(coordinator: &Coordinator) -> Group {
     coordinator.group(NAME).expect("a valid name")
 }
 
-/// A client with the group created.
+/// A client, and the group, which it has created.
 async fn with_group(store: &TestStore, member: &str) -> Result<(Coordinator, Group)> {
     let coordinator = store.connect(member).await?;
     let group = group(&coordinator);
@@ -51,7 +51,7 @@ fn ids(members: &Members) -> Vec<String> {
     members.iter().map(|member| member.id.to_string()).collect()
 }
 
-/// Waits until these are the members, in this order.
+/// Waits until exactly these are the members, in this order.
 pub(super) async fn until_members(group: &Group, expected: &[&str]) {
     let mut seen = Vec::new();
     let come = async {
@@ -67,12 +67,12 @@ pub(super) async fn until_members(group: &Group, expected: &[&str]) {
     assert!(outcome.is_ok(), "members {expected:?} expected, and there are {seen:?}");
 }
 
-/// The next event, in good time.
+/// The next event, within the timeout of the checks.
 async fn next(watch: &mut GroupWatch) -> Result<GroupEvent> {
     timeout(PATIENCE, watch.next()).await.expect("it is told")
 }
 
-/// What an event is about: `+a`, `-a`, `!a`, or a word.
+/// An event as short text: `+a` joined, `-a` left, `!a` updated, or the name of the event.
 fn short(event: &GroupEvent) -> String {
     match event {
         GroupEvent::Joined(member) => format!("+{}", member.id),
@@ -83,7 +83,7 @@ fn short(event: &GroupEvent) -> String {
     }
 }
 
-/// G1: groups are created once, listed, and deleted when they are empty.
+/// G1: a group can be created once, is listed, and can be deleted when it is empty.
 ///
 /// Tooz: `test_create_group`, `test_create_group_already_exist`, `test_get_groups`,
 /// `test_get_groups_str_group_id`, `test_delete_group`, `test_delete_group_non_existent`,
@@ -102,7 +102,7 @@ pub async fn g1_groups_are_created_listed_and_deleted(store: &TestStore) -> Resu
     for name in ["a/b", "été", &long] {
         one.group(name)?.create().await?;
     }
-    // Of another kind, and of another prefix.
+    // Neither a lock nor a group of another prefix is listed.
     let _lock = one.lock("no-group")?.acquire(Some(PATIENCE)).await?;
     let prefixed = store.settings().member_id("third").prefix("manila-").connect(store.url());
     let prefixed = prefixed.await?;
@@ -120,7 +120,7 @@ pub async fn g1_groups_are_created_listed_and_deleted(store: &TestStore) -> Resu
     assert_eq!(kind(backups.join(&()).await), Some(ErrorKind::GroupMissing));
     assert_eq!(kind(backups.delete().await), Some(ErrorKind::GroupMissing));
     assert_eq!(one.groups().await?.len(), 4);
-    // A group outlives whoever created it.
+    // A group outlives the client that created it.
     one.stop().await?;
     assert_eq!(other.groups().await?.len(), 4);
     Ok(())
@@ -157,7 +157,7 @@ pub async fn g1_listed_from_join_to_leave(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// G1: never two of one member id; who joins a second time is told whether it is himself.
+/// G1: a member id is never listed twice; the error of a second join says whether the member is in the same session.
 ///
 /// Tooz: `test_join_group_with_member_id_already_exists`.
 pub async fn g1_one_member_of_one_id(store: &TestStore) -> Result<()> {
@@ -166,7 +166,7 @@ pub async fn g1_one_member_of_one_id(store: &TestStore) -> Result<()> {
     let membership = here.join(&()).await?;
     assert_eq!(kind(here.join(&()).await), Some(ErrorKind::AlreadyJoined));
     assert_eq!(kind(there.join_as("one", &()).await), Some(ErrorKind::MemberExists));
-    // Refused ones are gone before they hear of it.
+    // A refused join has left nothing when it returns.
     assert_eq!(ids(&there.members().await?), ["one"]);
     let disks = [here.join_as("disk-1", &()).await?, here.join_as("disk-2", &()).await?];
     assert_eq!(ids(&there.members().await?), ["one", "disk-1", "disk-2"]);
@@ -174,7 +174,7 @@ pub async fn g1_one_member_of_one_id(store: &TestStore) -> Result<()> {
     for id in ["", &"x".repeat(256)] {
         assert_eq!(kind(here.join_as(id, &()).await), Some(ErrorKind::Name));
     }
-    // Dropped, and at once joined again: the one before is waited for.
+    // A membership that is dropped and joined again at once: the join waits until the old one is gone.
     let mut membership = membership;
     for _ in 0..store.rounds(50, 10) {
         let before = membership.incarnation();
@@ -188,7 +188,7 @@ pub async fn g1_one_member_of_one_id(store: &TestStore) -> Result<()> {
     one.stop().await
 }
 
-/// G1: many want one member id at once, and never do two have it.
+/// G1: many clients join with one member id at once, and never do two of them have it.
 pub async fn g1_contended_member_id(store: &TestStore) -> Result<()> {
     let (_keeper, watched) = with_group(store, "keeper").await?;
     let mut clients = Vec::new();
@@ -235,7 +235,7 @@ pub async fn g1_contended_member_id(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// G1: who joins and who deletes the group exclude each other.
+/// G1: joining and deleting the group exclude each other.
 pub async fn g1_nobody_is_in_a_group_that_is_gone(store: &TestStore) -> Result<()> {
     let deleter = group(&store.connect("deleter").await?);
     let wanted = store.rounds(30, 3);
@@ -279,7 +279,7 @@ struct Host {
     zone: Option<String>,
 }
 
-/// G1: members are listed with what they say of themselves, in one read.
+/// G1: members are listed with their capabilities, in one read.
 ///
 /// Tooz: `test_get_member_capabilities`, `test_get_member_capabilities_complex`,
 /// `test_get_member_capabilities_nonexistent_group`, `test_get_member_capabilities_nonjoined_member`,
@@ -296,7 +296,7 @@ pub async fn g1_members_with_capabilities(store: &TestStore) -> Result<()> {
     assert_eq!(kind(there.member("one").await), Some(ErrorKind::NotJoined));
 
     let host = Host { disks: vec![1, 2], zone: Some("ü\"\n".into()) };
-    // Some stores keep milliseconds.
+    // Some stores keep only milliseconds of this time.
     let started = std::time::SystemTime::now() - Duration::from_millis(1);
     let first = here.join(&host).await?;
     let _plain = there.join(&()).await?;
@@ -324,7 +324,7 @@ pub async fn g1_members_with_capabilities(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// G1: what others put beside the members is no member, and harms nobody.
+/// G1: keys that others put beside the members are not members, and do no harm.
 pub async fn g1_strangers_are_no_members(store: &TestStore) -> Result<()> {
     let (_one, here) = with_group(store, "one").await?;
     let mut watch = here.watch().await?;
@@ -344,7 +344,7 @@ pub async fn g1_strangers_are_no_members(store: &TestStore) -> Result<()> {
     here.delete().await
 }
 
-/// G1: a member goes within the crash bound when its process is killed, and its id is free again.
+/// G1: when a member's process is killed, the member is removed within the crash bound, and its id is free again.
 pub async fn g1_a_killed_member_goes(store: &TestStore) -> Result<()> {
     let (_one, here) = with_group(store, "one").await?;
     let mut watch = here.watch().await?;
@@ -361,7 +361,7 @@ pub async fn g1_a_killed_member_goes(store: &TestStore) -> Result<()> {
     here.join_as("killed", &()).await.map(drop)
 }
 
-/// G1: stopping leaves the groups.
+/// G1: stopping a coordinator leaves its groups.
 ///
 /// Tooz: `test_disconnect_leave_group`.
 pub async fn g1_stop_leaves_the_groups(store: &TestStore) -> Result<()> {
@@ -386,7 +386,7 @@ pub async fn g1_stop_leaves_the_groups(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// Why it ended for good.
+/// The reason why a rejoining membership ended for good.
 async fn ended(membership: &mut RejoiningMembership) -> ErrorKind {
     let ending = async {
         loop {
@@ -399,7 +399,7 @@ async fn ended(membership: &mut RejoiningMembership) -> ErrorKind {
     timeout(PATIENCE, ending).await.expect("it ends")
 }
 
-/// G1, G2: a member whose session is ended learns of it, and those who watch do.
+/// G1, G2: when a member's session is ended, the member and the watchers learn of it.
 pub async fn g1_a_lost_session_is_out(store: &TestStore) -> Result<()> {
     let (_one, here) = with_group(store, "one").await?;
     let mut watch = group(&store.connect("other").await?).watch().await?;
@@ -414,14 +414,14 @@ pub async fn g1_a_lost_session_is_out(store: &TestStore) -> Result<()> {
     assert_eq!(kind(membership.update(&1).await), Some(ErrorKind::Lost));
     let before = membership.incarnation();
     assert_eq!(kind(membership.leave().await), Some(ErrorKind::Lost));
-    // By hand, with the next session.
+    // The client can join again, with its next session.
     let again = here.join(&()).await?;
     assert!(again.incarnation() > before);
     assert_eq!(short(&next(&mut watch).await?), "+one");
     Ok(())
 }
 
-/// G1: a member that is cut off is dropped when its lease is over, and told so itself.
+/// G1: a member that is cut off is removed when its lease ends, and learns of it.
 ///
 /// Tooz: `test_timeout`.
 pub async fn g1_a_silent_member_is_dropped(store: &TestStore) -> Result<()> {

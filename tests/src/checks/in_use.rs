@@ -1,4 +1,4 @@
-//! IU1: under which names somebody holds or waits.
+//! IU1: `in_use` lists the names that somebody holds or waits for.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use crate::faults::identity::odd_names;
 const RECIPES: [Recipe; 5] =
     [Recipe::Lock, Recipe::Semaphore, Recipe::Limiter, Recipe::Election, Recipe::Group];
 
-/// What is in use, recipe by recipe.
+/// The names in use, for each recipe.
 async fn all(coordinator: &Coordinator) -> Result<Vec<Vec<String>>> {
     let mut all = Vec::new();
     for recipe in RECIPES {
@@ -23,7 +23,7 @@ async fn all(coordinator: &Coordinator) -> Result<Vec<Vec<String>>> {
     Ok(all)
 }
 
-/// Waits until these are in use; how long that took.
+/// Waits until exactly these names are in use; returns how long that took.
 async fn until_in_use(coordinator: &Coordinator, recipe: Recipe, expected: &[&str]) -> Duration {
     let (begun, mut seen) = (Instant::now(), Vec::new());
     let come = async {
@@ -40,7 +40,7 @@ async fn until_in_use(coordinator: &Coordinator, recipe: Recipe, expected: &[&st
     begun.elapsed()
 }
 
-/// IU1: what is held is listed under its recipe and under no other, from the grant to the release.
+/// IU1: a name that is held is listed for its recipe and no other, from the grant to the release.
 pub async fn iu1_each_recipe_lists_its_own(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let nothing: [&[&str]; 5] = [&[]; 5];
@@ -54,7 +54,7 @@ pub async fn iu1_each_recipe_lists_its_own(store: &TestStore) -> Result<()> {
     };
     let leadership = one.election("scheduler")?.campaign(&(), Some(PATIENCE)).await?;
     let membership = one.group("workers")?.join_or_create(&()).await?;
-    // It has no member, and so it is not in use; nor has what only has a value.
+    // A group without a member is not in use, and neither is a name that only has a value.
     one.group("empty")?.create().await?;
     one.counter("lock")?.add(1).await?;
     let used: [&[&str]; 5] =
@@ -77,7 +77,7 @@ pub async fn iu1_each_recipe_lists_its_own(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// IU1: who waits counts, and nobody who has gone; each name is there once.
+/// IU1: names that clients wait for are listed once, and no longer when the clients have gone.
 pub async fn iu1_who_waits_counts(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let guard = acquire(&one).await?;
@@ -98,11 +98,11 @@ pub async fn iu1_who_waits_counts(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// IU1: names come back as they were given, byte for byte, however they are stored.
+/// IU1: names are listed byte for byte as they were given, however the store encodes them.
 pub async fn iu1_names_in_full(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let mut names = odd_names();
-    // More than are read at once.
+    // More names than are read in one page.
     names.extend((0..70).map(|number| format!("{}{number}", "é/".repeat(100))));
     let mut held = Vec::new();
     for name in &names {
@@ -117,7 +117,7 @@ pub async fn iu1_names_in_full(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// IU1: nothing is listed of other namespaces, and of other prefixes neither.
+/// IU1: names of other namespaces and other prefixes are not listed.
 pub async fn iu1_namespaces_and_prefixes_are_apart(store: &TestStore) -> Result<()> {
     let connect = async |namespace: &str, prefix: &str| {
         let settings = store.settings().namespace(namespace).prefix(prefix);
@@ -128,7 +128,7 @@ pub async fn iu1_namespaces_and_prefixes_are_apart(store: &TestStore) -> Result<
     let mut held = Vec::new();
     held.push(plain.lock("vol-7")?.acquire(Some(PATIENCE)).await?);
     held.push(prefixed.lock("share")?.acquire(Some(PATIENCE)).await?);
-    // Nothing is left of it without the prefix.
+    // A name that equals the prefix, so that nothing is left of it without the prefix.
     held.push(plain.lock("manila-")?.acquire(Some(PATIENCE)).await?);
     for other in &others {
         assert!(other.in_use(Recipe::Lock).await?.is_empty());
@@ -140,7 +140,7 @@ pub async fn iu1_namespaces_and_prefixes_are_apart(store: &TestStore) -> Result<
     Ok(())
 }
 
-/// IU1: what a session had is not in use any more when the session is over.
+/// IU1: the names of a session that has ended are not listed.
 pub async fn iu1_a_lost_session_uses_nothing(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let _guard = acquire(&one).await?;
@@ -154,7 +154,7 @@ pub async fn iu1_a_lost_session_uses_nothing(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// IU1: nor what a killed process had, once the next one could have it.
+/// IU1: the names of a killed process are not listed any more once the crash bound has passed.
 pub async fn iu1_a_killed_process_uses_nothing(store: &TestStore) -> Result<()> {
     let other = store.connect("other").await?;
     let worker = store.worker("killed");
@@ -166,7 +166,7 @@ pub async fn iu1_a_killed_process_uses_nothing(store: &TestStore) -> Result<()> 
     Ok(())
 }
 
-/// IU1: an entry counts, whoever has made it, and nothing that is none.
+/// IU1: every entry in a queue makes the name count as in use, also an entry of another program; other keys do not.
 pub async fn iu1_strangers_count_if_they_contend(store: &TestStore) -> Result<()> {
     let one = store.connect("one").await?;
     let group = one.group("workers")?;
@@ -174,7 +174,8 @@ pub async fn iu1_strangers_count_if_they_contend(store: &TestStore) -> Result<()
     let mut strangers = store.put_strangers();
     let expected: &[&str] = if strangers.is_empty() { &[] } else { &["workers"] };
     assert_eq!(one.in_use(Recipe::Group).await?, expected);
-    // Of those that stay nobody has come with a session.
+    // On Consul the last of these keys is locked by a session, so it counts as an entry until it is deleted. The other
+    // keys do not count.
     if store.backend() == Backend::Consul {
         let locked = strangers.pop().expect("there are some");
         assert!(store.server().delete_entry(&locked));

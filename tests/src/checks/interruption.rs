@@ -1,19 +1,19 @@
-//! F-14, F-41, F-42: an operation is interrupted at every place where it can be, not at some of them.
+//! F-14, F-41, F-42: interrupts an operation at every possible place, instead of at a few of them.
 //!
-//! A *case* does one operation, interrupted, and then asserts what has to be so: nothing is left at the
-//! store, and somebody else gets what there is. It stands once, beside the other checks of its recipe. This
-//! file interrupts it in three ways:
+//! A *case* is a function that performs one operation, which is interrupted, and then asserts what has to be true:
+//! nothing is left at the store, and another client gets the lock or whatever it was. Each case is beside the other
+//! checks of its recipe. This file interrupts cases in three ways:
 //!
-//! * [`at_every_poll`]: the caller's future is dropped after its first poll, its second, … , when it is polled
-//!   as a runtime polls it: when it was woken. Then once more after one short pause, two, … , since what the
-//!   session's task does on the caller's behalf goes on between two polls.
-//! * [`at_every_message`]: dropped while the conversation with the server stands still after its first
-//!   message, its second, … , either way. What the server has done, and the client has not heard of, is then
-//!   not left to chance.
-//! * [`at_every_cut`]: not dropped; the connection ends after, or before, each message or frame.
+//! * [`at_every_poll`] drops the caller's future after its first poll, then after its second, and so on; the future is
+//!   polled only when it was woken, as a runtime does. Then it drops the future after one short pause, after two, and
+//!   so on, because the session's task goes on with the operation between two polls.
+//! * [`at_every_message`] stops the traffic with the server after the first message, the second, and so on, in either
+//!   direction, and then drops the future. So it tests, for certain, each state in which the server has done something
+//!   that the client does not know.
+//! * [`at_every_cut`] does not drop the future, but ends the connection after, or before, each message or frame.
 //!
-//! Each goes on until the operation has ended before it was interrupted, so the places need no counting
-//! beforehand; how many there were is printed.
+//! Each of them goes on until the operation ends before it is interrupted, so the number of places need not be known;
+//! it is printed.
 
 use std::cell::Cell;
 use std::fmt;
@@ -30,12 +30,13 @@ use super::tools::{MOMENT, PATIENCE, acquire, lock, poll_once};
 use crate::bounds;
 use crate::harness::{Direction, Mode, Proxy, Unit, eventually};
 
-/// More places than any operation has: beyond them it does not end.
+/// More than the places at which any operation can be interrupted. An operation that is still not over after this many
+/// hangs.
 const MANY: usize = 2_000;
-/// How long a conversation is left standing still, so that all that can go on has gone on.
+/// How long traffic stays stopped before the future is dropped, so that everything that can still happen has happened.
 const STANDSTILL: Duration = Duration::from_millis(3);
 
-/// Where a connection ends: at such a unit, this one being the last that goes through or not.
+/// Where the connection is cut: at a unit in this direction, after it was forwarded or instead of forwarding it.
 #[derive(Clone, Copy, Debug)]
 pub struct Cut {
     direction: Direction,
@@ -47,7 +48,7 @@ const fn cut(direction: Direction, unit: Unit, is_after: bool) -> Cut {
     Cut { direction, unit, is_after }
 }
 
-/// After and before each message, either way.
+/// Cuts after and before each message, in both directions.
 pub const MESSAGES: &[Cut] = &[
     cut(Direction::ToServer, Unit::Messages, true),
     cut(Direction::ToServer, Unit::Messages, false),
@@ -55,7 +56,7 @@ pub const MESSAGES: &[Cut] = &[
     cut(Direction::ToClient, Unit::Messages, false),
 ];
 
-/// After and before each frame, either way: headers, acknowledgements and the ends of streams as well.
+/// Cuts after and before each frame, in both directions; also headers, acknowledgements and ends of streams.
 pub const FRAMES: &[Cut] = &[
     cut(Direction::ToServer, Unit::Frames, true),
     cut(Direction::ToServer, Unit::Frames, false),
@@ -63,30 +64,29 @@ pub const FRAMES: &[Cut] = &[
     cut(Direction::ToClient, Unit::Frames, false),
 ];
 
-/// The cuts at each unit of the store's conversations.
+/// The cuts by each unit that the store's protocol has.
 pub fn all_cuts(store: &TestStore) -> impl Iterator<Item = &'static [Cut]> + use<> {
     let units = store.server().units().iter();
     units.map(|unit| if *unit == Unit::Frames { FRAMES } else { MESSAGES })
 }
 
-/// How many cuts are made at least where each unit of a conversation is cut at: one request and one answer, each
-/// after and before, by each unit.
+/// How many cuts there are at least: one request and one answer, after and before each, by each unit of the protocol.
 pub fn least_cuts(store: &TestStore) -> usize {
     4 * store.server().units().len()
 }
 
-/// A place at which an operation is interrupted.
+/// Where an operation is interrupted.
 #[derive(Clone, Copy, Debug)]
 enum Interruption {
-    /// Dropped right after so many polls.
+    /// The future is dropped after this many polls.
     Poll(usize),
-    /// Dropped after so many pauses.
+    /// The future is dropped after this many polls, each followed by a pause.
     Pause(usize),
-    /// Dropped when so many messages have gone through, and no more do.
+    /// Traffic stops after this many messages in this direction, and then the future is dropped.
     Message(Direction, usize),
-    /// Its connection is cut at the unit of this number.
+    /// The connection is cut at the unit with this number.
     Cut(Cut, usize),
-    /// Nowhere.
+    /// The operation is not interrupted.
     Nowhere,
 }
 
@@ -105,13 +105,13 @@ impl fmt::Display for Interruption {
     }
 }
 
-/// Two clients, and the place where the operation of the first is to be interrupted.
+/// Two clients, and where the operation of the first one is to be interrupted.
 pub struct Pair<'a> {
-    /// The store.
+    /// The store under test.
     pub store: &'a TestStore,
-    /// Whose operation is interrupted.
+    /// The client whose operation is interrupted.
     pub one: Coordinator,
-    /// Who sees what it has left.
+    /// The client that checks what the operation has left.
     pub other: Coordinator,
     states: StateWatch,
     place: Interruption,
@@ -126,7 +126,7 @@ impl fmt::Debug for Pair<'_> {
     }
 }
 
-/// Settings under which a session says little of its own accord, and is not lost to a slow machine.
+/// Settings with few heartbeats, and a lease so long that a slow machine does not lose the session.
 fn quiet(store: &TestStore) -> Builder {
     let settings = store.settings().ttl(Duration::from_secs(30)).heartbeat(Duration::from_secs(9));
     settings.initial_reconnect_backoff(Duration::from_millis(10))
@@ -149,24 +149,24 @@ impl<'a> Pair<'a> {
         })
     }
 
-    /// Both clients leave, so that others may come by their names.
+    /// Stops both clients, so that others can use their member ids.
     async fn end(self) -> Result<()> {
         self.one.stop().await?;
         self.other.stop().await
     }
 
-    /// The URL by which the client whose operation is interrupted connects.
+    /// The URL for the client whose operation is interrupted.
     pub fn url(&self) -> String {
         if self.is_by_proxy { self.store.url_by_proxy() } else { self.store.url().to_owned() }
     }
 
-    /// How long the operation may wait: as long as it likes, unless nothing but a cut happens to it.
+    /// The timeout for the operation: none, unless the connection is cut, which the operation has to survive in time.
     pub fn patience(&self) -> Option<Duration> {
         matches!(self.place, Interruption::Cut(..)).then_some(2 * bounds::served())
     }
 
-    /// Does the operation, and interrupts it at the place; what came of it, if it was not dropped. An error
-    /// that a cut connection explains is none.
+    /// Performs the operation and interrupts it at the chosen place. Returns its result, or `None` if it was dropped or
+    /// failed with a transient error because the connection was cut.
     ///
     /// # Errors
     ///
@@ -184,7 +184,7 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// [`interrupt`](Self::interrupt) for whoever judges the error.
+    /// [`interrupt`](Self::interrupt) without judging errors; the caller does that.
     pub async fn attempt<F: Future>(&self, operation: F) -> Option<F::Output> {
         let (outcome, is_over) = match self.place {
             Interruption::Poll(polls) => over(drop_after_polls(operation, polls).await),
@@ -192,7 +192,8 @@ impl<'a> Pair<'a> {
             Interruption::Message(direction, count) => {
                 let proxy = self.store.proxy();
                 match number(count) {
-                    // The server does what it is asked to, and nobody hears of it; or it is not asked.
+                    // To the server, stopped traffic means that the request does not arrive; to the client, that the
+                    // request is carried out without an answer.
                     0 => proxy.set(direction, Mode::Stall),
                     count => proxy.stall_after(direction, Unit::Messages, count),
                 }
@@ -226,7 +227,7 @@ impl<'a> Pair<'a> {
         outcome
     }
 
-    /// Drops what somebody holds a little later, when an operation that waits for it has begun to.
+    /// Drops `held` in the background a little later, when an operation that waits for it has begun to wait.
     pub fn drop_later<T: Send + 'static>(&self, held: T) -> JoinHandle<()> {
         let later = Duration::from_millis(if self.store.has_server() { 15 } else { 1 });
         tokio::spawn(async move {
@@ -250,7 +251,8 @@ impl<'a> Pair<'a> {
         None
     }
 
-    /// At the first place, the second, … , until the operation ends before. How many there were.
+    /// Interrupts the case at the first place, the second, and so on, until the operation ends before it is
+    /// interrupted. Returns the number of places.
     async fn enumerate(
         &mut self,
         first: usize,
@@ -269,7 +271,7 @@ impl<'a> Pair<'a> {
         panic!("{self:?}: the operation does not end")
     }
 
-    /// Whatever was interrupted, the session was not lost.
+    /// Asserts that the session was never lost.
     async fn keeps_its_session(&mut self) {
         while let Ok(Some(state)) = timeout(Duration::ZERO, self.states.changed()).await {
             assert!(matches!(state, State::Connected | State::Suspended), "{self:?}: {state:?}");
@@ -277,7 +279,7 @@ impl<'a> Pair<'a> {
     }
 }
 
-/// An operation that was dropped, or that was over before.
+/// Adds whether the operation ended before it was dropped.
 fn over<T>(outcome: Option<T>) -> (Option<T>, bool) {
     let is_over = outcome.is_some();
     (outcome, is_over)
@@ -287,7 +289,7 @@ fn number(count: usize) -> u64 {
     u64::try_from(count).expect("not that many")
 }
 
-/// Polls the future this often at most, each time when it was woken, and drops it.
+/// Polls the future at most this often, each time only after it was woken, and drops it.
 async fn drop_after_polls<F: Future>(future: F, polls: usize) -> Option<F::Output> {
     let mut future = pin!(future);
     let mut left = polls;
@@ -298,7 +300,7 @@ async fn drop_after_polls<F: Future>(future: F, polls: usize) -> Option<F::Outpu
         left -= 1;
         match future.as_mut().poll(context) {
             Poll::Ready(output) => Poll::Ready(Some(output)),
-            // No wake-up is to come after the last poll.
+            // After the last poll no wake-up is awaited.
             Poll::Pending if left == 0 => Poll::Ready(None),
             Poll::Pending => Poll::Pending,
         }
@@ -306,10 +308,11 @@ async fn drop_after_polls<F: Future>(future: F, polls: usize) -> Option<F::Outpu
     .await
 }
 
-/// How often the polls are gone through: a quick store's answer may be there before the first one is over.
+/// How often all polls are tried: a quick store may answer before the first poll returns, so that there are fewer
+/// polls.
 const ENUMERATIONS: usize = 5;
 
-/// Lets others work; shorter than the runtime's clock can tell.
+/// Lets other tasks run for a time that is shorter than the timer of the runtime can measure.
 async fn pause(length: Duration) {
     let begun = Instant::now();
     while begun.elapsed() < length {
@@ -317,7 +320,7 @@ async fn pause(length: Duration) {
     }
 }
 
-/// Waits until the proxy has let through what it was to, and for what comes of that.
+/// Waits until the proxy has stopped the traffic, and then until everything that can still happen has happened.
 async fn stands_still(proxy: &Proxy) {
     while proxy.is_cut_pending() {
         sleep(Duration::from_millis(1)).await;
@@ -325,18 +328,18 @@ async fn stands_still(proxy: &Proxy) {
     sleep(STANDSTILL).await;
 }
 
-/// Drops the operation at each of its polls, and after each pause; `least` is how many polls it has at
-/// least before the last.
+/// Drops the operation at each of its polls, and after each pause. The operation must have at least `least` polls
+/// before its last one.
 ///
-/// The first time its session's tasks are on the caller's runtime, where they can be counted: none is left.
+/// For the polls, the session's tasks run on the caller's runtime, where they can be counted: no task may be left over.
 ///
 /// # Errors
 ///
-/// Those of the case.
+/// Errors of the case.
 ///
 /// # Panics
 ///
-/// When what the case asserts does not hold, and when there were fewer places.
+/// If an assertion of the case fails, or if there were fewer polls than `least`.
 pub async fn at_every_poll(
     store: &TestStore,
     what: &str,
@@ -345,13 +348,13 @@ pub async fn at_every_poll(
 ) -> Result<()> {
     let mut tied = Pair::new(store, false, true).await?;
     case(&tied).await?;
-    // Held for long enough to be watched: the task for that stays, one for all that is ever watched.
-    // And waited for, for the same reason.
+    // Holds the lock so long that it is watched, and waits for it as long. Both start tasks that stay, one for all
+    // watches, and these are not to be counted as left over.
     let held = acquire(&tied.one).await?;
     drop(timeout(2 * MOMENT, acquire(&tied.one)).await);
     held.release().await?;
     sleep(2 * MOMENT).await;
-    // What is listed comes on a connection of its own on Redis, which has a task as well: made for each new server.
+    // Listing holders opens a second connection on Redis, which has a task too. That is done before tasks are counted.
     lock(&tied.one).holders().await?;
     let metrics = tokio::runtime::Handle::current().metrics();
     let before = metrics.num_alive_tasks();
@@ -372,22 +375,22 @@ pub async fn at_every_poll(
     Ok(())
 }
 
-/// Drops the operation while its conversation with the server stands still, after each message either way.
+/// Drops the operation while its traffic with the server is stopped, after each message in either direction.
 ///
 /// # Errors
 ///
-/// Those of the case.
+/// Errors of the case.
 ///
 /// # Panics
 ///
-/// When what the case asserts does not hold, and when no message went through.
+/// If an assertion of the case fails, or if there was no message.
 pub async fn at_every_message(
     store: &TestStore,
     what: &str,
     mut case: impl AsyncFnMut(&Pair<'_>) -> Result<()>,
 ) -> Result<()> {
     let mut pair = Pair::new(store, true, false).await?;
-    // Once undisturbed: what a first use has to say besides is said.
+    // The case runs once without interruption, so that messages that only a first use sends are not counted.
     case(&pair).await?;
     let mut places = Vec::new();
     for direction in [Direction::ToServer, Direction::ToClient] {
@@ -401,15 +404,15 @@ pub async fn at_every_message(
     Ok(())
 }
 
-/// Cuts the connection at each unit of the operation's conversation in turn. How many cuts were made.
+/// Cuts the connection at each unit of the operation's traffic in turn. Returns the number of cuts.
 ///
 /// # Errors
 ///
-/// Those of the case.
+/// Errors of the case.
 ///
 /// # Panics
 ///
-/// When what the case asserts does not hold, and when a kind of cut was never made.
+/// If an assertion of the case fails, or if a kind of cut was never made.
 pub async fn at_every_cut(
     store: &TestStore,
     what: &str,

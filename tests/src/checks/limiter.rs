@@ -1,4 +1,5 @@
-//! LM1–LM3: so many work, so many stand by, nobody overtakes, and whoever goes leaves nothing.
+//! LM1–LM3: a limiter bounds how many contenders work and how many wait on standby; nobody overtakes; and a contender
+//! that leaves keeps nothing at the store.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -20,7 +21,7 @@ use crate::must_hold;
 
 const NAME: &str = "nightly";
 
-/// A limiter of so many slots and so many on standby, with as much patience as a test has.
+/// A limiter with this many slots and places on standby, and with the timeout of the checks as its patience.
 fn limiter(coordinator: &Coordinator, slots: u32, standby: u32) -> Limiter {
     let limiter = coordinator.limiter(NAME).expect("a valid name");
     limiter.slots(slots).standby(standby).patience(Patience::Timeout(PATIENCE))
@@ -49,7 +50,7 @@ async fn admitted(entering: JoinHandle<Result<Admission>>) -> Result<Admission> 
     timeout(PATIENCE, entering).await.expect("decided").expect("no panic")
 }
 
-/// Waits until so many work and so many stand by, and nobody else is there.
+/// Waits until the numbers of working and of waiting contenders are these.
 async fn until_inside(limiter: &Limiter, working: usize, waiting: usize) {
     let inside = async || {
         let Ok(occupants) = limiter.inspect().await else { return false };
@@ -59,7 +60,7 @@ async fn until_inside(limiter: &Limiter, working: usize, waiting: usize) {
     eventually_async(PATIENCE, inside).await;
 }
 
-/// LM1: the slots are numbered from 1, each is held by one, and who comes when all are taken is refused.
+/// LM1: slots are numbered from 1, each is held by one contender, and a newcomer is refused when all are taken.
 pub async fn lm1_slots_and_refusals(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let single = one.singleton("single")?.patience(Patience::Never);
@@ -88,7 +89,8 @@ pub async fn lm1_slots_and_refusals(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// LM1: who wants other numbers than are stored gets an error that has both; resizing is for all.
+/// LM1: a client that asks for numbers other than the stored ones gets an error that names both; a resize applies to
+/// all clients.
 pub async fn lm1_other_numbers_are_an_error(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let mut mine = limiter(&one, 3, 1);
@@ -103,7 +105,7 @@ pub async fn lm1_other_numbers_are_an_error(store: &TestStore) -> Result<()> {
     assert!(held.is_held());
     let waiting = in_background(&limiter(&other, 1, 1));
     until_inside(&mine, 1, 1).await;
-    // It has seen which numbers are stored.
+    // By then the waiter has read the stored numbers.
     sleep(MOMENT).await;
     mine.resize(2).await?;
     let Admission::Working(second) = admitted(waiting).await? else { panic!("there is room") };
@@ -114,7 +116,7 @@ pub async fn lm1_other_numbers_are_an_error(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// LM1: many come and go; never more work than may, and no slot is taken twice.
+/// LM1: while many contenders come and go, no more work than allowed, and no slot has two holders.
 pub async fn lm1_never_more_than_there_are(store: &TestStore) -> Result<()> {
     let slots = Arc::new(Mutex::new([None::<u64>; 2]));
     let last = Arc::new(Mutex::new([0_u64; 2]));
@@ -153,7 +155,7 @@ pub async fn lm1_never_more_than_there_are(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// LM2: one stands by and takes over; the callback is told of every step; a third is refused.
+/// LM2: one contender stands by and takes over; its callback is called at every step; a third contender is refused.
 pub async fn lm2_standby_takes_over(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let worker = working(&limiter(&one, 1, 1)).await?;
@@ -177,7 +179,7 @@ pub async fn lm2_standby_takes_over(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// LM2: however many newcomers try, whoever stands by gets the slot.
+/// LM2: however many newcomers try, the contender on standby gets the slot.
 pub async fn lm2_newcomers_do_not_overtake(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     for _ in 0..store.rounds(3, 1) {
@@ -207,7 +209,7 @@ pub async fn lm2_newcomers_do_not_overtake(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// LM2: those on standby are served in the order of their coming.
+/// LM2: contenders on standby get slots in the order in which they came.
 pub async fn lm2_oldest_first(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let worker = working(&limiter(&one, 1, 3)).await?;
@@ -227,7 +229,7 @@ pub async fn lm2_oldest_first(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// LM2: the latest wins: who waits is replaced by whoever comes later, and tokens rise.
+/// LM2: with `latest_wins`, a contender on standby is replaced by a later one, and tokens rise.
 pub async fn lm2_the_latest_wins(store: &TestStore) -> Result<()> {
     let clients = [store.connect("one").await?, store.connect("other").await?];
     let latest = |index: usize| limiter(&clients[index % 2], 1, 1).latest_wins();
@@ -248,7 +250,8 @@ pub async fn lm2_the_latest_wins(store: &TestStore) -> Result<()> {
     worker.release().await
 }
 
-/// LM3: patience is one deadline, however many slots there are; who gives up leaves room at once.
+/// LM3: patience is one deadline for the whole wait, however many slots there are; a contender that gives up frees its
+/// place at once.
 pub async fn lm3_patience_is_kept(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let held = working(&limiter(&one, 1, 1)).await?;
@@ -263,7 +266,7 @@ pub async fn lm3_patience_is_kept(store: &TestStore) -> Result<()> {
         assert!(matches!(refusal, Refusal::GaveUp { waited } if waited >= expected), "{refusal:?}");
         let bound = bounds::returned(expected) + SCHEDULING + store.scheduling();
         assert!(took >= expected && took <= bound, "{took:?}");
-        // Room for the next one, once the store has heard of it.
+        // The next one finds the place free once the store has removed the entry.
         until_inside(&limiter(&one, 1, 1), 1, 0).await;
     }
     let (mut tries, mut last) = (0, Duration::ZERO);
@@ -281,7 +284,7 @@ pub async fn lm3_patience_is_kept(store: &TestStore) -> Result<()> {
     held.release().await
 }
 
-/// LM3: dropped at any point, refused, or with a panic in its callback: nothing is left.
+/// LM3: a contender that is dropped at any poll, is refused, or panics in its callback leaves nothing at the store.
 pub async fn lm3_whoever_goes_leaves_nothing(store: &TestStore) -> Result<()> {
     let least = store.rounds(1, 2);
     at_every_poll(store, "enter", least, interrupted_enter).await?;
@@ -301,14 +304,14 @@ pub async fn lm3_whoever_goes_leaves_nothing(store: &TestStore) -> Result<()> {
     held.release().await
 }
 
-/// A free slot is entered.
+/// Case: a client enters a free slot.
 pub async fn interrupted_enter(pair: &Pair<'_>) -> Result<()> {
     let mine = limiter(&pair.one, 1, 1);
     drop(pair.interrupt(mine.enter()).await?);
     nothing_is_left(pair).await
 }
 
-/// A slot is waited for on standby, and whoever works there leaves meanwhile.
+/// Case: a client waits on standby, and the worker leaves meanwhile.
 pub async fn interrupted_standby(pair: &Pair<'_>) -> Result<()> {
     let leaving = pair.drop_later(working(&limiter(&pair.other, 1, 1)).await?);
     let mine = limiter(&pair.one, 1, 1);
@@ -317,18 +320,18 @@ pub async fn interrupted_standby(pair: &Pair<'_>) -> Result<()> {
     nothing_is_left(pair).await
 }
 
-/// A slot is left.
+/// Case: a client leaves its slot.
 pub async fn interrupted_leave(pair: &Pair<'_>) -> Result<()> {
     let slot = working(&limiter(&pair.one, 1, 1)).await?;
     pair.interrupt(slot.release()).await?;
     nothing_is_left(pair).await
 }
 
-/// The slot is somebody else's soon, and then nobody's.
+/// Asserts that another client gets the slot soon, and that then nobody is in the limiter.
 async fn nothing_is_left(pair: &Pair<'_>) -> Result<()> {
     let start = Instant::now();
     let theirs = limiter(&pair.other, 1, 1);
-    // Before it has gone, it may have the only place on standby.
+    // Until the interrupted contender's entry is removed, it may have the only place on standby.
     until_inside(&theirs, 0, 0).await;
     working(&theirs).await?.release().await?;
     until_inside(&theirs, 0, 0).await;
@@ -337,7 +340,8 @@ async fn nothing_is_left(pair: &Pair<'_>) -> Result<()> {
     Ok(())
 }
 
-/// LM3: a worker whose session ends is told and followed; what it does afterwards harms nobody.
+/// LM3: a worker whose session ends learns of it, and the next contender gets its slot; nothing that the worker does
+/// afterwards affects the next contender.
 pub async fn lm3_a_lost_session_frees_its_slot(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let old = working(&limiter(&one, 1, 1)).await?;
@@ -352,7 +356,8 @@ pub async fn lm3_a_lost_session_frees_its_slot(store: &TestStore) -> Result<()> 
     new.release().await
 }
 
-/// LM3: the store ends the session of a worker: its heartbeats and its release leave the next one alone.
+/// LM3: when the store ends a worker's session, the worker's heartbeats and release do not affect the next holder of
+/// the slot.
 pub async fn lm3_a_revoked_session_frees_its_slot(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let old = working(&limiter(&one, 1, 1)).await?;
@@ -373,8 +378,8 @@ pub async fn lm3_a_revoked_session_frees_its_slot(store: &TestStore) -> Result<(
     new.release().await
 }
 
-/// LM3: a worker is killed: who stands by works within the bound. A child that it left does not matter once it
-/// has let go.
+/// LM3: when a worker is killed, the contender on standby works within the crash bound. A child process that outlives
+/// the worker does not delay that, once the worker has released its slot.
 pub async fn lm3_a_killed_worker_is_followed(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("next").await?;
     let worker = store.worker("worker");
@@ -394,7 +399,7 @@ pub async fn lm3_a_killed_worker_is_followed(store: &TestStore) -> Result<()> {
     slot.release().await
 }
 
-/// LM3: a worker that is cut off has lost its slot before anybody else gets it.
+/// LM3: a worker that is cut off knows that it has lost its slot before anybody else gets it.
 pub async fn lm3_cut_off(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect_by_proxy("one").await?, store.connect("other").await?);
     let old = working(&limiter(&one, 1, 1)).await?;

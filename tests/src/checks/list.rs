@@ -1,42 +1,42 @@
-//! The list of all checks: which runs on which stores, and where.
+//! The list of all checks: on which stores each check runs, and in which script.
 
 use super::Backend;
 
-/// A check of the list.
+/// A row of the list.
 #[derive(Clone, Copy, Debug)]
 pub struct Check {
-    /// The module of this folder that it is in.
+    /// The module of this folder that has the check.
     pub module: &'static str,
-    /// The function, which begins with the clause.
+    /// The name of the check's function, which begins with the clause.
     pub name: &'static str,
-    /// The [groups](Backend::is_in) of stores on which it runs.
+    /// The [groups](Backend::is_in) of stores on which the check runs.
     pub groups: &'static [&'static str],
-    /// On which of these already in the gate: `gate` or `two`, see [`conformance!`](crate::conformance).
+    /// On which of these stores the gate runs the check: `gate` or `two`, see [`conformance!`](crate::conformance).
     pub gate: &'static str,
 }
 
 impl Check {
-    /// Whether the gate runs it on this store.
+    /// Whether the gate runs the check on this store.
     pub fn is_in_gate(&self, backend: Backend) -> bool {
         let runs = backend.has_all_at_once() || self.gate == "gate";
         backend.is_in_gate() && backend.is_in(self.groups) && runs
     }
 }
 
-/// All of them.
+/// All checks.
 pub const CHECKS: &[Check] = crate::conformance!(@list table);
 
-/// Lists the checks and makes those of the gate, or those that are left for the soak, tests of every store, in a module
-/// for each: `conformance!(gate)`, `conformance!(soak)`.
+/// Lists the checks, and makes tests of them, in a module for each store: `conformance!(gate)` makes those that the
+/// gate runs, `conformance!(soak)` those that are left for the soak.
 ///
-/// `conformance!(settings)` makes tests of all of them in each [setting](super::Setting).
+/// `conformance!(settings)` makes tests of all checks in each [setting](super::Setting).
 ///
-/// The word after the groups of stores says where the gate runs the check:
+/// The last column of a row says on which stores the gate runs the check:
 ///
-/// * `gate`: on each store of its groups.
-/// * `two`: only on stores whose share is `all` in the [table of stores](crate::store_table), because it is about the recipe's
-///   own work, to which the other stores add nothing. These are memory, and Redis, the server that needs the least of the
-///   machine.
+/// * `gate`: on each store of the check's groups.
+/// * `two`: only on stores whose share is `all` in the [table of stores](crate::store_table). The check tests the
+///   recipe's own code, so that other stores would show nothing more. In the gate, these stores are memory and Redis,
+///   the server that needs the least of the machine.
 #[macro_export]
 macro_rules! conformance {
     (@list $to:tt) => {
@@ -400,13 +400,13 @@ macro_rules! conformance {
             @part $part $share $gate $kind $group [shared $backend $module $check]
         })+)+
     };
-    // The gate has everything of a store, or the most of it; the soak has the rest.
+    // The gate runs all checks of a store or most of them; the soak runs the rest.
     (@part gate $share:ident gate $($test:tt)+) => { $crate::conformance! { @if $($test)+ } };
     (@part gate all two $($test:tt)+) => { $crate::conformance! { @if $($test)+ } };
     (@part soak most two $($test:tt)+) => { $crate::conformance! { @if $($test)+ } };
     (@part settings all $gate:ident $($test:tt)+) => { $crate::conformance! { @if $($test)+ } };
     (@part $part:ident $share:ident $gate:ident $($test:tt)+) => {};
-    // Which group has which kind of store: the first line that fits counts.
+    // Which groups contain which kind of store. The first rule that matches is used.
     (@if $kind:ident everywhere $test:tt) => { $crate::conformance! { @test $test } };
     (@if in_process processes $test:tt) => {};
     (@if $kind:ident processes $test:tt) => { $crate::conformance! { @test $test } };

@@ -1,4 +1,4 @@
-//! L1–L4, L7: whoever waits is served, in time and at little cost.
+//! L1–L4, L7: a waiter is served in time, keeps to its timeout, and costs little.
 
 use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +19,7 @@ use crate::bounds;
 use crate::harness::Mode;
 use crate::must_hold;
 
-/// L1: the next waiter is served when the holder's process was killed.
+/// L1: the next waiter gets the lock when the holder's process was killed.
 pub async fn l1_a_killed_holder_is_followed(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("next").await?;
     for round in 0..store.rounds(5, 1) {
@@ -38,13 +38,14 @@ pub async fn l1_a_killed_holder_is_followed(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// L2: no release goes unnoticed, at whatever moment of the wait it comes.
+/// L2: a waiter notices each release, at whatever moment of its wait the release happens.
 pub async fn l2_no_wake_up_is_lost(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     for round in 0..store.rounds(300, 60) {
         let held = acquire(&one).await?;
         let waiting = acquire_in_background(&other);
-        // Sweeps over the moments at which the waiter enters, starts to watch, and looks.
+        // Over the rounds, the release comes at each moment while the waiter enters its entry, starts its watch, and
+        // reads its entry again.
         sleep(Duration::from_micros(100) * u32::try_from(round % 60).unwrap_or_default()).await;
         let handing_over = async {
             match round % 2 {
@@ -58,7 +59,7 @@ pub async fn l2_no_wake_up_is_lost(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// L2: tasks on one thread that take the lock again and again, and await nothing else, share it alike.
+/// L2: tasks on one thread that do nothing but acquire and release the lock get it about equally often.
 pub async fn l2_loops_share_alike(store: &TestStore) -> Result<()> {
     const LOOPS: u64 = 10;
     let each = if store.has_server() { 30 } else { 1_000 };
@@ -91,13 +92,14 @@ pub async fn l2_loops_share_alike(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// L2: two who take turns are told of each other's end at once, whatever else is written meanwhile.
+/// L2: two clients that take turns notice each other's release at once, however much a third client writes to the
+/// store.
 pub async fn l2_turns_are_not_delayed_by_other_writes(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let writer = store.connect("writer").await?;
     let writing = tokio::spawn(async move {
         loop {
-            // What fails is found elsewhere.
+            // If this fails, other checks find the cause.
             let _ = writer.lock("another")?.try_acquire().await.map(drop);
         }
         #[expect(unreachable_code, reason = "says what it returns")]
@@ -113,7 +115,7 @@ pub async fn l2_turns_are_not_delayed_by_other_writes(store: &TestStore) -> Resu
         let took = released.elapsed();
         let bound = bounds::cleared() + super::SCHEDULING + store.scheduling();
         assert!(took <= bound, "turn {turn}: taken after {took:?}");
-        // Stores that use the same few keys again and again come back to that of this turn soon.
+        // Some stores use a few keys again and again. After three more turns they use this turn's key again.
         for _ in 0..3 {
             take_turn(&one).await?;
         }
@@ -122,7 +124,7 @@ pub async fn l2_turns_are_not_delayed_by_other_writes(store: &TestStore) -> Resu
     Ok(())
 }
 
-/// L2: many waiters of many clients, who leave in any order.
+/// L2: many waiters of many clients are served, whatever the order in which some leave.
 pub async fn l2_every_waiter_is_served(store: &TestStore) -> Result<()> {
     let mut waiters = JoinSet::new();
     let first = store.connect("first").await?;
@@ -156,7 +158,7 @@ pub async fn l2_every_waiter_is_served(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// L3: waiters who gave up stand in nobody's way.
+/// L3: waiters that gave up delay nobody.
 pub async fn l3_cancelled_waiters_do_not_block(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let held = acquire(&one).await?;
@@ -177,7 +179,7 @@ pub async fn l3_cancelled_waiters_do_not_block(store: &TestStore) -> Result<()> 
     store.within(bounds::served(), handing_over).await?.release().await
 }
 
-/// L3: waiters whose process was killed delay the next one once, all together.
+/// L3: several waiters whose processes were killed delay the next waiter only once, all together.
 pub async fn l3_killed_waiters_delay_once(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("survivor").await?;
     let held = acquire(&coordinator).await?;
@@ -199,7 +201,7 @@ pub async fn l3_killed_waiters_delay_once(store: &TestStore) -> Result<()> {
     guard.release().await
 }
 
-/// L4: the time given is kept while somebody else holds the lock.
+/// L4: a call returns within its timeout while another client holds the lock.
 pub async fn l4_timeouts_are_kept(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let held = acquire(&one).await?;
@@ -221,7 +223,7 @@ pub async fn l4_timeouts_are_kept(store: &TestStore) -> Result<()> {
     held.release().await
 }
 
-/// L4: and while the store hangs, in the first moment and after the session was lost.
+/// L4: the same while the store hangs: at the beginning of the outage, and after the session was lost.
 pub async fn l4_timeouts_are_kept_while_the_store_hangs(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("one").await?;
     store.server().node(0).pause();
@@ -251,7 +253,7 @@ pub async fn l4_timeouts_are_kept_while_the_store_hangs(store: &TestStore) -> Re
     Ok(())
 }
 
-/// L4: a waiter's time runs on while its answers are stalled.
+/// L4: the same for a waiter for which the store's replies are held back.
 pub async fn l4_a_waiter_cut_off_returns_in_time(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect_by_proxy("other").await?);
     let _held = acquire(&one).await?;
@@ -269,12 +271,13 @@ pub async fn l4_a_waiter_cut_off_returns_in_time(store: &TestStore) -> Result<()
     Ok(())
 }
 
-/// L7: a thousand waiters of one process are a thousand entries and next to nothing else; they are
-/// served in the order in which they entered.
+/// L7: a thousand waiters of one process cost a thousand entries and almost nothing else. They are served in the order
+/// in which they entered.
 pub async fn l7_a_thousand_waiters(store: &TestStore) -> Result<()> {
-    // Where a right changes each second, all watches end as often: a thousand cannot be made anew in that time here.
+    // With this setting a right changes each second, and each change breaks all watches. This machine cannot restart a
+    // thousand watches within a second.
     let crowd = if store.setting() == settings::ETCD_JWT { 200 } else { 1_000 };
-    // Not the store's short lease: this is about cost, and a busy machine needs its time.
+    // With the default lease instead of the tests' short one: the check is about cost, and a busy machine may be slow.
     let url = if store.has_server() { store.url_by_proxy() } else { store.url().to_owned() };
     let coordinator = Coordinator::connect(&url).await?;
     let held = acquire(&coordinator).await?;
@@ -293,7 +296,7 @@ pub async fn l7_a_thousand_waiters(store: &TestStore) -> Result<()> {
     until_contenders(store, &lock(&coordinator), 1 + crowd).await;
     let after = (count("task"), count("fd"));
     eprintln!("L7: entered within {:?}", start.elapsed());
-    // Other tests of this process have some of their own.
+    // Other tests of this process have tasks and descriptors too.
     assert!(after.0 < before.0 + 100 && after.1 < before.1 + 100, "{before:?} → {after:?}");
     if store.has_server() {
         let connections = store.proxy().open_connections();
@@ -306,12 +309,12 @@ pub async fn l7_a_thousand_waiters(store: &TestStore) -> Result<()> {
     }
     eprintln!("L7: served within {:?}", start.elapsed());
     let tokens = tokens.lock().expect("nobody panicked");
-    // All had entered before the first of them was served, and the token is the number of the entry.
+    // All waiters had entered before the first was served, and an entry's number is its token.
     must_hold!(tokens.len() == crowd && tokens.is_sorted(), "{tokens:?}");
     Ok(())
 }
 
-/// L7, 2.9: waiters are served in the order in which they entered, over all clients.
+/// L7, 2.9: waiters of several clients are served in the order in which they entered.
 pub async fn l7_first_come_first_served(store: &TestStore) -> Result<()> {
     let clients = [store.connect("one").await?, store.connect("other").await?];
     let held = acquire(&clients[0]).await?;
@@ -343,13 +346,13 @@ fn lock_of(clients: &[Coordinator; 2]) -> coordination::Lock {
     lock(&clients[0])
 }
 
-/// How many of these this process has: threads (`task`) or descriptors (`fd`).
+/// How many threads (`task`) or file descriptors (`fd`) this process has.
 fn count(what: &str) -> usize {
     fs::read_dir(format!("/proc/self/{what}")).expect("Linux").count()
 }
 
-/// L1: a holder that only stopped, without a crash, is not followed on stores without leases: the
-/// kernel keeps a paused process' locks.
+/// L1: on stores without leases, a holder's process that is paused keeps the lock: the kernel keeps the locks of a
+/// paused process.
 pub async fn l1_a_paused_holder_keeps_a_lock_without_lease(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("next").await?;
     let worker = store.worker("sleeper");

@@ -1,12 +1,12 @@
-//! What must hold on every backend: plain async functions over a [`TestStore`], one for each thing that
-//! `docs/guarantees.md` promises; their names begin with the clause.
+//! The checks of `docs/guarantees.md`: plain async functions over a [`TestStore`], at least one for each clause. Their
+//! names begin with the clause.
 //!
-//! [`conformance!`](crate::conformance) lists them, on which [groups](Backend::is_in) of stores each runs, and on which of
-//! these already in the gate, `tests/run`. What the gate leaves out is for the soak, `tests/soak`. Where a clause has
-//! nothing to say about a backend, [`NOT_APPLICABLE`] says why, and a test compares the two with the [`clauses`].
+//! [`conformance!`](crate::conformance) lists them, with the [groups](Backend::is_in) of stores on which each one runs,
+//! and with those stores on which the gate (`tests/run`) runs it. The soak (`tests/soak`) runs the rest. If a clause
+//! says nothing about a store, [`NOT_APPLICABLE`] gives the reason. A test compares both with the [`clauses`].
 //!
-//! Time is real, also on memory: these checks run threads, processes and servers besides tasks. Bounds
-//! are those of the clauses, or ten times what is expected.
+//! Time is real, also on memory, because the checks run threads, processes and servers. Bounds of time are those of the
+//! clauses, or ten times what is expected.
 
 mod backend;
 pub mod barrier;
@@ -56,21 +56,22 @@ pub use list::{CHECKS, Check};
 pub use test_store::{Programs, TestStore, with_option};
 pub(crate) use test_store::{shared_server, unique};
 
-/// No check takes longer, whatever hangs.
+/// The timeout of each check, in case something hangs.
 const LIMIT: Duration = Duration::from_secs(180);
-/// Beside this one others would have no time, nor a server that answers.
+/// A check that runs alone, because it takes so much of the machine that other checks and their servers would get too
+/// little processor time.
 const CROWD: &str = "l7_a_thousand_waiters";
 
-/// Runs a check, and notes for `tests/run` that it passed. Where a starved machine lets it [judge](rerun_if_starved) nothing, it
-/// runs again on another store.
+/// Runs a check, and prints a line for `tests/run` if it passed. If the check failed because of a [starved
+/// machine](rerun_if_starved), it runs again on another store.
 ///
 /// # Errors
 ///
-/// Those of the check.
+/// Errors of the check.
 ///
 /// # Panics
 ///
-/// When what is checked does not hold.
+/// If an assertion of the check fails.
 pub fn run(
     (module, name): (&str, &str),
     store: impl Fn() -> TestStore,
@@ -103,16 +104,16 @@ fn once(
     Ok(())
 }
 
-/// With `COORDINATION_TEST_TRACE=1`, what the library traces goes to standard error.
+/// With `COORDINATION_TEST_TRACE=1`, prints the library's traces to standard error.
 fn trace() {
     if std::env::var_os("COORDINATION_TEST_TRACE").is_some() {
         let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::DEBUG);
-        // Another test of this process may have set it.
+        // Fails if another test of this process has set it already.
         let _ = subscriber.with_writer(std::io::stderr).with_ansi(false).try_init();
     }
 }
 
-/// The clauses of `docs/guarantees.md`, as they are listed there: all but the assumptions, `A1` and so on, which no test can
+/// The clauses of `docs/guarantees.md`, in its order, without the assumptions (`A1` and so on), which no test can
 /// check.
 pub fn clauses() -> impl Iterator<Item = &'static str> {
     let rows = include_str!("../../../docs/guarantees.md").lines();
@@ -131,7 +132,7 @@ const ONE_PROCESS: &str = "the store ends with the process";
 
 const NO_LOSS: &str = "its sessions cannot be lost but by the end of their coordinator";
 
-/// Clauses that say nothing about some stores, and why.
+/// Clauses that say nothing about some groups of stores, and the reason.
 pub const NOT_APPLICABLE: &[(&str, &[&str], &str)] = &[
     ("S3", &["no_server"], NO_LEASE),
     ("S9", &["no_server"], NO_ANSWER),

@@ -1,4 +1,4 @@
-//! ML1: several locks at once: all or none, within one time, and nobody waits in a circle.
+//! ML1: several locks at once: all or none, under one timeout, and never in a deadlock.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ fn acquire_in_background(
     tokio::spawn(async move { locks.acquire(Some(PATIENCE)).await })
 }
 
-/// Waits until so many hold or wait for the lock of this name.
+/// Waits until this many clients hold the lock of this name or wait for it.
 async fn until(coordinator: &Coordinator, name: &str, count: usize) {
     let lock = coordinator.lock(name).expect("a valid name");
     let come = async || lock.holders().await.is_ok_and(|holders| holders.len() == count);
@@ -46,7 +46,8 @@ async fn all_are_free(coordinator: &Coordinator, names: &[&str]) -> Result<()> {
     locks(coordinator, names).acquire(Some(PATIENCE)).await?.release().await
 }
 
-/// ML1: names are sorted byte by byte, each once; a list without names, or with a bad one, is refused.
+/// ML1: names are sorted byte by byte, and duplicates are removed; a list that is empty or has an invalid name is
+/// refused.
 pub async fn ml1_names_are_sorted_and_taken_once(store: &TestStore) -> Result<()> {
     let settings = store.settings().member_id("one").prefix("p-");
     let one = settings.connect(store.url()).await?;
@@ -65,7 +66,7 @@ pub async fn ml1_names_are_sorted_and_taken_once(store: &TestStore) -> Result<()
     Ok(())
 }
 
-/// ML1: callers who name the same locks in any order, or some of them, never wait in a circle.
+/// ML1: callers that name overlapping sets of locks, in any order, do not deadlock.
 ///
 /// Tooz: test_get_multiple_locks_with_same_coord.
 pub async fn ml1_opposite_orders_do_not_deadlock(store: &TestStore) -> Result<()> {
@@ -114,7 +115,7 @@ pub async fn ml1_opposite_orders_do_not_deadlock(store: &TestStore) -> Result<()
     Ok(())
 }
 
-/// ML1: those who want the same locks are served in the order of asking.
+/// ML1: callers that want the same locks get them in the order in which they asked.
 pub async fn ml1_the_same_locks_in_the_order_of_asking(store: &TestStore) -> Result<()> {
     let clients = [store.connect("one").await?, store.connect("other").await?];
     let held = locks(&clients[0], &["a", "b"]).acquire(Some(PATIENCE)).await?;
@@ -128,7 +129,7 @@ pub async fn ml1_the_same_locks_in_the_order_of_asking(store: &TestStore) -> Res
             let _ = served.send(place);
             guard.release().await
         });
-        // They wait for the first lock only, and hold nothing.
+        // All callers wait for the first lock, and none holds a lock.
         until(&clients[0], "a", place + 2).await;
     }
     until(&clients[0], "b", 1).await;
@@ -145,13 +146,13 @@ pub async fn ml1_the_same_locks_in_the_order_of_asking(store: &TestStore) -> Res
     Ok(())
 }
 
-/// ML1: when one is not free, none is taken, and those that were are given back.
+/// ML1: if one lock is not free, none is kept: locks that were acquired already are released.
 pub async fn ml1_all_or_nothing(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     for taken in ["a", "b", "c"] {
         let held = other.lock(taken)?.acquire(Some(PATIENCE)).await?;
         let wanted = locks(&one, &["c", "a", "b"]);
-        // What was taken is given back in the background.
+        // Locks that were acquired are released in the background, so this waits.
         let nothing_is_kept = async || {
             for name in ["a", "b", "c"] {
                 until(&one, name, usize::from(name == taken)).await;
@@ -165,7 +166,7 @@ pub async fn ml1_all_or_nothing(store: &TestStore) -> Result<()> {
             let refused = wanted.acquire(Some(timeout)).await.expect_err("one is taken");
             assert_out_of_time(&refused, timeout.max(store.attempt_timeout()));
             assert_eq!(refused.key(), Some(taken));
-            // A store that did not answer may have entered what is removed now.
+            // If the store did not answer in time, it may have an entry, which is being removed.
             let is_known = refused.kind() == ErrorKind::Timeout;
             assert!(refused.effect() == Effect::None || !is_known, "{refused}");
             nothing_is_kept().await;
@@ -179,7 +180,7 @@ pub async fn ml1_all_or_nothing(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// ML1, L4: the time given is for all of them together.
+/// ML1, L4: the timeout is for all locks together.
 pub async fn ml1_one_deadline(store: &TestStore) -> Result<()> {
     const LIMIT: Duration = Duration::from_millis(600);
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
@@ -199,8 +200,8 @@ pub async fn ml1_one_deadline(store: &TestStore) -> Result<()> {
     all_are_free(&other, &["a", "b"]).await
 }
 
-/// ML1: when the first takes all the time but a moment, too short for an answer about the next, it was not free in time:
-/// nothing is wrong with the store.
+/// ML1: if the first lock takes almost all of the time, so that the store cannot answer about the second one, the error
+/// is `Timeout` and not one of the store.
 pub async fn ml1_late_behind_the_first(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let second = other.lock("b")?.acquire(Some(PATIENCE)).await?;
@@ -209,7 +210,8 @@ pub async fn ml1_late_behind_the_first(store: &TestStore) -> Result<()> {
         let first = other.lock("a")?.acquire(Some(PATIENCE)).await?;
         let wanted = locks(&one, &["a", "b"]);
         let waiting = tokio::spawn(async move { wanted.acquire(Some(ANSWERED)).await });
-        // From 14 ms before its time is over, later each time.
+        // In the first round the first lock is released 14 ms before the timeout, and half a millisecond later in each
+        // round.
         let before_end =
             Duration::from_micros(500) * (28 - u32::try_from(round % 28).expect("few"));
         sleep(ANSWERED - before_end).await;
@@ -224,25 +226,25 @@ pub async fn ml1_late_behind_the_first(store: &TestStore) -> Result<()> {
     all_are_free(&other, &["a", "b"]).await
 }
 
-/// ML1, C1: dropped at any point, it leaves nothing at any of the locks.
+/// ML1, C1: a call that is dropped at any poll leaves no entry for any of the locks.
 pub async fn ml1_dropped_it_leaves_nothing(store: &TestStore) -> Result<()> {
     at_every_poll(store, "several locks", store.rounds(1, 2), interrupted_acquire).await?;
     at_every_poll(store, "several locks, the last held", 2, interrupted_wait).await
 }
 
-/// ML1, C5: a release that is dropped anywhere goes on with all of them.
+/// ML1, C5: a release that is dropped at any poll goes on and releases all locks.
 pub async fn ml1_a_dropped_release_goes_on(store: &TestStore) -> Result<()> {
     at_every_poll(store, "several locks, released", store.rounds(1, 2), interrupted_release).await
 }
 
-/// Several free locks are acquired.
+/// Case: a client acquires several free locks.
 pub async fn interrupted_acquire(pair: &Pair<'_>) -> Result<()> {
     let wanted = locks(&pair.one, &["a", "b", "c"]);
     drop(pair.interrupt(wanted.acquire(pair.patience())).await?);
     nothing_is_left(pair).await
 }
 
-/// Several locks are acquired, the last of which is released meanwhile.
+/// Case: a client acquires several locks, and waits for the last one, which is released meanwhile.
 pub async fn interrupted_wait(pair: &Pair<'_>) -> Result<()> {
     let releasing = pair.drop_later(pair.other.lock("c")?.acquire(Some(PATIENCE)).await?);
     let wanted = locks(&pair.one, &["a", "b", "c"]);
@@ -251,14 +253,14 @@ pub async fn interrupted_wait(pair: &Pair<'_>) -> Result<()> {
     nothing_is_left(pair).await
 }
 
-/// Several locks are released.
+/// Case: a client releases several locks.
 pub async fn interrupted_release(pair: &Pair<'_>) -> Result<()> {
     let guard = locks(&pair.one, &["a", "b", "c"]).acquire(Some(PATIENCE)).await?;
     pair.interrupt(guard.release()).await?;
     nothing_is_left(pair).await
 }
 
-/// Somebody else gets all of them soon, and then nobody has any.
+/// Asserts that another client gets all locks soon, and that then none has an entry.
 async fn nothing_is_left(pair: &Pair<'_>) -> Result<()> {
     let start = Instant::now();
     let names = ["a", "b", "c"];
@@ -271,11 +273,11 @@ async fn nothing_is_left(pair: &Pair<'_>) -> Result<()> {
     Ok(())
 }
 
-/// ML1: one that is broken is told for all; the others stay until they are released.
+/// ML1: if one of the locks is broken, the guard reports it; the other locks stay held until they are released.
 pub async fn ml1_one_that_is_lost_is_told(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let guard = locks(&one, &["a", "b", "c"]).acquire(Some(PATIENCE)).await?;
-    // Shorter holds go unwatched.
+    // The library watches a holder's entry only after a moment.
     sleep(2 * MOMENT).await;
     other.lock("b")?.break_lock().await?;
     let broken = Instant::now();
@@ -294,13 +296,13 @@ pub async fn ml1_one_that_is_lost_is_told(store: &TestStore) -> Result<()> {
     all_are_free(&other, &["a", "b", "c"]).await
 }
 
-/// ML1: one that is lost while it waits for the next ends the call; nothing is kept.
+/// ML1: if a lock is lost while the call waits for the next one, the call fails, and no lock is kept.
 pub async fn ml1_lost_while_waiting_for_the_next(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let held = other.lock("b")?.acquire(Some(PATIENCE)).await?;
     let waiting = acquire_in_background(&one, &["a", "b"]);
     until(&other, "b", 2).await;
-    // Shorter holds go unwatched.
+    // The library watches a holder's entry only after a moment.
     sleep(2 * MOMENT).await;
     other.lock("a")?.break_lock().await?;
     let refused = timeout(PATIENCE, waiting).await.expect("it is told").expect("no panic");
@@ -312,7 +314,7 @@ pub async fn ml1_lost_while_waiting_for_the_next(store: &TestStore) -> Result<()
     all_are_free(&one, &["a", "b"]).await
 }
 
-/// ML1: the end of the session takes all of them, and the places.
+/// ML1: the end of the session loses all locks, and removes the entries that wait.
 pub async fn ml1_the_end_of_the_session_takes_all(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let guard = locks(&one, &["a", "b"]).acquire(Some(PATIENCE)).await?;
@@ -328,7 +330,7 @@ pub async fn ml1_the_end_of_the_session_takes_all(store: &TestStore) -> Result<(
     all_are_free(&other, &["a", "b", "c"]).await
 }
 
-/// ML1: shares of several locks, beside each other and not beside a writer of one of them.
+/// ML1: shared locks of several names exclude writers of each name, and not one another.
 pub async fn ml1_shares_of_several(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let first = locks(&one, &["a", "b"]).acquire_shared(Some(PATIENCE)).await?;
@@ -342,7 +344,7 @@ pub async fn ml1_shares_of_several(store: &TestStore) -> Result<()> {
     all_are_free(&other, &["a", "b", "c"]).await
 }
 
-/// ML1, TR1: all let go together, after the time since the last was granted.
+/// ML1, TR1: with `release_after` all locks are released together, when the time has passed since the last grant.
 pub async fn ml1_all_let_go_by_themselves(store: &TestStore) -> Result<()> {
     const HELD_FOR: Duration = Duration::from_millis(300);
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
@@ -355,7 +357,8 @@ pub async fn ml1_all_let_go_by_themselves(store: &TestStore) -> Result<()> {
     all_are_free(&other, &["a", "b"]).await
 }
 
-/// ML1, L1: a killed process that held all, or held one and waited for the next, is followed in time.
+/// ML1, L1: when a process is killed that holds all locks, or holds one and waits for the next, other clients get the
+/// locks in time.
 pub async fn ml1_a_killed_process_is_followed(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("survivor").await?;
     for waits in [false, true] {
@@ -383,7 +386,7 @@ pub async fn ml1_a_killed_process_is_followed(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// ML1, S3: whoever is cut off knows that all are gone before another gets one of them.
+/// ML1, S3: a holder that is cut off knows that it has lost all locks before another client gets one of them.
 pub async fn ml1_cut_off_all_are_lost_before_another_is_granted(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect_by_proxy("one").await?, store.connect("other").await?);
     let guard = Arc::new(locks(&one, &["a", "b"]).acquire(Some(PATIENCE)).await?);
@@ -411,6 +414,6 @@ pub async fn ml1_cut_off_all_are_lost_before_another_is_granted(store: &TestStor
     assert!(next.is_held());
     store.proxy().heal();
     next.release().await?;
-    // With the next session.
+    // The client works again, with its next session.
     store.within(bounds::recovered(store.ttl()), all_are_free(&one, &["a", "b", "c"])).await
 }

@@ -1,4 +1,4 @@
-//! ON1, ON2: at most one claim in every period, spent by who succeeds.
+//! ON1, ON2: at most one claim in each period, which is spent when its job succeeds.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +18,7 @@ use crate::must_hold;
 
 const NAME: &str = "backup";
 const LONG: Duration = Duration::from_secs(3_600);
-/// Long enough for two stages of a second.
+/// Long enough that the check can do two steps of a second within one period.
 const PERIOD: Duration = Duration::from_secs(4);
 const SHORT: Duration = Duration::from_millis(200);
 
@@ -34,11 +34,12 @@ async fn claim(job: &OncePer) -> Result<Claim> {
     Ok(job.try_claim().await?.expect("nobody has claimed it"))
 }
 
-/// ON1: of many who ask at once one gets it, in each period.
+/// ON1: of many clients that ask at the same time, one gets the claim, in each period.
 pub async fn on1_one_of_many(store: &TestStore) -> Result<()> {
     let mut clients = Vec::new();
     for _ in 0..3 {
-        // Not the store's short lease: on a busy machine many answers would be late, and in doubt.
+        // With the default lease instead of the tests' short one: on a busy machine many answers would come too late,
+        // so that their outcome would be unknown.
         clients.push(Coordinator::connect(store.url()).await?);
     }
     let mut last = None;
@@ -60,7 +61,7 @@ pub async fn on1_one_of_many(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// ON1: claims are a period apart, whoever makes them, and not further apart than they have to be.
+/// ON1: claims, of whichever client, are at least a period apart, and not much further.
 pub async fn on1_once_in_each_period(store: &TestStore) -> Result<()> {
     let clients = [store.connect("one").await?, store.connect("other").await?];
     let jobs = clients.each_ref().map(|client| job(client, SHORT));
@@ -99,13 +100,13 @@ pub async fn on1_aligned(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// ON1: what was given back can be claimed again; a claim whose period is over gives back nothing.
+/// ON1: a claim that was given back can be made again; a claim whose period is over cannot be given back.
 pub async fn on1_given_back_by_its_owner_only(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let first = claim(&job(&one, LONG)).await?;
     assert!(job(&other, LONG).try_claim().await?.is_none());
     assert!(first.give_back().await?);
-    // A short one, so that it is soon over.
+    // A short claim, so that its period is soon over.
     let old = claim(&job(&other, SHORT)).await?;
     sleep(job(&one, LONG).due().await?).await;
     let current = claim(&job(&one, LONG)).await?;
@@ -115,7 +116,7 @@ pub async fn on1_given_back_by_its_owner_only(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// ON1: no closer than asked for, though the period is shorter, and though it was given back.
+/// ON1: with `at_least`, claims are that far apart, even if the period is shorter, and even if a claim was given back.
 pub async fn on1_no_closer_than_asked_for(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("one").await?;
     let job = job(&coordinator, SHORT).at_least(LONG);
@@ -126,7 +127,8 @@ pub async fn on1_no_closer_than_asked_for(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// ON1: an operator forgets the last claim; its owner is told, and numbers go on.
+/// ON1: an operator can reset the job; the owner's `done` and `give_back` then return false, and claims' tokens go on
+/// rising.
 pub async fn on1_reset(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (mine, theirs) = (job(&one, LONG).aligned(), job(&other, LONG));
@@ -141,7 +143,8 @@ pub async fn on1_reset(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// ON2: a claim under a guard is spent when it is done. Before, it is taken over once the guard is gone.
+/// ON2: a claim under a guard is spent when it is done. Until then, another process takes it over once the guard is
+/// gone.
 pub async fn on2_spent_by_success_only(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (mine, theirs) = (job(&one, LONG), job(&other, LONG));
@@ -161,7 +164,7 @@ pub async fn on2_spent_by_success_only(store: &TestStore) -> Result<()> {
     waiting.release().await?;
     let permit = work.acquire(None).await?;
     assert!(mine.try_claim_under(&permit).await?.is_none(), "it is done");
-    // What was done can still be given back.
+    // A claim that is done can still be given back.
     assert!(second.give_back().await?);
     let third = mine.try_claim_under(&permit).await?.expect("given back");
     assert!(third.give_back().await?);
@@ -169,7 +172,8 @@ pub async fn on2_spent_by_success_only(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// ON2: what is done just now, and let go of after that, is not taken for what was left undone.
+/// ON2: if the owner finishes its claim and then releases the guard, no other client takes the claim over as
+/// unfinished, although others ask at the same time.
 pub async fn on2_done_while_others_ask(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let waiting = other.semaphore("work", 2)?.acquire(None).await?;
@@ -193,7 +197,8 @@ pub async fn on2_done_while_others_ask(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// ON2: the next one takes over from a holder whose session was lost, and not what that one had done.
+/// ON2: if the owner's session is lost, the next client takes the claim over; if that one finishes it, nobody else
+/// does.
 pub async fn on2_a_lost_session_leaves_it_to_the_next(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (lock, next) = (one.lock("work")?, other.lock("work")?);
@@ -213,12 +218,12 @@ pub async fn on2_a_lost_session_leaves_it_to_the_next(store: &TestStore) -> Resu
     Ok(())
 }
 
-/// ON1: a call that is dropped may spend the period; it never makes two of it.
+/// ON1: a `try_claim` that is dropped may spend the period, but never allows a second claim.
 pub async fn on1_dropped_calls(store: &TestStore) -> Result<()> {
     at_every_poll(store, "try_claim", store.rounds(1, 2), interrupted_claim).await
 }
 
-/// A period is claimed that nobody has claimed.
+/// Case: a client claims a period that nobody has claimed.
 pub async fn interrupted_claim(pair: &Pair<'_>) -> Result<()> {
     static LAST: AtomicU64 = AtomicU64::new(0);
     let name = format!("job-{}", LAST.fetch_add(1, Ordering::Relaxed));
@@ -234,7 +239,7 @@ pub async fn interrupted_claim(pair: &Pair<'_>) -> Result<()> {
     Ok(())
 }
 
-/// ON1: the period is spent, whatever becomes of the session of who claimed it.
+/// ON1: the period stays spent when the claimant's session is lost.
 pub async fn on1_a_lost_session_changes_nothing(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let held = claim(&job(&one, LONG)).await?;
@@ -245,7 +250,7 @@ pub async fn on1_a_lost_session_changes_nothing(store: &TestStore) -> Result<()>
     Ok(())
 }
 
-/// ON1: so does its process' death, also when all start again.
+/// ON1: the period stays spent when the claimant's process is killed, also if all processes restart.
 pub async fn on1_a_killed_process_spends_the_period(store: &TestStore) -> Result<()> {
     let worker = store.worker("killed");
     let command = json!({ "command": "claim", "job": NAME, "period_ms": 3_600_000 });
@@ -257,8 +262,8 @@ pub async fn on1_a_killed_process_spends_the_period(store: &TestStore) -> Result
     Ok(())
 }
 
-/// ON1, F-74: a host whose clock is years ahead keeps the others from the job for one of its periods, by their clocks, also if
-/// each that asks is a new one.
+/// ON1, F-74: a host whose clock is years ahead keeps the other hosts from the job for one of its periods, by their own
+/// clocks. That also holds if each process that asks is a new one.
 pub async fn on1_a_clock_that_is_years_ahead(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("one").await?;
     let clock = WallClock::new();
@@ -296,7 +301,7 @@ pub async fn on1_a_clock_that_is_years_ahead(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// ON1: on a page for crontabs: of two hosts that fire at a fixed rate, not quite at the same time, one gets each period.
+/// ON1: crontabs on two hosts start the job at a fixed rate, not at exactly the same time: each period has one claim.
 pub async fn on1_at_a_fixed_rate(store: &TestStore) -> Result<()> {
     const RATE: Duration = Duration::from_millis(500);
     const PERIODS: u32 = 8;
@@ -311,7 +316,7 @@ pub async fn on1_at_a_fixed_rate(store: &TestStore) -> Result<()> {
         firing.spawn(async move {
             let mut claims = 0;
             for period in 0..PERIODS {
-                // A crontab's start is a little late, now more and now less.
+                // A job's start by cron is a little late, by a varying time.
                 let late = Duration::from_millis(u64::from((7 * period + 13 * host) % 20));
                 sleep_until(start + RATE * period + late).await;
                 claims += u32::from(job.try_claim().await?.is_some());
@@ -327,7 +332,7 @@ pub async fn on1_at_a_fixed_rate(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// ON1: without the store's word there is no claim.
+/// ON1: without an answer of the store there is no claim.
 pub async fn on1_cut_off(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect_by_proxy("one").await?, store.connect("other").await?);
     let mine = job(&one, LONG);

@@ -1,5 +1,5 @@
-//! L5: who waits without a limit of time goes on waiting through an outage, whatever is waited for and however the store is
-//! away.
+//! L5: a caller that waits without a timeout goes on waiting through an outage, for every kind of wait and every kind
+//! of outage.
 
 use std::future::Future;
 use std::time::Duration;
@@ -15,10 +15,10 @@ use super::TestStore;
 use super::tools::{ANSWERED, PATIENCE};
 use crate::harness::{Mode, Named};
 
-/// Longer than a request is repeated for anybody who does not wait.
+/// How long the store is away: longer than the library retries a request that is no wait.
 const AWAY: Duration = Duration::from_secs(7);
 
-/// L5: connections are reset, and new ones refused.
+/// L5: during the outage, connections are reset and new ones refused.
 pub async fn l5_waits_outlast_refusals(store: &TestStore) -> Result<()> {
     let far = store.connect_by_proxy("far").await?;
     let away = || {
@@ -28,14 +28,14 @@ pub async fn l5_waits_outlast_refusals(store: &TestStore) -> Result<()> {
     outlast(&far, &store.connect("near").await?, away, || store.proxy().heal()).await
 }
 
-/// L5: nothing that is sent is answered.
+/// L5: during the outage, nothing is answered.
 pub async fn l5_waits_outlast_silence(store: &TestStore) -> Result<()> {
     let far = store.connect_by_proxy("far").await?;
     let away = || store.proxy().set_both(Mode::Blackhole);
     outlast(&far, &store.connect("near").await?, away, || store.proxy().heal()).await
 }
 
-/// L5: the server's name is not found, and nothing listens where it led to before.
+/// L5: during the outage, the server's name is not found, and nothing listens at its former address.
 pub async fn l5_waits_outlast_a_missing_name(store: &TestStore) -> Result<()> {
     let named = Named::new(1, &[store.proxy().address().port()]);
     let url = named.authority(&store.url_by_proxy());
@@ -52,15 +52,16 @@ pub async fn l5_waits_outlast_a_missing_name(store: &TestStore) -> Result<()> {
     outlast(&far, &store.connect("near").await?, away, back).await
 }
 
-/// What waits at `far`, from before or since the store went away, comes to its end when the store is back.
+/// Asserts that waits of the client `far` end once the store is back, whether they began before the outage or during
+/// it.
 ///
 /// # Errors
 ///
-/// Those of the store at `near`, from which it is never away.
+/// Errors of the store at `near`, a client for which there is no outage.
 ///
 /// # Panics
 ///
-/// When something that waits has failed, or does not come to its end.
+/// If a wait fails or does not end.
 pub async fn outlast(
     far: &Coordinator,
     near: &Coordinator,
@@ -96,10 +97,10 @@ pub async fn outlast(
     Ok(())
 }
 
-/// Who waits, and for what.
+/// Each wait with its name.
 type Waits = Vec<(String, JoinHandle<Result<()>>)>;
 
-/// What keeps others waiting as long as it is held.
+/// What one client holds so that the other client has to wait.
 struct Kept {
     lock: LockGuard,
     shared: LockGuard,
@@ -109,8 +110,9 @@ struct Kept {
     chief: Leadership,
 }
 
-/// One of everything that can be waited for, under names of its own, at this client. A rate limiter is not among it: it knows at
-/// once when its permit comes, and fails closed where the store does not say.
+/// One object of each kind that can be waited for, with names of its own, as this client's handles. A rate limiter is
+/// not included, because its calls do not wait for other clients: they know from the beginning when their permit comes,
+/// and fail if the store does not answer.
 struct Set<'a>(&'a Coordinator, &'static str);
 
 impl Set<'_> {
@@ -174,8 +176,8 @@ impl Set<'_> {
         Ok(())
     }
 
-    /// Comes to the double barrier again and again: who was cut off counts there until its old session has ended, so that the first
-    /// round may be with that one.
+    /// Enters the double barrier again and again. A client that was cut off may still be counted there until its old
+    /// session has ended, so the first round may complete with that session and without the waiter.
     fn come(&self) -> Result<JoinHandle<Result<()>>> {
         let double = self.double()?;
         Ok(tokio::spawn(async move {
@@ -189,7 +191,7 @@ impl Set<'_> {
         }))
     }
 
-    /// Waits for each without a limit of time.
+    /// Starts a wait for each object, without a timeout.
     fn wait(&self) -> Result<Waits> {
         let Self(client, _) = self;
         let (lock, shared) = (client.lock(self.name("lock"))?, client.lock(self.name("shared"))?);
@@ -221,7 +223,7 @@ impl Set<'_> {
     }
 }
 
-/// Follows what there is to be followed, until it has changed.
+/// Starts to follow each object that can be watched, until it has changed.
 async fn watches(set: &Set<'_>) -> Result<Waits> {
     let (mut values, mut terms) =
         (set.value()?.watch(), set.0.election(set.name("chief"))?.observe());

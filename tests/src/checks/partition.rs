@@ -1,4 +1,4 @@
-//! HR1: keys are placed on a group's members, by every process alike, and as Tooz does.
+//! HR1: every process places keys on the members of a group in the same way, and as Tooz does.
 
 use std::collections::BTreeSet;
 
@@ -13,15 +13,15 @@ use super::interruption::{Pair, at_every_poll};
 use super::tools::{PATIENCE, until_state};
 use crate::harness::Mode;
 
-/// The group that the checks are about.
+/// The group that the checks use.
 const NAME: &str = "pollers";
 
 fn keys() -> impl Iterator<Item = String> {
-    // Tooz: an object of any text, here a Polish one.
+    // In Tooz's test a key is any object; here one key has Polish letters.
     (0..300).map(|key| format!("vol-{key}")).chain(["łódź".to_owned(), String::new()])
 }
 
-/// Waits until the ring has these members.
+/// Waits until the ring has exactly these members and weights.
 async fn until_ring(partitioner: &mut Partitioner, expected: &[(&str, u32)]) -> Result<()> {
     let come = async {
         while !partitioner.ring()?.weights().eq(expected.iter().copied()) {
@@ -38,7 +38,7 @@ async fn join(coordinator: &Coordinator, weight: u32) -> Result<(Membership, Par
     coordinator.group(NAME)?.join_partitioned(weight).await
 }
 
-/// HR1: all agree, each key belongs to one, and to the one that Tooz would choose.
+/// HR1: all processes agree, and each key belongs to the one member that Tooz would choose.
 ///
 /// Tooz: `test_join_partitioned_group`, `test_hashring_size`, `test_hashring_weight`,
 /// `test_members_of_object_and_others`.
@@ -57,7 +57,7 @@ pub async fn hr1_all_place_alike(store: &TestStore) -> Result<()> {
         until_ring(partitioner, &members).await?;
         let ring = partitioner.ring()?;
         assert_eq!((ring.len(), ring.points()), (3, 12 * 32), "nodes, and points");
-        // The vectors of tooz for these weights.
+        // The test vector of Tooz for these weights.
         assert_eq!(partitioner.members_for("fake", 1, &[])?, ["baz"]);
     }
     let mut ring = HashRing::default();
@@ -72,7 +72,7 @@ pub async fn hr1_all_place_alike(store: &TestStore) -> Result<()> {
             assert!(!partitioner.belongs_to("nobody", &key)?);
         }
     }
-    // Another weight.
+    // Another weight changes the placement.
     memberships[1].update(&json!({ "weight": 1, "zone": "b" })).await?;
     let equal = [("bar", 1), ("baz", 1), ("foo", 1)];
     for partitioner in &mut partitioners {
@@ -86,7 +86,7 @@ pub async fn hr1_all_place_alike(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// HR1: the order of joining does not matter, and whoever leaves has no keys.
+/// HR1: the order of joining does not matter, and a member that has left gets no keys.
 ///
 /// Tooz: `test_stop`.
 pub async fn hr1_whoever_leaves_has_no_keys(store: &TestStore) -> Result<()> {
@@ -100,7 +100,7 @@ pub async fn hr1_whoever_leaves_has_no_keys(store: &TestStore) -> Result<()> {
         until_ring(partitioner, &[("other", 1)]).await?;
     }
     assert!(!here.is_mine("vol-7")? && there.is_mine("vol-7")?);
-    // Back, and now behind the other one.
+    // The member joins again, now after the other one.
     let (first, mut again) = join(&one, 1).await?;
     until_ring(&mut again, &[("one", 1), ("other", 1)]).await?;
     for (key, before) in keys().zip(before) {
@@ -118,7 +118,7 @@ pub async fn hr1_whoever_leaves_has_no_keys(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// HR1: many join at once, and agree in the end.
+/// HR1: many members that join at the same time agree in the end.
 pub async fn hr1_many_agree(store: &TestStore) -> Result<()> {
     let mut clients = Vec::new();
     for client in 0..8 {
@@ -143,7 +143,7 @@ pub async fn hr1_many_agree(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// HR1: joining that is dropped at any point leaves nobody on the ring.
+/// HR1: a join that is dropped at any poll leaves no member on the ring.
 pub async fn hr1_dropped_join_gets_no_keys(store: &TestStore) -> Result<()> {
     let watching = store.connect("watching").await?;
     let (_membership, mut partitioner) = join(&watching, 1).await?;
@@ -155,7 +155,7 @@ pub async fn hr1_dropped_join_gets_no_keys(store: &TestStore) -> Result<()> {
     .await
 }
 
-/// HR1: whatever a member says of itself, everybody counts it alike and nobody is harmed.
+/// HR1: whatever capabilities a member has, every process reads the same weight from them.
 pub async fn hr1_odd_weights_count(store: &TestStore) -> Result<()> {
     let one = store.connect("one").await?;
     let group = one.group(NAME)?;
@@ -184,7 +184,7 @@ pub async fn hr1_odd_weights_count(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// HR1: the keys of a process that was killed are others' within the crash bound.
+/// HR1: the keys of a process that was killed belong to others within the crash bound.
 pub async fn hr1_a_killed_process_loses_its_keys(store: &TestStore) -> Result<()> {
     let one = store.connect("one").await?;
     let (_membership, mut partitioner) = join(&one, 1).await?;
@@ -204,7 +204,7 @@ pub async fn hr1_a_killed_process_loses_its_keys(store: &TestStore) -> Result<()
     Ok(())
 }
 
-/// HR1: a stopped coordinator owns nothing, and says so.
+/// HR1: a stopped coordinator owns no keys, and its calls are refused.
 pub async fn hr1_a_stopped_one_is_refused(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (_first, mut here) = join(&one, 1).await?;
@@ -221,7 +221,7 @@ pub async fn hr1_a_stopped_one_is_refused(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// HR1: who is cut off goes by what it knew, and catches up afterwards.
+/// HR1: a client that is cut off goes on using the members that it knows, and catches up afterwards.
 pub async fn hr1_catches_up_after_an_outage(store: &TestStore) -> Result<()> {
     let one = store.connect("one").await?;
     let (_first, mut here) = join(&one, 1).await?;

@@ -1,4 +1,4 @@
-//! RL1, RL2: at most so many permits in every window, and nobody is told to come too early.
+//! RL1, RL2: no window has more permits than configured, and `retry_after` is never too short.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ fn limiter(coordinator: &Coordinator) -> RateLimiter {
     coordinator.rate_limiter(NAME, PERMITS, WINDOW).expect("allowed")
 }
 
-/// Takes all that there are at once; when they are had, at the latest.
+/// Acquires all permits of a window at once.
 async fn take_all(limiter: &RateLimiter) -> Result<RatePermit> {
     limiter.acquire(PERMITS, Some(PATIENCE)).await
 }
@@ -35,17 +35,18 @@ async fn denied(limiter: &RateLimiter) -> Result<Duration> {
     }
 }
 
-/// The worker's command that takes `n` permits.
+/// The worker's command that takes a permit of a limiter with `permits` permits in each period.
 pub fn command(permits: u32, per: Duration) -> Value {
     let per_ms = u64::try_from(per.as_millis()).expect("short");
     json!({ "command": "rate", "limiter": NAME, "permits": permits, "per_ms": per_ms })
 }
 
-/// Asserts that the slot that comes `permits` after another is a window later; answers how many there are.
+/// Asserts that each slot is at least a window later than the slot `permits` places before it. Returns the number of
+/// slots.
 ///
 /// # Panics
 ///
-/// When a window has more.
+/// If a window has more permits than allowed.
 pub fn assert_kept(slots: &mut [Duration], permits: u32, per: Duration) -> usize {
     let permits = usize::try_from(permits).expect("few");
     slots.sort_unstable();
@@ -56,13 +57,14 @@ pub fn assert_kept(slots: &mut [Duration], permits: u32, per: Duration) -> usize
     slots.len()
 }
 
-/// RL1: many clients who take what they can.
+/// RL1: many clients take as many permits as they get.
 pub async fn rl1_never_more_in_a_window(store: &TestStore) -> Result<()> {
     let mut tasks: JoinSet<Result<Vec<Duration>>> = JoinSet::new();
     for _ in 0..3 {
-        // Not the store's short lease: on a busy machine many answers would be late, and in doubt.
+        // With the default lease instead of the tests' short one: on a busy machine many answers would come too late,
+        // so that their outcome would be unknown.
         let coordinator = Coordinator::connect(store.url()).await?;
-        // Two with a limiter of their own, and two who share one.
+        // Two tasks have a limiter of their own, and two share one.
         let shared = limiter(&coordinator);
         for limiter in [limiter(&coordinator), limiter(&coordinator), shared.clone(), shared] {
             tasks.spawn(async move {
@@ -91,21 +93,22 @@ pub async fn rl1_never_more_in_a_window(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// RL2: whoever comes back after a window is served, though nobody has lived for so long: each is a client of its own.
+/// RL2: a caller that comes a window after the last one is served, although each caller is a new client and none has
+/// lived for a whole window.
 pub async fn rl2_callers_that_come_and_go_are_served(store: &TestStore) -> Result<()> {
     let seldom = |coordinator: &Coordinator| coordinator.rate_limiter("seldom", 1, WINDOW);
-    // Where the store is within the process, it ends with the last of its clients.
+    // A store in memory ends with its last client, so one stays.
     let _open = store.connect("open").await?;
     let mut asked = Instant::now();
     for (round, is_denied) in [false, true, false, false, true, false].into_iter().enumerate() {
         let coordinator = store.connect(&format!("caller-{round}")).await?;
         if !is_denied {
-            // Clocks may differ by half a percent.
+            // A little longer than the window: the clocks may differ by half a percent.
             sleep(WINDOW + MOMENT).await;
         }
         let before = std::mem::replace(&mut asked, Instant::now());
         match seldom(&coordinator)?.try_acquire(1).await? {
-            // Where connecting takes that long, the window is over.
+            // Although a denial was expected, a permit is right if connecting took so long that the window is over.
             Attempt::Granted(_) => assert!(!is_denied || before.elapsed() >= WINDOW, "{round}"),
             Attempt::Denied { retry_after } => assert!(is_denied, "{round}: {retry_after:?}"),
         }
@@ -114,7 +117,7 @@ pub async fn rl2_callers_that_come_and_go_are_served(store: &TestStore) -> Resul
     Ok(())
 }
 
-/// RL2: of a limit that is raised, what was not used up by the old one is there at once; a reset gives all of it.
+/// RL2: when a limit is raised, the additional permits can be taken at once; a reset makes all permits available.
 pub async fn rl2_a_raised_limit_is_there_at_once(store: &TestStore) -> Result<()> {
     const DAY: Duration = Duration::from_secs(24 * 60 * 60);
     let coordinator = store.connect("one").await?;
@@ -129,7 +132,7 @@ pub async fn rl2_a_raised_limit_is_there_at_once(store: &TestStore) -> Result<()
     Ok(())
 }
 
-/// RL1: a killed process' permits count on, also when nobody is left and when all start again.
+/// RL1: permits of killed processes still count, also if no client is left, and all restart.
 pub async fn rl1_crashes_and_restarts(store: &TestStore) -> Result<()> {
     let mut slots = Vec::new();
     for round in 0..2 {
@@ -146,17 +149,17 @@ pub async fn rl1_crashes_and_restarts(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// The slots of the permits that a worker has taken.
+/// The slots of the permits in a worker's answer.
 ///
 /// # Panics
 ///
-/// When that is not what the answer is.
+/// If the answer has another form.
 pub fn slots_in(answer: &Value) -> Vec<Duration> {
     let permits = answer["permits"].as_array().expect("permits").iter();
     permits.map(|permit| Duration::from_micros(permit[0].as_u64().expect("a slot"))).collect()
 }
 
-/// RL1: permits are nobody's: the end of a session gives nothing back.
+/// RL1: permits do not belong to a session: its end gives nothing back.
 pub async fn rl1_a_lost_session_changes_nothing(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let first = take_all(&limiter(&one)).await?;
@@ -170,7 +173,8 @@ pub async fn rl1_a_lost_session_changes_nothing(store: &TestStore) -> Result<()>
     Ok(())
 }
 
-/// RL1: settings are stored, others are refused by name, and replaced on demand.
+/// RL1: the settings are stored; a client with other settings gets an error that names them; `reconfigure` replaces
+/// them.
 pub async fn rl1_other_settings_are_an_error(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("one").await?;
     let five = limiter(&coordinator);
@@ -192,7 +196,7 @@ pub async fn rl1_other_settings_are_an_error(store: &TestStore) -> Result<()> {
     assert!(text.contains("[5 per 400ms and 9 per 800ms, strict]"), "{text}");
     others[0].reconfigure().await?;
     assert_eq!(five.try_acquire(1).await.expect_err("replaced").kind(), ErrorKind::Mismatch);
-    // Three of the six are taken.
+    // Three of the six permits of this window are taken.
     let mut slots = vec![first.slot(); 3];
     for _ in 0..9 {
         slots.push(others[0].acquire(1, Some(PATIENCE)).await?.slot());
@@ -204,7 +208,7 @@ pub async fn rl1_other_settings_are_an_error(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// RL1: names are apart.
+/// RL1: limiters with different names are independent.
 pub async fn rl1_names_are_apart(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("one").await?;
     for name in ["api", "api/", "API", "🔒"] {
@@ -215,7 +219,7 @@ pub async fn rl1_names_are_apart(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// RL1: of several limits each is kept, and a permit that one refuses is not counted by the others.
+/// RL1: with several limits, each is kept, and a request that one limit refuses is not counted by the others.
 pub async fn rl1_several_limits(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("one").await?;
     let long = 3 * WINDOW;
@@ -234,7 +238,7 @@ pub async fn rl1_several_limits(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// RL1: the smallest there is.
+/// RL1: the smallest limiter, one permit in a millisecond.
 pub async fn rl1_one_in_a_millisecond(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("one").await?;
     let per = Duration::from_millis(1);
@@ -253,7 +257,7 @@ pub async fn rl1_one_in_a_millisecond(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// RL2: who waits for what he was told to wait is not too early, again and again.
+/// RL2: a caller that waits for `retry_after` is not too early, repeatedly.
 pub async fn rl2_never_told_to_come_too_early(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let limiters = [limiter(&one), limiter(&other)];
@@ -270,11 +274,10 @@ pub async fn rl2_never_told_to_come_too_early(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// RL2: permits come in the order in which they were asked for, over all clients, and nobody overtakes
-/// those who wait.
+/// RL2: permits are given in the order in which they were asked for, over all clients, and nobody overtakes waiters.
 pub async fn rl2_first_come_first_served(store: &TestStore) -> Result<()> {
     let clients = [store.connect("one").await?, store.connect("other").await?];
-    // On a busy machine a window may end before the next one has asked: a longer one then.
+    // On a busy machine the window may end before all have asked. Then it is tried again with a longer window.
     for doubled in 0..6 {
         let (name, window) = (format!("{NAME}-{doubled}"), WINDOW * (1 << doubled));
         let of = |client: &Coordinator| client.rate_limiter(&name, PERMITS, window);
@@ -292,8 +295,8 @@ pub async fn rl2_first_come_first_served(store: &TestStore) -> Result<()> {
     panic!("no window is long enough for four clients to ask within it");
 }
 
-/// Lets four wait, each once the one before it has its slot, and answers where they come out;
-/// none when a window ended before the next one had asked.
+/// Makes four clients wait, each after the one before it has got its slot. Returns a channel from which their permits
+/// come, or `None` if the window ended before all had asked.
 async fn four_wait(
     limiters: &[RateLimiter; 2],
     window: Duration,
@@ -309,7 +312,7 @@ async fn four_wait(
             let _ = served.send((place, permit.slot()));
             Ok::<_, coordination::Error>(())
         });
-        // It has its slot when the next one is later.
+        // The waiter has its slot once the next slot is later.
         loop {
             let before = Instant::now();
             match limiters[0].try_acquire(1).await? {
@@ -329,7 +332,7 @@ async fn four_wait(
     Ok(Some(order))
 }
 
-/// RL2: a wait that is given up spends its slots, and lets nobody in too early.
+/// RL2: a wait that is dropped has spent its slots, and nobody else is admitted too early.
 pub async fn rl2_dropped_waits_let_nobody_in(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("one").await?;
     let limiter = limiter(&coordinator);
@@ -340,7 +343,7 @@ pub async fn rl2_dropped_waits_let_nobody_in(store: &TestStore) -> Result<()> {
         if number % 2 == 0 {
             waiting.spawn(async move { limiter.acquire(1, Some(PATIENCE)).await });
         } else {
-            // At whatever point it stands then.
+            // Dropped after another number of polls each time.
             let acquire = std::pin::pin!(limiter.acquire(1, Some(PATIENCE)));
             slots.extend(poll_times(acquire, number % 5).await.transpose()?);
         }
@@ -353,7 +356,7 @@ pub async fn rl2_dropped_waits_let_nobody_in(store: &TestStore) -> Result<()> {
     at_every_poll(store, "rate limiter", store.rounds(1, 2), interrupted_acquire).await
 }
 
-/// A permit of three is taken; each is had once.
+/// Case: a client takes one of three permits; then another client takes the rest.
 pub async fn interrupted_acquire(pair: &Pair<'_>) -> Result<()> {
     static LAST: AtomicU64 = AtomicU64::new(0);
     let hour = Duration::from_secs(3_600);
@@ -365,13 +368,13 @@ pub async fn interrupted_acquire(pair: &Pair<'_>) -> Result<()> {
     while theirs.try_acquire(1).await?.granted().is_some() {
         granted += 1;
     }
-    // What was dropped on its way has taken a permit or not, and never more than the one.
+    // A call that was dropped has taken one permit or none.
     assert!((2..=3).contains(&granted), "{pair:?}: {granted} of 3 were granted");
     assert!(had.is_none() || granted == 3, "{pair:?}: counted twice");
     Ok(())
 }
 
-/// RL2: a wait that would be too long fails at once and takes nothing; so does what can never be.
+/// RL2: a wait that would be too long fails at once and takes nothing; so does a request that can never be granted.
 pub async fn rl2_too_long_fails_at_once(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("one").await?;
     let minute = Duration::from_secs(60);
@@ -391,7 +394,7 @@ pub async fn rl2_too_long_fails_at_once(store: &TestStore) -> Result<()> {
         let wait = refused.retry_after().expect("it knows");
         assert!(wait > minute / 2 && wait <= minute + minute / 100, "{wait:?}");
     }
-    // Nothing was taken by all that.
+    // None of these calls has taken a permit.
     assert!(limiter.try_acquire(1).await?.granted().is_some());
     let many = coordinator.rate_limiter("many", 10_001, minute)?;
     assert_eq!(many.try_acquire(1).await.expect_err("too many").kind(), ErrorKind::Input);
@@ -407,7 +410,7 @@ pub async fn rl2_too_long_fails_at_once(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// RL2: and without an executor.
+/// RL2: a rate limiter works on threads without an async runtime.
 pub async fn rl2_without_a_runtime(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("one").await?;
     let limiter = limiter(&coordinator);
@@ -424,7 +427,8 @@ pub async fn rl2_without_a_runtime(store: &TestStore) -> Result<()> {
     .await
 }
 
-/// RL2: no permit without the store's word, in time; afterwards it goes on, and nothing was let through.
+/// RL2: if the store does not answer, a call fails in time without a permit; after the outage the limits are still
+/// kept.
 pub async fn rl2_cut_off(store: &TestStore) -> Result<()> {
     let coordinator = store.connect_by_proxy("one").await?;
     let limiter = limiter(&coordinator);

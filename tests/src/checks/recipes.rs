@@ -1,17 +1,17 @@
-//! Which recipes there are, and what each of them is checked for.
+//! The recipes, and which check tests each aspect of each recipe.
 //!
-//! A recipe has a module of checks of the same name, the lock several. For each [`Aspect`] it names the check that is about it,
-//! or says why there is none; a test compares that with the list of checks.
+//! A recipe has a module of checks of the same name; the lock has several. For each [`Aspect`], a recipe names the
+//! check that tests it, or the reason why there is none. A test compares these names with the list of checks.
 
 use Aspect::{Cancellation, Contention, KilledProcess, NetworkCut, Order, SessionLoss};
 use Proof::{Because, Check};
 
-/// What every recipe has to stand.
+/// What the checks of every recipe have to test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Aspect {
-    /// Many at once.
+    /// Many clients at the same time.
     Contention,
-    /// Who comes first.
+    /// The order in which contenders are served.
     Order,
     /// A future that is dropped.
     Cancellation,
@@ -23,29 +23,29 @@ pub enum Aspect {
     NetworkCut,
 }
 
-/// All of them.
+/// All aspects.
 pub const ASPECTS: [Aspect; 6] =
     [Contention, Order, Cancellation, SessionLoss, KilledProcess, NetworkCut];
 
-/// The name of a check, or why there is none.
+/// The name of a check, or the reason why there is none.
 #[derive(Clone, Copy, Debug)]
 pub enum Proof {
-    /// This check.
+    /// The name of the check.
     Check(&'static str),
-    /// None, because.
+    /// The reason why there is none.
     Because(&'static str),
 }
 
-/// A recipe's modules of checks, how people call it, and the proofs in the order of [`ASPECTS`].
+/// A recipe: its modules of checks, its title, and its proofs in the order of [`ASPECTS`].
 #[derive(Clone, Copy, Debug)]
 pub struct Recipe {
-    /// The modules in `checks`.
+    /// The modules in `checks` that test the recipe.
     pub modules: &'static [&'static str],
-    /// The row in the README.
+    /// The recipe's name in the README's table.
     pub title: &'static str,
-    /// The page that describes it.
+    /// The page that describes the recipe.
     pub page: &'static str,
-    /// One for each aspect.
+    /// One proof for each aspect, in the order of [`ASPECTS`].
     pub proofs: [Proof; 6],
 }
 

@@ -1,4 +1,4 @@
-//! R1–R5: a connection is not a session, and a new session is not the old one.
+//! R1–R5: a lost connection does not lose the session, and a new session takes over nothing from the old one.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use crate::bounds;
 use crate::harness::{Direction, Mode};
 use crate::must_hold;
 
-/// R1: connections break again and again; the session, its lease and its locks stay.
+/// R1: while connections break again and again, the session, its lease and its locks stay.
 pub async fn r1_a_reset_keeps_the_session(store: &TestStore) -> Result<()> {
     let one = store.connect_by_proxy("one").await?;
     let guard = Arc::new(acquire(&one).await?);
@@ -43,7 +43,7 @@ pub async fn r1_a_reset_keeps_the_session(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// R1: one short interruption is at most one `Suspended`.
+/// R1: after one short interruption, `Suspended` is reported at most once.
 pub async fn r1_one_reset_suspends_at_most_once(store: &TestStore) -> Result<()> {
     let one = store.connect_by_proxy("one").await?;
     let mut state = one.state();
@@ -60,7 +60,7 @@ pub async fn r1_one_reset_suspends_at_most_once(store: &TestStore) -> Result<()>
     Ok(())
 }
 
-/// R2: what a waiter waits for happens while its watch is broken, in whatever way that shows.
+/// R2: a waiter notices a release that happens while its watch is broken, however the watch broke.
 pub async fn r2_watches_stand_again(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect_by_proxy("other").await?);
     let breaks: [fn(&TestStore); 4] = [
@@ -86,7 +86,7 @@ pub async fn r2_watches_stand_again(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// R2: the watch is re-established before the release.
+/// R2: a waiter notices a release that happens after its watch was re-established.
 pub async fn r2_a_later_release_is_seen(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect_by_proxy("other").await?);
     let held = acquire(&one).await?;
@@ -101,7 +101,7 @@ pub async fn r2_a_later_release_is_seen(store: &TestStore) -> Result<()> {
     store.within(bounds::served(), waiting).await.expect("no panic")?.release().await
 }
 
-/// R2: history is compacted while a waiter waits, and while it is away.
+/// R2: the store's history is compacted while a waiter waits, connected or cut off.
 pub async fn r2_compaction_is_survived(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect_by_proxy("other").await?);
     for away in [false, true] {
@@ -112,14 +112,14 @@ pub async fn r2_compaction_is_survived(store: &TestStore) -> Result<()> {
         if away {
             store.proxy().set_both(Mode::Stall);
         } else {
-            // Past a re-check, which looks back to a revision that is gone.
+            // Long enough for the waiter to re-check, from a revision that is compacted.
             sleep(store.ttl().expect("the check is for leases") + SCHEDULING).await;
             store.server().forget_history();
         }
         held.release().await?;
         if away {
             for _ in 0..3 {
-                // Others come and go behind it.
+                // Other clients enter behind the waiter and leave.
                 drop(lock(&one).acquire(Some(MOMENT)).await);
             }
             store.server().forget_history();
@@ -134,7 +134,7 @@ pub async fn r2_compaction_is_survived(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// R2: the own entry is deleted while its watch is broken.
+/// R2: a holder notices that its entry was deleted while its watch was broken.
 pub async fn r2_a_missed_deletion_is_noticed(store: &TestStore) -> Result<()> {
     let one = store.connect_by_proxy("one").await?;
     let guard = acquire(&one).await?;
@@ -144,13 +144,13 @@ pub async fn r2_a_missed_deletion_is_noticed(store: &TestStore) -> Result<()> {
     assert!(store.server().delete_entry(&keys[0]));
     store.proxy().reset_all();
     store.proxy().heal();
-    // What is missed is made up for as soon as for a waiter.
+    // The holder notices it within the same time as a waiter.
     let told = store.within(bounds::served(), guard.lost()).await;
     assert_eq!(told, LossReason::EntryDeleted);
     Ok(())
 }
 
-/// R3: a waiter whose session ended queues again as somebody new; nothing of the old session counts.
+/// R3: a waiter whose session ended queues again with its next session; its old entry is not used.
 pub async fn r3_no_entry_outlives_its_session(store: &TestStore) -> Result<()> {
     let (holder, waiter) = (store.connect("holder").await?, store.connect("waiter").await?);
     let held = acquire(&holder).await?;
@@ -175,15 +175,15 @@ pub async fn r3_no_entry_outlives_its_session(store: &TestStore) -> Result<()> {
     guard.release().await
 }
 
-/// R4: while the server is away it is not stormed, whoever waits.
+/// R4: while the server is away, clients do not flood it with connections, however many waiters there are.
 pub async fn r4_reconnects_back_off(store: &TestStore) -> Result<()> {
     let one = store.connect_by_proxy("one").await?;
     let _held = acquire(&one).await?;
     let waiting: Vec<_> = (0..100).map(|_| acquire_in_background(&one)).collect();
     until_contenders(store, &lock(&one), 101).await;
     store.server().node(0).kill();
-    // 0.1 s and more lie between the tries of each of a few tasks; waiters are no such tasks. While the
-    // session can still be saved, and when it has been lost.
+    // Only a few tasks connect, each with at least 0.1 s between attempts; waiters do not connect. The first count is
+    // while the session can still be saved, the second after it was lost.
     for (millis, limit) in [(1_500, 30), (4_500, 60)] {
         let before = store.proxy().connections();
         sleep(Duration::from_millis(millis)).await;
@@ -195,7 +195,7 @@ pub async fn r4_reconnects_back_off(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// R5: after a loss there is a next session by itself, and nothing is carried over.
+/// R5: after a loss the client opens a new session by itself, and nothing is carried over.
 pub async fn r5_a_new_session_after_a_loss(store: &TestStore) -> Result<()> {
     let one = match store.has_server() {
         true => store.connect_by_proxy("one").await?,

@@ -1,4 +1,5 @@
-//! W1: the lock shared: readers beside each other, a writer alone, in the order of asking.
+//! W1: the read-write lock: readers share it, a writer has it alone, and they are served in the order in which they
+//! asked.
 
 mod downgrade;
 mod ending;
@@ -26,7 +27,7 @@ use crate::must_hold;
 pub use downgrade::*;
 pub use ending::*;
 
-/// How long one stays in the hall: long enough to meet others who may be there.
+/// How long a reader or writer holds the lock: long enough to meet others.
 const VISIT: Duration = Duration::from_millis(1);
 
 async fn share(coordinator: &Coordinator) -> Result<LockGuard> {
@@ -38,12 +39,12 @@ fn share_in_background(coordinator: &Coordinator) -> JoinHandle<Result<LockGuard
     tokio::spawn(async move { lock.acquire_shared(Some(PATIENCE)).await })
 }
 
-/// The guard of a waiter who is next.
+/// The guard of the waiter that is next in the queue, within the bound of L2.
 async fn served(store: &TestStore, waiting: JoinHandle<Result<LockGuard>>) -> Result<LockGuard> {
     store.within(bounds::served(), waiting).await.expect("no panic")
 }
 
-/// Who is in a room with readers and writers.
+/// Counts readers and writers that hold the lock at the same time.
 #[derive(Debug, Default)]
 struct Hall {
     readers: AtomicUsize,
@@ -70,7 +71,7 @@ impl Hall {
     }
 }
 
-/// W1: many readers and writers of several clients, some of whom give up: never a writer with anybody.
+/// W1: of many readers and writers of several clients, some of which give up, a writer is never beside anybody else.
 pub async fn w1_never_a_writer_with_anybody(store: &TestStore) -> Result<()> {
     let hall = Arc::new(Hall::default());
     let mut tasks = JoinSet::new();
@@ -90,7 +91,7 @@ pub async fn w1_never_a_writer_with_anybody(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// Visits the hall so many times: the first two of five tasks write, the last is impatient.
+/// Acquires the lock `rounds` times. Of each five tasks the first two are writers, and the last one gives up quickly.
 async fn visit(lock: Lock, hall: Arc<Hall>, rounds: usize, task: usize) -> Result<usize> {
     let mut visits = 0;
     for round in 0..rounds {
@@ -116,7 +117,7 @@ async fn visit(lock: Lock, hall: Arc<Hall>, rounds: usize, task: usize) -> Resul
         }
         visits += 1;
         match round % 3 {
-            // A writer who goes on as a reader.
+            // The writer downgrades its lock and goes on as a reader.
             0 if writes => {
                 let guard = guard.downgrade().await?;
                 hall.read().await;
@@ -129,7 +130,7 @@ async fn visit(lock: Lock, hall: Arc<Hall>, rounds: usize, task: usize) -> Resul
     Ok(visits)
 }
 
-/// W1: over processes.
+/// W1: the same with two processes.
 pub async fn w1_readers_and_writers_of_processes(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("here").await?;
     let worker = store.worker("there");
@@ -148,7 +149,7 @@ pub async fn w1_readers_and_writers_of_processes(store: &TestStore) -> Result<()
     Ok(())
 }
 
-/// W1: two shares by one handle, each with its own release.
+/// W1: one handle can hold two shared guards, each with a release of its own.
 ///
 /// Tooz: test_get_shared_lock_locking_same_lock_twice.
 pub async fn w1_one_handle_shares_twice(store: &TestStore) -> Result<()> {
@@ -163,7 +164,7 @@ pub async fn w1_one_handle_shares_twice(store: &TestStore) -> Result<()> {
     take_turn(&other).await.map(drop)
 }
 
-/// W1: shares of two handles, of one client and of two.
+/// W1: two handles can share the lock, of one client or of two.
 ///
 /// Tooz: test_get_shared_lock, test_get_shared_lock_locking_two_lock.
 pub async fn w1_two_handles_share(store: &TestStore) -> Result<()> {
@@ -184,7 +185,7 @@ pub async fn w1_two_handles_share(store: &TestStore) -> Result<()> {
     take_turn(&other).await.map(drop)
 }
 
-/// W1: a share keeps writers out.
+/// W1: a shared guard excludes writers.
 ///
 /// Tooz: test_get_lock_locking_shared_and_exclusive.
 pub async fn w1_a_share_keeps_writers_out(store: &TestStore) -> Result<()> {
@@ -200,7 +201,7 @@ pub async fn w1_a_share_keeps_writers_out(store: &TestStore) -> Result<()> {
     take_turn(&other).await.map(drop)
 }
 
-/// W1: a writer keeps readers out.
+/// W1: a writer excludes readers.
 ///
 /// Tooz: test_get_lock_locking_exclusive_and_shared.
 pub async fn w1_a_writer_keeps_readers_out(store: &TestStore) -> Result<()> {
@@ -217,7 +218,7 @@ pub async fn w1_a_writer_keeps_readers_out(store: &TestStore) -> Result<()> {
     share(&other).await?.release().await
 }
 
-/// W1: a writer who waits goes before readers who come later.
+/// W1: a writer that waits is served before readers that come later.
 pub async fn w1_a_waiting_writer_goes_first(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let reading = share(&one).await?;
@@ -236,7 +237,7 @@ pub async fn w1_a_waiting_writer_goes_first(store: &TestStore) -> Result<()> {
     served(store, late).await?.release().await
 }
 
-/// W1: a mixed queue is served in its order, and neighbours who share are served together.
+/// W1: a queue of readers and writers is served in its order, and readers beside each other are served together.
 pub async fn w1_order_of_a_mixed_queue(store: &TestStore) -> Result<()> {
     const QUEUE: &str = "rrwrrrwwr";
     let groups = [vec![0, 1], vec![2], vec![3, 4, 5], vec![6], vec![7], vec![8]];
@@ -283,7 +284,8 @@ pub async fn w1_order_of_a_mixed_queue(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// W1, 2.5: a share's token is larger than those of the writers before, smaller than of those after.
+/// W1, 2.5: the token of a shared guard is larger than those of earlier writers and smaller than those of later
+/// writers.
 pub async fn w1_tokens_of_shares_lie_between(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let mut last = take_turn(&one).await?;
@@ -303,7 +305,8 @@ pub async fn w1_tokens_of_shares_lie_between(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// W1: there is no upgrade. A reader who asks for the lock waits for himself, and two for each other.
+/// W1: there is no upgrade: a reader that asks for the exclusive lock waits for itself, and two such readers wait for
+/// each other.
 pub async fn w1_no_upgrade(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let shares = [share(&one).await?, share(&other).await?];
@@ -316,14 +319,14 @@ pub async fn w1_no_upgrade(store: &TestStore) -> Result<()> {
     take_turn(&one).await.map(drop)
 }
 
-/// W1, C1, C2: a share that is asked for and dropped at any point leaves nothing.
+/// W1, C1, C2: a shared acquire that is dropped at any poll leaves no entry.
 pub async fn w1_a_dropped_share_leaves_nothing(store: &TestStore) -> Result<()> {
     let least = store.rounds(1, 2);
     at_every_poll(store, "acquire_shared beside a share", least, interrupted_share).await?;
     at_every_poll(store, "acquire_shared of a held lock", 2, interrupted_shared_wait).await
 }
 
-/// A lock is shared that somebody else shares already.
+/// Case: a client acquires a shared lock while another client shares it.
 pub async fn interrupted_share(pair: &Pair<'_>) -> Result<()> {
     let other = share(&pair.other).await?;
     let lock = lock(&pair.one);
@@ -333,7 +336,7 @@ pub async fn interrupted_share(pair: &Pair<'_>) -> Result<()> {
     nothing_is_left(pair.store, &pair.other, &format!("{pair:?}")).await
 }
 
-/// A share is waited for while somebody writes, who releases meanwhile.
+/// Case: a client waits for a shared lock while another client holds it exclusively, and releases it meanwhile.
 pub async fn interrupted_shared_wait(pair: &Pair<'_>) -> Result<()> {
     let releasing = pair.drop_later(acquire(&pair.other).await?);
     let lock = lock(&pair.one);

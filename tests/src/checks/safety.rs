@@ -1,4 +1,4 @@
-//! S1–S4: never two holders, larger tokens for later ones, and a loss is a loss.
+//! S1–S4: never two holders, larger tokens for later holders, and a loss is final.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -18,11 +18,11 @@ use super::tools::{
 use crate::harness::{Direction, Mode};
 use crate::must_hold;
 
-/// What the contenders of one lock share.
+/// What the contenders of one lock share: a critical section that detects a second visitor, and a log.
 #[derive(Debug, Default)]
 struct Contest {
     room: Room,
-    /// Of those who were in the room, in the order of their visits.
+    /// The tokens of all that were in the room, in the order of their visits.
     tokens: Mutex<Vec<FencingToken>>,
 }
 
@@ -50,7 +50,8 @@ pub async fn s1_timed_exclusion(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// Visits the room so many times; the last of four tasks is impatient. How often it got in.
+/// Enters the room under the lock, `rounds` times. Of each four tasks the last one gives up quickly. Returns how often
+/// it got in.
 async fn contend(
     coordinator: Coordinator,
     contest: Arc<Contest>,
@@ -84,8 +85,8 @@ async fn contend(
     Ok(visits)
 }
 
-/// S1: the same by threads without async code: of one handle, of several of one client, and of clients of
-/// their own.
+/// S1: the same with threads and the blocking calls: two threads with one handle, one with another handle of the same
+/// client, and one of another client.
 ///
 /// Tooz: test_get_lock_concurrency_locking_same_lock, test_get_lock_concurrency_locking_two_lock_thread1,
 /// test_get_lock_concurrency_locking_two_lock_thread2.
@@ -121,7 +122,7 @@ pub async fn s1_exclusion_of_threads(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// S1: the same over processes.
+/// S1: the same with several processes.
 ///
 /// Tooz: test_get_lock_concurrency_locking_two_lock_process,
 /// test_get_lock_serial_locking_two_lock_process.
@@ -144,7 +145,7 @@ pub async fn s1_exclusion_of_processes(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// S2: however a holder ends, the next has the larger token, and a fence keeps the old one out.
+/// S2: however a holder ends, the next one has a larger token, and a fence then refuses the old holder's token.
 pub async fn s2_tokens_rise_however_a_holder_ends(store: &TestStore) -> Result<()> {
     let fence = Fence::new();
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
@@ -178,7 +179,7 @@ pub async fn s2_tokens_rise_however_a_holder_ends(store: &TestStore) -> Result<(
     Ok(())
 }
 
-/// S2: tokens rise across everybody's absence, and across a restart of the server.
+/// S2: tokens also rise if all clients go and come back, and if the server restarts.
 pub async fn s2_tokens_survive(store: &TestStore) -> Result<()> {
     let mut last = None;
     for client in ["first", "second", "third"] {
@@ -192,7 +193,7 @@ pub async fn s2_tokens_survive(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// S1, S3: a holder that is cut off knows before anybody else is granted the lock.
+/// S1, S3: a holder that is cut off knows that it has lost the lock before anybody else gets it.
 pub async fn s3_loss_before_grant(store: &TestStore) -> Result<()> {
     let (holder, waiter) =
         (store.connect_by_proxy("holder").await?, store.connect("waiter").await?);
@@ -211,7 +212,7 @@ pub async fn s3_loss_before_grant(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// S3: the same when only the answers, or only the requests, are lost.
+/// S3: the same if only requests, or only replies, are lost.
 pub async fn s3_loss_before_grant_one_way(store: &TestStore) -> Result<()> {
     for direction in [Direction::ToClient, Direction::ToServer] {
         let holder = store.connect_by_proxy("holder").await?;
@@ -222,15 +223,15 @@ pub async fn s3_loss_before_grant_one_way(store: &TestStore) -> Result<()> {
         let probe = Probe::start(&guard);
         store.proxy().set(direction, Mode::Stall);
         assert_eq!(guard.lost().await, LossReason::DeadlinePassed, "{direction:?}");
-        // The server hears of heartbeats, or of a new session, when the answers are lost; so it may
-        // keep the old session until somebody closes it.
+        // If only the answers are lost, the server receives heartbeats, or the opening of a new session. So it may keep
+        // the old session until the client closes it.
         store.proxy().heal();
         let next = waiting.await.expect("no panic")?;
         let granted = BootInstant::now();
         must_hold!(!guard.is_held());
         assert!(probe.last_held().await < granted);
         next.release().await?;
-        // The next try to connect may be a lease away, and that is longer than `stop` waits.
+        // The next attempt to connect may come only after a lease, and `stop` does not wait that long.
         until_state(&mut holder.state(), |state| state == State::Connected).await;
         holder.stop().await?;
         waiter.stop().await?;
@@ -238,15 +239,15 @@ pub async fn s3_loss_before_grant_one_way(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// S4, R5: heartbeats that get through after the deadline revive nothing, though the store has not ended
-/// the session yet.
+/// S4, R5: heartbeats that arrive after the deadline do not bring the guard back, although the store has not ended the
+/// session yet.
 pub async fn s4_a_late_heartbeat_revives_nothing(store: &TestStore) -> Result<()> {
     let holder = store.connect_by_proxy("holder").await?;
     let guard = acquire(&holder).await?;
     let mut state = holder.state();
     store.proxy().set_both(Mode::Stall);
     assert_eq!(guard.lost().await, LossReason::DeadlinePassed);
-    // Between the deadline and the end of the lease: all heartbeats arrive now.
+    // After the deadline and before the end of the lease, all delayed heartbeats arrive.
     store.proxy().heal();
     until_state(&mut state, |state| matches!(state, State::Lost(_))).await;
     until_state(&mut state, |state| state == State::Connected).await;
@@ -259,12 +260,12 @@ pub async fn s4_a_late_heartbeat_revives_nothing(store: &TestStore) -> Result<()
     let refused = guard.release().await.expect_err("it was lost");
     assert_eq!(refused.kind(), ErrorKind::Lost);
     assert_eq!(refused.loss_reason(), Some(LossReason::DeadlinePassed));
-    // The remains are revoked, and nothing is carried over.
+    // The old session's entry is removed, and nothing is carried over.
     until_contenders(store, &lock(&holder), 0).await;
     take_turn(&holder).await.map(drop)
 }
 
-/// S4: a lock that was broken stays lost, whatever becomes of the session and of the name.
+/// S4: a lock that was broken stays lost, whatever its client does afterwards with the session and the name.
 pub async fn s4_a_broken_lock_stays_lost(store: &TestStore) -> Result<()> {
     let (holder, other) = (store.connect("holder").await?, store.connect("other").await?);
     let broken = acquire(&holder).await?;

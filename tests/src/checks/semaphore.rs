@@ -1,4 +1,4 @@
-//! P1, P2: never more permits than there are, and none is lost.
+//! P1, P2: there are never more permits than allowed, and no permit gets lost.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -17,7 +17,7 @@ use crate::harness::{Mode, eventually_async};
 use crate::must_hold;
 
 const NAME: &str = "uploads";
-/// Ten times as long as what a cancelled call has entered may stay (C2).
+/// Ten times as long as the entry of a cancelled call may stay (C2).
 const CLEARED: Duration = Duration::from_secs(1);
 
 fn semaphore(coordinator: &Coordinator, permits: u32) -> Semaphore {
@@ -34,14 +34,14 @@ async fn until_entries(semaphore: &Semaphore, count: usize) {
     eventually_async(PATIENCE, listed).await;
 }
 
-/// All of them can be taken at once, by somebody else.
+/// Asserts that another client can take all permits at once.
 async fn all_are_free(other: &Coordinator, permits: u32) -> Result<()> {
     let all = semaphore(other, permits).acquire_many(permits, Some(PATIENCE)).await?;
     assert_eq!(all.slots(), (0..permits).collect::<Vec<_>>());
     all.release().await
 }
 
-/// Who has which slot, and the last token of each.
+/// The holder of each slot, and each slot's last token.
 #[derive(Default)]
 struct Slots {
     held: BTreeMap<u32, u64>,
@@ -67,7 +67,7 @@ impl Slots {
     }
 }
 
-/// P1: many clients, many permits at once: the slots are each held by one, and their tokens rise.
+/// P1: many clients take several permits each: each slot has one holder, and its tokens rise.
 pub async fn p1_never_more_than_there_are(store: &TestStore) -> Result<()> {
     const PERMITS: u32 = 3;
     let slots = Arc::new(Mutex::new(Slots::default()));
@@ -102,7 +102,8 @@ pub async fn p1_never_more_than_there_are(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// P1: served in the order of asking; who wants many is not overtaken by who wants few.
+/// P1: clients are served in the order in which they asked; one that wants few permits does not overtake one that wants
+/// many.
 pub async fn p1_first_come_first_served(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("one").await?;
     let other = semaphore(&store.connect("other").await?, 3);
@@ -125,7 +126,7 @@ pub async fn p1_first_come_first_served(store: &TestStore) -> Result<()> {
     small.release().await
 }
 
-/// P1: the number of permits is stored with the first use, and another one is an error.
+/// P1: the number of permits is stored at the first use, and asking for another number is an error.
 pub async fn p1_another_number_is_an_error(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let held = semaphore(&one, 3).acquire(None).await?;
@@ -138,14 +139,14 @@ pub async fn p1_another_number_is_an_error(store: &TestStore) -> Result<()> {
     all_are_free(&other, 3).await
 }
 
-/// P1: resizing counts for all: more serve those who wait, fewer take from nobody.
+/// P1: a resize applies to all clients: with more permits, waiters are served; with fewer, no holder loses its permit.
 pub async fn p1_resized(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let mut mine = semaphore(&one, 1);
     let first = mine.acquire(None).await?;
     let waiting = in_background(&semaphore(&other, 1), 1);
     until_entries(&mine, 2).await;
-    // It has seen that one is the number that there are.
+    // By then the waiter has read that the number is one.
     sleep(MOMENT).await;
     mine.resize(2).await?;
     let second = timeout(PATIENCE, waiting).await.expect("served").expect("no panic")?;
@@ -159,7 +160,7 @@ pub async fn p1_resized(store: &TestStore) -> Result<()> {
     all_are_free(&other, 1).await
 }
 
-/// P1: what cannot be is refused at once, with what is allowed.
+/// P1: an impossible request is refused at once, with an error that names the limit.
 pub async fn p1_what_cannot_be_is_refused(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("one").await?;
     for permits in [0, 10_001] {
@@ -175,7 +176,7 @@ pub async fn p1_what_cannot_be_is_refused(store: &TestStore) -> Result<()> {
     all_are_free(&coordinator, 3).await
 }
 
-/// P2: dropped at any point, the acquire and the release of permits lose none.
+/// P2: an acquire or release that is dropped at any poll loses no permit.
 pub async fn p2_cancelled_acquires_leak_nothing(store: &TestStore) -> Result<()> {
     let least = store.rounds(1, 2);
     at_every_poll(store, "permits", least, interrupted_acquire).await?;
@@ -183,14 +184,14 @@ pub async fn p2_cancelled_acquires_leak_nothing(store: &TestStore) -> Result<()>
     at_every_poll(store, "permits, released", least, interrupted_release).await
 }
 
-/// Two permits are free, and taken.
+/// Case: a client takes two permits, which are free.
 pub async fn interrupted_acquire(pair: &Pair<'_>) -> Result<()> {
     let mine = semaphore(&pair.one, 2);
     drop(pair.interrupt(mine.acquire_many(2, pair.patience())).await?);
     nothing_is_left(pair).await
 }
 
-/// Two permits are waited for, one of which somebody else has.
+/// Case: a client waits for two permits, one of which another client holds.
 pub async fn interrupted_wait(pair: &Pair<'_>) -> Result<()> {
     let held = semaphore(&pair.other, 2).acquire(Some(PATIENCE)).await?;
     let releasing = pair.drop_later(held);
@@ -200,14 +201,14 @@ pub async fn interrupted_wait(pair: &Pair<'_>) -> Result<()> {
     nothing_is_left(pair).await
 }
 
-/// Two permits are given back.
+/// Case: a client gives two permits back.
 pub async fn interrupted_release(pair: &Pair<'_>) -> Result<()> {
     let permit = semaphore(&pair.one, 2).acquire_many(2, Some(PATIENCE)).await?;
     pair.interrupt(permit.release()).await?;
     nothing_is_left(pair).await
 }
 
-/// All can be taken soon, and then nobody stands in the queue.
+/// Asserts that all permits can soon be taken, and that then the queue is empty.
 async fn nothing_is_left(pair: &Pair<'_>) -> Result<()> {
     let start = Instant::now();
     all_are_free(&pair.other, 2).await?;
@@ -217,7 +218,7 @@ async fn nothing_is_left(pair: &Pair<'_>) -> Result<()> {
     Ok(())
 }
 
-/// P2: waiters whose time runs out leave, and those behind them are served.
+/// P2: waiters that time out leave, and those behind them are served.
 pub async fn p2_timed_out_waiters_leave(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let held = semaphore(&one, 2).acquire(None).await?;
@@ -232,7 +233,7 @@ pub async fn p2_timed_out_waiters_leave(store: &TestStore) -> Result<()> {
     all_are_free(&one, 2).await
 }
 
-/// P2: what a session held is free when it ends, and its guards know.
+/// P2: permits of a session are free when it ends, and their guards report the loss.
 pub async fn p2_a_lost_session_frees_its_permits(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let held = semaphore(&one, 3).acquire_many(2, None).await?;
@@ -246,7 +247,7 @@ pub async fn p2_a_lost_session_frees_its_permits(store: &TestStore) -> Result<()
     all_are_free(&other, 3).await
 }
 
-/// P2: the store ends the session, and nobody asked for it.
+/// P2: the same if the store ends the session.
 pub async fn p2_a_revoked_session_frees_its_permits(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let held = semaphore(&one, 1).acquire(None).await?;
@@ -255,11 +256,12 @@ pub async fn p2_a_revoked_session_frees_its_permits(store: &TestStore) -> Result
     timeout(PATIENCE, held.lost()).await.expect("told");
     assert!(ended.elapsed() <= store.end_notice_bound(), "told after {:?}", ended.elapsed());
     all_are_free(&other, 1).await?;
-    // The next session is open by itself.
+    // The client has opened its next session by itself.
     semaphore(&one, 1).acquire(Some(PATIENCE)).await?.release().await
 }
 
-/// P2: a killed process' permits are free within the bound, those it held and those it waited for.
+/// P2: permits of a killed process are free within the crash bound, both those that it held and those that it waited
+/// for.
 pub async fn p2_a_killed_holder_frees_its_permits(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("next").await?;
     let worker = store.worker("holder");
@@ -277,8 +279,8 @@ pub async fn p2_a_killed_holder_frees_its_permits(store: &TestStore) -> Result<(
     all.release().await
 }
 
-/// P2: a holder that is cut off loses its permits before anybody else gets them; a waiter that is cut off
-/// is served when it is back.
+/// P2: a holder that is cut off loses its permits before anybody else gets them. A waiter that is cut off is served
+/// when it is reconnected.
 pub async fn p2_cut_off(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect_by_proxy("one").await?, store.connect("other").await?);
     let held = semaphore(&one, 1).acquire(None).await?;

@@ -1,4 +1,4 @@
-//! What a check runs on: a store of its own, clients of it, and the means to break it.
+//! [`TestStore`]: an empty store for one check, clients of it, and the means to break it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,10 +16,10 @@ use super::{Backend, Kind, Setting, settings};
 use crate::bounds::{self, PATIENCE, SCHEDULING};
 use crate::harness::{Connecting, Named, Proxy, SchedulerLag, Scratch, Server, Worker};
 
-/// The lease asked for where the store has none to grant.
+/// The lease that clients ask for on stores that have no leases.
 const TTL: Duration = Duration::from_secs(2);
 
-/// How many sessions these checks have in one process, where it is more than four. Each needs ten descriptors of its own.
+/// How many sessions these checks have in one process, if more than four. Each session needs ten file descriptors.
 const MANY_SESSIONS: &[(&str, u64)] = &[
     ("s8_namespaces_and_prefixes_are_apart", 5),
     ("s8_urls_are_apart", 8),
@@ -29,16 +29,16 @@ const MANY_SESSIONS: &[(&str, u64)] = &[
     ("hr1_many_agree", 8),
 ];
 
-/// The programs that a check may start; only a test target knows where they are.
+/// The programs that a check may start. Only a test target knows their paths.
 #[derive(Clone, Copy, Debug)]
 pub struct Programs {
-    /// A client process under the test's command: `src/bin/worker`.
+    /// A client process that executes commands of the test: `src/bin/worker`.
     pub worker: &'static str,
     /// A client that forks: `src/bin/forker.rs`.
     pub forker: &'static str,
 }
 
-/// An empty store, and what can be done to it.
+/// An empty store, and what a check can do to it.
 #[derive(Debug)]
 pub struct TestStore {
     setting: Setting,
@@ -46,18 +46,18 @@ pub struct TestStore {
     namespace: String,
     programs: Programs,
     lag: SchedulerLag,
-    // Before the server it leads to, so that it goes first.
+    // Declared before the server, so that it is dropped first.
     proxy: OnceLock<Proxy>,
     server: Option<Arc<dyn Server>>,
-    /// What its servers go by, if an address of it is silent.
+    /// The host name by which clients reach the servers, in the setting `named`.
     named: Option<Named>,
-    // Before the directory that they use.
+    // Declared before the directory that its threads use, so that it is dropped first.
     _connecting: Option<Connecting>,
     scratch: Option<Scratch>,
 }
 
 impl TestStore {
-    /// The store, and room of its own in it; its server, if it has one, serves other tests of this process too.
+    /// A store with a namespace of its own. If the store has a server, other tests of this process use the server too.
     pub fn shared(setting: impl Into<Setting>, programs: Programs) -> Self {
         let setting = setting.into();
         match setting.backend.kind() {
@@ -71,7 +71,7 @@ impl TestStore {
         }
     }
 
-    /// The same with a server of its own, to be paused, killed or spoiled.
+    /// A store with a server that no other test uses, which the check may pause, kill or damage.
     pub fn own(setting: impl Into<Setting>, programs: Programs) -> Self {
         let setting = setting.into();
         match setting.set_up() {
@@ -118,12 +118,12 @@ impl TestStore {
         self.setting.backend
     }
 
-    /// Which store in which setting it is.
+    /// Which store it is, in which setting.
     pub fn setting(&self) -> Setting {
         self.setting
     }
 
-    /// How many descriptors the process of this check may have; `None`: as many as it has.
+    /// How many file descriptors the process of this check may have; `None` does not limit them.
     pub fn descriptors(&self, check: &str) -> Option<u64> {
         let sessions =
             MANY_SESSIONS.iter().find(|(many, _)| *many == check).map_or(4, |many| many.1);
@@ -135,12 +135,12 @@ impl TestStore {
         &self.url
     }
 
-    /// The store's URL for clients that are to be cut off by [`proxy`](Self::proxy).
+    /// The store's URL through [`proxy`](Self::proxy), for clients that are to be cut off.
     pub fn url_by_proxy(&self) -> String {
         self.server().url(&self.proxy().address().to_string(), &self.namespace)
     }
 
-    /// The store's URL for clients that choose their namespace themselves.
+    /// The store's URL without a namespace, for clients that choose theirs by their settings.
     pub fn url_of_all(&self) -> String {
         match &self.server {
             Some(server) => server.url(&authority(&**server, self.named.as_ref()), ""),
@@ -149,7 +149,7 @@ impl TestStore {
     }
 
     /// URLs of other stores of the same kind: each differs from [`url`](Self::url), and from the others, in a part that
-    /// matters.
+    /// distinguishes stores.
     pub fn other_urls(&self) -> Vec<String> {
         let with = |ending: &str| format!("{}{ending}", self.url);
         match &self.server {
@@ -157,7 +157,7 @@ impl TestStore {
                 let authority = authority(&**server, self.named.as_ref());
                 server.other_urls(&authority, &self.namespace)
             }
-            // A name or a directory, in which anything counts.
+            // The URL has a name or a directory, of which every character matters.
             None => {
                 vec![
                     with(":1"),
@@ -171,12 +171,12 @@ impl TestStore {
         }
     }
 
-    /// The store's URL with one more option.
+    /// The store's URL with a further option.
     pub fn url_with(&self, option: &str) -> String {
         with_option(&self.url, option)
     }
 
-    /// The lease that a session is granted; `None`: it lives as long as its process.
+    /// The lease that sessions are granted; `None` if they have none and live as long as their process.
     pub fn ttl(&self) -> Option<Duration> {
         self.server.as_ref().map(|server| server.ttl())
     }
@@ -185,7 +185,7 @@ impl TestStore {
         self.ttl().unwrap_or(TTL)
     }
 
-    /// The time between heartbeats.
+    /// The heartbeat interval of clients.
     pub fn heartbeat(&self) -> Duration {
         match &self.server {
             Some(server) => server.heartbeat(),
@@ -198,7 +198,7 @@ impl TestStore {
         bounds::attempt(self.heartbeat(), self.ttl_asked_for())
     }
 
-    /// How long after a holder's crash the next waiter is granted the lock (L1).
+    /// L1: how long after a holder's crash the next waiter is granted the lock.
     pub fn crash_bound(&self) -> Duration {
         let bound = match &self.server {
             Some(server) => server.crash_release(server.ttl()),
@@ -208,12 +208,12 @@ impl TestStore {
         bound + SCHEDULING + self.scheduling()
     }
 
-    /// How long an entry that was removed may look held (T3).
+    /// T3: how long a guard whose entry was removed may claim to be held.
     pub fn notice_bound(&self) -> Duration {
         self.told_bound(|server| server.notice(server.heartbeat()))
     }
 
-    /// The same of an entry whose session was [ended](Self::end_session).
+    /// The same for a guard whose session was [ended](Self::end_session).
     pub fn end_notice_bound(&self) -> Duration {
         self.told_bound(|server| server.notice_of_end(server.heartbeat()))
     }
@@ -223,21 +223,21 @@ impl TestStore {
         bound + SCHEDULING + self.scheduling()
     }
 
-    /// What the machine has added to the time that anything takes: to be added to each bound.
+    /// What to add to each bound for the processor time that the machine has withheld.
     pub fn scheduling(&self) -> Duration {
         self.lag.allowance(0, u64::MAX)
     }
 
-    /// Does what a clause [bounds](bounds), and asserts that it was done in that time, apart from what the machine
-    /// withheld meanwhile.
+    /// Does what a clause [bounds](bounds) and asserts that it took no longer, apart from time that the machine
+    /// withheld.
     ///
     /// # Panics
     ///
-    /// When it was not.
+    /// If the work took longer.
     ///
     /// # Cancel safety
     ///
-    /// That of the work.
+    /// That of `work`.
     #[track_caller]
     pub fn within<F: Future>(
         &self,
@@ -257,32 +257,32 @@ impl TestStore {
         }
     }
 
-    /// Whether the store is at the other end of a connection, and not within reach of a function call.
+    /// Whether clients reach the store over a network, and not by function calls.
     pub fn has_server(&self) -> bool {
         self.server.is_some()
     }
 
-    /// `fast` on stores within reach of a function call, `slow` over a network.
+    /// `fast` for stores that clients reach by function calls, `slow` for those over a network.
     pub fn rounds(&self, fast: usize, slow: usize) -> usize {
         if self.has_server() { slow } else { fast }
     }
 
-    /// Whether it has a clock that its clients read with each queue.
+    /// Whether the store has a clock of its own, which clients read along with each queue.
     pub fn has_clock(&self) -> bool {
         self.server.as_ref().is_none_or(|server| server.has_clock())
     }
 
-    /// The settings of the store's clients.
+    /// The settings of clients.
     pub fn settings(&self) -> Builder {
         Coordinator::builder().ttl(self.ttl_asked_for()).heartbeat(self.heartbeat())
     }
 
-    /// A client.
+    /// A client with this member id.
     pub async fn connect(&self, member: &str) -> Result<Coordinator> {
         self.settings().member_id(member).connect(&self.url).await
     }
 
-    /// A client that can be cut off.
+    /// A client that [`proxy`](Self::proxy) can cut off.
     pub async fn connect_by_proxy(&self, member: &str) -> Result<Coordinator> {
         self.settings().member_id(member).connect(&self.url_by_proxy()).await
     }
@@ -292,7 +292,7 @@ impl TestStore {
         self.worker_with(member, &[])
     }
 
-    /// [`worker`](Self::worker), with `environment` added to ours.
+    /// [`worker`](Self::worker), with additional environment variables.
     pub fn worker_with(&self, member: &str, environment: &[(&str, &str)]) -> Worker {
         let worker = Worker::start(self.programs.worker, &self.url, environment);
         worker.call(json!({
@@ -304,21 +304,21 @@ impl TestStore {
         worker
     }
 
-    /// Where the program that forks is.
+    /// The path of the program that forks.
     pub fn forker(&self) -> &'static str {
         self.programs.forker
     }
 
-    /// The server.
+    /// The store's server.
     ///
     /// # Panics
     ///
-    /// Where the store has none.
+    /// If the store has none.
     pub fn server(&self) -> &dyn Server {
         &**self.server.as_ref().expect("the check is listed for servers only")
     }
 
-    /// Starts the server again, if there is one, after all that it may forget is forgotten.
+    /// Restarts the server, if there is one, after removing the history that it may forget.
     pub fn restart(&self) {
         if let Some(server) = &self.server {
             server.forget_history();
@@ -327,11 +327,11 @@ impl TestStore {
         }
     }
 
-    /// What stands between the server and the clients that connect by it.
+    /// The proxy between the server and the clients that connect by it.
     ///
     /// # Panics
     ///
-    /// Where the store has no server.
+    /// If the store has no server.
     pub fn proxy(&self) -> &Proxy {
         self.proxy.get_or_init(|| self.server().proxy_to(0))
     }
@@ -340,25 +340,25 @@ impl TestStore {
     ///
     /// # Panics
     ///
-    /// Where the store has none.
+    /// If the store has none.
     pub fn directory(&self) -> PathBuf {
         let scratch = self.scratch.as_ref().expect("the check is listed for file only");
         scratch.join("locks")
     }
 
-    /// The files of the sessions that are open.
+    /// The files of all open sessions.
     ///
     /// # Panics
     ///
-    /// Where the store has no directory.
+    /// If the store has no directory.
     pub fn session_files(&self) -> Vec<PathBuf> {
         let sessions = self.directory().join(&self.namespace).join("sessions");
         let files = fs::read_dir(sessions).expect("a client has made it");
         files.map(|file| file.expect("readable").path()).collect()
     }
 
-    /// Who holds the lock and who waits, as the store itself says: the entries where there is a server, and
-    /// the tokens in order elsewhere.
+    /// The holder and the waiters of a lock, as the store has them: the entries, or, for a store without a server,
+    /// their tokens.
     pub async fn contenders(&self, lock: &Lock) -> Vec<String> {
         match &self.server {
             Some(_) => self.entries("lock"),
@@ -369,43 +369,43 @@ impl TestStore {
         }
     }
 
-    /// The entries of all queues of this kind; of a server.
+    /// The entries of all queues of this kind, on a store with a server.
     pub fn entries(&self, kind: &str) -> Vec<String> {
         self.server().entries(&self.namespace, kind)
     }
 
-    /// The entry with this token; of a server.
+    /// The entry with this token, on a store with a server.
     ///
     /// # Panics
     ///
-    /// When there is none.
+    /// If there is no such entry.
     pub fn entry(&self, kind: &str, token: FencingToken) -> String {
         let entries = self.entries(kind);
         let has_it = |entry: &&String| self.server().token_of(entry) == token.value();
         entries.iter().find(has_it).unwrap_or_else(|| panic!("no {token} in {entries:?}")).clone()
     }
 
-    /// Puts what is no entry beside those of the only group there is.
+    /// Writes keys that are not entries beside the entries of the only group.
     pub fn put_strangers(&self) -> Vec<String> {
         self.server().put_strangers(&self.namespace)
     }
 
-    /// How many members whose id begins like this have a session at the store.
+    /// How many members whose id begins with `begin` have a session at the store.
     pub fn sessions(&self, begin: &str) -> usize {
         let members = match self.backend().kind() {
             Kind::Files => self.session_files().iter().map(|file| member_of(file)).collect(),
-            // They are their coordinators.
+            // In memory there are no sessions apart from the coordinators.
             Kind::InProcess => Vec::new(),
             Kind::Server => self.server().members(&self.namespace),
         };
         members.iter().filter(|member| member.starts_with(begin)).count()
     }
 
-    /// Ends the session of this member at the store, as an operator or a lapse of its lease would.
+    /// Ends a member's session at the store, as an operator would, or the expiry of its lease.
     ///
     /// # Panics
     ///
-    /// On memory, and where the member has no session.
+    /// In memory, and if the member has no session.
     pub fn end_session(&self, member: &str) {
         let ended = match self.backend().kind() {
             Kind::Files => {
@@ -422,15 +422,15 @@ impl TestStore {
         assert!(ended, "no session of {member}");
     }
 
-    /// The same on every store: in memory by a stop of the member's client.
+    /// Ends a member's session on any store; in memory, by stopping the member's client.
     ///
     /// # Errors
     ///
-    /// Those of the stop.
+    /// Errors of the stop.
     ///
     /// # Panics
     ///
-    /// Where the member has no session.
+    /// If the member has no session.
     pub fn lose(
         &self,
         coordinator: &Coordinator,
@@ -458,19 +458,19 @@ pub(crate) fn shared_server(setting: impl Into<Setting>) -> Arc<dyn Server> {
     Arc::clone(shared.entry(setting).or_insert_with(start))
 }
 
-/// What leads to a server: its addresses, or their name.
+/// The authority of a server's URL: its addresses, or the host name that leads to them.
 fn authority(server: &dyn Server, named: Option<&Named>) -> String {
     let authority = server.authority();
     named.map_or_else(|| authority.clone(), |named| named.authority(&authority))
 }
 
-/// Whose session file it is.
+/// The member id in a session's file.
 fn member_of(file: &Path) -> String {
     let note = fs::read_to_string(file).unwrap_or_default();
     note.split_whitespace().nth(1).unwrap_or_default().to_owned()
 }
 
-/// A URL with one more option.
+/// A URL with a further option.
 pub fn with_option(url: &str, option: &str) -> String {
     let joint = if url.contains('?') { '&' } else { '?' };
     format!("{url}{joint}{option}")
@@ -480,7 +480,7 @@ fn millis(duration: Duration) -> u64 {
     duration.as_secs() * 1_000 + u64::from(duration.subsec_millis())
 }
 
-/// A name that no other test has, in this process or another.
+/// A name that no other test uses, in this process or another.
 pub(crate) fn unique() -> String {
     static LAST: AtomicU64 = AtomicU64::new(0);
     format!("check-{}-{}", std::process::id(), LAST.fetch_add(1, Ordering::Relaxed))

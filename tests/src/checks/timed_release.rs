@@ -1,4 +1,4 @@
-//! TR1: guards that let go by themselves, never early and soon after.
+//! TR1: `release_after` releases a guard by itself, never too early and soon after the time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,11 +23,11 @@ fn lateness(store: &TestStore) -> Duration {
     Duration::from_millis(20) + network + store.scheduling()
 }
 
-/// Longer than what a check does in between takes.
+/// Longer than a check takes, so that the release cannot happen within it.
 const LONG: Duration = Duration::from_secs(60);
 
-/// TR1: the next one is served when the time has passed since the grant, not before and not much later;
-/// also when the answer is dropped, and when it was ordered some time after the grant.
+/// TR1: the next waiter gets the lock when the time has passed since the grant, not before and soon after. That also
+/// holds if the `TimedRelease` is dropped, and if `release_after` was called some time after the grant.
 pub async fn tr1_never_early_and_soon_after(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     for (held_for, kept, ordered_after) in
@@ -54,7 +54,7 @@ pub async fn tr1_never_early_and_soon_after(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// TR1: a time that is over when it is named releases at once.
+/// TR1: if the time has already passed when `release_after` is called, the lock is released at once.
 pub async fn tr1_a_time_that_has_passed(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     for held_for in [Duration::ZERO, MOMENT] {
@@ -69,7 +69,7 @@ pub async fn tr1_a_time_that_has_passed(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// TR1: no time is too long; the end of the session comes before it.
+/// TR1: the time can be as long as a `Duration` can be; the end of the session ends the hold before.
 pub async fn tr1_a_time_without_end(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let timed = acquire(&one).await?.release_after(Duration::MAX);
@@ -81,7 +81,7 @@ pub async fn tr1_a_time_without_end(store: &TestStore) -> Result<()> {
     take_turn(&other).await.map(drop)
 }
 
-/// TR1: many who hold for a while each never overlap, and come in the order of asking.
+/// TR1: many holders that each call `release_after` never overlap, and are served in the order in which they asked.
 pub async fn tr1_holds_do_not_overlap(store: &TestStore) -> Result<()> {
     const HELD_FOR: Duration = Duration::from_millis(5);
     let mut clients = Vec::new();
@@ -97,7 +97,8 @@ pub async fn tr1_holds_do_not_overlap(store: &TestStore) -> Result<()> {
             let granted = Instant::now();
             must_hold!(inside.fetch_add(1, Ordering::SeqCst) == 0, "two at once");
             let token = guard.token();
-            // Before the time is over: it counts from the grant, which was a little earlier.
+            // The holder leaves well before the time is over, because the time counts from the grant, which was a
+            // little before `granted`.
             sleep(HELD_FOR / 5).await;
             inside.fetch_sub(1, Ordering::SeqCst);
             drop(guard.release_after(HELD_FOR));
@@ -112,15 +113,15 @@ pub async fn tr1_holds_do_not_overlap(store: &TestStore) -> Result<()> {
     for pair in grants.windows(2) {
         let (before, after) = (pair[0].1, pair[1].1);
         must_hold!(before < after, "in the order of their tokens");
-        // Between the grant and the moment at which it was seen lies what the machine withheld.
+        // The guard is returned later than the grant, by what the machine withholds.
         let apart = (after - before) + store.scheduling() + Duration::from_millis(2);
         assert!(apart >= HELD_FOR, "{:?} apart", after - before);
     }
     Ok(())
 }
 
-/// TR1: the release is ordered: neither the end of the task that did it, nor an answer that is asked and
-/// dropped, changes it.
+/// TR1: the release still happens if the task ends that called `release_after`, and if a future of the `TimedRelease`
+/// is polled and dropped.
 pub async fn tr1_the_task_may_end(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     for polls in 0..4 {
@@ -141,7 +142,8 @@ pub async fn tr1_the_task_may_end(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// TR1: nor the end of the runtime on which it was ordered, where the session has a thread of its own.
+/// TR1: the release still happens if the runtime ends on which it was called, provided the session has a thread of its
+/// own.
 pub async fn tr1_the_runtime_may_end(store: &TestStore) -> Result<()> {
     let other = store.connect("other").await?;
     let (settings, url) = (store.settings().member_id("one"), store.url().to_owned());
@@ -182,7 +184,7 @@ pub async fn tr1_lost_before_its_time(store: &TestStore) -> Result<()> {
     next.release().await
 }
 
-/// TR1: the end of the session ends it, told by the answer.
+/// TR1: the end of the session ends the hold, and the `TimedRelease` reports it.
 pub async fn tr1_the_session_ends_before(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let timed = acquire(&one).await?.release_after(LONG);
@@ -192,7 +194,7 @@ pub async fn tr1_the_session_ends_before(store: &TestStore) -> Result<()> {
     take_turn(&other).await.map(drop)
 }
 
-/// TR1, C7: until its time it keeps the session, and no longer.
+/// TR1, C7: the `TimedRelease` keeps the session alive until its time, and no longer.
 pub async fn tr1_it_keeps_the_session(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (before, mut state) = (Instant::now(), one.state());
@@ -204,7 +206,7 @@ pub async fn tr1_it_keeps_the_session(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// TR1: shares and permits let go by themselves, too.
+/// TR1: shared guards and permits are released by themselves, too.
 pub async fn tr1_shares_and_permits(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let before = Instant::now();
@@ -219,7 +221,7 @@ pub async fn tr1_shares_and_permits(store: &TestStore) -> Result<()> {
     next.release().await
 }
 
-/// TR1, L1: a process that is killed before the time frees the lock by its death.
+/// TR1, L1: when the process is killed before its time, the lock is free within the crash bound.
 pub async fn tr1_a_killed_process_frees_it_before(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("next").await?;
     let worker = store.worker("holder");
@@ -233,7 +235,7 @@ pub async fn tr1_a_killed_process_frees_it_before(store: &TestStore) -> Result<(
     waiting.await.expect("no panic")?.release().await?;
     let took = killed.elapsed();
     assert!(took <= store.crash_bound(), "followed after {took:?}");
-    // And one that lives on keeps to the time.
+    // In a process that lives on, the lock is held until its time.
     let worker = store.worker("living");
     let before = Instant::now();
     worker.call(json!({ "command": "acquire", "lock": NAME }));
@@ -243,8 +245,8 @@ pub async fn tr1_a_killed_process_frees_it_before(store: &TestStore) -> Result<(
     Ok(())
 }
 
-/// TR1: when the time passes during an outage, the lock is not held from then on, and is released as soon as
-/// the store can be told; if that takes longer than the lease, it ends with it.
+/// TR1: if the time passes during an outage, `is_held` is false from then on. The lock is released as soon as the store
+/// is back; if that takes longer than the lease, it ends with the lease.
 pub async fn tr1_the_time_passes_during_an_outage(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect_by_proxy("one").await?, store.connect("other").await?);
     let before = Instant::now();

@@ -1,4 +1,4 @@
-//! T1–T5: the moment of a loss, and what is told of it.
+//! T1–T5: when a loss happens, and how clients learn of it.
 
 use std::sync::Arc;
 use std::thread;
@@ -16,12 +16,12 @@ use crate::harness::log::now_ns;
 use crate::harness::{Mode, eventually};
 use crate::must_hold;
 
-/// How soon a loss is told (T2, T3).
+/// How soon a guard reports its loss (T2, T3).
 const NOTICE: Duration = Duration::from_millis(50);
-/// Long enough for answers that were under way to arrive, and for a monitor to stand.
+/// Long enough for answers in transit to arrive, and for a holder's watch to start.
 const SETTLED: Duration = Duration::from_millis(100);
 
-/// A lock of a client that was cut off a moment ago, and its deadline, which nothing moves any more.
+/// A lock of a client that was cut off a moment ago, and its deadline, which no heartbeat moves any more.
 async fn cut_off(store: &TestStore) -> Result<(Coordinator, Arc<LockGuard>, BootInstant)> {
     let holder = store.connect_by_proxy("holder").await?;
     let guard = Arc::new(acquire(&holder).await?);
@@ -31,7 +31,7 @@ async fn cut_off(store: &TestStore) -> Result<(Coordinator, Arc<LockGuard>, Boot
     Ok((holder, guard, deadline))
 }
 
-/// T1: asked all the time around the deadline, `is_held` is true before it and false from it on.
+/// T1: asked continuously around the deadline, `is_held` is true before the deadline, and false from then on.
 pub async fn t1_not_held_from_the_deadline_on(store: &TestStore) -> Result<()> {
     let (_holder, guard, deadline) = cut_off(store).await?;
     let asking = tokio::task::spawn_blocking(move || {
@@ -53,7 +53,8 @@ pub async fn t1_not_held_from_the_deadline_on(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// T1: without any task that could notice: the executor that runs the heartbeats is blocked.
+/// T1: `is_held` is right even while the executor is blocked that runs the heartbeats, so that no task can notice the
+/// loss.
 pub async fn t1_needs_no_executor(store: &TestStore) -> Result<()> {
     let settings = store.settings().heartbeat_on_current_runtime(true);
     let url = store.url().to_owned();
@@ -63,7 +64,7 @@ pub async fn t1_needs_no_executor(store: &TestStore) -> Result<()> {
             let coordinator = settings.connect(&url).await?;
             let guard = acquire(&coordinator).await?;
             let deadline = guard.deadline().expect("a lease has a deadline");
-            // The whole thread, and with it every task of the runtime.
+            // This blocks the thread, and with it every task of the runtime.
             thread::sleep(deadline.remaining());
             must_hold!(!guard.is_held());
             assert_eq!(guard.remaining(), Some(Duration::ZERO));
@@ -75,7 +76,7 @@ pub async fn t1_needs_no_executor(store: &TestStore) -> Result<()> {
     blocking.await.expect("no panic")
 }
 
-/// T1 on a session's own thread: a blocked executor of the user loses no lock.
+/// T1: with a session on its own thread, a user's blocked executor loses no lock.
 pub async fn t1_a_blocked_executor_loses_nothing(store: &TestStore) -> Result<()> {
     let (settings, url) = (store.settings().member_id("blocked"), store.url().to_owned());
     let ttl = store.ttl().expect("the check is for leases");
@@ -92,9 +93,9 @@ pub async fn t1_a_blocked_executor_loses_nothing(store: &TestStore) -> Result<()
     blocking.await.expect("no panic")
 }
 
-/// T1: heartbeats keep a lock for many times its lease.
+/// T1: heartbeats keep a lock held for a multiple of its lease.
 ///
-/// Absent from Tooz's suite: a heartbeat that keeps a lock past its TTL.
+/// Tooz's suite has no such test: a heartbeat that keeps a lock beyond its TTL.
 pub async fn t1_heartbeats_keep_a_lock_past_its_lease(store: &TestStore) -> Result<()> {
     let ttl = store.ttl().expect("the check is for leases");
     let (holder, other) = (store.connect("holder").await?, store.connect("other").await?);
@@ -113,7 +114,7 @@ pub async fn t1_heartbeats_keep_a_lock_past_its_lease(store: &TestStore) -> Resu
     holder.stop().await
 }
 
-/// T2: `lost` fires within 50 ms of the deadline, and not before it.
+/// T2: `lost` completes within 50 ms after the deadline, and not before it.
 pub async fn t2_told_within_50_ms_of_the_deadline(store: &TestStore) -> Result<()> {
     let (_holder, guard, deadline) = cut_off(store).await?;
     let reason = guard.lost().await;
@@ -129,7 +130,8 @@ pub async fn t2_told_within_50_ms_of_the_deadline(store: &TestStore) -> Result<(
     Ok(())
 }
 
-/// T1, T2 in a process that was stopped over its deadline: no moment of a wrong answer after SIGCONT.
+/// T1, T2: in a process that was stopped beyond its deadline, `is_held` is never true after SIGCONT, and the guard
+/// reports the loss within 50 ms.
 pub async fn t2_told_within_50_ms_of_waking(store: &TestStore) -> Result<()> {
     let worker = store.worker("sleeper");
     worker.call(json!({ "command": "acquire", "lock": NAME }));
@@ -141,21 +143,22 @@ pub async fn t2_told_within_50_ms_of_waking(store: &TestStore) -> Result<()> {
     worker.resume();
     for _ in 0..2 {
         let event = worker.event(PATIENCE).expect("the loss is told");
-        // By the clock of the event, not by when its line was read.
+        // The time in the event, because the line may have been read later.
         let told = event["t_ns"].as_u64().or(event["after_ns"].as_u64()).expect("a time");
         let delay = Duration::from_nanos(told.saturating_sub(woken));
         eprintln!("T2: {} told {delay:?} after SIGCONT", event["event"]);
         assert!(delay <= NOTICE + store.scheduling(), "{event} came {delay:?} after SIGCONT");
-        // The last `true` was begun before the pause; a thread may be stopped within the call.
+        // The call that last returned `true` began before the pause: a thread may be stopped within the call.
         let last = event["last_true_before_ns"].as_u64().unwrap_or_default();
         assert!(last < woken, "held {:?} after SIGCONT", Duration::from_nanos(last - woken));
     }
     Ok(())
 }
 
-/// T3: somebody else takes the lock away; how long until the holder is told, and why.
+/// T3: how long it takes, after `take_away` has taken the lock away, until the guard reports the loss, and the reason
+/// that it gives.
 async fn told_after(guard: &Arc<LockGuard>, take_away: impl Future) -> (Duration, LossReason) {
-    // Shorter holds go unwatched.
+    // The library watches a holder's entry only after a moment.
     sleep(SETTLED).await;
     assert!(guard.is_held());
     let listener = Arc::clone(guard);
@@ -168,7 +171,7 @@ async fn told_after(guard: &Arc<LockGuard>, take_away: impl Future) -> (Duration
     (late(told, taken), reason)
 }
 
-/// T3: a lock that was broken.
+/// T3: the holder learns that its lock was broken.
 pub async fn t3_told_of_a_broken_lock(store: &TestStore) -> Result<()> {
     let (holder, operator) = (store.connect("holder").await?, store.connect("operator").await?);
     let guard = Arc::new(acquire(&holder).await?);
@@ -181,7 +184,7 @@ pub async fn t3_told_of_a_broken_lock(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// T3: the key was deleted behind everybody's back.
+/// T3: the holder learns that its key was deleted in the store.
 pub async fn t3_told_of_a_deleted_key(store: &TestStore) -> Result<()> {
     let holder = store.connect("holder").await?;
     let guard = Arc::new(acquire(&holder).await?);
@@ -194,13 +197,14 @@ pub async fn t3_told_of_a_deleted_key(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// T3: the whole session was ended, long before its deadline.
+/// T3: the holder learns that its session was ended, long before its deadline.
 pub async fn t3_told_of_a_revoked_session(store: &TestStore) -> Result<()> {
     let holder = store.connect("holder").await?;
     let guard = Arc::new(acquire(&holder).await?);
     let (delay, reason) = told_after(&guard, async { store.end_session("holder") }).await;
     eprintln!("T3: told {delay:?} after the session was revoked");
-    // The own key's watch, the heartbeat or the answer to it: whichever is first.
+    // The reason depends on what reports the loss first: the watch of the holder's entry, a heartbeat, or the reply to
+    // a heartbeat.
     let reasons = [LossReason::EntryDeleted, LossReason::ExpiredByServer, LossReason::Revoked];
     assert!(reasons.contains(&reason), "{reason:?}");
     assert!(delay <= store.end_notice_bound(), "told after {delay:?}");
@@ -208,7 +212,7 @@ pub async fn t3_told_of_a_revoked_session(store: &TestStore) -> Result<()> {
     take_turn(&holder).await.map(drop)
 }
 
-/// T4: a short outage suspends, and takes nothing.
+/// T4: a short outage suspends the session, and no lock is lost.
 pub async fn t4_suspended_is_not_lost(store: &TestStore) -> Result<()> {
     let holder = store.connect_by_proxy("holder").await?;
     let guard = Arc::new(acquire(&holder).await?);
@@ -223,7 +227,7 @@ pub async fn t4_suspended_is_not_lost(store: &TestStore) -> Result<()> {
     let deadline = guard.deadline();
     store.proxy().heal();
     until_state(&mut state, |state| state == State::Connected).await;
-    // A heartbeat or two later, as the store has it.
+    // The heartbeat that moves the deadline may be the second one; that depends on the store.
     eventually(2 * overdue, || guard.deadline() > deadline).await;
     sleep(store.ttl().expect("the check is for leases")).await;
     assert!(probe.is_held() && guard.is_held());
@@ -231,7 +235,7 @@ pub async fn t4_suspended_is_not_lost(store: &TestStore) -> Result<()> {
     holder.stop().await
 }
 
-/// All that a subscriber is told until the end.
+/// All states that a watch reports until the end.
 async fn story(mut state: StateWatch) -> Vec<State> {
     let mut story = vec![state.current()];
     while let Some(next) = timeout(PATIENCE, state.changed()).await.expect("told") {
@@ -240,7 +244,7 @@ async fn story(mut state: StateWatch) -> Vec<State> {
     story
 }
 
-/// T5: every state is told, in order, to whoever listens early or late; the last is `Closed`.
+/// T5: every watch sees every state, in order, whether it starts early or late; the last one is `Closed`.
 pub async fn t5_closed_is_the_last_state(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("one").await?;
     let guard = acquire(&coordinator).await?;
@@ -256,7 +260,7 @@ pub async fn t5_closed_is_the_last_state(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// T5: the whole life of a client: outage, loss, next session, end.
+/// T5: the states of a client with an outage, a loss, a new session and its end.
 pub async fn t5_every_state_in_order(store: &TestStore) -> Result<()> {
     let coordinator = store.connect_by_proxy("one").await?;
     let (never_polled, mut state) = (coordinator.state(), coordinator.state());
@@ -277,7 +281,7 @@ pub async fn t5_every_state_in_order(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// T5: a session that the store ended, with nothing held, is lost for that reason.
+/// T5: if the store ends the session, `Lost` has that reason, even if nothing is held.
 pub async fn t5_the_reason_is_told(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("one").await?;
     let mut state = coordinator.state();

@@ -1,4 +1,4 @@
-//! What checks have in common.
+//! What the checks of all recipes use.
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -19,24 +19,24 @@ use crate::must_hold;
 
 pub use crate::bounds::PATIENCE;
 
-/// The lock that most checks are about.
+/// The lock that most checks use.
 pub const NAME: &str = "vol-7";
-/// A little while.
+/// A short pause.
 pub const MOMENT: Duration = Duration::from_millis(50);
-/// Long enough for a store to answer, whatever else its disk has to do.
+/// Long enough for a store to answer, even if its disk is busy.
 pub const ANSWERED: Duration = Duration::from_millis(300);
 
-/// The lock that most checks are about, at this client.
+/// The lock that most checks use, as this client's handle.
 pub fn lock(coordinator: &Coordinator) -> Lock {
     coordinator.lock(NAME).expect("a valid name")
 }
 
-/// Takes it, in good time.
+/// Acquires the lock, within the timeout of the checks.
 pub async fn acquire(coordinator: &Coordinator) -> Result<LockGuard> {
     lock(coordinator).acquire(Some(PATIENCE)).await
 }
 
-/// Waits for it in a task of its own.
+/// Acquires the lock in a task of its own.
 pub fn acquire_in_background(
     coordinator: &Coordinator,
 ) -> tokio::task::JoinHandle<Result<LockGuard>> {
@@ -44,14 +44,14 @@ pub fn acquire_in_background(
     tokio::spawn(async move { lock.acquire(Some(PATIENCE)).await })
 }
 
-/// Takes it and gives it back.
+/// Acquires the lock and releases it.
 pub async fn take_turn(coordinator: &Coordinator) -> Result<FencingToken> {
     let guard = acquire(coordinator).await?;
     let token = guard.token();
     guard.release().await.map(|()| token)
 }
 
-/// Waits until this many hold it or wait for it; they may be a thousand.
+/// Waits until this many clients hold the lock or wait for it.
 pub async fn until_contenders(store: &TestStore, lock: &Lock, count: usize) {
     let mut seen = Vec::new();
     let come = async {
@@ -67,11 +67,11 @@ pub async fn until_contenders(store: &TestStore, lock: &Lock, count: usize) {
     assert!(outcome.is_ok(), "{count} contenders expected, and there are {seen:?}");
 }
 
-/// Waits for this state of the coordinator.
+/// Waits until the coordinator is in a state for which `wanted` is true.
 ///
 /// # Panics
 ///
-/// When it does not come.
+/// If the coordinator is not in such a state in time.
 pub async fn until_state(
     watch: &mut coordination::StateWatch,
     wanted: impl Fn(State) -> bool,
@@ -85,8 +85,9 @@ pub async fn until_state(
     timeout(PATIENCE, come).await.expect("the state comes")
 }
 
-/// Asserts that a call ran out of the time that it was given behind somebody else: `Timeout`. It cannot know that before
-/// the store has answered, so that `Unavailable` is right where the machine withheld three quarters of that time.
+/// Asserts that an acquire ended by its timeout, because another client held the lock. The error is `Timeout`, or, if
+/// the machine withheld three quarters of the time, `Unavailable`: the call does not know that the lock is held before
+/// the store has answered.
 #[track_caller]
 pub fn assert_out_of_time(refused: &Error, given: Duration) {
     let is_right = match refused.kind() {
@@ -97,7 +98,7 @@ pub fn assert_out_of_time(refused: &Error, given: Duration) {
     assert!(is_right, "it should run out of time after {given:?}: {refused}");
 }
 
-/// Polls a future up to so many times, with a pause for others after each; its output, if it came.
+/// Polls a future up to `times` times, with a pause after each poll; returns its output, if it completed.
 pub async fn poll_times<F: Future>(mut future: Pin<&mut F>, times: usize) -> Option<F::Output> {
     for _ in 0..times {
         let polled = std::future::poll_fn(|context| Poll::Ready(future.as_mut().poll(context)));
@@ -109,7 +110,7 @@ pub async fn poll_times<F: Future>(mut future: Pin<&mut F>, times: usize) -> Opt
     None
 }
 
-/// Polls a future once and drops it where it stands; its output, if it came.
+/// Polls a future once and drops it; returns its output, if it completed.
 pub async fn poll_once<F: Future>(future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     let polled = std::future::poll_fn(|context| Poll::Ready(future.as_mut().poll(context)));
@@ -119,12 +120,12 @@ pub async fn poll_once<F: Future>(future: F) -> Option<F::Output> {
     }
 }
 
-/// Polls a future so many times and drops it where it stands; whether it had completed.
+/// Polls a future up to `times` times and drops it; returns whether it completed.
 pub async fn drop_after_polls<F: Future>(future: F, times: usize) -> bool {
     poll_times(pin!(future), times).await.is_some()
 }
 
-/// A lock, and the client it belongs to, of a runtime that has ended since.
+/// A held lock and its client, which were created on a runtime that has ended since.
 pub async fn held_by_an_ended_runtime(
     settings: Builder,
     url: String,
@@ -141,12 +142,12 @@ pub async fn held_by_an_ended_runtime(
     holding.await.expect("no panic")
 }
 
-/// A room for one: panics when two are inside.
+/// A critical section that panics if two are inside.
 #[derive(Debug, Default)]
 pub struct Room(AtomicUsize);
 
 impl Room {
-    /// Goes in and comes out when the answer is dropped.
+    /// Enters the room; dropping the returned value leaves it.
     pub fn enter(&self) -> Inside<'_> {
         let others = self.0.fetch_add(1, Ordering::SeqCst);
         must_hold!(others == 0, "somebody is in the critical section already");
@@ -154,7 +155,7 @@ impl Room {
     }
 }
 
-/// Somebody in a [`Room`].
+/// A visitor of a [`Room`], who leaves it when this value is dropped.
 #[derive(Debug)]
 pub struct Inside<'a>(&'a Room);
 
@@ -164,12 +165,13 @@ impl Drop for Inside<'_> {
     }
 }
 
-/// A thread that asks a guard [`is_held`](coordination::Grant::is_held) all the time, whatever the executor does.
+/// A thread that calls a guard's [`is_held`](coordination::Grant::is_held) all the time, even while the executor is
+/// blocked.
 #[derive(Debug)]
 pub struct Probe(JoinHandle<BootInstant>);
 
 impl Probe {
-    /// Asks until the answer is no.
+    /// Calls `is_held` until it returns false.
     pub fn start(guard: &Arc<LockGuard>) -> Self {
         let guard = Arc::clone(guard);
         Self(thread::spawn(move || {
@@ -180,31 +182,31 @@ impl Probe {
                     return last;
                 }
                 last = before;
-                // The checks share two cores with servers.
+                // Pauses, because the checks share two cores with servers.
                 thread::sleep(Duration::from_micros(200));
             }
         }))
     }
 
-    /// Whether the answer was yes all the time so far.
+    /// Whether `is_held` has always returned true so far.
     pub fn is_held(&self) -> bool {
         !self.0.is_finished()
     }
 
-    /// The last moment of which the answer was yes.
+    /// The last moment at which `is_held` returned true.
     pub async fn last_held(self) -> BootInstant {
         let joining = tokio::task::spawn_blocking(|| self.0.join().expect("the probe"));
         timeout(PATIENCE, joining).await.expect("the guard is lost").expect("not aborted")
     }
 }
 
-/// The seed that `COORDINATION_TEST_SEED` gives, if it does.
+/// The seed in the variable `COORDINATION_TEST_SEED`, if it is set.
 pub fn given_seed() -> Option<u64> {
     let given = std::env::var("COORDINATION_TEST_SEED").ok()?;
     given.parse().ok()
 }
 
-/// The [given](given_seed) seed, or one that differs each time; printed to be had again.
+/// The [given](given_seed) seed, or a random one; it is printed, so that the run can be repeated.
 pub fn seed(check: &str) -> u64 {
     use std::hash::{BuildHasher, RandomState};
     let seed = given_seed().unwrap_or_else(|| RandomState::new().hash_one(check));
@@ -212,22 +214,22 @@ pub fn seed(check: &str) -> u64 {
     seed
 }
 
-/// Numbers that look random, and are printed to be had again.
+/// Random numbers from a seed, so that a run can be repeated.
 #[derive(Debug)]
 pub struct Chance(u64);
 
 impl Chance {
-    /// Of a [`seed`].
+    /// A sequence from a [`seed`].
     pub fn new(check: &str) -> Self {
         Self(seed(check))
     }
 
-    /// Of this seed.
+    /// A sequence from this seed.
     pub fn of(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// Another sequence.
+    /// Another, independent sequence.
     pub fn fork(&mut self) -> Self {
         Self(self.next())
     }
@@ -246,7 +248,7 @@ impl Chance {
     }
 }
 
-/// Runs this on a thread of which no runtime knows.
+/// Runs this on a thread that belongs to no async runtime.
 pub async fn without_a_runtime(run: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
     let (done, outcome) = tokio::sync::oneshot::channel();
     thread::spawn(move || done.send(run()));

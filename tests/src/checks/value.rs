@@ -1,4 +1,5 @@
-//! VA1–VA3: one writer of a version, each addition once, and the last value for whoever watches.
+//! VA1–VA3: one of several writers of a version succeeds, each addition is counted once, and watchers reach the last
+//! value.
 
 mod counter;
 mod watching;
@@ -18,7 +19,7 @@ use super::tools::PATIENCE;
 pub use counter::*;
 pub use watching::*;
 
-/// The value, and the counter, that the checks are about.
+/// The name of the value and of the counter in these checks.
 const NAME: &str = "limit";
 
 fn value(coordinator: &Coordinator) -> SharedValue<u64> {
@@ -29,19 +30,19 @@ fn counter(coordinator: &Coordinator) -> Counter {
     coordinator.counter(NAME).expect("a valid name")
 }
 
-/// A client with time for every call: on a busy machine an answer may take longer than a heartbeat of the
-/// store's, and counts as lost then.
+/// A client with a long heartbeat interval, so that a call has much time: on a busy machine an answer may take longer
+/// than the interval of the tests, and would then count as lost.
 async fn connect(store: &TestStore, member: &str) -> Result<Coordinator> {
     let settings = store.settings().ttl(Duration::from_secs(30)).heartbeat(Duration::from_secs(5));
     settings.member_id(member).connect(store.url()).await
 }
 
-/// The next that a watch tells, in good time.
+/// The next value that a watch returns, within the timeout of the checks.
 async fn told(changes: &mut ValueWatch<u64>) -> Result<Option<Versioned<u64>>> {
     timeout(PATIENCE, changes.next()).await.expect("a watch tells")
 }
 
-/// VA1: of many who write over one version, exactly one does.
+/// VA1: of many writers that replace the same version, exactly one succeeds.
 pub async fn va1_of_many_writers_one_wins(store: &TestStore) -> Result<()> {
     let mut clients = Vec::new();
     for client in 0..3 {
@@ -68,7 +69,7 @@ pub async fn va1_of_many_writers_one_wins(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// VA1: versions rise, also when the value was deleted in between; who expects an old one does nothing.
+/// VA1: versions rise, also over a deletion; a writer that expects an old version changes nothing.
 pub async fn va1_versions_rise_over_deletion(store: &TestStore) -> Result<()> {
     let (one, other) = (connect(store, "one").await?, connect(store, "other").await?);
     let (one, other) = (value(&one), value(&other));
@@ -104,7 +105,7 @@ pub async fn va1_versions_rise_over_deletion(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// VA1: what several change at once is changed by each of them.
+/// VA1: updates that several clients make at the same time all take effect.
 pub async fn va1_updates_are_not_lost(store: &TestStore) -> Result<()> {
     let list = connect(store, "reader").await?.value::<Vec<(usize, usize)>>("list")?;
     let rounds = store.rounds(20, 4);
@@ -138,7 +139,8 @@ pub async fn va1_updates_are_not_lost(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// VA1: too large, no JSON, another type: each is refused with its kind, and changes nothing.
+/// VA1: a value that is too large, is no JSON or has another type is refused with its kind of error, and changes
+/// nothing.
 pub async fn va1_what_cannot_be_stored_is_refused(store: &TestStore) -> Result<()> {
     const MOST: usize = 256 * 1024;
     let one = store.connect("one").await?;
@@ -157,13 +159,13 @@ pub async fn va1_what_cannot_be_stored_is_refused(store: &TestStore) -> Result<(
     assert_eq!(number.update(|_| 1).await.expect_err("a text").kind(), ErrorKind::Corrupt);
     let present = text.read().await?.expect("it was written");
     assert_eq!((present.version, present.value), (version, fit));
-    // Whoever watches is told of what it cannot read, once, and goes on.
+    // A watch reports once that it cannot read the value, and goes on.
     let mut changes = number.watch();
     assert_eq!(told(&mut changes).await.expect_err("a text").kind(), ErrorKind::Corrupt);
     let version = number.set(&7).await?;
     let change = told(&mut changes).await?.expect("it was written");
     assert_eq!((change.version, change.value), (version, 7));
-    // A value, a counter and a lock of one name are three things.
+    // A value, a counter and a lock with one name are independent.
     assert_eq!(one.counter(NAME)?.add(1).await?, 1);
     assert!(one.lock(NAME)?.try_acquire().await?.is_some());
     assert_eq!(number.read().await?.map(|present| present.value), Some(7));
@@ -171,7 +173,7 @@ pub async fn va1_what_cannot_be_stored_is_refused(store: &TestStore) -> Result<(
     Ok(())
 }
 
-/// VA1: a value belongs to nobody: it stays when the session that wrote it ends.
+/// VA1: a value stays when the session that wrote it ends.
 pub async fn va1_outlives_its_writer(store: &TestStore) -> Result<()> {
     let reader = store.connect("reader").await?;
     let writer = store.connect("writer").await?;
@@ -194,8 +196,8 @@ pub async fn va1_outlives_its_writer(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// VA1: values outlive everybody's absence and the server's restart; versions go on where they were, also
-/// when there was no value at all meanwhile.
+/// VA1: values survive the absence of all clients and a restart of the server; versions go on rising, even if there was
+/// no value meanwhile.
 pub async fn va1_values_survive(store: &TestStore) -> Result<()> {
     let mut last: Option<Version> = None;
     for round in 0..3 {
@@ -219,7 +221,7 @@ pub async fn va1_values_survive(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// VA1: when the answer to a write is lost, and nobody else writes, it is found.
+/// VA1: if the answer to a write is lost, and nobody else writes, the library finds out that the write took effect.
 pub async fn va1_a_lost_answer_is_found_or_told(store: &TestStore) -> Result<()> {
     let mut expected = None;
     let mut number = 0;
@@ -239,7 +241,7 @@ pub async fn va1_a_lost_answer_is_found_or_told(store: &TestStore) -> Result<()>
     Ok(())
 }
 
-/// A value is written over the version that is there.
+/// Case: a client replaces the current version of a value.
 pub async fn interrupted_write(pair: &Pair<'_>) -> Result<()> {
     let (mine, theirs) = (value(&pair.one), value(&pair.other));
     let before = theirs.read().await?;
@@ -247,7 +249,7 @@ pub async fn interrupted_write(pair: &Pair<'_>) -> Result<()> {
     let version = before.as_ref().map(|before| before.version);
     let wrote = pair.interrupt(mine.compare_and_set(version, &next)).await?;
     let certain = wrote.map(|wrote| wrote.expect("nobody else writes"));
-    // It has happened, or does so before this, or never.
+    // The write took effect before this update, or it never does.
     let present = theirs.update(|present| present.unwrap_or_default() + 2).await?;
     let without = before.map_or(2, |before| before.value + 2);
     assert!(

@@ -1,4 +1,4 @@
-//! WK7: what a queue of work is to those who use it beside many who write.
+//! WK7: a work queue while many clients write at the same time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -14,31 +14,32 @@ use super::work::{claimed, jobs, limit, posted};
 use crate::bounds;
 use crate::harness::Mode;
 
-/// How many write at the same time, each as a process of its own would.
+/// How many clients write at the same time.
 const WRITERS: usize = 12;
-/// How many rounds each of them makes, on average.
+/// How many rounds each writer makes, on average.
 const ROUNDS: usize = 8;
-/// How long one call waits for an item.
+/// How long a call waits for an item.
 const WAIT: Duration = Duration::from_secs(1);
-/// How often others may write while a step is made: ten times as often as they do. A step without end is overtaken more often
-/// than that, however fast the machine is.
+/// How many writes of others a call may take: ten times as many as are usual. A call that never ends exceeds this,
+/// however fast the machine is.
 const OVERTAKEN: usize = 300;
-/// How long each message from and to a client takes that is far away: there are several writes of others in that time.
+/// The latency of each message of a client that is far away: others write several times meanwhile.
 const FAR: Duration = Duration::from_millis(20);
 
-/// Writers that work until they are stopped.
+/// Tasks that write until they are stopped.
 struct Busy {
     is_over: Arc<AtomicBool>,
     rounds: Vec<Arc<AtomicUsize>>,
     /// How many writes they have made together.
     writes: Arc<AtomicUsize>,
     tasks: JoinSet<Result<()>>,
-    // Their sessions.
+    // Kept so that the sessions stay open.
     _coordinators: Vec<Coordinator>,
 }
 
 impl Busy {
-    /// Each has a handle of its own, so that no two of them take turns before they ask the store.
+    /// Starts the writers. Each has a handle of its own, because tasks with one handle take turns before they ask the
+    /// store.
     async fn start(store: &TestStore) -> Result<Self> {
         let (is_over, writes) = (Arc::new(AtomicBool::new(false)), Arc::<AtomicUsize>::default());
         let (mut coordinators, mut rounds, mut tasks) = (Vec::new(), Vec::new(), JoinSet::new());
@@ -54,7 +55,7 @@ impl Busy {
                 while !is_over.load(Ordering::Acquire) {
                     match work(&queue, &writes).await {
                         Ok(()) => drop(done.fetch_add(1, Ordering::AcqRel)),
-                        // They are many, and their store may be slow.
+                        // There are many writers, so a slow store may not answer all in time.
                         Err(error) if may_pass(error.kind()) => {}
                         Err(error) => return Err(error),
                     }
@@ -82,7 +83,7 @@ fn may_pass(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Lost)
 }
 
-/// An item is posted, and one is claimed and done: three writes, and the claim's end.
+/// Posts an item, claims one and acknowledges it: three writes, and the removal of the claim.
 async fn work(queue: &WorkQueue, writes: &AtomicUsize) -> Result<()> {
     posted(queue, 1).await?;
     writes.fetch_add(1, Ordering::AcqRel);
@@ -94,13 +95,13 @@ async fn work(queue: &WorkQueue, writes: &AtomicUsize) -> Result<()> {
     Ok(())
 }
 
-/// WK7: who reads beside twelve who write is answered, and who waits has an answer when the time is over.
+/// WK7: beside twelve writers, a reader gets answers, and a call that waits for an item returns when its time is over.
 pub async fn wk7_a_reader_beside_many_writers(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("reader").await?;
     beside_many_writers(store, &jobs(&coordinator)).await
 }
 
-/// WK7: the same from so far away that others write several times while a message is on its way.
+/// WK7: the same for a client that is so far away that others write several times while a message is on its way.
 pub async fn wk7_a_far_client_beside_many_writers(store: &TestStore) -> Result<()> {
     let coordinator = store.connect_by_proxy("far").await?;
     store.proxy().set_both(Mode::Delay(FAR));
@@ -131,7 +132,7 @@ async fn beside_many_writers(store: &TestStore, queue: &WorkQueue) -> Result<()>
 }
 
 impl Busy {
-    /// What a call answers, while others have not written without end.
+    /// The result of a call. Panics if the others have made more than [`OVERTAKEN`] writes before the call ends.
     async fn answered<T>(&self, call: &str, answer: impl Future<Output = Result<T>>) -> Result<T> {
         let (begun, before) = (Instant::now(), self.writes.load(Ordering::Acquire));
         let overtaken = || self.writes.load(Ordering::Acquire) - before;
@@ -150,7 +151,7 @@ impl Busy {
     }
 }
 
-/// WK7: of twelve who write, nobody is starved.
+/// WK7: none of twelve writers is starved.
 pub async fn wk7_writers_have_their_turn(store: &TestStore) -> Result<()> {
     let busy = Busy::start(store).await?;
     let begun = Instant::now();
@@ -160,7 +161,7 @@ pub async fn wk7_writers_have_their_turn(store: &TestStore) -> Result<()> {
     let (took, rounds) = (begun.elapsed(), busy.rounds());
     eprintln!("WK7: rounds of the writers within {took:?}: {rounds:?}");
     busy.stop().await?;
-    // Whoever has none while others have many is starved; where all are slow, nobody is.
+    // A writer without a round while another one has several is starved; if all are slow, none is.
     let most = rounds.iter().max().copied().unwrap_or_default();
     let is_starved = |rounds: &usize| *rounds == 0 && most > 3;
     assert!(!rounds.iter().any(is_starved), "somebody is starved: {rounds:?}");

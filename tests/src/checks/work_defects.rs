@@ -1,4 +1,4 @@
-//! WK1 to WK4: defects that Zaqar's queues have, or had. `docs/testing.md` says which check finds which of them.
+//! WK1 to WK4: defects that Zaqar's queues have or had. `docs/testing.md` says which check finds which defect.
 
 use std::time::{Duration, Instant};
 
@@ -10,14 +10,14 @@ use super::TestStore;
 use super::tools::PATIENCE;
 use super::work::{claimed, ids, jobs, kind, limit, posted};
 
-/// A claim that is over soon, and one that is not.
+/// The length of a claim that expires within the check, and of one that does not.
 const SHORT: Duration = Duration::from_millis(500);
 const LONG: Duration = Duration::from_secs(600);
 const SECOND: Duration = Duration::from_secs(1);
-/// How much of its time an item may have spent since it was claimed.
+/// How much of its life an item may have spent since it was claimed.
 const SPENT: Duration = Duration::from_secs(15);
 
-/// WK1: who claims beside a claim that is over and one that is live gets the items of the first, and none of the other.
+/// WK1: a claim beside an expired claim and a live one gets the items of the first, and none of the second.
 pub async fn wk1_a_live_claim_between_free_items(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (jobs, theirs) = (jobs(&one), jobs(&other));
@@ -36,7 +36,7 @@ pub async fn wk1_a_live_claim_between_free_items(store: &TestStore) -> Result<()
     Ok(())
 }
 
-/// WK2: an item whose life would be over lives on for as long as a claim has it.
+/// WK2: an item whose own life is over lives on as long as a claim has it.
 pub async fn wk2_a_claim_outlasts_the_life_of_its_item(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (jobs, theirs) = (jobs(&one), jobs(&other));
@@ -52,7 +52,7 @@ pub async fn wk2_a_claim_outlasts_the_life_of_its_item(store: &TestStore) -> Res
     Ok(())
 }
 
-/// WK2: some thousand dead items in front of one that is alive keep nobody from it.
+/// WK2: some thousand dead items in front of a live one do not keep claimers from it.
 pub async fn wk2_dead_items_in_front(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("one").await?;
     let jobs = jobs(&coordinator);
@@ -70,7 +70,8 @@ pub async fn wk2_dead_items_in_front(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// WK3: a renewal touches what the claim still has: an item that was acknowledged stays gone, one that was given back free.
+/// WK3: a renewal affects only items that the claim still has: an acknowledged item stays gone, and an item that was
+/// given back stays free.
 pub async fn wk3_a_renewal_revives_nothing(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (jobs, theirs) = (jobs(&one), jobs(&other));
@@ -90,7 +91,7 @@ pub async fn wk3_a_renewal_revives_nothing(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// WK4: a worker that is killed in the middle of a claim leaves none, or one that ends.
+/// WK4: if a worker is killed while it makes a claim, there is no claim, or a complete one that ends.
 pub async fn wk4_killed_within_a_claim(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("next").await?;
     let jobs = jobs(&coordinator);
@@ -114,7 +115,7 @@ pub async fn wk4_killed_within_a_claim(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// WK2: how long an item lives that is claimed is its own life, or the claim's with the grace, whichever is longer.
+/// WK2: a claimed item lives for its own life, or for the claim's ttl and grace, whichever is longer.
 pub async fn wk2_lives_of_claimed_items(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("one").await?;
     let jobs = jobs(&coordinator);
@@ -134,7 +135,7 @@ pub async fn wk2_lives_of_claimed_items(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// WK3: a claim that is asked for is there until its ttl is over, and never again after that, and there is no other answer.
+/// WK3: reading a claim returns it until its ttl is over, then never again, and nothing else.
 pub async fn wk3_there_or_not(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (jobs, theirs) = (jobs(&one), jobs(&other));
@@ -159,7 +160,8 @@ pub async fn wk3_there_or_not(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// WK3: renewals are no claims: after three of them the item was claimed once, and is not put aside.
+/// WK3: renewals do not count as claims: after three renewals an item was claimed once, and is not moved to the dead
+/// letters.
 pub async fn wk3_renewals_are_no_claims(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("one").await?;
     let (jobs, dead) = (jobs(&coordinator), coordinator.queue("dead")?);

@@ -1,4 +1,4 @@
-//! WK3, WK4, WK6: how claims end, and who waits for them.
+//! WK3, WK4, WK6: how claims end, and how clients wait for items.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use super::tools::{MOMENT, PATIENCE};
 use super::work::{claimed, ids, jobs, kind, limit, posted};
 use crate::harness::Mode;
 
-/// WK3: a claim is over when its ttl is, for its owner as for others, and never before.
+/// WK3: a claim ends when its ttl is over, for its owner as for others, and never before.
 pub async fn wk3_a_claim_ends_with_its_ttl(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (jobs, theirs) = (jobs(&one), jobs(&other));
@@ -35,7 +35,7 @@ pub async fn wk3_a_claim_ends_with_its_ttl(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// WK3: a claim that is kept alive outlasts its ttl.
+/// WK3: a claim with `keep_alive` outlasts its ttl.
 pub async fn wk3_a_claim_is_kept_alive(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (jobs, theirs) = (jobs(&one), jobs(&other));
@@ -50,7 +50,7 @@ pub async fn wk3_a_claim_is_kept_alive(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// WK4: a worker is killed while it has ten items; another one has them within the bound of L1.
+/// WK4: when a worker is killed that has ten items, another client can claim them within the bound of L1.
 pub async fn wk4_a_killed_workers_items_come_back(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("next").await?;
     let jobs = jobs(&coordinator);
@@ -71,7 +71,7 @@ pub async fn wk4_a_killed_workers_items_come_back(store: &TestStore) -> Result<(
     Ok(())
 }
 
-/// WK4: the end of its session ends a claim, though its ttl goes on.
+/// WK4: a claim ends with the session of its client, even if its ttl is not over.
 pub async fn wk4_a_lost_sessions_items_come_back(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (jobs, theirs) = (jobs(&one), jobs(&other));
@@ -88,7 +88,7 @@ pub async fn wk4_a_lost_sessions_items_come_back(store: &TestStore) -> Result<()
     Ok(())
 }
 
-/// WK4: a claim that was handed on outlives the session, until its ttl is over.
+/// WK4: a claim that was detached outlives the session, until its ttl is over.
 pub async fn wk4_a_detached_claim_outlives_its_session(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let theirs = jobs(&other);
@@ -108,7 +108,7 @@ pub async fn wk4_a_detached_claim_outlives_its_session(store: &TestStore) -> Res
     Ok(())
 }
 
-/// WK4: a dropped guard gives back what is left, and what was done stays done.
+/// WK4: dropping a claim's guard gives back the items that are left; acknowledged items stay gone.
 pub async fn wk4_a_dropped_claim_gives_back(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (jobs, theirs) = (jobs(&one), jobs(&other));
@@ -121,12 +121,12 @@ pub async fn wk4_a_dropped_claim_gives_back(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// WK4: a claim that is dropped on its way leaves nothing claimed, at whatever poll.
+/// WK4: a `claim` that is dropped at any poll leaves nothing claimed.
 pub async fn wk4_dropped_claims_leave_nothing(store: &TestStore) -> Result<()> {
     at_every_poll(store, "claim", store.rounds(1, 2), interrupted_claim).await
 }
 
-/// WK5: whatever answer is lost, there is one claim, and each item is had once.
+/// WK5: whichever answer is lost, there is one claim, and each item is in it once.
 pub async fn wk5_a_lost_answer_leaves_one_claim(store: &TestStore) -> Result<()> {
     for cuts in all_cuts(store) {
         at_every_cut(store, "claim", cuts, interrupted_claim).await?;
@@ -134,7 +134,7 @@ pub async fn wk5_a_lost_answer_leaves_one_claim(store: &TestStore) -> Result<()>
     Ok(())
 }
 
-/// Two items of two are claimed and done by one or the other.
+/// Case: one client claims the two items of a queue and drops the claim; then the other client gets both items.
 async fn interrupted_claim(pair: &Pair<'_>) -> Result<()> {
     let name = super::unique();
     let (mine, theirs) = (pair.one.queue(&name)?, pair.other.queue(&name)?);
@@ -156,7 +156,7 @@ async fn interrupted_claim(pair: &Pair<'_>) -> Result<()> {
     Ok(())
 }
 
-/// WK6: who waits is told of a post, of a release and of the end of the time given; whoever is dropped takes nothing.
+/// WK6: a wait returns after a post, after a release, and at its timeout; a wait that is dropped takes no item.
 pub async fn wk6_waiting(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (jobs, theirs) = (jobs(&one), jobs(&other));
@@ -188,7 +188,7 @@ pub async fn wk6_waiting(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// WK6: who waits goes on after an outage.
+/// WK6: a wait goes on after an outage.
 pub async fn wk6_cut_off(store: &TestStore) -> Result<()> {
     let other = store.connect("other").await?;
     let far = store.connect_by_proxy("far").await?;

@@ -1,4 +1,4 @@
-//! WK2, WK3, WK6: what an attack on queues of work has found.
+//! WK2, WK3, WK6: defects that were found by using work queues in unusual ways.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,8 @@ use super::work::{claimed, ids, jobs, kind, limit, posted};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// WK2: what leaves for the dead letter queue may be as large as anything, and keeps nobody from the rest.
+/// WK2: items that move to the dead letter queue may be as large as any item, and do not keep claimers from other
+/// items.
 pub async fn wk2_large_dead_letters(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("one").await?;
     let (jobs, dead) = (jobs(&coordinator), coordinator.queue("dead")?);
@@ -29,7 +30,8 @@ pub async fn wk2_large_dead_letters(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// WK2: many items with bodies that stand beside them are claimed, renewed, given back and done, on every store.
+/// WK2: many items with bodies that are stored outside the queue's value are claimed, renewed, given back and
+/// acknowledged, on every store.
 pub async fn wk2_claims_of_a_thousand(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("one").await?;
     let jobs = jobs(&coordinator);
@@ -49,7 +51,7 @@ pub async fn wk2_claims_of_a_thousand(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// WK2: a claim that was dropped before anybody had it is none of those after which an item is put aside.
+/// WK2: a claim that was dropped before its call returned does not count towards the dead letters.
 pub async fn wk2_a_dropped_claim_does_not_count(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (jobs, theirs) = (jobs(&one), jobs(&other));
@@ -57,12 +59,12 @@ pub async fn wk2_a_dropped_claim_does_not_count(store: &TestStore) -> Result<()>
     let drops = 5;
     jobs.set_dead_letters(drops + 1, &dead, None).await?;
     posted(&jobs, 1).await?;
-    // So that this process has its entry, and the claim begins with the first poll.
+    // This makes the client's own entry, so that the next claim begins with its first poll.
     assert_eq!(claimed(&jobs, 1).await?.ack_all().await?, 1);
     posted(&theirs, 1).await?;
     let mut had = 0;
     for _ in 0..drops {
-        // It can be there at once.
+        // The claim may succeed within the first poll.
         let claim = timeout(Duration::ZERO, jobs.claim(limit(1))).await;
         had += u32::from(claim.is_ok_and(|claim| claim.is_ok_and(|claim| claim.is_some())));
         sleep(2 * MOMENT).await;
@@ -73,7 +75,7 @@ pub async fn wk2_a_dropped_claim_does_not_count(store: &TestStore) -> Result<()>
     Ok(())
 }
 
-/// WK2: limits of a handle can be narrower than those of all, not wider.
+/// WK2: the limits of a handle can be narrower than the general limits, but not wider.
 pub async fn wk2_wider_limits(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("one").await?;
     let all = jobs(&coordinator);
@@ -100,7 +102,7 @@ pub async fn wk2_wider_limits(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// WK3: a claim that is kept alive is so too after it was made shorter.
+/// WK3: a claim with `keep_alive` is still kept alive after it was made shorter.
 pub async fn wk3_a_shorter_claim_is_kept_alive(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (jobs, theirs) = (jobs(&one), jobs(&other));
@@ -115,7 +117,7 @@ pub async fn wk3_a_shorter_claim_is_kept_alive(store: &TestStore) -> Result<()> 
     Ok(())
 }
 
-/// WK3: a claim that is kept alive from late on is renewed before it ends.
+/// WK3: if `keep_alive` is called late, the claim is still renewed before it ends.
 pub async fn wk3_a_claim_is_kept_alive_late(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("one").await?;
     let jobs = jobs(&coordinator);
@@ -130,7 +132,8 @@ pub async fn wk3_a_claim_is_kept_alive_late(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// WK1, WK3: whoever makes a claim shorter and does not wait for the answer does not rely on it for longer.
+/// WK1, WK3: if a client makes its claim shorter and drops the call before the answer, it does not rely on the claim
+/// for longer than the new ttl.
 pub async fn wk3_a_shorter_claim_is_not_relied_on(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (jobs, theirs) = (jobs(&one), jobs(&other));
@@ -146,7 +149,7 @@ pub async fn wk3_a_shorter_claim_is_not_relied_on(store: &TestStore) -> Result<(
     Ok(())
 }
 
-/// WK3: all that is left is done, without what was given back.
+/// WK3: `ack_all` acknowledges the items that are left, without those that were given back.
 pub async fn wk3_what_was_given_back_is_not_left(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("one").await?;
     let jobs = jobs(&coordinator);
@@ -161,7 +164,8 @@ pub async fn wk3_what_was_given_back_is_not_left(store: &TestStore) -> Result<()
     Ok(())
 }
 
-/// WK3: text that is no name of a claim is none for whoever claims either, so two with such text have nothing in common.
+/// WK3: text that is not a claim id is refused as the id of a new claim, so that two clients with such text do not
+/// share a claim.
 pub async fn wk3_nobody_claims_under_no_name(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("one").await?;
     let jobs = jobs(&coordinator);
@@ -173,7 +177,7 @@ pub async fn wk3_nobody_claims_under_no_name(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// WK6: a wait of no time takes what is ready.
+/// WK6: `claim_wait` with a time of zero claims what is ready.
 pub async fn wk6_a_wait_of_no_time(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("one").await?;
     let jobs = jobs(&coordinator);
@@ -185,7 +189,7 @@ pub async fn wk6_a_wait_of_no_time(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// WK6: ttls and delays end, though the server was started again and nobody has written since.
+/// WK6: ttls and delays end on time, even if the server restarted and nobody has written since.
 pub async fn wk6_time_goes_on_after_a_restart(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("one").await?;
     let jobs = jobs(&coordinator);

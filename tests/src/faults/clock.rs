@@ -11,15 +11,16 @@ use crate::must_hold;
 
 const YEARS: Duration = Duration::from_secs(10 * 366 * 24 * 60 * 60);
 
-/// F-74: once per period is kept from others for one period, and locks go from hand to hand as ever.
+/// F-74: a client whose clock is years ahead keeps others from a once-per-period job for one period only, and locks
+/// pass from client to client as usual.
 ///
 /// # Errors
 ///
-/// Those of the calls.
+/// Errors of the store.
 ///
 /// # Panics
 ///
-/// When the row does not hold.
+/// If an assertion of the row fails.
 pub async fn f74_a_clock_years_ahead(store: &TestStore) -> Result<()> {
     once::on1_a_clock_that_is_years_ahead(store).await?;
     let clock = WallClock::new();

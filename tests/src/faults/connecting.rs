@@ -1,5 +1,5 @@
-//! F-48: servers that cannot be used, for every reason; and secrets that nobody prints. Users and certificates are
-//! each store's own.
+//! F-48: servers to which a client cannot connect, for all kinds of reasons, and secrets that nobody may print. Users
+//! and certificates are tested by each store's own tests.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use crate::bounds;
 use crate::checks::with_option;
 use crate::harness::{Direction, Mode, Worker, ports::free_address};
 
-/// A process that tells all it does, and keeps what it told.
+/// A worker process with tracing on. Its results and its log are searched for secrets.
 #[derive(Debug)]
 pub struct Traced {
     worker: Worker,
@@ -19,7 +19,7 @@ pub struct Traced {
 }
 
 impl Traced {
-    /// Starts the worker's binary; these secrets it must not tell.
+    /// Starts the worker; its output must not contain these secrets.
     pub fn new(worker: &str, secrets: &[&str]) -> Self {
         let worker = Worker::start(worker, "memory://", &[("COORDINATION_WORKER_TRACE", "1")]);
         let secrets = secrets.iter().map(|secret| (*secret).to_owned()).collect();
@@ -32,20 +32,20 @@ impl Traced {
         answer
     }
 
-    /// Connecting fails within five seconds, and says of which kind it is: one of these.
+    /// Asserts that connecting fails within five seconds, with one of these kinds of error.
     ///
     /// # Panics
     ///
-    /// When it does not.
+    /// If connecting succeeds, takes longer, or fails with another kind of error.
     pub fn refused(&mut self, url: &str, kinds: &[&str]) {
         self.refused_with(url, kinds, "");
     }
 
-    /// [`refused`](Self::refused) with a message that has this word.
+    /// Like [`refused`](Self::refused), and the error's message must contain `word`.
     ///
     /// # Panics
     ///
-    /// When it does not.
+    /// If connecting succeeds, takes longer, or fails in another way.
     pub fn refused_with(&mut self, url: &str, kinds: &[&str], word: &str) {
         let began = Instant::now();
         let connect = json!({ "command": "connect", "url": url, "ttl_ms": 2_000 });
@@ -59,11 +59,11 @@ impl Traced {
         assert!(message.contains(word), "{message:?} does not speak of {word:?}");
     }
 
-    /// Connecting works, and what comes after it.
+    /// Asserts that the worker can connect, acquire a lock and stop.
     ///
     /// # Panics
     ///
-    /// When it does not.
+    /// If one of the three fails.
     pub fn connects(&mut self, url: &str) {
         let connect = json!({ "command": "connect", "url": url, "ttl_ms": 2_000 });
         self.try_call(connect).unwrap_or_else(|error| panic!("{error}"));
@@ -72,11 +72,11 @@ impl Traced {
         self.try_call(json!({ "command": "stop" })).unwrap_or_else(|error| panic!("{error}"));
     }
 
-    /// None of the secrets is in what the process has said, in any spelling.
+    /// Asserts that none of the secrets is in the worker's output, plain or encoded for a URL.
     ///
     /// # Panics
     ///
-    /// When one is.
+    /// If a secret is in the output.
     pub fn is_discreet(&self) {
         let log = self.worker.child().log();
         let is_traced = ["TRACE", "DEBUG"].iter().any(|level| log.contains(level));
@@ -99,11 +99,11 @@ fn around(text: &str, at: usize) -> &str {
     &text[begin..end]
 }
 
-/// F-48: nobody is there, or nobody can be.
+/// F-48: nobody listens at the address, or the address cannot exist.
 ///
 /// # Panics
 ///
-/// When a row does not hold; likewise below.
+/// If an assertion of the row fails.
 pub fn f48_not_there(site: &Site) {
     let mut client = Traced::new(&site.worker, &["canary-31"]);
     let at = |authority: &str| {
@@ -123,7 +123,7 @@ pub fn f48_not_there(site: &Site) {
     client.is_discreet();
 }
 
-/// F-48: nobody is there at several addresses; one of two is enough.
+/// F-48: nobody listens at any of several addresses; if somebody listens at one of two, connecting works.
 pub fn f48_not_all_there(site: &Site) {
     let mut client = Traced::new(&site.worker, &["canary-31"]);
     let (nobody, there) = (free_address(), site.server().authority());
@@ -133,7 +133,7 @@ pub fn f48_not_all_there(site: &Site) {
     client.is_discreet();
 }
 
-/// F-48: somebody is there and says nothing.
+/// F-48: the server accepts connections and never answers.
 pub fn f48_silent(site: &Site) {
     let proxy = site.server().proxy_to(0);
     let mut client = Traced::new(&site.worker, &["canary-32"]);
@@ -144,7 +144,7 @@ pub fn f48_silent(site: &Site) {
         proxy.set(direction, Mode::Blackhole);
         client.refused(&url, &["Unavailable"]);
     }
-    // Slow is not silent.
+    // A slow server is not refused.
     proxy.heal();
     proxy.reset_all();
     proxy.set_both(Mode::Delay(Duration::from_millis(100)));
@@ -152,13 +152,13 @@ pub fn f48_silent(site: &Site) {
     client.is_discreet();
 }
 
-/// F-48: one of two says nothing, whatever the heartbeat's interval is.
+/// F-48: connecting works if one of two servers never answers, whatever the heartbeat interval is.
 pub fn f48_silent_first(site: &Site) {
     let (proxy, there) = (site.server().proxy_to(0), site.server().authority());
     proxy.set_both(Mode::Blackhole);
     let mut client = Traced::new(&site.worker, &[]);
     for heartbeat in [500, 8_000] {
-        // Which is the first may be left to chance.
+        // Both orders, because the client may begin with either address.
         for authority in
             [format!("{},{there}", proxy.address()), format!("{there},{}", proxy.address())]
         {
@@ -171,7 +171,7 @@ pub fn f48_silent_first(site: &Site) {
     }
 }
 
-/// F-48: one of three is no majority.
+/// F-48: one server of three is no majority.
 pub fn f48_no_quorum(site: &Site) {
     site.server().node(0).kill();
     site.server().node(1).kill();
@@ -181,7 +181,7 @@ pub fn f48_no_quorum(site: &Site) {
     client.is_discreet();
 }
 
-/// F-48: the server goes away while it is connected to: a typed kind, in time, at every step.
+/// F-48: the server goes away after a client has connected: each call then fails in time, with the right kind of error.
 pub fn f48_down_after_connect(site: &Site) {
     let client = site.process("client");
     site.server().node(0).kill();

@@ -1,4 +1,4 @@
-//! F-1, F-2, F-3 (where no lease runs), F-5, F-43: holders and waiters that die or pause.
+//! F-1, F-2, F-3 (on stores without leases), F-5, F-43: holders and waiters that die or pause.
 
 use std::{thread, time::Duration};
 
@@ -12,11 +12,11 @@ use crate::must_hold;
 const LOCK: &str = "crash";
 const LONG: Duration = Duration::from_secs(20);
 
-/// F-1: the holder dies, and the next has the lock within the bound.
+/// F-1: the holder dies, and the next waiter gets the lock within the bound.
 ///
 /// # Panics
 ///
-/// When that does not hold.
+/// If an assertion of the row fails.
 pub fn f01_holder_killed(site: &Site) {
     let (holder, waiter) = (site.process("holder"), site.process("waiter"));
     let first = holder.acquire(LOCK);
@@ -35,11 +35,11 @@ pub fn f01_holder_killed(site: &Site) {
     println!("F-1 {}: free after {took:?}", site.name());
 }
 
-/// F-2: the first waiter and one in the middle die; the rest are served in their order, delayed once.
+/// F-2: the first waiter and one in the middle die; the others are served in their order, delayed only once.
 ///
 /// # Panics
 ///
-/// When that does not hold.
+/// If an assertion of the row fails.
 pub fn f02_waiters_killed(site: &Site) {
     let holder = site.process("holder");
     holder.acquire(LOCK);
@@ -63,7 +63,8 @@ pub fn f02_waiters_killed(site: &Site) {
         must_hold!(grant.token > last_token);
         last_token = grant.token;
         took = since(killed_ns, grant.t_ns);
-        // The bound once for both dead waiters, not for each; a hand-over for each survivor.
+        // Both dead waiters together may delay the survivors by the bound, not each of them; for each survivor a
+        // hand-over is added.
         let bound = site.crash_release() + 2 * SCHEDULING;
         assert!(took <= bound, "waiter {survivor} was served only after {took:?}");
         if survivor == 1 {
@@ -74,11 +75,11 @@ pub fn f02_waiters_killed(site: &Site) {
     println!("F-2 {}: both served after {took:?}", site.name());
 }
 
-/// F-3 and F-5 where the guard is to stay valid: the holder is stopped for `pause`.
+/// F-3 and F-5, where the guard has to stay valid: the holder's process is stopped for `pause`.
 ///
 /// # Panics
 ///
-/// When that does not hold.
+/// If an assertion of the row fails.
 pub fn holder_paused_keeps(site: &Site, pause: Duration) {
     let (holder, waiter) = (site.process("holder"), site.process("waiter"));
     let first = holder.acquire(LOCK);
@@ -89,7 +90,7 @@ pub fn holder_paused_keeps(site: &Site, pause: Duration) {
         holder.pause();
         thread::sleep(pause);
         holder.resume();
-        // Enough for a heartbeat or two.
+        // Long enough for one or two heartbeats.
         thread::sleep(Duration::from_millis(700));
         holder.keeps(LOCK);
         assert!(waiter.poll(waiting).is_none(), "granted to two");
@@ -100,11 +101,11 @@ pub fn holder_paused_keeps(site: &Site, pause: Duration) {
     assert!(since(released_ns, second.t_ns) <= bounds::served() + SCHEDULING, "L2");
 }
 
-/// F-43: the process ends by `exit`, which drops nothing.
+/// F-43: the process ends by `exit`, which runs no destructor.
 ///
 /// # Panics
 ///
-/// When that does not hold.
+/// If an assertion of the row fails.
 pub fn f43_exit_with_a_guard(site: &Site) {
     let (holder, waiter) = (site.process("holder"), site.process("waiter"));
     holder.acquire(LOCK);
@@ -121,7 +122,7 @@ pub fn f43_exit_with_a_guard(site: &Site) {
     println!("F-43 {}: free {took:?} after the exit", site.name());
 }
 
-/// The time between two readings of the clock; zero when they are in the wrong order.
+/// The time between two readings of the clock; zero if they are in the wrong order.
 pub fn since(earlier_ns: u64, later_ns: u64) -> Duration {
     Duration::from_nanos(later_ns.saturating_sub(earlier_ns))
 }

@@ -1,7 +1,8 @@
-//! F-14: the connection is cut after, and before, every single message of a conversation.
+//! F-14: the connection is cut after, and before, every single message of a call.
 //!
-//! Each cut ends in a grant or in an error; never in an entry left behind, in two holders, or in a
-//! lock that nobody can have. Locks are cut at every frame too: headers and acknowledgements come alone.
+//! Each cut call ends in a grant or an error. No entry may be left behind, no lock may have two holders, and every lock
+//! can be acquired afterwards. Calls of locks are also cut at every frame: headers and acknowledgements are frames of
+//! their own.
 
 use coordination::Result;
 
@@ -11,11 +12,11 @@ use crate::checks::{
     limiter, multi_lock, once, rate_limiter, rwlock, semaphore, value,
 };
 
-/// F-14: a lock is taken, held and released.
+/// F-14: a lock is acquired, held and released.
 ///
 /// # Errors
 ///
-/// Those of the store; likewise below.
+/// Errors of the store.
 pub async fn f14_every_cut_of_a_lock(store: &TestStore) -> Result<()> {
     for cuts in all_cuts(store) {
         at_every_cut(store, "acquire", cuts, cancellation::interrupted_acquire).await?;
@@ -25,7 +26,7 @@ pub async fn f14_every_cut_of_a_lock(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// F-14: a lock is waited for.
+/// F-14: a client waits for a lock.
 pub async fn f14_every_cut_of_a_waiter(store: &TestStore) -> Result<()> {
     for cuts in all_cuts(store) {
         at_every_cut(store, "contended", cuts, cancellation::interrupted_wait).await?;
@@ -43,7 +44,7 @@ pub async fn f14_every_cut_of_a_downgrade(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// F-14: groups are joined and left, and elections won and given up.
+/// F-14: groups are joined and left; elections are won and given up.
 pub async fn f14_every_cut_of_groups_and_elections(store: &TestStore) -> Result<()> {
     at_every_cut(store, "join", MESSAGES, group::interrupted_join).await?;
     at_every_cut(store, "join_or_create", MESSAGES, group::interrupted_join_or_create).await?;
@@ -54,7 +55,7 @@ pub async fn f14_every_cut_of_groups_and_elections(store: &TestStore) -> Result<
     at_every_cut(store, "resign", MESSAGES, election::interrupted_resignation).await.map(drop)
 }
 
-/// F-14: permits, slots, several locks, values, rates and claims.
+/// F-14: permits, slots, several locks, values, rate limiters and claims.
 pub async fn f14_every_cut_of_slots_and_values(store: &TestStore) -> Result<()> {
     at_every_cut(store, "permits", MESSAGES, semaphore::interrupted_acquire).await?;
     at_every_cut(store, "permits that are taken", MESSAGES, semaphore::interrupted_wait).await?;
@@ -68,7 +69,7 @@ pub async fn f14_every_cut_of_slots_and_values(store: &TestStore) -> Result<()> 
     at_every_cut(store, "try_claim", MESSAGES, once::interrupted_claim).await.map(drop)
 }
 
-/// F-14: a client comes and goes.
+/// F-14: a client connects and stops.
 pub async fn f14_every_cut_of_connect_and_stop(store: &TestStore) -> Result<()> {
     at_every_cut(store, "connect", MESSAGES, closing::interrupted_connect).await?;
     at_every_cut(store, "stop", MESSAGES, closing::interrupted_stop).await?;

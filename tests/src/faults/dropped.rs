@@ -1,7 +1,7 @@
-//! F-41, F-42: an operation is dropped while its conversation stands still after each message.
+//! F-41, F-42: a call is dropped while its traffic with the server is stopped, after each message.
 //!
-//! The checks of C1 and C2 drop it at every poll of the caller's future; here the places are
-//! those of the conversation that the session's task holds on its behalf.
+//! The checks of C1 and C2 drop a call at every poll of the caller's future. Here the call is dropped at every message
+//! that the session's task exchanges with the server for it.
 
 use coordination::Result;
 
@@ -10,11 +10,11 @@ use crate::checks::{
     multi_lock, once, rate_limiter, rwlock, semaphore, value,
 };
 
-/// F-41: locks are asked for.
+/// F-41: locks are acquired.
 ///
 /// # Errors
 ///
-/// Those of the store; likewise below.
+/// Errors of the store.
 pub async fn f41_locks_at_every_message(store: &TestStore) -> Result<()> {
     at_every_message(store, "acquire", cancellation::interrupted_acquire).await?;
     at_every_message(store, "try_acquire", cancellation::interrupted_try).await?;
@@ -27,7 +27,7 @@ pub async fn f41_locks_at_every_message(store: &TestStore) -> Result<()> {
     at_every_message(store, "several locks, the last held", multi_lock::interrupted_wait).await
 }
 
-/// F-42: what was granted is given back.
+/// F-42: whatever was granted is released.
 pub async fn f42_releases_at_every_message(store: &TestStore) -> Result<()> {
     at_every_message(store, "release", cancellation::interrupted_release).await?;
     at_every_message(store, "several locks, released", multi_lock::interrupted_release).await?;
@@ -37,7 +37,7 @@ pub async fn f42_releases_at_every_message(store: &TestStore) -> Result<()> {
     at_every_message(store, "resign", election::interrupted_resignation).await
 }
 
-/// F-41: the other recipes.
+/// F-41: acquiring calls of the other recipes.
 pub async fn f41_recipes_at_every_message(store: &TestStore) -> Result<()> {
     at_every_message(store, "permits", semaphore::interrupted_acquire).await?;
     at_every_message(store, "permits that are taken", semaphore::interrupted_wait).await?;
@@ -52,7 +52,7 @@ pub async fn f41_recipes_at_every_message(store: &TestStore) -> Result<()> {
     at_every_message(store, "compare_and_set", value::interrupted_write).await
 }
 
-/// F-41: a client comes and goes.
+/// F-41: a client connects and stops.
 pub async fn f41_connect_and_stop_at_every_message(store: &TestStore) -> Result<()> {
     at_every_message(store, "connect", closing::interrupted_connect).await?;
     at_every_message(store, "stop", closing::interrupted_stop).await?;

@@ -1,4 +1,4 @@
-//! F-39, F-42, F-43: what becomes of guards, in one process.
+//! F-39, F-42, F-43: guards, in one process.
 
 use std::{
     fs,
@@ -15,14 +15,14 @@ use super::Site;
 use crate::must_hold;
 
 const LOCK: &str = "guards";
-/// L2: how soon somebody else can have what was released.
+/// L2: how soon another client can have a lock that was released.
 const SOON: Duration = Duration::from_secs(2);
 
-/// F-39: children are started while the lock is held, and live on; after the release it is free.
+/// F-39: child processes are started while the lock is held, and live on; after the release the lock is free.
 ///
 /// # Panics
 ///
-/// When that does not hold.
+/// If an assertion of the row fails.
 pub fn f39_children_spawned_while_held(site: &Site) {
     Runtime::new().expect("a runtime").block_on(spawned_children(site, 1_000));
 }
@@ -40,7 +40,7 @@ async fn spawned_children(site: &Site, count: usize) {
             assert_eq!(shared_descriptors(child.id()), [""; 0]);
         }
         taken.release().await.expect("the store confirms");
-        // Reaped later; a hundred at a time are enough.
+        // The children are waited for later, a hundred at a time.
         if round % 100 == 99 {
             thread::sleep(Duration::from_millis(100));
         }
@@ -48,7 +48,7 @@ async fn spawned_children(site: &Site, count: usize) {
     }
 }
 
-/// What a child has open that it could only have from us: sockets and lock files.
+/// The sockets and files of the store that a child has open, which it could only have inherited.
 fn shared_descriptors(child: u32) -> Vec<String> {
     let open = fs::read_dir(format!("/proc/{child}/fd")).expect("the child is alive");
     open.flatten()
@@ -62,11 +62,11 @@ fn shared_descriptors(child: u32) -> Vec<String> {
         .collect()
 }
 
-/// F-42: an operator breaks the lock; the release says so, and does not free the next grant.
+/// F-42: an operator breaks the lock. Releasing the guard reports the loss, and does not release the next grant.
 ///
 /// # Panics
 ///
-/// When that does not hold.
+/// If an assertion of the row fails.
 pub fn f42_release_after_loss(site: &Site) {
     Runtime::new().expect("a runtime").block_on(release_after_loss(site));
 }
@@ -76,7 +76,7 @@ async fn release_after_loss(site: &Site) {
     let theirs = site.client("other").await.lock(LOCK).expect("a good name");
     for is_dropped in [false, true] {
         let guard = ours.acquire(Some(SOON)).await.expect("it is free");
-        // Longer than a watch of one's own entry takes to begin.
+        // Long enough for the library to watch the holder's own entry.
         tokio::time::sleep(Duration::from_millis(100)).await;
         let broken = theirs.break_lock().await.expect("the store answers");
         assert_eq!(broken.expect("somebody holds it").member, "ours");
@@ -97,12 +97,12 @@ async fn release_after_loss(site: &Site) {
     }
 }
 
-/// F-43: the program's runtime ends and the guard lives on, as heartbeats do not depend on it; dropped
-/// outside any runtime it releases. Then the same in a panic.
+/// F-43: the program's runtime ends while a guard lives on; heartbeats do not depend on that runtime. Dropping the
+/// guard outside any runtime releases the lock, and so does dropping it in a panic.
 ///
 /// # Panics
 ///
-/// When that does not hold.
+/// If an assertion of the row fails.
 pub fn f43_runtime_dropped(site: &Site) {
     let other = Runtime::new().expect("a runtime");
     let theirs = other.block_on(site.client("other"));
@@ -125,11 +125,11 @@ pub fn f43_runtime_dropped(site: &Site) {
     assert!(took(|| drop(coordinator)) <= Duration::from_millis(500), "drop blocks");
 }
 
-/// F-43: the runtime that heartbeats were tied to ends, and so do the guards.
+/// F-43: the runtime ends on which the heartbeats run, so the guards are lost.
 ///
 /// # Panics
 ///
-/// When that does not hold.
+/// If an assertion of the row fails.
 pub fn f43_tied_runtime_dropped(site: &Site) {
     let (coordinator, guard) = holder(site, true);
     must_hold!(!guard.is_held(), "its heartbeats have ended");
@@ -144,7 +144,7 @@ pub fn f43_tied_runtime_dropped(site: &Site) {
     assert!(took(|| drop(coordinator)) <= Duration::from_millis(500), "drop blocks");
 }
 
-/// A guard whose runtime is gone.
+/// A coordinator and a guard from a runtime that has ended.
 fn holder(site: &Site, is_tied: bool) -> (Coordinator, LockGuard) {
     let runtime = Runtime::new().expect("a runtime");
     let held = runtime.block_on(async {

@@ -1,4 +1,4 @@
-//! F-46, F-51: names of locks and of members.
+//! F-46, F-51: odd names of locks, and member ids that are in use.
 
 use std::{
     thread,
@@ -9,7 +9,7 @@ use super::{Process, Site};
 use crate::bounds;
 use crate::harness::wait_until;
 
-/// Names that are different, however alike they look to a store.
+/// Names that are different but look alike, or have a special meaning for some store.
 pub fn odd_names() -> Vec<String> {
     let mut names: Vec<String> = [
         ".",
@@ -60,17 +60,17 @@ pub fn odd_names() -> Vec<String> {
     ]
     .map(str::to_owned)
     .into();
-    // On either side of the length from which a name is stored by its hash, and the longest.
+    // Names just below and above the length from which a name is stored by its hash, and names of the greatest length.
     names.extend([199, 200, 201, 255, 256, 1_023, 1_024].map(|length| "n".repeat(length)));
     names.push(format!("{}m", "n".repeat(1_023)));
     names
 }
 
-/// F-46: all odd names are held at once, and each excludes another process.
+/// F-46: all odd names are held at the same time, and each excludes another process.
 ///
 /// # Panics
 ///
-/// When that does not hold.
+/// If an assertion of the row fails.
 pub fn f46_odd_names(site: &Site) {
     let (ours, theirs) = (site.process("ours"), site.process("theirs"));
     let names = odd_names();
@@ -79,7 +79,7 @@ pub fn f46_odd_names(site: &Site) {
     }
     for name in &names {
         assert!(theirs.try_acquire(name).is_none(), "{name:?} is granted to two");
-        // What asked in vain leaves in the background.
+        // The entry of the failed try is removed in the background.
         theirs.sees_contenders(name, 1);
         assert_eq!(theirs.holders(name), ["ours"], "{name:?}");
     }
@@ -96,12 +96,11 @@ pub fn f46_odd_names(site: &Site) {
     }
 }
 
-/// F-51: a member id is in use by one live session at a time, and free again after the
-/// death of its process.
+/// F-51: a member id can be used by one live session at a time, and is free again after the death of its process.
 ///
 /// # Panics
 ///
-/// When that does not hold.
+/// If an assertion of the row fails.
 pub fn f51_member_exists(site: &Site) {
     let (first, second) = (site.process("twin"), Process::unconnected(site));
     let begun = Instant::now();
@@ -114,7 +113,7 @@ pub fn f51_member_exists(site: &Site) {
     first.call(serde_json::json!({ "command": "stop" }));
     let third = Process::unconnected(site);
     third.try_connect(site, "twin").expect("the id is free after a stop");
-    // Long enough for a heartbeat, so that its lease is as long as can be.
+    // Long enough for a heartbeat, so that the lease runs for as long as possible after the kill.
     thread::sleep(2 * super::HEARTBEAT);
     third.kill();
     let killed = Instant::now();

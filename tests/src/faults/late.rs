@@ -1,4 +1,4 @@
-//! F-9: calls that were given up while a server stood still arrive when it goes on.
+//! F-9: calls that were given up while a server was paused reach the store when it is continued.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,19 +12,20 @@ use crate::harness::wait_until;
 
 const CLIENTS: usize = 8;
 
-/// Nothing that was given up has an effect: all entries are removed, and none comes back while its session lives; of
-/// values that were created and deleted, none is created again.
+/// Calls that were given up have no effect: all entries are removed, and none appears again while its session lives.
+/// Values that were created and deleted are not created again.
 ///
 /// # Panics
 ///
-/// When that does not hold.
+/// If an assertion of the row fails.
 pub fn f09_given_up_calls_come_late(site: &Site) {
     let runtime = Runtime::new().expect("a runtime");
     let names: Vec<_> = (0..CLIENTS).map(|index| format!("late-{index}")).collect();
     let clients: Vec<_> = names.iter().map(|name| runtime.block_on(site.client(name))).collect();
     let ttl = site.lease();
     for round in 1..=3 {
-        // One of several may stand still for as long as it likes; their only one not for a lease.
+        // One server of several may be paused for as long as it likes; the only server must not be paused for a lease,
+        // or sessions would be lost.
         let (node, pause) = match site.server().nodes().len() {
             1 => (0, ttl / 2),
             _ => (site.server().wait_leader(), 2 * ttl),
@@ -42,7 +43,7 @@ pub fn f09_given_up_calls_come_late(site: &Site) {
         runtime.block_on(turns.join_all());
         let deleted = runtime.block_on(writers.join_all());
         site.server().wait_ready();
-        // What comes late has come.
+        // Late calls have been carried out by then.
         thread::sleep(Duration::from_millis(500));
         let gone = wait_until(LONG, || site.entries().is_empty());
         assert!(gone, "round {round}: {:?}", site.entries());
@@ -54,19 +55,19 @@ pub fn f09_given_up_calls_come_late(site: &Site) {
     }
 }
 
-/// A client that takes its own lock all the time, with little patience.
+/// A client that acquires and releases its own lock all the time, with short timeouts.
 async fn take_turns(client: Coordinator, name: String, until: Instant) {
     let lock = client.lock(&name).expect("a good name");
     while Instant::now() < until {
         let patience = Duration::from_millis(rand::random_range(1..500));
         if let Ok(guard) = lock.acquire(Some(patience)).await {
-            // What is not confirmed goes on in the background.
+            // A release that is not confirmed goes on in the background.
             drop(guard.release().await);
         }
     }
 }
 
-/// A client that creates values and deletes them. Answers the names of those that are certainly deleted.
+/// A client that creates values and deletes them. Returns the names of values whose deletion was confirmed.
 async fn create_and_delete(client: Coordinator, name: String, until: Instant) -> Vec<String> {
     let mut deleted = Vec::new();
     for number in 0.. {
@@ -77,7 +78,7 @@ async fn create_and_delete(client: Coordinator, name: String, until: Instant) ->
         let value = client.value::<u32>(&name).expect("a good name");
         match value.compare_and_set(None, &number).await {
             Ok(written) => assert!(written.is_some(), "nobody else writes {name}"),
-            // It may be created yet.
+            // The value may still be created later.
             Err(_) => continue,
         }
         while let Err(error) = value.delete().await {

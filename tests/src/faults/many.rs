@@ -12,32 +12,32 @@ use crate::must_hold;
 
 const LOCK: &str = "many";
 
-/// What a crowd was served like.
+/// How a crowd of waiters was served.
 #[derive(Clone, Copy, Debug)]
 pub struct Served {
-    /// From the first call to the last release.
+    /// From the first acquire to the last release.
     pub total: Duration,
-    /// From one's call to release to the next one's return, half of them within.
+    /// From one waiter's call of `release` to the next waiter's return: the median.
     pub median: Duration,
-    /// And all but one in a hundred.
+    /// From one release to the next return: the 99th percentile.
     pub p99: Duration,
-    /// The longest.
+    /// From one release to the next return: the longest time.
     pub longest: Duration,
 }
 
-/// Has `processes` × `tasks` acquire and release once each; every one is served, one at a time, and in
-/// the order of tokens, which is the order of their arrival at the store.
+/// Has `processes` × `tasks` waiters acquire and release once each. Every waiter is served, one at a time, in the order
+/// of tokens, which is the order of their arrival at the store.
 ///
 /// # Panics
 ///
-/// When that does not hold.
+/// If an assertion of the row fails.
 pub fn crowd(site: &Site, processes: usize, tasks: usize) -> Served {
     let scratch = Scratch::new("crowd");
     let file = scratch.join("history");
     let clients: Vec<_> =
         (0..processes).map(|index| site.process(&format!("client-{index}"))).collect();
     let gate = site.process("gate");
-    // Nobody is served before all stand in the queue.
+    // No waiter is served before all are in the queue.
     gate.acquire(LOCK);
     let command = json!({ "command": "tasks", "lock": LOCK, "n": tasks, "file": file });
     let sent: Vec<_> = clients.iter().map(|client| client.send(command.clone())).collect();
@@ -53,7 +53,7 @@ pub fn crowd(site: &Site, processes: usize, tasks: usize) -> Served {
 }
 
 fn wait_for_queue(gate: &Process, count: usize) {
-    // In the rush an answer may take too long.
+    // While all of them enter, an answer may come too late.
     let holders = || gate.try_call(json!({ "command": "holders", "lock": LOCK }));
     let ready = wait_until(CROWD, || {
         holders().is_ok_and(|all| all.as_array().is_some_and(|all| all.len() == count))
@@ -61,11 +61,11 @@ fn wait_for_queue(gate: &Process, count: usize) {
     assert!(ready, "not {count} contenders: {:?}", holders());
 }
 
-/// What a client has answered in the end.
+/// The final answer to a client's command.
 ///
 /// # Panics
 ///
-/// When it fails, or does not answer.
+/// If the command fails, or is not answered.
 pub fn finish(client: &Worker, id: u64) -> Value {
     let answer = client.receive(id, CROWD);
     let answer = answer.unwrap_or_else(|| panic!("not served within {CROWD:?}"));
@@ -76,7 +76,7 @@ pub fn finish(client: &Worker, id: u64) -> Value {
 ///
 /// # Panics
 ///
-/// When it shows a fault.
+/// If the history shows a violation.
 pub fn judge(history: &[Record], grants: usize) -> Served {
     let lock = Object { id: 1, name: LOCK.into(), kind: Kind::Lock, fifo: true };
     let report = check(history, &Rules::new(vec![lock]));

@@ -1,20 +1,20 @@
-//! The list of rows, so that none is left out unnoticed.
+//! The list of fault rows, so that a row without a test is noticed.
 
 use super::rows::SHARED;
 use crate::checks::Backend;
 
-/// The rows that the fault tests cover, by number.
+/// The numbers of the rows that need a test, or a reason, on each store.
 pub const ROWS: [u32; 30] = [
     1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 22, 23, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44,
     46, 48, 51, 69,
 ];
 
-/// Asserts that each row has a test of this store, named `f01_…`, or a reason why not: one of those in
-/// [`fault_rows!`](crate::fault_rows), one for all stores in `crowd.rs`, or one in `sources`.
+/// Asserts that each row has a test on this store, named `f01_…`, or a reason why it has none. The test may be in
+/// [`fault_rows!`](crate::fault_rows), in `crowd.rs` for all stores, or in one of `sources`.
 ///
 /// # Panics
 ///
-/// When a row has neither, or both.
+/// If a row has neither, or has both.
 pub fn assert_complete(backend: Backend, sources: &[&str], reasons: &[(u32, &str)]) {
     for row in ROWS {
         let name = format!("f{row:02}_");

@@ -1,8 +1,8 @@
-//! Rows of the fault matrix, `docs/faults.md`, that read the same on several stores.
+//! Rows of the fault matrix, `docs/faults.md`, whose test is the same on several stores.
 //!
-//! A row is a plain function over a [`Site`], or over a store of the checks where it interrupts them.
-//! [`fault_rows!`](crate::fault_rows) lists them and makes them tests; `faults_<store>` in the folders `gate`
-//! and `soak` of `tests/tests/suite` invoke it. What a row needs of one store only is there.
+//! A row is a plain function over a [`Site`], or, if it interrupts operations of the checks, over a store of the
+//! checks. [`fault_rows!`](crate::fault_rows) lists the rows and makes tests of them; `faults_<store>` in the folders
+//! `gate` and `soak` of `tests/tests/suite` invokes it. Rows that only one store has are in its own folder.
 
 pub mod clock;
 pub mod connecting;

@@ -1,19 +1,19 @@
-//! F-69: a name has several addresses, and nothing comes back from the first ones.
+//! F-69: a host name has several addresses, and the first ones never answer.
 
 use super::connecting::Traced;
 use super::{Site, server};
 use crate::harness::Named;
 
-/// F-69: one address is silent, when clients connect and when the server is killed and started again.
+/// F-69: one address never answers, when clients connect and when the server is killed and started again.
 ///
 /// # Panics
 ///
-/// When a row does not hold; likewise below.
+/// If an assertion of the row fails.
 pub fn f69_one_address_silent(site: &Site) {
     silent(site, 1);
 }
 
-/// F-69: so are two of three.
+/// F-69: the same with two of three addresses.
 pub fn f69_two_addresses_silent(site: &Site) {
     silent(site, 2);
 }
@@ -27,16 +27,16 @@ fn silent(site: &Site, addresses: u32) {
     server::f07_server_restarted(&site);
 }
 
-/// F-69: a host whose name has no address is left, whatever the certificate's name is.
+/// F-69: if one host's name has no address, clients connect to the other host, whatever name its certificate has.
 pub fn f69_one_name_unknown(site: &Site) {
     let there = site.server().authority();
-    // Which is the first may be left to chance.
+    // Repeated, because the client may begin with either host.
     for _ in 0..4 {
         connects(&site.at(format!("host.invalid,{there}")));
     }
 }
 
-/// A client connects, which has its own limit of time, and all works.
+/// Asserts that a client connects, within the time limit that connecting has, and that it can use the store.
 fn connects(site: &Site) {
     Traced::new(&site.worker, &[]).connects(&site.url);
 }

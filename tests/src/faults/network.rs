@@ -1,4 +1,5 @@
-//! F-11 to F-13: a network that swallows one direction, or resets everything.
+//! F-11 to F-13: a network that drops one direction, or resets all connections. F-57: one that forgets idle
+//! connections.
 
 use std::thread;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use crate::must_hold;
 
 const LOCK: &str = "network";
 
-/// A lock whose holder reaches the servers by proxies; the waiter does not need them.
+/// A lock whose holder reaches the servers through proxies, while its waiter does not.
 struct Proxied {
     proxies: Vec<Proxy>,
     holder: Process,
@@ -41,7 +42,7 @@ impl Proxied {
         self.proxies.iter().for_each(|proxy| proxy.set(direction, mode));
     }
 
-    /// The holder's states since it was last asked.
+    /// The holder's new states since the last call.
     fn states(&self) -> Vec<String> {
         let next = || self.holder.event_named("state", Duration::ZERO);
         let events = std::iter::from_fn(next);
@@ -49,19 +50,19 @@ impl Proxied {
     }
 }
 
-/// F-11: nothing reaches the server.
+/// F-11: nothing that the holder sends reaches the server.
 ///
 /// # Panics
 ///
-/// When a row does not hold; likewise below.
+/// If an assertion of the row fails.
 pub fn f11_requests_swallowed(site: &Site) {
-    // The lease runs from the last heartbeat before.
+    // The lease runs from the last heartbeat before the fault.
     swallowed(site, Direction::ToServer, Duration::ZERO);
 }
 
-/// F-12: nothing comes back.
+/// F-12: no answer reaches the holder.
 pub fn f12_replies_swallowed(site: &Site) {
-    // Heartbeats reach the server until the client gives up.
+    // Heartbeats reach the server, and renew the lease, until the client gives up.
     swallowed(site, Direction::ToClient, site.server().insists_for(site.lease()));
 }
 
@@ -82,12 +83,12 @@ fn swallowed(site: &Site, direction: Direction, renewed_for: Duration) {
     thread::sleep((3 * site.lease()).saturating_sub(since(silent_ns, now_ns())));
     lock.proxies.iter().for_each(Proxy::heal);
     lock.waiter.release(LOCK);
-    // L5: the same process, without help from anybody.
+    // L5: the same process works again without help.
     must_hold!(lock.holder.acquire(LOCK).token > next.token);
     assert_eq!(site.entries().len(), 1, "the old entry is gone");
 }
 
-/// F-13: all connections are reset, again and again.
+/// F-13: all connections are reset, repeatedly.
 pub fn f13_connections_reset(site: &Site) {
     let lock = Proxied::new(site);
     let resets = 5;
@@ -106,7 +107,7 @@ pub fn f13_connections_reset(site: &Site) {
         "{states:?}"
     );
     assert!(lock.waiter.poll(lock.waiting).is_none(), "granted to two");
-    // The watch on its own entry was made again.
+    // The holder watches its own entry again: its deletion is reported.
     assert!(site.server().delete_entry(&site.entry_of(lock.token)));
     let deleted_ns = now_ns();
     println!("F-13 {}: {states:?}", site.name());
@@ -115,7 +116,7 @@ pub fn f13_connections_reset(site: &Site) {
     lock.waiter.granted(lock.waiting, bounds::served() + SCHEDULING);
 }
 
-/// F-13: a waiter whose connection is reset is served all the same.
+/// F-13: a waiter whose connection is reset is still served.
 pub fn f13_waiters_connection_reset(site: &Site) {
     let proxy = site.server().proxy_to(0);
     let (holder, waiter) = (site.process("holder"), site.at(proxy.address()).process("waiter"));
@@ -124,14 +125,14 @@ pub fn f13_waiters_connection_reset(site: &Site) {
         let waiting = waiter.wait_for(LOCK);
         holder.sees_contenders(LOCK, 2);
         proxy.reset_all();
-        // At once, and when the watch may be in the making.
+        // The release comes at once after the reset, and in later rounds while the watch is being re-established.
         thread::sleep(Duration::from_millis(20) * round);
         let took = hand_over(&holder, token, &waiter, waiting);
         println!("F-13 {}: the waiter was served after {took:?}", site.name());
     }
 }
 
-/// The holder releases; answers how soon the waiter is served, who releases as well.
+/// Releases the lock; returns how soon the waiter gets it. The waiter releases it too.
 fn hand_over(holder: &Process, token: u64, waiter: &Process, waiting: u64) -> Duration {
     let released_ns = holder.release(LOCK);
     let next = waiter.granted(waiting, LONG);
@@ -142,8 +143,8 @@ fn hand_over(holder: &Process, token: u64, waiter: &Process, waiting: u64) -> Du
     took
 }
 
-/// F-57: a balancer between clients and servers forgets connections on which nothing is said for a while, and tells it to
-/// nobody but who says something then.
+/// F-57: a load balancer between clients and servers forgets connections that were idle for a while. Clients and
+/// servers do not notice, except that it resets a connection on which something is sent later.
 pub fn f57_idle_connections_forgotten(site: &Site) {
     const WHILE: Duration = Duration::from_secs(2);
     let proxies = site.proxies();
@@ -157,7 +158,7 @@ pub fn f57_idle_connections_forgotten(site: &Site) {
         thread::sleep(3 * WHILE);
         holder.keeps(LOCK);
         let took = hand_over(&holder, token, &waiter, waiting);
-        // What was made for those calls is idle now.
+        // The connections that these calls used become idle.
         thread::sleep(2 * WHILE);
         println!("F-57 {}: the waiter was served after {took:?}", site.name());
     }

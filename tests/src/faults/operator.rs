@@ -1,4 +1,4 @@
-//! F-22 and F-23: what an administrator does behind the clients' backs.
+//! F-22 and F-23: an administrator changes the store without the clients' knowledge.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ const LOCK: &str = "operator";
 ///
 /// # Panics
 ///
-/// When a row does not hold; likewise below.
+/// If an assertion of the row fails.
 pub fn f22_session_ended(site: &Site) {
     removed(site, "ExpiredByServer", |entry| {
         let session = site.server().session_of(entry).expect("each entry has its session");
@@ -44,12 +44,13 @@ fn removed(site: &Site, reason: &str, remove: impl Fn(&str) -> bool) {
         assert!(remove(&site.entry_of(first.token)));
         let removed_ns = now_ns();
         let lost = holder.lost(LONG);
-        // The bound begins when the word arrives, which nobody sees here: a server that is busy may send it late.
+        // The bound begins when the store's notification arrives, and this test cannot see that: a busy server may send
+        // it late. So ten times the bound is allowed.
         let told = assert_told_within(notice * 10, removed_ns, lost.t_ns);
         soonest = soonest.min(told);
-        // Before the release, with which the probe ends.
+        // Waited for before the release, because the probe ends with the release.
         holder.not_held(LONG);
-        // Whichever word came first: of the entry, or of the session.
+        // The reason is the entry or the session, whichever loss the client learns of first.
         assert!([reason, "EntryDeleted"].contains(&&*lost.reason), "{lost:?}");
         assert!(!holder.is_held(LOCK));
         let next = waiter.granted(waiting, bounds::served() + SCHEDULING);

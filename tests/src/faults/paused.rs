@@ -1,5 +1,5 @@
-//! F-3 to F-6 where a lease runs: the client's process, or the program in it, stands still. Many pauses at
-//! random: `pauses.rs`.
+//! F-3 to F-6 on stores with leases: the client's process is stopped, or the program in it is blocked. `pauses.rs` has
+//! many pauses at random.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -22,11 +22,11 @@ fn token_of(process: &Process) -> FencingToken {
     serde_json::from_value(write["token"].clone()).expect("a token")
 }
 
-/// F-3: the holder is stopped for three leases.
+/// F-3: the holder's process is stopped for three leases.
 ///
 /// # Panics
 ///
-/// When a row does not hold; likewise below.
+/// If an assertion of the row fails.
 pub fn f03_holder_paused_long(site: &Site) {
     let (holder, waiter) = (site.process("holder"), site.process("waiter"));
     let resource = Fence::new();
@@ -51,18 +51,19 @@ pub fn f03_holder_paused_long(site: &Site) {
     must_hold!(resource.check(token_of(&holder)).is_err(), "a stale write was applied");
     println!("F-3 {}: granted after {took:?}, loss told {told:?} after SIGCONT", site.name());
     waiter.observe(LOCK);
-    // The resumed client cleans up after itself, and after nobody else.
+    // The continued client removes its old entry, and no other entry.
     thread::sleep(Duration::from_secs(1));
     waiter.keeps(LOCK);
     assert_eq!(waiter.holders(LOCK), ["waiter"]);
 }
 
-/// F-4: the reply is late by the pause; the deadline counts from when the heartbeat was sent.
+/// F-4: the process is stopped between a heartbeat and its answer; the deadline counts from when the heartbeat was
+/// sent.
 pub fn f04_paused_between_heartbeat_and_reply(site: &Site) {
     let proxy = site.server().proxy_to(0);
     let holder = site.at(proxy.address()).process("holder");
     let late = site.heartbeat.mul_f64(0.7);
-    // Whether the reply comes before the attempt is over is the scheduler's choice.
+    // It is up to the scheduler whether the answer is read before the attempt times out.
     let was_counted = (0..5).any(|_| {
         holder.acquire(LOCK);
         holder.observe(LOCK);
@@ -74,7 +75,7 @@ pub fn f04_paused_between_heartbeat_and_reply(site: &Site) {
         holder.pause();
         proxy.set(Direction::ToClient, Mode::Pass);
         thread::sleep(late);
-        // No other heartbeat gets through.
+        // Keeps later heartbeats from reaching the server.
         proxy.set(Direction::ToServer, Mode::Blackhole);
         holder.resume();
         let probe = holder.not_held(LONG);
@@ -100,9 +101,9 @@ fn wait_a_little(site: &Site, mut condition: impl FnMut() -> bool) -> bool {
     false
 }
 
-/// F-5: a pause that the lease outlives.
+/// F-5: the process is stopped for less than its lease.
 pub fn f05_holder_paused_briefly(site: &Site) {
-    // What is left of it when the process goes on has to do for a heartbeat on a busy machine.
+    // A longer lease: what remains of it after the pause must be enough for a heartbeat on a busy machine.
     let site = site.with_ttl(site.lease().max(Duration::from_secs(4)));
     holder_paused_keeps(&site, site.lease() / 2);
 }

@@ -1,9 +1,9 @@
-//! The pause study: many clients that hold locks are stopped and continued at random, for 0.2 to 4 leases.
+//! The study of pauses: many clients that hold locks are stopped and continued at random, for 0.2 to 4 leases.
 //!
-//! What must never be seen: a guard that says it is held when somebody else has been granted the lock
-//! (S1), one that is told of its loss more than 50 ms late (T2), and one that was lost though the
-//! pause was short (F-5). All times are of CLOCK_MONOTONIC, which is one clock for all processes, and each is
-//! read on the side that accuses nobody wrongly: a grant after it was had, a probe before it asked.
+//! Three things must never happen: a guard claims to be held after another client was granted the lock (S1); a guard
+//! reports its loss more than 50 ms late (T2); a guard is lost although the pause was short (F-5). All times are of
+//! CLOCK_MONOTONIC, which is the same clock in all processes. Each is read at a moment that cannot make a correct guard
+//! look wrong: the time of a grant after it was returned, the time of a probe before it asked.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,38 +22,39 @@ use super::{HEARTBEAT, Process, SCHEDULING, Site};
 use crate::checks::tools::Chance;
 use crate::harness::{SchedulerLag, log::now_ns, wait_until, waited, waited_between};
 
-/// T2: how soon after a loss, or after SIGCONT, it must be told.
+/// T2: how soon after a loss, or after SIGCONT, a guard must report it.
 const AT_ONCE: Duration = Duration::from_millis(50);
-/// Longer than anything here takes.
+/// The timeout of waits; longer than any of them should take.
 const LONG: Duration = Duration::from_secs(30);
 
-/// How many pauses, and which.
+/// The parameters of a study.
 #[derive(Clone, Copy, Debug)]
 pub struct Study {
     /// How often a process is stopped.
     pub count: usize,
-    /// How many processes are there side by side, each with a lock of its own.
+    /// How many processes run at the same time; each has a lock of its own.
     pub processes: usize,
-    /// What all random numbers are made of.
+    /// The seed of all random numbers.
     pub seed: u64,
 }
 
-/// What came of it.
+/// The results of a study.
 #[derive(Clone, Debug, Default)]
 pub struct Figures {
     /// How often a process was stopped.
     pub stops: usize,
-    /// How many of these the lock did not survive.
+    /// After how many stops the lock was lost.
     pub losses: usize,
-    /// How many it survived.
+    /// After how many stops the lock was still held.
     pub kept: usize,
-    /// The latest word of a loss, after SIGCONT or the last moment of the guard, whichever was later.
+    /// The longest time until a guard reported its loss, after SIGCONT or after the guard was last held, whichever was
+    /// later.
     pub latest: Duration,
-    /// The same, less what the machine kept a process waiting for a processor meanwhile.
+    /// The same without the time for which the process waited for a processor.
     pub latest_by_itself: Duration,
-    /// The longest that the machine kept a process' threads waiting then, all together.
+    /// The longest time for which the process's threads waited for a processor meanwhile, in sum.
     pub withheld: Duration,
-    /// What must not be, in words.
+    /// Descriptions of what must not happen.
     pub wrong: Vec<String>,
 }
 
@@ -82,14 +83,14 @@ fn millis(duration: Duration) -> f64 {
 }
 
 impl Study {
-    /// Stops processes at this site until there were enough.
+    /// Stops processes at this site, `count` times in all.
     ///
     /// # Panics
     ///
-    /// When the store fails. What must not be is in the figures.
+    /// If the store fails. Violations are not panics: they are in the figures.
     pub fn run(&self, site: &Site) -> Figures {
         let runtime = Runtime::new().expect("a runtime");
-        // It is not what is studied, and stays whatever the machine does.
+        // The waiter has a long lease, so that it keeps its session however slow the machine is.
         let waiter = site.builder("waiter").ttl(LONG).heartbeat(LONG / 6);
         let waiter = runtime.block_on(waiter.connect(&site.url)).expect("the store is there");
         let left = AtomicUsize::new(self.count);
@@ -118,7 +119,7 @@ impl Study {
     }
 }
 
-/// One process, its lock, and who waits for it.
+/// One process with its lock, and the waiter for that lock.
 struct Lane<'a> {
     site: &'a Site,
     runtime: &'a Runtime,
@@ -131,7 +132,7 @@ struct Lane<'a> {
 impl Lane<'_> {
     fn run(&self, mut chance: Chance, left: &AtomicUsize) {
         let process = Process::unconnected(self.site);
-        // They all come at once.
+        // All processes connect at the same time, so some attempts may fail.
         let connected = || process.try_connect(self.site, &self.lock).is_ok();
         assert!(wait_until(LONG, connected), "{} does not get in", self.lock);
         let take = |left: usize| left.checked_sub(1);
@@ -140,7 +141,7 @@ impl Lane<'_> {
         }
     }
 
-    /// Somebody else waits for the lock, and answers when it was had.
+    /// Makes the waiter acquire the lock; the task returns when that was granted.
     fn wait(&self) -> JoinHandle<(LockGuard, u64)> {
         let lock = self.waiter.lock(&self.lock).expect("a good name");
         self.runtime.spawn(async move {
@@ -162,7 +163,7 @@ impl Lane<'_> {
     /// Stops the process once while it holds the lock.
     fn stop(&self, process: &Process, chance: &mut Chance) {
         let ttl = self.site.lease();
-        // On a busy machine it may lose its session at any moment, and has another soon.
+        // On a busy machine the process may lose its session at any moment; then it opens another one.
         let acquired = || process.acquire_within(&self.lock, LONG / 6).is_ok();
         assert!(wait_until(LONG, acquired), "{} is not to be had", self.lock);
         process.call(json!({ "command": "watch_lost", "handle": self.lock }));
@@ -178,7 +179,7 @@ impl Lane<'_> {
         let waited = waited(process.child().id());
         let resumed = now_ns();
         process.resume();
-        // A heartbeat, and its answer, or the loss.
+        // Long enough for a heartbeat and its reply, or for the report of a loss.
         thread::sleep(2 * HEARTBEAT + SCHEDULING);
         let is_lost = !process.is_held(&self.lock);
         let (granted, told) = if is_lost {
@@ -187,20 +188,20 @@ impl Lane<'_> {
             self.runtime.block_on(guard.release()).expect("the store confirms");
             (Some(granted), told)
         } else {
-            // It may be lost in this very moment, which is no news by then.
+            // The lock may be lost at this very moment; that is ignored.
             let _ = process.try_call(json!({ "command": "release", "handle": self.lock }));
             let (guard, _) = self.runtime.block_on(waiting).expect("no panic");
             self.runtime.block_on(guard.release()).expect("the store confirms");
             (None, None)
         };
-        // A guard that was lost is still there, and its probe with it.
+        // A guard that was lost still exists, and so does its probe.
         let _ = process.try_call(json!({ "command": "drop", "handle": self.lock }));
         let late = process.event_named("lost", Duration::from_millis(20));
         let _ = late.and(process.event_named("not_held", Duration::ZERO));
         self.judge(&Stop { pause, pausing, paused, resumed, told, granted, ttl });
     }
 
-    /// What the process saw of its loss, if it was told.
+    /// What the process reported of its loss, if it did.
     fn lost(
         &self,
         process: &Process,
@@ -211,7 +212,7 @@ impl Lane<'_> {
         let (not_held, lost) = told?;
         let last_true = not_held["last_true_before_ns"].as_u64().unwrap_or_default();
         let told = lost["t_ns"].as_u64().unwrap_or(u64::MAX);
-        // The last moment of the guard is not before the probe's last yes.
+        // The guard was held at least until its probe last returned `true`.
         let due = resumed.max(last_true);
         let waited = serde_json::from_value(lost["waited"].clone()).expect("times of threads");
         let withheld = waited_between(before, &waited);
@@ -251,9 +252,11 @@ impl Lane<'_> {
             figures.wrong.push(text);
         }
         let stood_still = since(pausing, resumed);
-        // What kept its own threads waiting after that is known better than by the lag of another process.
+        // `withheld` was measured in the stopped process itself, which is more exact than the lag of the test's process.
         let busy = self.lag.allowance(pausing.saturating_sub(nanos(ttl)), at).max(withheld);
-        // The last heartbeat before and the first one after that are confirmed, and what they do not prove yet.
+        // The time that the lease may already have run before the pause and after it: the last confirmed heartbeat and
+        // the next one are each up to a heartbeat interval away, and on some stores a heartbeat proves only the one
+        // before.
         let unproved = 2 * HEARTBEAT + self.site.server().proof_lag(HEARTBEAT) + SCHEDULING;
         if stood_still + unproved + busy < self.site.valid_for() {
             let text =
@@ -263,28 +266,28 @@ impl Lane<'_> {
     }
 }
 
-/// A loss, as its process saw it.
+/// A loss, as its process reported it.
 #[derive(Clone, Copy)]
 struct Told {
-    /// When it had begun to ask for the last time that it was told "held".
+    /// When the last call of `is_held` that returned `true` began.
     last_true: u64,
-    /// When it was to be told of the loss.
+    /// The earliest moment at which the guard could report the loss.
     due: u64,
-    /// When it was.
+    /// When the guard reported it.
     at: u64,
-    /// How long the machine let the process' threads wait for a processor from SIGCONT until then.
+    /// How long the machine let the threads of the process wait for a processor, from SIGCONT until then.
     withheld: Duration,
 }
 
-/// One stop: how long it was meant to be, and when what happened.
+/// One stop: its intended length, and the moments at which things happened.
 struct Stop {
     pause: Duration,
     pausing: u64,
     paused: u64,
     resumed: u64,
-    /// When somebody else had the lock, if it was lost.
+    /// When the waiter got the lock, if the process lost it.
     granted: Option<u64>,
-    /// None where it was lost: nobody told the process, which must not be.
+    /// If this is `None` although the lock was lost, the guard never reported the loss, which is a violation.
     told: Option<Told>,
     ttl: Duration,
 }

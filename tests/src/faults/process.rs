@@ -1,4 +1,4 @@
-//! A client process as the rows speak to it.
+//! [`Process`], a client process with methods for its commands.
 
 use std::{
     ops::Deref,
@@ -18,16 +18,16 @@ pub struct Process {
     worker: Worker,
     /// L5: how soon after the end of a fault a free lock can be acquired.
     recovered: Duration,
-    /// Events that came while another was waited for.
+    /// Events that arrived while a caller waited for another one.
     aside: Mutex<Vec<Value>>,
 }
 
-/// What `acquire` answered.
+/// The result of an acquire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// The fencing token.
     pub token: u64,
-    /// When it returned.
+    /// When the acquire returned.
     pub t_ns: u64,
 }
 
@@ -40,12 +40,12 @@ pub struct Lost {
     pub t_ns: u64,
 }
 
-/// What a thread that asks `is_held()` all the time has seen.
+/// What a thread has seen that calls `is_held()` all the time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotHeld {
-    /// When it asked and was told `false` for the first time.
+    /// When the first call that returned `false` began.
     pub before_ns: u64,
-    /// When it asked and was told `true` for the last time.
+    /// When the last call that returned `true` began.
     pub last_true_ns: u64,
 }
 
@@ -57,14 +57,14 @@ impl Process {
         process
     }
 
-    /// Starts a process that is yet to be told to connect.
+    /// Starts a process that is not connected yet.
     pub fn unconnected(site: &Site) -> Self {
         let worker = Worker::start(&site.worker, &site.url, &[]);
         let recovered = bounds::recovered(site.ttl) + SCHEDULING;
         Self { worker, recovered, aside: Mutex::default() }
     }
 
-    /// Connects, or answers the error.
+    /// Connects the process.
     ///
     /// # Errors
     ///
@@ -73,18 +73,18 @@ impl Process {
         self.try_call(connect_command(site, member))
     }
 
-    /// Acquires `lock`, which must be free; it has the time that L5 gives it, whatever fault came before.
+    /// Acquires `lock`, which must be free. It may take as long as L5 allows after a fault.
     ///
     /// # Panics
     ///
-    /// When it cannot.
+    /// If the acquire fails.
     #[track_caller]
     pub fn acquire(&self, lock: &str) -> Grant {
         let acquired = self.acquire_within(lock, self.recovered);
         acquired.unwrap_or_else(|error| panic!("{lock:?} is free: {error}"))
     }
 
-    /// Acquires `lock` within `timeout`, or answers the error.
+    /// Acquires `lock` within `timeout`.
     ///
     /// # Errors
     ///
@@ -95,22 +95,22 @@ impl Process {
         self.try_call(command).map(|answer| grant(&answer))
     }
 
-    /// Begins to wait for `lock`, for ever; the number is for [`Process::granted`].
+    /// Begins to wait for `lock` without a timeout; the returned number is for [`Process::granted`].
     pub fn wait_for(&self, lock: &str) -> u64 {
         self.send(json!({ "command": "acquire", "lock": lock }))
     }
 
-    /// Takes `lock` if it is free now.
+    /// Acquires `lock` if it is free now.
     pub fn try_acquire(&self, lock: &str) -> Option<Grant> {
         let answer = self.call(json!({ "command": "try_acquire", "lock": lock }));
         (!answer.is_null()).then(|| grant(&answer))
     }
 
-    /// The grant that [`Process::wait_for`] waits for.
+    /// Waits for the grant of a [`Process::wait_for`].
     ///
     /// # Panics
     ///
-    /// When it does not come within `timeout`, or is an error.
+    /// If the result does not arrive within `timeout`, or is an error.
     #[track_caller]
     pub fn granted(&self, waiting: u64, timeout: Duration) -> Grant {
         let answer = self.receive(waiting, timeout);
@@ -118,49 +118,49 @@ impl Process {
         grant(&answer.unwrap_or_else(|error| panic!("no grant: {error}")))
     }
 
-    /// Releases `lock` and answers when the release was called for.
+    /// Releases `lock`; returns when the release was called.
     pub fn release(&self, lock: &str) -> u64 {
         let answer = self.call(json!({ "command": "release", "handle": lock }));
         number(&answer, "before_ns")
     }
 
-    /// Whether the guard of `lock` says it is held.
+    /// Whether the guard of `lock` claims to be held.
     pub fn is_held(&self, lock: &str) -> bool {
         let answer = self.call(json!({ "command": "is_held", "handle": lock }));
         answer["held"] == json!(true)
     }
 
-    /// The members that hold `lock` or wait for it, in order.
+    /// The members that hold `lock` or wait for it, in the order of the queue.
     pub fn holders(&self, lock: &str) -> Vec<String> {
         members(&self.call(json!({ "command": "holders", "lock": lock })))
     }
 
-    /// Waits until `count` contenders are at `lock`.
+    /// Waits until `count` contenders hold `lock` or wait for it.
     ///
     /// # Panics
     ///
-    /// When they are not as soon as L5 says.
+    /// If the wait takes longer than L5 allows.
     #[track_caller]
     pub fn sees_contenders(&self, lock: &str, count: usize) {
         let seen = wait_until(self.recovered, || {
-            // A server that was broken just now may not answer at once.
+            // A server that was broken a moment ago may not answer at once.
             let answer = self.try_call(json!({ "command": "holders", "lock": lock }));
             answer.is_ok_and(|holders| members(&holders).len() == count)
         });
         assert!(seen, "{:?} are at {lock:?}, and not {count}", self.holders(lock));
     }
 
-    /// Has the loss of `lock` told as an event, and every moment probed.
+    /// Starts to watch `lock` for its loss, and to probe all the time whether it is held.
     pub fn observe(&self, lock: &str) {
         self.call(json!({ "command": "watch_lost", "handle": lock }));
         self.call(json!({ "command": "probe_held", "handle": lock, "every_us": 100 }));
     }
 
-    /// The loss of an observed lock.
+    /// Waits for the loss of an observed lock.
     ///
     /// # Panics
     ///
-    /// When it does not come within `timeout`.
+    /// If the loss does not happen within `timeout`.
     #[track_caller]
     pub fn lost(&self, timeout: Duration) -> Lost {
         let event = self.event_named("lost", timeout);
@@ -171,11 +171,11 @@ impl Process {
         }
     }
 
-    /// What the probe of an observed lock saw.
+    /// Waits until the probe of an observed lock has seen the loss.
     ///
     /// # Panics
     ///
-    /// When it does not see the loss within `timeout`.
+    /// If the probe does not see the loss within `timeout`.
     #[track_caller]
     pub fn not_held(&self, timeout: Duration) -> NotHeld {
         let event = self.event_named("not_held", timeout);
@@ -186,11 +186,11 @@ impl Process {
         }
     }
 
-    /// Asserts that an observed lock was not lost so far.
+    /// Asserts that an observed lock has not been lost so far.
     ///
     /// # Panics
     ///
-    /// When it was.
+    /// If the lock was lost.
     #[track_caller]
     pub fn keeps(&self, lock: &str) {
         assert!(self.is_held(lock), "{lock:?} is not held any more");
@@ -199,7 +199,7 @@ impl Process {
         assert!(lost.is_none() && not_held.is_none(), "a false loss: {lost:?} {not_held:?}");
     }
 
-    /// The next event of this name; others are kept.
+    /// Waits for the next event with this name; keeps other events for later calls.
     pub fn event_named(&self, name: &str, timeout: Duration) -> Option<Value> {
         let mut aside = self.aside.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(at) = aside.iter().position(|event| event["event"] == name) {

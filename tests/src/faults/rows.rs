@@ -1,4 +1,4 @@
-//! The rows that read the same on several stores, as tests of one store.
+//! The rows whose test is the same on several stores, as tests of one store.
 
 use std::time::Duration;
 
@@ -7,13 +7,14 @@ use coordination::Result;
 use crate::checks::{Backend, Programs, TestStore};
 use crate::harness::on_threads;
 
-/// Lists the rows that read the same on several stores, and makes those of the gate, those that are left for the soak,
-/// or `all` tests of one, which is of kind `files` or `server`: `fault_rows!(gate server Etcd)`.
-/// `fault_rows!(all three Etcd)` makes those of three servers.
+/// Lists the rows whose test is the same on several stores, and makes tests of them for one store of the kind `files`
+/// or `server`: `gate` makes those of the gate, `soak` those that are left for the soak, and `all` both. For example
+/// `fault_rows!(gate server Etcd)`. `fault_rows!(all three Etcd)` makes those that need three servers.
 ///
-/// A row takes place at a site of its own, on a store of the checks, or apart in a network namespace. It is for
-/// `processes`, for `servers`, or for three servers that keep a `cluster`. The last word says where rows are that read
-/// the same: in the gate on file and etcd, whose rows stand for all of them, or in the soak.
+/// The first column says where a row takes place: at a site of its own, on a store of the checks, or apart, in a
+/// network namespace. The groups say whether it is for `processes` (all stores that processes share), for `servers`, or
+/// for a `cluster` of three servers. The last column says which script runs the row on file and etcd, which stand for
+/// the other stores in the gate.
 #[macro_export]
 macro_rules! fault_rows {
     (@list $to:tt) => {
@@ -81,7 +82,7 @@ macro_rules! fault_rows {
     (@part soak soak $($test:tt)+) => { $crate::fault_rows! { @if $($test)+ } };
     (@part all $where:ident $($test:tt)+) => { $crate::fault_rows! { @if $($test)+ } };
     (@part $part:ident $where:ident $($test:tt)+) => {};
-    // Which group is for which kind of store.
+    // Which groups contain which kind of store.
     (@if files processes $test:tt) => { $crate::fault_rows! { @test 1 $test } };
     (@if server processes $test:tt) => { $crate::fault_rows! { @test 1 $test } };
     (@if server servers $test:tt) => { $crate::fault_rows! { @test 1 $test } };
@@ -127,17 +128,17 @@ macro_rules! fault_rows {
     };
 }
 
-/// Each row: its name, and which stores it is for.
+/// The name of each row, and its groups of stores.
 pub(super) const SHARED: &[(&str, &[&str])] = crate::fault_rows!(@list table);
 
-/// Long, as some rows are done at each of many places.
+/// The timeout of a row; long, because some rows interrupt an operation at each of many places.
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// Does a row on a store of the checks.
+/// Runs a row on a store of the checks.
 ///
 /// # Errors
 ///
-/// Those of the row.
+/// Errors of the row.
 pub fn on_store(
     backend: Backend,
     programs: Programs,

@@ -1,4 +1,4 @@
-//! F-7 to F-10: servers that die, or stand still.
+//! F-7 to F-10: servers that die or pause.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use crate::must_hold;
 
 const LOCK: &str = "server";
 
-/// A lock that is held and waited for.
+/// A lock that one process holds and another one waits for.
 struct Contended {
     site: Site,
     holder: Process,
@@ -44,13 +44,13 @@ impl Contended {
         self.site.lease()
     }
 
-    /// Nothing was lost so far, and nobody else has it.
+    /// Asserts that nothing was lost so far, and that the lock was not granted to the waiter.
     fn keeps(&self) {
         self.holder.keeps(LOCK);
         assert!(self.waiter.poll(self.waiting).is_none(), "granted to two");
     }
 
-    /// Nothing was lost, and the hand-over works as ever.
+    /// Asserts that nothing was lost, and that the lock can be handed over as usual.
     fn kept(&self) {
         self.keeps();
         self.holder.release(LOCK);
@@ -58,7 +58,7 @@ impl Contended {
         must_hold!(next.token > self.token);
     }
 
-    /// The holder gave up in time: it had no answer since that moment.
+    /// Asserts that the holder gave up in time, given that it got no answer after this moment.
     fn given_up(&self, silent_ns: u64) {
         let probe = self.holder.not_held(LONG);
         let valid = since(silent_ns, probe.last_true_ns);
@@ -67,7 +67,7 @@ impl Contended {
         println!("F-8, F-9: given up after {valid:?}, told {told:?} later");
     }
 
-    /// After an outage: the waiter is served, new sessions work, and nothing is left behind (L5).
+    /// L5: asserts that after an outage the waiter is served, new sessions work, and no entry is left behind.
     fn recovers(&self) {
         let ended = Instant::now();
         let bound = bounds::recovered(Some(self.ttl())) + SCHEDULING;
@@ -88,7 +88,7 @@ impl Contended {
 ///
 /// # Panics
 ///
-/// When a row does not hold; likewise below.
+/// If an assertion of the row fails.
 pub fn f07_server_restarted(site: &Site) {
     let lock = Contended::new(site, 3);
     for _ in 0..2 {
@@ -99,7 +99,7 @@ pub fn f07_server_restarted(site: &Site) {
         site.server().wait_ready();
         let down = began.elapsed();
         assert!(down < lock.ttl() / 2, "the server needs too long to start: {down:?}");
-        // Longer than what was left of the lease.
+        // Longer than what was left of the lease, so that heartbeats must have renewed it.
         thread::sleep(lock.ttl());
         println!("F-7 {}: kept, the server was down for {down:?}", site.name());
         lock.keeps();
@@ -107,7 +107,7 @@ pub fn f07_server_restarted(site: &Site) {
     lock.kept();
 }
 
-/// F-7: each of three in turn, the leader first.
+/// F-7: two of three servers are killed and started again, one after the other, the leader first.
 pub fn f07_member_restarted(site: &Site) {
     let lock = Contended::new(site, 1);
     for _ in 0..2 {
@@ -132,7 +132,7 @@ pub fn f08_server_down(site: &Site) {
     let began = Instant::now();
     site.server().nodes().iter().for_each(|node| node.kill());
     let killed_ns = now_ns();
-    // While the session can still be saved, and when it is lost.
+    // First while the session can still be saved, then after it was lost.
     unavailable(&third, Duration::from_secs(1));
     lock.given_up(killed_ns);
     unavailable(&lock.holder, Duration::from_secs(1));
@@ -143,7 +143,7 @@ pub fn f08_server_down(site: &Site) {
     lock.recovers();
 }
 
-/// Acquiring fails at its timeout, and says that it is the store's fault.
+/// Asserts that an acquire fails at its timeout, with the kind of error that means that the store does not answer.
 fn unavailable(process: &Process, timeout: Duration) {
     let error = process.acquire_within("unavailable", timeout).expect_err("there is no server");
     assert_eq!(error["kind"], "Unavailable", "{error}");
@@ -152,7 +152,7 @@ fn unavailable(process: &Process, timeout: Duration) {
     assert!(difference <= Duration::from_millis(100), "{took:?} instead of {timeout:?}");
 }
 
-/// F-9: the server stands still for three leases; nobody hangs with it.
+/// F-9: the server is paused for three leases; no call hangs with it.
 pub fn f09_server_paused_long(site: &Site) {
     let lock = Contended::new(site, 1);
     let third = lock.site.process("third");
@@ -160,7 +160,7 @@ pub fn f09_server_paused_long(site: &Site) {
     third.acquire("held-dropped");
     lock.node(0).pause();
     let (paused_ns, began) = (now_ns(), Instant::now());
-    // On its way to the server, which will see to it when it goes on.
+    // The server will carry this out when it is continued.
     let late = third.send(json!({ "command": "acquire", "lock": "late", "timeout_ms": 500 }));
     assert_eq!(error_of(third.receive(late, LONG))["kind"], "Unavailable");
     let dropped = third.call(json!({ "command": "drop", "handle": "held-dropped" }));
@@ -178,13 +178,13 @@ pub fn f09_server_paused_long(site: &Site) {
     thread::sleep((3 * lock.ttl()).saturating_sub(began.elapsed()));
     lock.node(0).resume();
     lock.recovers();
-    // Neither what was released nor what came too late.
+    // Neither calls that were given up nor locks that were released meanwhile have left an entry.
     for name in ["late", "held-released", "held-dropped"] {
         lock.waiter.acquire(name);
         lock.waiter.release(name);
     }
     drop(lock.holder);
-    // `other`, of a process that has ended without a word, goes with its lease.
+    // The entry of `other` belongs to a process that was killed, so it is removed when its lease ends.
     wait_until(site.crash_release() + Duration::from_secs(1), || site.entries().is_empty());
     assert_eq!(site.entries(), [""; 0]);
 }
@@ -197,7 +197,7 @@ fn number(value: &Value, name: &str) -> u64 {
     value[name].as_u64().unwrap_or_else(|| panic!("no {name} in {value}"))
 }
 
-/// F-9: one of three that stands still, the leader too, is a minority.
+/// F-9: one server of three is paused, also the leader; the other two go on.
 pub fn f09_member_paused_long(site: &Site) {
     let lock = Contended::new(site, 1);
     let leader = site.server().wait_leader();
@@ -213,12 +213,12 @@ pub fn f09_member_paused_long(site: &Site) {
         thread::sleep(lock.ttl() / 2);
         lock.holder.keeps(LOCK);
     }
-    // Released while the old leader stands still. When that goes on it may end sessions before their time:
-    // etcd does, up to 3.4.30 and 3.5.12 (row F-17).
+    // Released while the old leader is paused. When it is continued, it may end sessions too early; etcd does, up to
+    // 3.4.30 and 3.5.12 (row F-17).
     lock.kept();
 }
 
-/// F-10: the server stands still for half a lease.
+/// F-10: the server is paused for half a lease.
 pub fn f10_server_paused_briefly(site: &Site) {
     let lock = Contended::new(site, 2);
     for _ in 0..3 {

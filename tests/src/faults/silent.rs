@@ -1,7 +1,7 @@
-//! F-11 and F-12 on a network that loses packets: nobody's kernel acknowledges them, and nobody is told.
+//! F-11 and F-12 on a network that loses packets: no kernel acknowledges them, and neither side gets an error.
 //!
-//! The holder is in a namespace of its own, the servers and the waiter in another. `network.rs` has the same
-//! rows with a proxy, which takes what it drops from the sender.
+//! The holder is in a network namespace of its own, the servers and the waiter in another one. `network.rs` has the
+//! same rows with a proxy, whose kernel acknowledges what the proxy then drops.
 
 use std::thread;
 use std::time::Duration;
@@ -17,10 +17,10 @@ use crate::harness::netns::{Lines, SERVER, within};
 use crate::harness::{Direction, Setup};
 use crate::must_hold;
 
-/// What a row in a namespace of its own is started with.
+/// What a test in a network namespace needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Apart {
-    /// The store.
+    /// The store under test.
     pub backend: Backend,
     /// The worker's binary.
     pub worker: &'static str,
@@ -30,22 +30,22 @@ pub struct Apart {
 
 const LOCK: &str = "silent";
 
-/// F-11: nothing reaches the server.
+/// F-11: nothing that the holder sends reaches the server.
 ///
 /// # Panics
 ///
-/// When a row does not hold; likewise below.
+/// If an assertion of the row fails.
 pub fn f11_requests_lost_silently(apart: Apart) {
-    // The lease runs from the last heartbeat before.
+    // The lease runs from the last heartbeat before the fault.
     lost_silently(apart, &[Direction::ToServer]);
 }
 
-/// F-12: nothing comes back.
+/// F-12: no answer reaches the holder.
 pub fn f12_replies_lost_silently(apart: Apart) {
     lost_silently(apart, &[Direction::ToClient]);
 }
 
-/// F-11: nothing goes either way.
+/// F-11: packets are lost in both directions.
 pub fn f11_everything_lost_silently(apart: Apart) {
     lost_silently(apart, &[Direction::ToServer, Direction::ToClient]);
 }
@@ -74,7 +74,7 @@ fn holder_away(site: &Site, away: &Site, lines: &Lines, lost: &[Direction]) {
     waiter.sees_contenders(LOCK, 2);
     lines.lose(lost);
     let silent_ns = now_ns();
-    // Whoever asks now waits for an answer that does not come, and not for longer than he said.
+    // A call that is made now gets no answer, and returns at its timeout.
     let refused = holder.acquire_within("another", site.lease() / 2).expect_err("out of reach");
     assert_eq!(refused["kind"], json!("Unavailable"), "{refused}");
     let probe = holder.not_held(LONG);
@@ -90,7 +90,7 @@ fn holder_away(site: &Site, away: &Site, lines: &Lines, lost: &[Direction]) {
     lines.heal(lost);
     let healed_ns = now_ns();
     waiter.release(LOCK);
-    // L5: the same process, without help from anybody.
+    // L5: the same process works again without help.
     let again = holder.acquire(LOCK);
     must_hold!(again.token > next.token);
     let back = since(healed_ns, again.t_ns);

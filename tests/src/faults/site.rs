@@ -1,4 +1,4 @@
-//! Where a row takes place: a store, and what it promises about time.
+//! [`Site`]: a store for a fault row, and what it promises about time.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,27 +11,27 @@ use crate::bounds::SCHEDULING;
 use crate::checks::Backend;
 use crate::harness::{Proxy, Scratch, Server, Setup};
 
-/// The heartbeat interval of clients here, unless [`Site::heartbeat`] says otherwise.
+/// The heartbeat interval of clients in fault rows, unless [`Site::heartbeat`] is changed.
 pub const HEARTBEAT: Duration = Duration::from_millis(300);
 
-/// A store to put faults to.
+/// A store that a fault row breaks.
 #[derive(Clone, Debug)]
 pub struct Site {
-    /// Its URL.
+    /// The store's URL.
     pub url: String,
     /// The worker's binary.
     pub worker: String,
-    /// The lease that clients ask for and get; none where it lives with the process.
+    /// The lease that clients ask for and get; `None` if sessions live as long as their process.
     pub ttl: Option<Duration>,
     /// The heartbeat interval.
     pub heartbeat: Duration,
     server: Option<Arc<dyn Server>>,
-    /// Where its files are, if they are to go with the site.
+    /// The directory of a store of files, if it is to be removed with the site.
     _scratch: Option<Arc<Scratch>>,
 }
 
 impl Site {
-    /// A store of its own: so many servers, or a directory that is gone with the site.
+    /// A new store: `nodes` servers, or a directory that is removed with the site.
     pub fn start(backend: Backend, nodes: usize, worker: impl Into<String>) -> Self {
         if let Some(server) = backend.set_up(&Setup::of(nodes)) {
             return Self::on(server, worker);
@@ -41,7 +41,7 @@ impl Site {
         Self { _scratch: Some(Arc::new(scratch)), ..site }
     }
 
-    /// A directory.
+    /// The store in this directory.
     pub fn file(directory: &Path, worker: impl Into<String>) -> Self {
         Self {
             url: format!("file://{}", directory.display()),
@@ -53,7 +53,7 @@ impl Site {
         }
     }
 
-    /// These servers, with the lease that the checks ask for.
+    /// The store of these servers, with the lease that the checks ask for.
     pub fn on(server: Arc<dyn Server>, worker: impl Into<String>) -> Self {
         told::begin();
         Self {
@@ -66,28 +66,28 @@ impl Site {
         }
     }
 
-    /// The same store by another way, a proxy for instance.
+    /// The same store by another authority, a proxy's for instance.
     pub fn at(&self, authority: impl std::fmt::Display) -> Self {
         Self { url: self.server().url(&authority.to_string(), ""), ..self.clone() }
     }
 
-    /// The same store by these proxies.
+    /// The same store through these proxies.
     pub fn by(&self, proxies: &[Proxy]) -> Self {
         let addresses: Vec<_> = proxies.iter().map(|proxy| proxy.address().to_string()).collect();
         self.at(addresses.join(","))
     }
 
-    /// The same store by another way, for clients that are started in another way too.
+    /// The same store by another authority, for clients that run another program.
     pub fn away(&self, authority: impl std::fmt::Display, worker: impl Into<String>) -> Self {
         Self { worker: worker.into(), ..self.at(authority) }
     }
 
-    /// The same store, for clients with another lease.
+    /// The same store, for clients that ask for another lease.
     pub fn with_ttl(&self, ttl: Duration) -> Self {
         Self { ttl: Some(ttl), ..self.clone() }
     }
 
-    /// The same store, for clients with an option more, as in `name=value`.
+    /// The same store with a further option in the URL, as in `name=value`.
     pub fn with_option(&self, option: &str) -> Self {
         let separator = if self.url.contains('?') { '&' } else { '?' };
         Self { url: format!("{}{separator}{option}", self.url), ..self.clone() }
@@ -98,11 +98,11 @@ impl Site {
         Self { heartbeat, ..self }
     }
 
-    /// The servers.
+    /// The store's servers.
     ///
     /// # Panics
     ///
-    /// Where the store has none.
+    /// If the store has none.
     pub fn server(&self) -> &dyn Server {
         &**self.server.as_ref().expect("the row is for servers")
     }
@@ -117,7 +117,7 @@ impl Site {
         (0..self.server().nodes().len()).map(|index| self.server().proxy_to(index)).collect()
     }
 
-    /// What the store is called in what rows print: `file`, `etcd`, `etcd ×3`.
+    /// The store's name in output: `file`, `etcd`, `etcd ×3`.
     pub fn name(&self) -> String {
         match &self.server {
             None => "file".to_owned(),
@@ -128,16 +128,16 @@ impl Site {
         }
     }
 
-    /// The lease of a store that has them.
+    /// The lease of clients.
     ///
     /// # Panics
     ///
-    /// Where it has none.
+    /// If sessions of this store have none.
     pub fn lease(&self) -> Duration {
         self.ttl.expect("the row is for leases")
     }
 
-    /// The entries of locks, as the store shows them; nothing where it has no server to ask.
+    /// The entries of all locks; empty for a store without a server.
     pub fn entries(&self) -> Vec<String> {
         let entries = self.server.as_ref().map(|server| server.entries("coordination", "lock"));
         entries.unwrap_or_default()
@@ -147,13 +147,13 @@ impl Site {
     ///
     /// # Panics
     ///
-    /// When there is none.
+    /// If there is no such entry.
     pub fn entry_of(&self, token: u64) -> String {
         let has_it = |entry: &String| self.server().token_of(entry) == token;
         self.entries().into_iter().find(has_it).expect("an entry has the token of its grant")
     }
 
-    /// L1: how soon after a holder's death the next waiter must have the lock, scheduling included.
+    /// L1: how soon after a holder's death the next waiter must have the lock, with time for scheduling.
     pub fn crash_release(&self) -> Duration {
         let bound = match &self.server {
             Some(server) => server.crash_release(self.lease()),
@@ -162,21 +162,21 @@ impl Site {
         bound + SCHEDULING
     }
 
-    /// How long at most a session may count on a heartbeat, from when that was sent: its deadline (T1).
+    /// T1: how long at most a session is valid after a heartbeat was sent.
     pub fn valid_for(&self) -> Duration {
         self.server().valid_for(self.lease(), self.heartbeat)
     }
 
-    /// A client process, connected.
+    /// Starts a client process and connects it.
     pub fn process(&self, member: &str) -> Process {
         Process::connect(self, member)
     }
 
-    /// A client in this process.
+    /// Connects a client in this process.
     ///
     /// # Panics
     ///
-    /// When it cannot connect.
+    /// If the client cannot connect.
     pub async fn client(&self, member: &str) -> Coordinator {
         self.builder(member).connect(&self.url).await.expect("the store is there")
     }

@@ -1,5 +1,5 @@
-//! F-48 with TLS: servers that show the wrong certificate, and clients that do; and F-71, certificates that are replaced. Only
-//! how a server is started is a store's own.
+//! F-48 with TLS: servers and clients that present wrong certificates. F-71: certificates that are replaced. The
+//! store's own tests say how its server is started.
 
 use std::fs;
 use std::path::Path;
@@ -12,18 +12,18 @@ use super::connecting::Traced;
 use crate::checks::with_option;
 use crate::harness::{Certificates, Identity, Scratch, Server};
 
-/// Long enough for a server that has to start as a Java machine, on a machine that is busy.
+/// Long enough for a Java server to start on a busy machine.
 const LEASE: Duration = Duration::from_secs(8);
 
-/// A server, and the authority at which it speaks TLS, if it does.
+/// A server, and the authority at which it serves TLS, or plain text if it has no TLS.
 pub type Started = (Arc<dyn Server>, String);
 
-/// A server's certificate is checked. `start` makes a server that shows this, or speaks plain text; `takes_names`:
-/// the option `server_name` is supported.
+/// F-48: clients check the server's certificate. `start` starts a server that presents this certificate, or serves
+/// plain text if there is none. `takes_names` says whether the store supports the option `server_name`.
 ///
 /// # Panics
 ///
-/// When a row does not hold; likewise below.
+/// If an assertion of the row fails.
 pub fn f48_certificates(
     worker: &str,
     takes_names: bool,
@@ -60,7 +60,7 @@ pub fn f48_certificates(
     client.is_discreet();
 }
 
-/// A client's certificate is asked for, by the server that `start` makes.
+/// F-48: servers check the client's certificate. `start` starts a server that asks for one.
 pub fn f48_client_certificates(worker: &str, start: impl FnOnce(&Certificates) -> Started) {
     let certificates = Certificates::new();
     let (server, at) = start(&certificates);
@@ -77,9 +77,10 @@ pub fn f48_client_certificates(worker: &str, start: impl FnOnce(&Certificates) -
     client.is_discreet();
 }
 
-/// F-71: the authority, the server's certificate and the client's are replaced, each in its file, and the server restarts: the
-/// session is kept. So it is while a file is being written, and while the server does not take what the files hold. `start` makes
-/// a server that wants a client's certificate, and `replaced` tells it of others.
+/// F-71: the authority, the server's certificate and the client's certificate are replaced, each in its file, and the
+/// server restarts: the session is kept. It is also kept while a file is being written, and while the server does not
+/// accept the files' certificates. `start` starts a server that asks for client certificates, and `replaced` makes it
+/// load its new certificates.
 pub fn f71_certificates_replaced(
     worker: &str,
     start: impl FnOnce(&Certificates) -> Started,
@@ -112,7 +113,7 @@ pub fn f71_certificates_replaced(
     site.process("fresh").acquire("fresh");
 }
 
-/// Files of a client, which hold one certificate after the other.
+/// A client's certificate files, whose contents are replaced.
 struct Placed(Scratch);
 
 impl Placed {
@@ -135,7 +136,7 @@ impl Placed {
     }
 }
 
-/// What is between the first and the last line of a PEM file.
+/// The second line of a PEM file, which is part of its secret.
 fn body(key: &Path) -> String {
     let pem = std::fs::read_to_string(key).expect("it was written");
     pem.lines().nth(1).unwrap_or_default().to_owned()

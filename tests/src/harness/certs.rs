@@ -12,10 +12,11 @@ use rcgen::{
 
 use super::Scratch;
 
-/// Common name of [`Certificates::client`]; with etcd's authentication on, the user it stands for.
+/// Common name of [`Certificates::client`]; if etcd's authentication is on, also the name of the etcd user that the
+/// certificate authenticates.
 pub const CLIENT_NAME: &str = "tester";
 
-/// Names a server on this machine is reached by.
+/// The names by which a client reaches a server on this machine.
 const LOCAL: [&str; 2] = ["localhost", "127.0.0.1"];
 
 /// The PEM files of a certificate and its private key.
@@ -23,11 +24,11 @@ const LOCAL: [&str; 2] = ["localhost", "127.0.0.1"];
 pub struct Identity {
     /// The certificate.
     pub certificate: PathBuf,
-    /// Its private key.
+    /// The certificate's private key.
     pub key: PathBuf,
 }
 
-/// A certificate authority, what it signed, and what it should not be taken for.
+/// A certificate authority, certificates that it signed, and certificates that a client or server has to refuse.
 #[derive(Debug)]
 pub struct Certificates {
     /// The authority a client should trust.
@@ -44,13 +45,13 @@ pub struct Certificates {
     pub other_client: Identity,
     /// Signed by the authority, for `elsewhere.example` only.
     pub wrong_host: Identity,
-    /// Like `server`, but its time is over.
+    /// Like `server`, but expired.
     pub expired: Identity,
     directory: Scratch,
 }
 
 impl Certificates {
-    /// Makes them, in a directory that is removed on drop.
+    /// Makes all certificates, in a directory that is removed on drop.
     ///
     /// # Panics
     ///
@@ -59,7 +60,7 @@ impl Certificates {
         Self::within(Scratch::new("certificates"))
     }
 
-    /// Makes all of them anew, with other authorities, in the same files.
+    /// Makes all certificates anew, with new authorities, in the same files.
     pub fn replace(&mut self) {
         let directory = std::mem::replace(&mut self.directory, Scratch::new("certificates"));
         *self = Self::within(directory);
@@ -124,7 +125,7 @@ fn parameters(name: &str, hosts: &[&str]) -> CertificateParams {
     let mut parameters = CertificateParams::new(hosts).expect("the names are ASCII");
     parameters.distinguished_name.push(DnType::CommonName, name);
     parameters.use_authority_key_identifier_extension = true;
-    // Both, because etcd's gateway is a client of its own server and shows the server's certificate.
+    // Both purposes, because etcd's HTTP gateway connects to its own server as a client, with the server's certificate.
     parameters.extended_key_usages =
         vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
     parameters

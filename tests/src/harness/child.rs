@@ -1,10 +1,10 @@
 //! Child processes that can be paused and killed, and never outlive the test.
 //!
-//! A child is only ever addressed through its handle, which is waited for by us alone: its process
-//! id cannot be another's. It is killed on drop, and by the kernel when this process dies without
-//! dropping anything: `setpriv --pdeathsig KILL` sets the parent-death signal and then becomes the
-//! program, so the process id stays. That signal follows the *thread* that started the child, hence
-//! the one thread below that starts all of them and never ends.
+//! A child is addressed only through its handle, and only this process waits for it, so its process id cannot have been
+//! given to another process. It is killed on drop. If this process dies without dropping it, the kernel kills it:
+//! `setpriv --pdeathsig KILL` sets the parent-death signal and then executes the program, which keeps the process id.
+//! The kernel sends that signal when the *thread* that started the child ends, so one thread, which never ends, starts
+//! all children (`spawn`).
 
 use std::{
     ffi::{OsStr, OsString},
@@ -58,7 +58,7 @@ impl Launch {
         self
     }
 
-    /// Keeps nothing of our environment but `PATH`: settings of the shell must not reach a server.
+    /// Removes our environment except `PATH`, so that settings of the shell do not affect a server.
     pub fn clear_env(mut self) -> Self {
         self.command.env_clear().envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
         self
@@ -70,17 +70,18 @@ impl Launch {
         self
     }
 
-    /// What is done to it is done to the processes that it has started: it is a server of several.
+    /// Signals to the process are also sent to the processes that it has started, as a server that consists of several
+    /// processes needs.
     pub fn with_children(mut self) -> Self {
         self.with_children = true;
         self
     }
 
-    /// Starts it.
+    /// Starts the process.
     ///
     /// # Panics
     ///
-    /// When it cannot be started. A program that `setpriv` does not find shows up later, in the log.
+    /// If it cannot be started. If only `setpriv` does not find the program, that is visible later, in the log.
     pub fn start(mut self) -> Child {
         let log = File::options()
             .create(true)
@@ -116,7 +117,7 @@ impl Child {
         self.pid.as_raw_nonzero().get().cast_unsigned()
     }
 
-    /// Stops it with SIGSTOP; on return it no longer runs. Nothing happens when it has ended.
+    /// Stops the process with SIGSTOP; on return it is stopped. Does nothing if the process has ended.
     pub fn pause(&self) {
         let mut process = self.lock();
         if !is_running(&mut process) || is_stopped(self.id()) {
@@ -127,10 +128,10 @@ impl Child {
         self.children().iter().for_each(|child| send(*child, Signal::STOP));
     }
 
-    /// Sends SIGSTOP; on return it no longer runs.
+    /// Sends SIGSTOP and waits until the process is stopped.
     fn stop(&self) {
         self.signal(Signal::STOP);
-        // The signal is sent at once but acted upon a little later.
+        // The signal is sent at once, but the process stops a little later.
         let stopped = wait_until(Duration::from_secs(2), || {
             let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
             let change = rustix::process::waitid(WaitId::Pid(self.pid), options);
@@ -139,7 +140,7 @@ impl Child {
         assert!(stopped, "SIGSTOP had no effect");
     }
 
-    /// Lets it run on, with SIGCONT.
+    /// Lets the process run on, with SIGCONT.
     pub fn resume(&self) {
         if is_running(&mut self.lock()) {
             self.children().iter().for_each(|child| send(*child, Signal::CONT));
@@ -147,9 +148,10 @@ impl Child {
         }
     }
 
-    /// The processes that it has started, if they are to share its fate.
+    /// The processes that this one has started, if signals are sent to them too.
     ///
-    /// Invariant: it is stopped while they are signalled, so it waits for none of them, and no id of theirs is another's.
+    /// Invariant: the process is stopped while its children are signalled. It does not wait for them meanwhile, so that
+    /// none of their ids can have been given to another process.
     fn children(&self) -> Vec<Pid> {
         if !self.with_children {
             return Vec::new();
@@ -160,7 +162,7 @@ impl Child {
         ids.filter(is_ours).filter_map(Pid::from_raw).collect()
     }
 
-    /// Kills it with SIGKILL, paused or not, and waits for its end.
+    /// Kills the process with SIGKILL, paused or not, and waits for its end.
     pub fn kill(&self) -> ExitStatus {
         count_fault();
         self.end()
@@ -174,13 +176,13 @@ impl Child {
             }
             self.children().iter().for_each(|child| send(*child, Signal::KILL));
         }
-        // Fails only when the process has ended, which is what we want. A paused process needs no
-        // SIGCONT, and must not get one: it would run, and send, for a moment.
+        // Fails only if the process has ended already. A paused process must not get a SIGCONT before SIGKILL: it would
+        // run, and send, for a moment.
         let _ = process.kill();
         process.wait().expect("the child is ours to wait for")
     }
 
-    /// Asks it to end with SIGTERM, and kills it when it has not done so within `patience`.
+    /// Sends SIGTERM, and kills the process if it has not ended within `patience`.
     pub fn terminate(&self, patience: Duration) -> ExitStatus {
         if is_running(&mut self.lock()) {
             self.signal(Signal::TERM);
@@ -189,29 +191,29 @@ impl Child {
         self.end()
     }
 
-    /// Whether it has not ended; a paused process is running.
+    /// Whether the process has not ended; a paused process counts as running.
     pub fn is_running(&self) -> bool {
         is_running(&mut self.lock())
     }
 
-    /// How it ended, once it has.
+    /// The exit status, if the process has ended.
     pub fn exit_status(&self) -> Option<ExitStatus> {
         self.lock().try_wait().ok().flatten()
     }
 
-    /// Waits for its end, for at most `timeout`.
+    /// Waits for the end of the process, for at most `timeout`.
     pub fn wait(&self, timeout: Duration) -> Option<ExitStatus> {
         wait_until(timeout, || !self.is_running());
         self.exit_status()
     }
 
-    /// The pipes, when it was started with [`Launch::piped`]; once.
+    /// The pipes, if the process was started with [`Launch::piped`]; only the first call returns them.
     pub fn pipes(&self) -> Option<(ChildStdin, ChildStdout)> {
         let mut process = self.lock();
         process.stdin.take().zip(process.stdout.take())
     }
 
-    /// Its output so far.
+    /// The child's output so far.
     pub fn log(&self) -> String {
         fs::read(&self.log)
             .map(|log| String::from_utf8_lossy(&log).into_owned())
@@ -219,7 +221,8 @@ impl Child {
     }
 
     fn signal(&self, signal: Signal) {
-        // Invariant: called with the process locked and not waited for, so the id is still its own.
+        // Invariant: the caller has locked the process and nobody has waited for it yet, so the id cannot belong to
+        // another process yet.
         rustix::process::kill_process(self.pid, signal).expect("our child can be signalled");
     }
 
@@ -240,7 +243,8 @@ impl Drop for Child {
     }
 }
 
-/// A process that has ended is waited for by its parent alone: its id is still its own.
+/// The parent of the process is stopped, so nobody has waited for the process even if it has ended: its id is still its
+/// own.
 fn send(process: Pid, signal: Signal) {
     let _ = rustix::process::kill_process(process, signal);
 }
@@ -254,7 +258,8 @@ fn is_running(process: &mut std::process::Child) -> bool {
     matches!(process.try_wait(), Ok(None))
 }
 
-/// Whether it was paused before; each stop is reported to a waiter only once.
+/// Whether the process is stopped already. Then waiting for it to stop would not end, because the kernel reports each
+/// stop only once.
 fn is_stopped(id: u32) -> bool {
     fs::read_to_string(format!("/proc/{id}/stat"))
         .is_ok_and(|stat| stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" T")))
@@ -262,7 +267,8 @@ fn is_stopped(id: u32) -> bool {
 
 type Order = (Command, mpsc::Sender<io::Result<std::process::Child>>);
 
-/// Starts a process from the thread that lives as long as this process.
+/// Starts a process on a thread that lives as long as this process, because the kernel kills the child when that thread
+/// ends.
 fn spawn(command: Command) -> io::Result<std::process::Child> {
     static ORDERS: OnceLock<mpsc::Sender<Order>> = OnceLock::new();
     let orders = ORDERS.get_or_init(|| {
@@ -271,7 +277,7 @@ fn spawn(command: Command) -> io::Result<std::process::Child> {
             .name("parent-of-children".to_owned())
             .spawn(move || {
                 for (mut command, answer) in orders {
-                    // The asker waits for the answer.
+                    // Cannot fail, because `spawn` waits for the result.
                     let _ = answer.send(command.spawn());
                 }
             })

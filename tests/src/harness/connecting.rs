@@ -1,4 +1,4 @@
-//! Threads that connect and stop for as long as a check runs.
+//! Threads that connect to a store and stop again, repeatedly, for as long as a check runs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -8,10 +8,10 @@ use std::time::Duration;
 use coordination::Result;
 use coordination::blocking::Coordinator;
 
-/// How many.
 const THREADS: usize = 24;
 
-/// Threads that connect and stop until this is dropped, which panics when one of them could not.
+/// Threads that connect and stop until this value is dropped. The drop panics if one of the threads could not connect
+/// or stop.
 #[derive(Debug)]
 pub struct Connecting {
     end: Arc<AtomicBool>,
@@ -20,7 +20,7 @@ pub struct Connecting {
 }
 
 impl Connecting {
-    /// Starts them; each pauses for so long after each time.
+    /// Starts the threads. Each pauses for this long after each time that it has connected and stopped.
     pub fn start(url: &str, pause: Duration) -> Self {
         let (end, count) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
         let thread = |_| {
@@ -38,12 +38,12 @@ impl Connecting {
         Self { end, count, threads }
     }
 
-    /// How often they have connected so far.
+    /// How often the threads have connected and stopped so far, all together.
     pub fn count(&self) -> usize {
         self.count.load(Ordering::SeqCst)
     }
 
-    /// Whether one of them has given up.
+    /// Whether one of the threads has given up because of an error.
     pub fn has_failed(&self) -> bool {
         self.threads.iter().any(JoinHandle::is_finished)
     }
@@ -54,7 +54,7 @@ impl Drop for Connecting {
         self.end.store(true, Ordering::SeqCst);
         for thread in self.threads.drain(..) {
             let outcome = thread.join().expect("no panic");
-            // What a check says comes first.
+            // A second panic while the check already panics would hide the check's own message.
             if !thread::panicking() {
                 outcome.expect("it connects and stops while others do");
             }

@@ -1,4 +1,4 @@
-//! A process that may have few descriptors.
+//! Runs a test in a process that may have only few file descriptors.
 
 use std::env;
 use std::fs::File;
@@ -10,21 +10,22 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use super::violation::why;
 use super::{Launch, Scratch};
 
-/// Set in the process that may have few: how many.
+/// An environment variable that is set in the process that runs with few descriptors.
 const INSIDE: &str = "COORDINATION_TEST_DESCRIPTORS";
-/// Longer than any test here takes.
+/// How long the process may run: longer than any such test takes.
 const LIMIT: Duration = Duration::from_secs(240);
 
-/// Whether this process is a test that runs once more, with few descriptors.
+/// Whether this process is the child that [`with_descriptors`] started.
 pub(super) fn is_inside() -> bool {
     env::var_os(INSIDE).is_some()
 }
 
-/// Runs the body of the test that this thread is named by in a process of its own, which may have so many. `None`: it was run there.
+/// Runs the current test, which it knows by the name of this thread, again in a child process that may have at most
+/// `most` descriptors. In the child it runs `body`. In the parent it returns `None` after the child has passed.
 ///
 /// # Panics
 ///
-/// When it does.
+/// If the test fails in the child.
 pub fn with_descriptors<T>(most: u64, body: impl FnOnce() -> T) -> Option<T> {
     if is_inside() {
         limit(most);
@@ -49,13 +50,13 @@ pub fn with_descriptors<T>(most: u64, body: impl FnOnce() -> T) -> Option<T> {
     None
 }
 
-/// From here on this process may have no more descriptors than this.
+/// Limits this process to `most` file descriptors.
 pub fn limit(most: u64) {
     let maximum = getrlimit(Resource::Nofile).maximum;
     setrlimit(Resource::Nofile, Rlimit { current: Some(most), maximum }).expect("fewer is allowed");
 }
 
-/// Takes all that are left.
+/// Opens files until no descriptor is left, and returns the files.
 pub fn take_all() -> Vec<File> {
     let mut taken = Vec::new();
     loop {

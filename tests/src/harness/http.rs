@@ -1,4 +1,4 @@
-//! The HTTP requests that the harness makes: without TLS, without keep-alive.
+//! A client for the HTTP requests of the harness, without TLS and without keep-alive.
 
 use std::{
     io::{self, Read, Write},
@@ -8,7 +8,7 @@ use std::{
 
 use crate::bounds::ANSWER;
 
-/// A paused server accepts connections but never answers.
+/// Ends the wait for an answer from a paused server, which accepts connections but never answers.
 const TIMEOUT: Duration = Duration::from_millis(1_000);
 
 /// The body of a `200 OK` answer to `GET path`.
@@ -19,7 +19,7 @@ pub(crate) fn get(address: SocketAddr, path: &str) -> io::Result<String> {
     }
 }
 
-/// The status and the body of any answer. `headers`: more of them, each with its line break.
+/// The status and the body of an answer with any status. Each further header in `headers` ends with a line break.
 pub(crate) fn request(
     address: SocketAddr,
     (method, path): (&str, &str),
@@ -39,7 +39,7 @@ fn exchange(
     let mut stream = TcpStream::connect_timeout(&address, limit)?;
     stream.set_read_timeout(Some(limit))?;
     let length = body.len();
-    // Version 1.0, so that the body comes whole and ends with the connection.
+    // HTTP 1.0, so that the body is not chunked and ends with the connection.
     write!(
         stream,
         "{method} {path} HTTP/1.0\r\nHost: {address}\r\n{headers}Content-Length: {length}\r\n\r\n{body}"

@@ -1,12 +1,13 @@
-//! How to start, pause, cut off and kill what the tests run against.
+//! Starts, pauses, cuts off and kills the servers and client processes that the tests run against.
 //!
-//! Faults are made from outside: signals for processes ([`child`]), a TCP proxy for the network
-//! ([`proxy`]), administration commands for the store ([`Server`], and [`etcd`] for one). The library under
-//! test has no part in them; only the clock ([`log`]) is that of the histories, which know its types.
+//! Faults are made from outside: signals for processes ([`child`]), a TCP proxy for the network ([`proxy`]),
+//! administration commands for the store ([`Server`], and [`etcd`] for one). The library under test takes no part in
+//! the faults. Its types appear in [`Server`], whose bounds and refusals are in the library's words; the clock
+//! ([`log`]) is the one by which histories are written.
 //!
-//! Every process is on loopback, or in a network namespace that goes with the test ([`netns`]); has its
-//! own directory; and ends with the test: killed on drop, and by the kernel when the test process itself
-//! dies.
+//! Every process is on loopback, or in a network namespace that is removed with the test ([`netns`]), and has a
+//! directory of its own. Every process ends with the test: it is killed on drop, and by the kernel if the test process
+//! itself dies.
 
 pub mod certs;
 pub mod child;

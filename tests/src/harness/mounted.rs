@@ -1,4 +1,4 @@
-//! A file system of its own, in memory, to be filled up or made read-only. Mounting takes root.
+//! A temporary file system in memory that a test can fill up or make read-only. Mounting it requires root.
 
 use std::{
     fs::{self, File},
@@ -9,7 +9,7 @@ use std::{
 
 use super::Scratch;
 
-/// A mounted tmpfs, gone on drop.
+/// A mounted tmpfs, unmounted on drop.
 #[derive(Debug)]
 pub struct Mounted {
     path: PathBuf,
@@ -17,7 +17,7 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// With these options of `mount`, such as `size=1m`.
+    /// Mounts a tmpfs with these options of `mount`, such as `size=1m`.
     ///
     /// # Panics
     ///
@@ -30,12 +30,12 @@ impl Mounted {
         Self { path, _scratch: scratch }
     }
 
-    /// Where it is.
+    /// Where the file system is mounted.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Changes its options.
+    /// Remounts the file system with these options.
     ///
     /// # Panics
     ///
@@ -44,7 +44,7 @@ impl Mounted {
         mount(&["-o", &format!("remount,{options}")], &self.path);
     }
 
-    /// Takes all the room that is left, with a file that is its answer.
+    /// Fills the file system with one file until no room is left, and returns that file's path.
     ///
     /// # Panics
     ///
@@ -59,7 +59,7 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // Lazily: processes of a test that failed may still be in it.
+        // `--lazy`, because processes of a test that failed may still use the file system.
         let _ = Command::new("umount").arg("--lazy").arg(&self.path).status();
     }
 }

@@ -1,8 +1,9 @@
-//! Names with several addresses, some of which are silent: nothing comes back from there, and nobody is told.
+//! Host names with several addresses, some of which are silent: a connection attempt gets no answer at all, not even a
+//! refusal.
 //!
-//! The library looks up a name that ends with `.test` in a file, if there is one (`coordination/src/env/names.rs`). An address
-//! is silent where a socket listens whose queue is full: the kernel drops what asks for a connection, as a network does that
-//! leads nowhere.
+//! The library looks up a name that ends with `.test` in a file of that name, if the file exists
+//! (`coordination/src/env/names.rs`). An address is made silent by a listening socket whose queue is full: the kernel
+//! drops each request for a connection, as a network does when no host has the address.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -13,26 +14,27 @@ use std::{env, fs};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, listen, socket_with};
 
-/// More connections than the queue of a listening socket takes that is to take none.
+/// How many connections to make to a silent address: enough to fill the listening socket's queue, so that it accepts no
+/// more.
 const FULL: usize = 4;
 
-/// A name of servers at 127.0.0.1, whose first addresses are silent. It is gone on drop.
+/// A host name whose first addresses are silent and whose last one is 127.0.0.1. It is removed on drop.
 #[derive(Debug)]
 pub struct Named {
     file: PathBuf,
     name: String,
-    /// The addresses that it begins with.
+    /// The addresses that the name has at first.
     first: Vec<Ipv4Addr>,
-    /// What listens at the silent addresses, and what fills its queues.
+    /// The sockets that listen at the silent addresses, and the connections that fill their queues.
     _silent: Vec<OwnedFd>,
 }
 
 impl Named {
-    /// A name with so many silent addresses, at each of these ports.
+    /// A host name with `silent` addresses at which nothing answers, at each of these ports.
     ///
     /// # Panics
     ///
-    /// When the file cannot be written, or something listens there.
+    /// If the file cannot be written, or an address is in use already.
     pub fn new(silent: u32, ports: &[u16]) -> Self {
         let dead: Vec<_> = (0..silent).map(|_| unused()).collect();
         let at =
@@ -47,21 +49,21 @@ impl Named {
         named
     }
 
-    /// It is not found any more.
+    /// From now on the name is not found.
     ///
     /// # Panics
     ///
-    /// When the file cannot be written; likewise below.
+    /// If the file cannot be written.
     pub fn vanish(&self) {
         self.set(&[]);
     }
 
-    /// It has the addresses again that it had at first.
+    /// Gives the name the addresses again that it had at first.
     pub fn come_back(&self) {
         self.set(&self.first);
     }
 
-    /// From now on it has these addresses.
+    /// Gives the name these addresses.
     ///
     /// # Panics
     ///
@@ -71,7 +73,7 @@ impl Named {
         fs::write(&self.file, lines.join("\n")).expect("the file is ours");
     }
 
-    /// An authority of addresses with the name in their place.
+    /// An authority such as `127.0.0.1:1,127.0.0.1:2`, with the name instead of the addresses.
     pub fn authority(&self, of_addresses: &str) -> String {
         of_addresses.replace("127.0.0.1", &self.name)
     }
@@ -87,7 +89,7 @@ fn name() -> String {
     format!("n{}-{}.test", std::process::id(), next())
 }
 
-/// An address of this host's that nobody uses.
+/// An address of this host that no other test uses.
 fn unused() -> Ipv4Addr {
     let [_, high, middle, low] = next().to_be_bytes();
     Ipv4Addr::new(127, 77 + high, middle, low)
@@ -98,7 +100,7 @@ fn next() -> u32 {
     LAST.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Nothing that is sent there is answered for as long as these sockets are.
+/// Listens at this address with a full queue: connection attempts get no answer until the returned sockets are closed.
 fn silence(address: SocketAddr) -> Vec<OwnedFd> {
     let socket = || {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

@@ -1,13 +1,14 @@
-//! Three network namespaces, client – router – server, in which packets are lost that no kernel acknowledges.
+//! Three network namespaces, client – router – server, for tests with lost packets that no kernel acknowledges.
 //!
-//! [`Proxy`](super::Proxy) reads what it drops, so the sender's kernel is told that it arrived. Here a route of
-//! the router says `blackhole`: the packet is gone, TCP sends it again and again, and a new connection gets
-//! no answer at all.
+//! [`Proxy`](super::Proxy) can only drop bytes that it has read, so the sender's kernel has already received an
+//! acknowledgement. Here a `blackhole` route of the router drops the packet: TCP retransmits it again and again, and a
+//! new connection gets no answer at all.
 //!
-//! [`within`] runs a test once more, as a process in a namespace of its own: that is the server's, with a loopback
-//! of its own, so that all of this harness works in it as ever. The other two belong to processes that do
-//! nothing. None has a name, so that nothing is left when the processes are gone, however they went; and
-//! nothing of the machine's own network is touched. It needs root, or the right to have user namespaces.
+//! [`within`] runs a test once more, as a child process in a network namespace of its own. That is the server's
+//! namespace; it has its own loopback, so that everything in this harness works as usual. The client's and the router's
+//! namespace belong to processes that do nothing. None of the namespaces has a name, so they disappear with their
+//! processes, however these end. The machine's own network is not touched. All this requires root, or the right to
+//! create user namespaces.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -18,9 +19,9 @@ use super::rerun::count_fault;
 use super::violation::why;
 use super::{Child, Direction, Launch, Scratch, wait_until};
 
-/// Set in the process that runs in the namespace.
+/// An environment variable that is set in the child process, which runs in the namespace.
 const INSIDE: &str = "COORDINATION_TEST_NETNS";
-/// Longer than any test here takes.
+/// How long the child process may run: longer than any such test takes.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// The server's address, as the client reaches it.
@@ -29,7 +30,7 @@ const SERVER_SIDE: &str = "10.77.1.2";
 const CLIENT_SIDE: &str = "10.77.2.2";
 const CLIENT: &str = "10.77.2.1";
 
-/// Whether this process is a test that runs once more, in a namespace of its own.
+/// Whether this process is the child that [`within`] started.
 pub(super) fn is_inside() -> bool {
     env::var_os(INSIDE).is_some()
 }
@@ -38,7 +39,8 @@ pub(super) fn is_inside() -> bool {
 ///
 /// # Panics
 ///
-/// When it does, and when this machine allows no namespaces: a test that is left out shows nothing.
+/// If the body fails, or if this machine does not allow namespaces: skipping the test would hide that it proves
+/// nothing.
 pub fn within(name: &str, body: impl FnOnce(&Lines)) {
     if is_inside() {
         return body(&Lines::new());
@@ -66,7 +68,7 @@ pub fn within(name: &str, body: impl FnOnce(&Lines)) {
     assert!(log.contains("1 passed"), "there is no test called {name}");
 }
 
-/// The command that gives the program after it a network namespace.
+/// The command line that runs the program after it in a new network namespace.
 fn unshare() -> Vec<String> {
     let plain = ["unshare", "--net", "--"];
     let as_user = ["unshare", "--net", "--user", "--map-root-user", "--"];
@@ -82,7 +84,7 @@ fn unshare() -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
-/// The lines between a client's namespace and the server's, where this process is.
+/// The virtual network between the client's namespace and the server's; this process is in the latter.
 #[derive(Debug)]
 pub struct Lines {
     router: Child,
@@ -126,12 +128,12 @@ impl Lines {
         self.client_ip("link set client0 up");
         ip(&format!("route add {CLIENT} via {SERVER_SIDE}"));
         self.client_ip(&format!("route add {SERVER} via {CLIENT_SIDE}"));
-        // Each namespace has its own, which is seen by whoever is in it.
+        // Each namespace has its own `ip_forward`; a process sees the one of its own namespace.
         let forward = "echo 1 > /proc/sys/net/ipv4/ip_forward";
         run(enter(&router).args(["sh", "-c", forward]));
     }
 
-    /// Loses the packets that go these ways, from now on.
+    /// From now on the router drops the packets that go in these directions.
     pub fn lose(&self, ways: &[Direction]) {
         count_fault();
         for way in ways {
@@ -139,22 +141,23 @@ impl Lines {
         }
     }
 
-    /// Loses these no more.
+    /// The router forwards the packets in these directions again.
     pub fn heal(&self, ways: &[Direction]) {
         for way in ways {
             self.router_ip(&format!("route del blackhole {}/32", target(*way)));
         }
     }
 
-    /// A program that is `program` in the client's namespace. It lasts as long as these lines.
+    /// Writes a script that runs `program` in the client's namespace, and returns its path. The script is removed with
+    /// this value.
     ///
     /// # Panics
     ///
-    /// When it cannot be written.
+    /// When the script cannot be written.
     pub fn at_client(&self, program: &str) -> String {
         let script = self.scratch.join("at-client");
         let namespace = namespace(&self.client);
-        // `exec`, so that the process that is paused or killed is the program's.
+        // `exec` replaces the shell, so that a test that pauses or kills the process hits the program itself.
         let text =
             format!("#!/bin/sh\nexec nsenter --net={} {program} \"$@\"\n", namespace.display());
         fs::write(&script, text).expect("the directory is ours");
@@ -172,7 +175,7 @@ impl Lines {
     }
 }
 
-/// Whose address is on the packets.
+/// The destination address of the packets in this direction.
 fn target(way: Direction) -> &'static str {
     match way {
         Direction::ToServer => SERVER,

@@ -1,10 +1,10 @@
 //! Free loopback ports, one owner each.
 //!
-//! A server under test is killed and started again on the same port, so a port must stay ours while
-//! nobody listens on it. Binding port 0 gives no such promise: the kernel hands the number out again
-//! to the next caller, or to an outgoing connection. So ports come from below the kernel's
-//! ephemeral range, and each is reserved by a locked file until this process ends; test processes
-//! that run at the same time (cargo-nextest) therefore never share one.
+//! A server under test is killed and started again on the same port, so the port must stay reserved while nobody
+//! listens on it. Binding port 0 does not reserve: once the socket is closed, the kernel gives the same port to the
+//! next caller, or to an outgoing connection. So ports are taken from below the kernel's ephemeral range, and each is
+//! reserved by a locked file until this process ends. Test processes that run at the same time (cargo-nextest)
+//! therefore never share a port.
 
 use std::{
     fs::{self, File},
@@ -56,8 +56,9 @@ fn directory() -> PathBuf {
     std::env::temp_dir().join(format!("coordination-test-ports-{user}"))
 }
 
-/// Asked by connecting, not by binding: a process that another thread starts at this moment has a copy of all sockets
-/// until its program begins, and the port would be taken until then.
+/// Whether nobody listens on the port. This connects instead of binding: if another thread starts a process at this
+/// moment, the process has copies of all sockets until its program begins, so a port that was bound for a test would
+/// stay taken until then.
 fn is_free(port: u16) -> bool {
     TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err()
 }

@@ -1,4 +1,4 @@
-//! A server's process: paused, killed and started again with the same data, at the same address.
+//! The process of one server, which can be paused, killed, and started again with the same data at the same address.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::{Child, Launch};
 
-/// One server, alone or of several.
+/// One server process, the only one or one of several.
 pub struct Node {
     name: String,
     address: SocketAddr,
     launch: Box<dyn Fn() -> Launch + Send + Sync>,
     state: Mutex<State>,
-    /// What is done to it is done to these as well.
+    /// Whatever is done to this process (pause, kill, restart) is done to these processes, too.
     others: OnceLock<Vec<Arc<Node>>>,
 }
 
@@ -23,8 +23,8 @@ struct State {
 }
 
 impl Node {
-    /// Starts it as `launch` says, which says the same each time it is started again; it serves clients at
-    /// `address` when it is ready.
+    /// Starts the process that `launch` describes. Each restart calls `launch` again and must get the same command.
+    /// When the server is ready, it serves clients at `address`.
     pub fn start(
         name: impl Into<String>,
         address: SocketAddr,
@@ -36,7 +36,8 @@ impl Node {
         Self { name, address, launch, state, others: OnceLock::new() }
     }
 
-    /// From now on it stands for these as well: what is done to it is done to them.
+    /// From now on, whatever is done to this process is done to `others` as well: one server may consist of several
+    /// processes.
     pub fn stand_for(&self, others: Vec<Arc<Self>>) {
         self.others.set(others).expect("nobody has said so before");
     }
@@ -45,17 +46,16 @@ impl Node {
         self.others.get().map_or(&[], Vec::as_slice)
     }
 
-    /// Its name among the others.
+    /// The name of this process, unique among the processes of the store.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Where it serves clients.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Stops the process with SIGSTOP: connections stay open, nothing answers.
+    /// Stops the process with SIGSTOP: its connections stay open, but it does not answer.
     pub fn pause(&self) {
         self.others().iter().for_each(|other| other.pause());
         let mut state = self.state();
@@ -81,7 +81,7 @@ impl Node {
 
     /// Starts the process again with the same data and ports, killing it first if it runs.
     ///
-    /// Returns at once; [`Server::wait_ready`](super::Server::wait_ready) waits until it serves.
+    /// Returns at once; [`Server::wait_ready`](super::Server::wait_ready) waits until the server serves clients.
     pub fn restart(&self) {
         self.kill();
         self.others().iter().for_each(|other| other.restart());
@@ -94,7 +94,7 @@ impl Node {
         !state.paused && state.child.is_running()
     }
 
-    /// What it has logged.
+    /// The output of the process so far.
     pub fn log(&self) -> String {
         self.state().child.log()
     }

@@ -1,15 +1,17 @@
-//! What becomes of a check that fails.
+//! Decides whether a check that failed is a failure, is run again, or is reported as unstable.
 //!
-//! * A [violation](super::violation) is red at once, whatever a repetition would say.
-//! * Bounds are corrected for what the machine withheld ([`SchedulerLag`]), but there is an end to that: on a *starved* machine answers
-//!   come too late to be answers, leases run out that should be renewed, and what happens is right and not what the check
-//!   is about. Such a check cannot judge. It runs again, from the beginning and alone on this machine, until it could judge,
-//!   and fails after [so many](STARVED) times.
-//! * Everything else, a bound in time for instance, or a server that did not come up, runs [twice more](AGAIN), alone. If
-//!   one of the two fails too, the check has failed. If both pass it is *unstable*.
+//! * A [violation](super::violation) fails the test at once, whatever a repetition would show.
+//! * Time that the machine withheld ([`SchedulerLag`]) is added to the bounds, but there is a limit to that. On a
+//!   *starved* machine responses come after their timeout and leases expire although nothing is wrong with the library.
+//!   A failure there proves nothing. The check runs again, from the beginning and alone on this machine, until the
+//!   machine is not starved, and fails after [a few](STARVED) attempts.
+//! * A check that fails in any other way, for instance because a bound in time was exceeded or a server did not start,
+//!   runs [twice more](AGAIN), alone. If one of the two runs fails too, the check has failed. If both pass, the check
+//!   is *unstable*.
 //!
-//! An unstable check is not accepted, it is put off: it is printed, added to the list that `COORDINATION_TEST_UNSTABLE` names, and
-//! its first failure is in `target/unstable`. `tests/run` allows ten in one run.
+//! An unstable check does not fail the test, but somebody has to find the cause later: it is printed and added to the
+//! list that `COORDINATION_TEST_UNSTABLE` names, and its first failure is in `target/unstable`. `tests/run` allows ten
+//! unstable checks in one run.
 
 use std::cell::Cell;
 use std::fmt::Debug;
@@ -26,21 +28,24 @@ use super::scheduler_lag::{SchedulerLag, Withheld, processors};
 use super::violation::{Account, is_violation, keep_accounts};
 use super::{descriptors, netns};
 
-/// How often a check that could not judge is tried again, alone.
+/// How many attempts a check gets, alone, while the machine is starved.
 const STARVED: usize = 3;
-/// How often one that failed for want of time, or so it seems, has to pass alone.
+/// How often a check whose first failure may be a matter of time has to pass, alone.
 const AGAIN: usize = 2;
-/// A machine is starved if so many threads want each of its processors, in the mean: who has to compute gets a quarter of
-/// what it asks for. Twenty processes that do nothing else are ten for each of two processors.
+/// The machine is starved if at least this number of threads want each processor, on average: a thread that computes
+/// then gets a quarter of the time that it asks for. Twenty processes that only compute, on two processors, are ten for
+/// each.
 const CROWD: f64 = 4.0;
-/// Or if it withholds a fifth of the time even from a thread that only wants to wake up. Beside those twenty it withholds half.
+/// The machine is also starved if it withholds this part (a fifth) of the time even from a thread that only wants to
+/// wake up. Beside the twenty processes above it withholds half.
 const SHARE: u32 = 5;
-/// What it withholds in all of a short check, before that is a share worth the name.
+/// In a short check, [`SHARE`] applies only if at least this much was withheld in all.
 const ENOUGH: Duration = Duration::from_millis(100);
-/// Or if it lets nobody run for so long at a time: half of what a heartbeat may take where leases are shortest.
+/// The machine is also starved if it lets no thread run for this long at a time: half of the time that a heartbeat may
+/// take with the shortest leases of the tests.
 const STALL: Duration = Duration::from_millis(150);
 
-/// What a check ends with.
+/// The result of a check.
 pub trait Outcome {
     /// Why it failed, if it did.
     fn fault(&self) -> Option<String>;
@@ -58,26 +63,28 @@ impl<E: Debug> Outcome for Result<(), E> {
     }
 }
 
-/// Runs a check, which makes all that it needs itself; again and alone where it failed without a violation.
+/// Runs a check; runs it again, alone, if it failed without a violation. The check starts everything that it needs
+/// itself.
 ///
 /// # Panics
 ///
-/// When the check has failed, as told at the head of this module.
+/// If the check has failed, by the rules at the head of this module.
 pub fn rerun_if_starved<T: Outcome>(check: impl Fn() -> T) -> T {
     on_this_machine(&check, false)
 }
 
-/// Runs a check that itself leaves others no time: from the first time no other runs beside it.
+/// Runs a check that takes so much of the machine that others could not run beside it: alone, already the first time.
 ///
 /// # Panics
 ///
-/// Likewise.
+/// If the check has failed, by the rules at the head of this module.
 pub fn rerun_alone<T: Outcome>(check: impl Fn() -> T) -> T {
     on_this_machine(&check, true)
 }
 
 fn on_this_machine<T: Outcome>(check: &dyn Fn() -> T, is_alone: bool) -> T {
-    // Of a check that starts itself again within, the process outside judges.
+    // A check in a network namespace or with few descriptors runs in a child process that executes the same test again.
+    // The child only runs the check; the parent process decides about reruns.
     if netns::is_inside() || descriptors::is_inside() {
         return check();
     }
@@ -88,21 +95,21 @@ fn on_this_machine<T: Outcome>(check: &dyn Fn() -> T, is_alone: bool) -> T {
     machine.judge(&name(), check, is_alone)
 }
 
-/// The same of a check that needs a runtime.
+/// [`rerun_if_starved`] for an async check.
 ///
 /// # Panics
 ///
-/// Likewise.
+/// If the check has failed, by the rules at the head of this module.
 pub fn rerun_on_threads<T: Outcome>(check: impl AsyncFn() -> T) -> T {
     rerun_if_starved(|| on_threads(check()))
 }
 
-/// Runs this on threads of its own. When it is over, and when it has panicked, what still blocks one of them is left behind:
-/// it may wait for what the panic has prevented.
+/// Runs `future` on a runtime with threads of its own. After the future has ended or panicked, threads that are still
+/// blocked after a second are left behind: they may wait for something that never comes because of the panic.
 ///
 /// # Panics
 ///
-/// When it does.
+/// If the future panics.
 pub fn on_threads<T>(future: impl Future<Output = T>) -> T {
     struct Threads(Option<Runtime>);
     impl Drop for Threads {
@@ -116,7 +123,8 @@ pub fn on_threads<T>(future: impl Future<Output = T>) -> T {
     threads.0.as_ref().expect("it is taken at the end").block_on(future)
 }
 
-/// That this thread is within a check: one within another would wait for its turn until the other is over.
+/// Marks that this thread runs a check, and panics if it runs one already: the inner check could need [the lock](turn)
+/// exclusively and would wait for the outer check, for ever.
 struct Judged;
 
 thread_local! {
@@ -136,23 +144,23 @@ impl Drop for Judged {
     }
 }
 
-/// Which test this is, of which program.
+/// The name of the test program and of the test.
 fn name() -> String {
     let program = std::env::current_exe().unwrap_or_default();
     let program = program.file_stem().unwrap_or_default().to_string_lossy();
-    // Cargo adds a hash.
+    // Cargo appends a hash to the program's name.
     let program = program.rsplit_once('-').map_or(&*program, |(name, _)| name);
     format!("{program} {}", thread::current().name().unwrap_or_default())
 }
 
-/// Beside the test programs, so that those of one target directory share it.
+/// The lock file is beside the test programs, so that all programs of one target directory share it.
 fn lock_file() -> PathBuf {
     std::env::current_exe().expect("a test runs").with_file_name("coordination-checks.lock")
 }
 
-/// Where checks run.
+/// How to run a check, and where. The functions are replaced in unit tests.
 struct Machine {
-    /// Locked by each check that runs: shared, or exclusively by one that runs alone.
+    /// A file that each check locks while it runs: shared, or exclusively if the check is to run alone.
     lock: PathBuf,
     withheld: fn(&SchedulerLag) -> Withheld,
     tell: fn(&Failure, &str, &str),
@@ -180,7 +188,7 @@ impl Machine {
         outcome
     }
 
-    /// Runs the check alone, until it could judge.
+    /// Runs the check alone, and again while the machine is starved, at most [`STARVED`] times.
     fn alone<T: Outcome>(&self, name: &str, check: &dyn Fn() -> T) -> Result<T, Failure> {
         let mut attempt = self.attempt(check, true);
         for _ in 1..STARVED {
@@ -197,7 +205,8 @@ impl Machine {
 
     /// Runs the check once.
     fn attempt<T: Outcome>(&self, check: &dyn Fn() -> T, is_alone: bool) -> Result<T, Failure> {
-        // Invariant: nobody waits for the lock who has it.
+        // Invariant: no thread acquires this file lock while it holds it (`Judged` sees to that); the thread would wait
+        // for itself.
         let _turn = turn(&self.lock, is_alone);
         let lag = SchedulerLag::start();
         drop(Account::take());
@@ -214,7 +223,8 @@ impl Machine {
     }
 }
 
-/// The right to run a check, until it is dropped.
+/// Waits for the right to run a check: a lock on this file, exclusive for a check that runs alone. The lock is released
+/// when the file is dropped.
 fn turn(lock: &Path, is_alone: bool) -> File {
     let file = File::options().create(true).append(true).open(lock);
     let file = file.expect("there is room beside the tests");
@@ -230,18 +240,18 @@ impl Withheld {
     }
 }
 
-/// Why a check has failed, as far as can be told.
+/// Why a check has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// A promise was broken.
+    /// A promise of the library was broken.
     Violation,
-    /// The machine let nobody run.
+    /// The machine was starved.
     Starved,
-    /// Something took too long, or so it seems.
+    /// Any other failure, probably because something took too long.
     Time,
 }
 
-/// What an unstable check is told as.
+/// The word with which an unstable check is printed.
 const UNSTABLE: &str = "unstable";
 
 impl Kind {
@@ -254,11 +264,11 @@ impl Kind {
     }
 }
 
-/// A check that failed.
+/// A failed run of a check.
 struct Failure {
     kind: Kind,
     fault: String,
-    /// The panic with its backtrace, if it was one of the check's own thread.
+    /// The panic with its backtrace, if the check's own thread panicked; otherwise the same as `fault`.
     account: String,
     withheld: Withheld,
 }
@@ -274,8 +284,8 @@ impl Failure {
         Self { kind, fault, account, withheld }
     }
 
-    /// Past what the test harness captures: a check that passes in the end says it too. On a line of its own, as others print
-    /// dots.
+    /// Prints the failure to stderr directly, because the test harness of Rust shows what it captures only for tests
+    /// that fail in the end. The text begins with a line break, because the harness may have printed dots on the line.
     fn tell(&self, name: &str, word: &str) {
         let Self { withheld, fault, .. } = self;
         let fault = one_line(fault);
@@ -292,7 +302,7 @@ impl Failure {
         }
     }
 
-    /// Writes all that is known of it into a file of this folder.
+    /// Writes the failure, with its backtrace, to a file in this folder.
     fn keep(&self, folder: &Path, name: &str) {
         let text = format!("{name}\n{}\n{}\n", self.withheld, self.account);
         let path = folder.join(format!("{}.log", name.replace([' ', ':'], "_")));
@@ -300,7 +310,7 @@ impl Failure {
         kept.expect("there is room beside the tests");
     }
 
-    /// The check has failed.
+    /// Makes the test fail with this failure.
     fn end(&self, name: &str, first: Option<&Self>) -> ! {
         let Self { kind, fault, withheld, .. } = self;
         let before = first.map(|first| format!("; the first time: {}", first.fault));
@@ -314,21 +324,21 @@ fn one_line(text: &str) -> String {
     text.replace(['\n', '\t'], "; ")
 }
 
-/// Counts a fault that a test makes, for the table of `tests/soak`.
+/// Counts a fault that a test causes, for the table of `tests/soak`.
 pub(super) fn count_fault() {
     note("COORDINATION_TEST_FAULTS", "fault\n");
 }
 
-/// Adds a line to the list that this variable names, if it does.
+/// Appends a line to the file whose path this environment variable contains, if the variable is set.
 pub(crate) fn note(variable: &str, line: &str) {
     if let Some(path) = std::env::var_os(variable) {
         let file = File::options().create(true).append(true).open(path);
-        // One write each: several test processes may share the file.
+        // The line is one write, because several test processes may append to the file at the same time.
         file.and_then(|mut file| file.write_all(line.as_bytes())).expect("the list can be written");
     }
 }
 
-/// What a panic says.
+/// The message of a panic.
 pub(super) fn said(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
@@ -358,7 +368,8 @@ mod tests {
         Machine { lock: scratch.join("lock"), withheld, tell: |_, _, _| {} }
     }
 
-    /// How often a check is run that fails at these runs with this text, and what comes of it.
+    /// Runs a check that fails in those runs for which `fails` is true, with the message `text`. Returns how often it
+    /// was run, and the verdict.
     fn runs(
         fails: impl Fn(usize) -> bool,
         text: &str,
@@ -414,7 +425,7 @@ mod tests {
         machine.tell =
             |_, name, word| TOLD.lock().expect("no panic").push(format!("{word}: {name}"));
         let count = AtomicUsize::new(0);
-        // Every third time.
+        // Fails in the first run, and then in every third one, so that both repetitions pass.
         let check = || assert!(!count.fetch_add(1, Ordering::SeqCst).is_multiple_of(3), "late");
         machine.judge("third", &check, false);
         assert_eq!(*TOLD.lock().expect("no panic"), ["failed once: third", "unstable: third"]);

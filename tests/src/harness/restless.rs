@@ -1,4 +1,4 @@
-//! What gives a store no rest: something is done to it each second.
+//! Repeats an action each second, in the background, so that a store is never left in peace while its checks run.
 
 use std::fmt;
 use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
@@ -7,14 +7,14 @@ use std::time::Duration;
 
 const EACH: Duration = Duration::from_secs(1);
 
-/// Does it until this is dropped.
+/// Repeats the action until this value is dropped.
 pub(super) struct Restless {
     stop: Option<SyncSender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Restless {
-    /// `act` fails silently while a check has stopped a server.
+    /// Starts the thread. `act` has to ignore errors, because a check may have stopped the server.
     pub(super) fn start(mut act: impl FnMut() + Send + 'static) -> Self {
         let (stop, stopped) = mpsc::sync_channel(0);
         let thread = thread::spawn(move || {

@@ -1,13 +1,14 @@
-//! Room for heavy processes: of the tests that run side by side not all start theirs at once, where that would keep
-//! each of them from its processor for longer than its bounds allow.
+//! A semaphore for heavy processes: of the tests that run side by side, not all may start their servers at once. The
+//! servers would keep one another from the processors for longer than the bounds of the tests allow.
 
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// A test that has some and wants more must not wait for ever for another such one.
+/// A test that has some places and wants more could wait for another such test for ever. After this time it takes its
+/// places although there are not enough.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
-/// Has so many places, for this process.
+/// A limited number of places, which checks in this process take and return.
 #[derive(Debug)]
 pub(super) struct Room {
     size: usize,
@@ -15,7 +16,7 @@ pub(super) struct Room {
     left: Condvar,
 }
 
-/// Some of them, until dropped.
+/// Places that a test has taken; they are given back on drop.
 #[derive(Debug)]
 pub(super) struct Places {
     room: &'static Room,
@@ -23,12 +24,12 @@ pub(super) struct Places {
 }
 
 impl Room {
-    /// With so many places.
+    /// A room with this number of places.
     pub(super) const fn new(size: usize) -> Self {
         Self { size, taken: Mutex::new(0), left: Condvar::new() }
     }
 
-    /// Waits until there are so many.
+    /// Waits until this number of places is free, or [`LONGEST_WAIT`] is over, and takes them.
     pub(super) fn take(&'static self, count: usize) -> Places {
         let begun = Instant::now();
         let mut taken = self.taken();

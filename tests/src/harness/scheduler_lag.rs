@@ -1,11 +1,11 @@
-//! What the machine withholds: how late a thread of this process is that should wake every two milliseconds, because it
-//! waits for a processor; and how many want one.
+//! Measures how much processor time the machine withholds: a thread that should wake every two milliseconds measures
+//! how late it is, and counts how many threads want a processor.
 //!
-//! A thread that mostly sleeps is let in early, so that its lateness is the least that others suffer. The more that a thread
-//! or a server has to compute, the more it is kept waiting, by all who want the same processors.
+//! The scheduler prefers a thread that mostly sleeps, so its lateness is the least that any thread suffers. A thread or
+//! a server that computes more waits longer.
 //!
-//! The bounds that are checked are tight, and tests share two cores with servers and compilers. What the machine withheld
-//! is added to a bound; on a calm machine that is a millisecond.
+//! The bounds that are checked are tight, and tests share two cores with servers and compilers. What the machine
+//! withheld is added to a bound; on a calm machine that is a millisecond.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,12 +16,12 @@ use std::{fmt, fs, thread};
 use super::log::now_ns;
 
 const BEAT_NS: u64 = 2_000_000;
-/// A thread that wakes this late is in time.
+/// Lateness below this is not recorded.
 const NOTABLE_NS: u64 = 1_000_000;
-/// One beat in so many counts who wants a processor.
+/// The measuring thread counts the threads that want a processor only every tenth time that it wakes.
 const COUNTED: u64 = 10;
 
-/// What was measured in this process.
+/// The measurements of this process.
 static BEATS: Mutex<Beats> = Mutex::new(Beats {
     late: Vec::new(),
     due_ns: u64::MAX,
@@ -36,21 +36,22 @@ struct Beats {
     counts: Counts,
 }
 
-/// How often it was counted who wants a processor, on the whole machine, and how many were found in all.
+/// The counts of threads that want a processor, on the whole machine: how often they were counted, and the sum of all
+/// counts.
 #[derive(Clone, Copy, Debug)]
 struct Counts {
     times: u64,
     found: u64,
-    /// The mean of the last ones, the newest of which count most.
+    /// A moving average of the counts, in which the newest counts weigh most.
     lately: f64,
 }
 
-/// One time that the measuring thread woke too late.
+/// One occasion on which the measuring thread woke too late.
 #[derive(Clone, Copy, Debug)]
 struct Late {
-    /// When it should have woken.
+    /// When the thread should have woken.
     due_ns: u64,
-    /// When it did.
+    /// When the thread woke.
     to_ns: u64,
 }
 
@@ -61,11 +62,11 @@ impl Late {
     }
 }
 
-/// What the machine withheld from some moment on. One thread measures for all in this process.
+/// What the machine withheld since this value was created. One thread measures for all such values in this process.
 #[derive(Debug)]
 pub struct SchedulerLag {
     from_ns: AtomicU64,
-    /// As they were when this began.
+    /// The counts when this value was created.
     counts: Counts,
 }
 
@@ -77,24 +78,24 @@ impl SchedulerLag {
         Self { from_ns: AtomicU64::new(now_ns()), counts: lock().counts }
     }
 
-    /// The longest that a thread was kept waiting between these two moments.
+    /// The longest time that the measuring thread waited for a processor between these two moments.
     pub fn worst_between(&self, from_ns: u64, to_ns: u64) -> Duration {
         self.between(from_ns, to_ns).1
     }
 
-    /// Begins anew: what was before does not count any more.
+    /// Begins to measure anew: ignores what was withheld before this call.
     pub fn forget(&self) {
         self.from_ns.store(now_ns(), Ordering::Relaxed);
     }
 
-    /// What to add to a bound of something that happened between these moments: a chain of processes and
-    /// threads waits for its turn several times.
+    /// What to add to a bound of an operation that ran between these moments. It is a multiple of the longest lateness,
+    /// because several processes and threads take part in an operation and each waits for its turn.
     pub fn allowance(&self, from_ns: u64, to_ns: u64) -> Duration {
         4 * self.worst_between(from_ns, to_ns)
     }
 
-    /// How much was withheld of something that has just taken so long: the allowance, or what those are kept waiting who
-    /// compute, if that is more.
+    /// How much was withheld from an operation that has just ended after `taken`: the allowance, or, if that is more,
+    /// the time that threads that compute were kept waiting.
     pub fn lately(taken: Duration) -> Duration {
         let now_ns = now_ns();
         let taken_ns = u64::try_from(taken.as_nanos()).unwrap_or(u64::MAX);
@@ -115,11 +116,11 @@ impl SchedulerLag {
         Withheld { total, worst, of: Duration::from_nanos(of), running }
     }
 
-    /// The sum of all that was withheld between these moments, and the longest of it at a time.
+    /// The sum of all lateness between these moments, and the longest single one.
     fn between(&self, from_ns: u64, to_ns: u64) -> (Duration, Duration) {
         let from_ns = from_ns.max(self.from_ns.load(Ordering::Relaxed));
         let beats = lock();
-        // The measuring thread may be waiting for a processor at this moment.
+        // The measuring thread may be late at this very moment; that is not recorded yet.
         let waiting = Late { due_ns: beats.due_ns, to_ns: now_ns() };
         let ended = beats.late.iter().rev().take_while(|late| late.to_ns > from_ns);
         let within = ended.chain([&waiting]).map(|late| late.within(from_ns, to_ns));
@@ -132,11 +133,11 @@ impl SchedulerLag {
 pub struct Withheld {
     /// In all.
     pub total: Duration,
-    /// At a time.
+    /// The longest time without a break.
     pub worst: Duration,
     /// How long it ran.
     pub of: Duration,
-    /// How many threads of the whole machine ran or wanted to, in the mean.
+    /// The mean number of threads on the whole machine that ran or wanted to run.
     pub running: f64,
 }
 
@@ -175,13 +176,13 @@ pub(super) fn processors() -> f64 {
     thread::available_parallelism().map_or(1.0, |count| count.get() as f64)
 }
 
-/// How many threads run or want to, at this moment: `0.71 0.42 0.20 2/164 31505` says two.
+/// How many threads run or want to run at this moment. For `0.71 0.42 0.20 2/164 31505` in `/proc/loadavg` it is two.
 fn running() -> Option<u64> {
     let text = fs::read_to_string("/proc/loadavg").ok()?;
     text.split(' ').nth(3)?.split('/').next()?.parse().ok()
 }
 
-/// How long each thread of a process has waited for a processor since it began, in nanoseconds.
+/// How long each thread of a process has waited for a processor since the thread began, in nanoseconds, by thread id.
 pub fn waited(process: u32) -> BTreeMap<String, u64> {
     let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     let waited = threads.filter_map(|thread| {
@@ -192,9 +193,9 @@ pub fn waited(process: u32) -> BTreeMap<String, u64> {
     waited.collect()
 }
 
-/// How long all threads together have waited between two answers of [`waited`].
+/// How long all threads of a process waited for a processor between two calls of [`waited`], in sum.
 pub fn waited_between(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>) -> Duration {
-    // Threads come and go: what one waited that has ended is not known, and not counted.
+    // The waiting time of a thread that has ended in between is unknown, and not included.
     let of_thread = |(thread, waited): (&String, &u64)| {
         waited.saturating_sub(before.get(thread).copied().unwrap_or_default())
     };

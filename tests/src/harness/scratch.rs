@@ -1,8 +1,8 @@
-//! Directories for servers' data and logs, gone after the test.
+//! Temporary directories for the data and logs of servers, removed after the test.
 //!
-//! In memory (`/dev/shm`) when that is writable, because a store calls `fsync` for each write and a
-//! shared disk makes its latency, and so the tests' timing, erratic. Set `COORDINATION_TEST_SCRATCH`
-//! to choose another place, for example a real disk.
+//! They are in memory (`/dev/shm`) if that is writable. A store calls `fsync` for each write; on a shared disk its
+//! latency, and so the tests' timing, would be erratic. `COORDINATION_TEST_SCRATCH` chooses another place, for example
+//! a real disk.
 
 use std::{
     env, fs,
@@ -14,13 +14,13 @@ use std::{
 
 const PREFIX: &str = "coordination-test-";
 const LOCK: &str = "in-use";
-/// A directory younger than this may not have taken its lock yet.
+/// A directory younger than this may not have locked its file yet, so it is not removed as abandoned.
 const SETTLED: Duration = Duration::from_secs(60);
 
-/// A directory of its own, removed on drop.
+/// A new directory, removed on drop.
 #[derive(Debug)]
 pub struct Scratch {
-    // Invariant: locked while the directory is in use, so that a sweep leaves it alone.
+    // Invariant: locked while the directory is in use, so that `sweep` in another test process does not remove it.
     _lock: File,
     directory: tempfile::TempDir,
 }
@@ -30,7 +30,7 @@ impl Scratch {
     ///
     /// # Panics
     ///
-    /// When it cannot be created.
+    /// When the directory cannot be created.
     pub fn new(name: &str) -> Self {
         static SWEPT: Once = Once::new();
         let parent = parent();
@@ -44,7 +44,6 @@ impl Scratch {
         Self { _lock: lock, directory }
     }
 
-    /// Where it is.
     pub fn path(&self) -> &Path {
         self.directory.path()
     }
@@ -68,12 +67,12 @@ fn parent() -> PathBuf {
     }
 }
 
-/// Removes what test processes that were killed left behind (64 MiB per etcd node).
+/// Removes the directories that killed test processes left behind (64 MiB per etcd node).
 fn sweep(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let ours = entry.file_name().to_string_lossy().starts_with(PREFIX);
         if ours && is_abandoned(&entry) {
-            // Another process may be sweeping too.
+            // Another process may remove the same directory at the same moment.
             let _ = fs::remove_dir_all(entry.path());
         }
     }

@@ -1,11 +1,13 @@
-//! Findings that no repetition excuses: a promise was broken.
+//! Violations: failures that prove that the library broke a promise, so that the check is not repeated.
 //!
-//! Two holders, a token that does not rise, an update that the fence let through, a wrong answer: no machine is so slow that
-//! they may happen. They are raised by [`must_hold!`](crate::must_hold) and [`violated`], and by any panic in the library.
-//! Whatever else fails may have failed for want of time: [`rerun_if_starved`](super::rerun_if_starved) tries it again.
+//! Two holders of a lock, a token that does not rise, an update that the fence let through, a wrong result: a slow
+//! machine is no excuse for them. Checks report them by [`must_hold!`](crate::must_hold) and [`violated`]; any panic in
+//! the library is one, too. Any other failure may have happened because the machine was slow:
+//! [`rerun_if_starved`](super::rerun_if_starved) runs the check again.
 //!
-//! A violation is known by how its text begins, since that survives on the way from a task or a thread of a check to the
-//! check itself, where `expect` makes a text of another type's panic.
+//! A violation is recognised by the beginning of its message. The message survives on its way from a task or thread of
+//! the check to the check itself, where `expect` or `join` turns a panic into a panic with another type; only the text
+//! stays.
 
 use std::backtrace::Backtrace;
 use std::cell::RefCell;
@@ -14,12 +16,13 @@ use std::sync::Once;
 
 use super::rerun::note;
 
-/// What the text of a violation begins with.
+/// The beginning of the message of a violation.
 const MARK: &str = "violation: ";
-/// What a panic says that a test makes within the library.
+/// A panic with this text was injected by a test into the library's code, and is no violation.
 const ON_PURPOSE: &str = "on purpose";
 
-/// A promise of the library, whatever the machine does: unless it holds, the check fails at once.
+/// Asserts a promise that the library keeps however slow the machine is. If the condition is false, the check fails at
+/// once and is not repeated.
 #[macro_export]
 macro_rules! must_hold {
     ($condition:expr $(,)?) => {
@@ -34,7 +37,7 @@ macro_rules! must_hold {
     };
 }
 
-/// A promise was broken.
+/// Fails the check with a violation: the library broke a promise.
 ///
 /// # Panics
 ///
@@ -45,18 +48,18 @@ pub fn violated(what: &str) -> ! {
 }
 
 thread_local! {
-    /// The last panic of this thread: where it was, and all of its account.
+    /// The last panic of this thread, kept by the hook that [`keep_accounts`] installs.
     static LAST: RefCell<Option<Account>> = const { RefCell::new(None) };
 }
 
-/// What is known of a panic.
+/// The text of a panic with its backtrace, and whether it was in the library's code.
 pub(super) struct Account {
     pub(super) text: String,
     is_of_library: bool,
 }
 
 impl Account {
-    /// That of this thread's last panic.
+    /// Takes the record of this thread's last panic.
     pub(super) fn take() -> Option<Self> {
         LAST.take()
     }
@@ -68,12 +71,13 @@ impl Account {
     }
 }
 
-/// Whether a check that failed so has found a broken promise.
+/// Whether a failure is a violation: by its message, or because the library panicked.
 pub(super) fn is_violation(fault: &str, account: Option<&Account>) -> bool {
     fault.contains(MARK) || account.is_some_and(|account| account.is_of_library)
 }
 
-/// What the output of a test that ran in a process of its own says of its failure.
+/// Finds the cause in the log of a test that ran in a process of its own: the violation, or else the message of the
+/// first panic.
 pub(super) fn why(log: &str) -> &str {
     let mut lines = log.lines();
     let violation = log.lines().find(|line| line.contains(MARK));
@@ -81,7 +85,8 @@ pub(super) fn why(log: &str) -> &str {
     violation.or_else(panic).unwrap_or("it did not say why")
 }
 
-/// From now on panics are kept for the verdict, and those of the library that no check would hear of are noted.
+/// Installs a panic hook that keeps each panic for the verdict. A panic of the library on a thread that no check joins
+/// is appended to the list that `COORDINATION_TEST_VIOLATIONS` names.
 pub(super) fn keep_accounts() {
     static KEPT: Once = Once::new();
     KEPT.call_once(|| {
@@ -98,7 +103,7 @@ pub(super) fn keep_accounts() {
     });
 }
 
-/// The rules that a store's own suite checks stand in the library's folder, too.
+/// Whether this source file is the library's own code. The suite for stores is a test, but is in the library's folder.
 fn is_library(place: &Location<'_>) -> bool {
     place.file().starts_with("coordination/src/") && !place.file().contains("/suite/")
 }

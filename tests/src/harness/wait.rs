@@ -1,4 +1,4 @@
-//! Waiting for a condition instead of sleeping for a guess.
+//! Waiting for a condition instead of sleeping for a guessed time.
 
 use std::{
     panic::Location,
@@ -6,16 +6,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How often a condition is looked at.
+/// How often a condition is checked.
 const STEP: Duration = Duration::from_millis(5);
 
 /// Waits until `condition` holds and returns how long that took.
 ///
-/// Time is tokio's, so it passes at once in a test on paused time.
+/// This waits by tokio's clock, so in a test with paused time it takes no real time.
 ///
 /// # Panics
 ///
-/// At the caller's line, when the condition does not hold within `timeout`.
+/// At the caller's line, if the condition does not hold within `timeout`.
 ///
 /// # Cancel safety
 ///
@@ -28,16 +28,16 @@ pub fn eventually(
     eventually_async(timeout, move || std::future::ready(condition()))
 }
 
-/// [`eventually`] for a condition that has to be awaited.
+/// [`eventually`] for an async condition.
 ///
 /// # Panics
 ///
-/// At the caller's line, when the condition does not hold within `timeout`. A condition that takes
-/// longer than the rest of the timeout counts as not holding.
+/// At the caller's line, if the condition does not hold within `timeout`. A check of the condition that is still
+/// running when the timeout ends counts as false.
 ///
 /// # Cancel safety
 ///
-/// Nothing is left behind but what `condition` leaves.
+/// Nothing is left behind except by `condition` itself.
 #[track_caller]
 pub fn eventually_async<F: Future<Output = bool>>(
     timeout: Duration,

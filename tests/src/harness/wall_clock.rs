@@ -1,4 +1,5 @@
-//! Client processes whose wall clock is ahead: a library that is compiled here and loaded before the C library's sets it.
+//! Client processes whose wall clock is ahead. `LD_PRELOAD` loads a library, which is compiled here, before the C
+//! library, and its functions return a later time.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,7 +28,7 @@ int clock_gettime(clockid_t id, struct timespec *now) {
 }
 "#;
 
-/// A library that sets the wall clock of the processes that are started with it.
+/// A library for `LD_PRELOAD` that changes the wall clock that a process sees.
 #[derive(Debug)]
 pub struct WallClock {
     library: PathBuf,
@@ -35,7 +36,7 @@ pub struct WallClock {
 }
 
 impl WallClock {
-    /// Compiles it.
+    /// Compiles the library.
     ///
     /// # Panics
     ///
@@ -50,7 +51,7 @@ impl WallClock {
         Self { library, _scratch: scratch }
     }
 
-    /// The environment of a process whose clock is so far ahead.
+    /// The environment for a process that is to see a clock that is ahead by this much.
     pub fn ahead(&self, ahead: Duration) -> [(&'static str, String); 2] {
         let library = Path::display(&self.library).to_string();
         [("LD_PRELOAD", library), ("CLOCK_AHEAD", ahead.as_millis().to_string())]

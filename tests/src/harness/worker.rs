@@ -1,8 +1,8 @@
-//! Tests with several client *processes*: each is a worker that does what the test tells it.
+//! Tests with several client *processes*: each worker is a process that executes the commands of the test.
 //!
-//! The worker is this package's own binary (`src/bin/worker/`), which an integration test finds
-//! as `env!("CARGO_BIN_EXE_worker")`. That works the same under `cargo test` and `cargo nextest`,
-//! and needs no test binary that runs itself.
+//! The worker is this package's own binary (`src/bin/worker/`), which an integration test finds as
+//! `env!("CARGO_BIN_EXE_worker")`. This works under `cargo test` and `cargo nextest` alike, and no test binary has to
+//! run itself.
 //!
 //! # Protocol
 //!
@@ -12,17 +12,17 @@
 //! {"id": 1, "command": "acquire", "name": "vol-7", "timeout_ms": 5000}
 //! ```
 //!
-//! The worker answers each once on its standard output, in any order, by the same `id`, with the
-//! result or the error:
+//! The worker answers each command once on its standard output, in any order, with the same `id` and the result or the
+//! error:
 //!
 //! ```json
 //! {"id": 1, "ok": {"token": 17}}
 //! {"id": 1, "error": {"kind": "Timeout", "message": "…"}}
 //! ```
 //!
-//! Commands run concurrently, so a waiting `acquire` holds up nothing. A line without an `id` is an
-//! event, which the worker sends unasked: `{"event": "lost", "name": "vol-7", "t_ns": 123}`. The
-//! worker ends when its standard input does. Standard error goes to its log.
+//! Commands run concurrently, so an `acquire` that waits does not delay others. A line without an `id` is an event,
+//! which the worker sends on its own: `{"event": "lost", "name": "vol-7", "t_ns": 123}`. The worker ends when its
+//! standard input is closed. Its standard error is written to its log.
 //!
 //! Every worker knows `ping` (answers `{"pid": …, "t_ns": …}`) and `exit` (`{"code": 0}`, no
 //! answer); the rest is described at the top of `src/bin/worker/main.rs`.
@@ -44,10 +44,10 @@ use serde_json::Value;
 use super::{Child, Launch, Scratch};
 use crate::bounds::LONG;
 
-/// The variable that tells a worker the URL of the store.
+/// The environment variable with the URL of the store for a worker.
 pub const URL: &str = "COORDINATION_WORKER_URL";
 
-/// A client process under the test's command; killed on drop.
+/// A client process that executes commands of the test; killed on drop.
 #[derive(Debug)]
 pub struct Worker {
     child: Child,
@@ -57,7 +57,7 @@ pub struct Worker {
     _scratch: Option<Scratch>,
 }
 
-/// What the worker has said and nobody has taken yet.
+/// Answers and events that the worker has sent and that no caller has taken yet.
 #[derive(Debug, Default)]
 struct Inbox {
     state: Mutex<Said>,
@@ -85,7 +85,7 @@ impl Worker {
         Self { _scratch: Some(scratch), ..Self::launch(launch) }
     }
 
-    /// Starts any program that speaks the protocol; its log stays where `launch` says.
+    /// Starts any program that speaks the protocol; its log is written where `launch` says.
     ///
     /// # Panics
     ///
@@ -140,22 +140,22 @@ impl Worker {
         let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
         command.as_object_mut().expect("a command is an object").insert("id".to_owned(), id.into());
         let mut commands = lock(&self.commands);
-        // One write, and small enough for a paused worker's pipe to take it.
+        // One write, small enough to fit into the pipe of a paused worker, so that it does not block.
         let _ = commands.write_all(format!("{command}\n").as_bytes());
         id
     }
 
-    /// Waits for the answer to command `id`; none when the time is over or the worker has ended.
+    /// Waits for the answer to command `id`; none if `timeout` passes or the worker has ended.
     pub fn receive(&self, id: u64, timeout: Duration) -> Option<Result<Value, Value>> {
         self.inbox.take(timeout, |said| said.answers.remove(&id)).map(into_result)
     }
 
-    /// The answer to command `id` if it has come; to be used with [`super::eventually`].
+    /// The answer to command `id` if it has arrived; to be used with [`super::eventually`].
     pub fn poll(&self, id: u64) -> Option<Result<Value, Value>> {
         self.receive(id, Duration::ZERO)
     }
 
-    /// Waits for the next event; none when the time is over or the worker has ended.
+    /// Waits for the next event; none if `timeout` passes or the worker has ended.
     pub fn event(&self, timeout: Duration) -> Option<Value> {
         self.inbox.take(timeout, |said| said.events.pop_front())
     }
@@ -170,7 +170,7 @@ impl Worker {
         self.child.resume();
     }
 
-    /// Kills the process with SIGKILL. What it has said can still be received.
+    /// Kills the process with SIGKILL. Answers and events that it sent before can still be received.
     pub fn kill(&self) {
         self.child.kill();
     }
@@ -182,10 +182,10 @@ impl Worker {
 }
 
 impl Inbox {
-    /// Sorts what the worker says until it ends; the worker's own thread.
+    /// Reads and sorts the worker's output until the worker ends; runs on a thread of its own.
     fn fill(&self, output: ChildStdout) {
         for line in BufReader::new(output).lines().map_while(Result::ok) {
-            // A worker that was killed may leave half a line.
+            // A worker that was killed may leave an incomplete line.
             let Ok(said) = serde_json::from_str::<Value>(&line) else {
                 continue;
             };

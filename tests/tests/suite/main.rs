@@ -1,12 +1,12 @@
-//! All tests that need servers, client processes or more than one crate; one program, as each has to be linked with every
-//! store's driver.
+//! All tests that need servers, client processes or more than one crate. They are one program, because linking every
+//! store's driver takes long and is done only once this way.
 //!
-//! What is in [`gate`] is run by `tests/run`, what is in [`soak`] by `tests/soak`.
+//! `tests/run` runs what is in [`gate`], `tests/soak` what is in [`soak`].
 
 mod gate;
 mod soak;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod sql;
 
-/// A client process: `src/bin/worker`.
+/// Path of the program `src/bin/worker`, which the tests start as a client process.
 const WORKER: &str = env!("CARGO_BIN_EXE_worker");

@@ -1,5 +1,6 @@
-//! What is checked of each store that keeps its queues in the tables of an SQL server, and not of others: fenced transactions,
-//! users, other versions, what others have left. Such a server says in [`SqlServer`] how it is asked for that.
+//! Checks that only stores on an SQL server have: fenced transactions, database users and their rights, tables of
+//! another version, and entries and sessions left by others. Each such store implements [`SqlServer`], which supplies
+//! the statements that the checks need.
 
 use std::sync::Arc;
 use std::thread;
@@ -11,48 +12,51 @@ use tokio::task::block_in_place;
 
 pub(crate) const PATIENCE: Option<Duration> = Some(Duration::from_secs(10));
 
-/// A server of one such store, as its administrator sees it.
+/// A server of one SQL store, with what its administrator can do on it.
 pub(crate) trait SqlServer: Server + 'static {
-    /// How many seconds a transaction stays open that has checked a token; the requests of whoever waits behind it that are
-    /// looks, and how many those are at the most.
+    /// For the check of a waiter behind a fenced transaction: how many seconds the transaction stays open after its
+    /// check of the token; the kinds of request with which a waiter polls; and the number of them that the check must
+    /// stay below.
     const BEHIND: (f64, &'static [&'static str], u64);
-    /// Makes a user called `app`, whose password is `secret`.
+    /// Statement that creates a user called `app` whose password is `secret`.
     const USER: &'static str;
-    /// Rights of the user that are not enough, and those that are missing then.
+    /// Grants for the user `app`: first some that are not enough, then those that are still missing after them.
     const RIGHTS: (&'static [&'static str], &'static str);
-    /// What an installation leaves that was not ended.
+    /// Statements that leave the store as an interrupted installation does.
     const NOT_ENDED: &'static [&'static str];
-    /// Entries of the only session that was open, as a replica that lags would have them.
+    /// Statement that gives the only open session entries that it does not know of, as a lagging replica may have them when
+    /// it becomes the primary.
     const LEFT: &'static str;
-    /// Nothing but ten dead sessions with a hundred entries each, and a session `s0`, which lives.
+    /// Statements that leave nothing but ten expired sessions, `s1` to `s10`, with a hundred entries each, and one live
+    /// session, `s0`.
     const DEAD: &'static [&'static str];
-    /// A heartbeat of the session `s0`, which is answered with `ok`.
+    /// Statement with which the session `s0` renews its lease; the server returns `ok`.
     const RENEW: &'static str;
-    /// What somebody is told who does not come by TLS to a server that wants it.
+    /// The kind of error that a client without TLS gets from a server that requires TLS.
     const WANTS_TLS: ErrorKind;
 
-    /// One server, which wants TLS if certificates are given.
+    /// Starts one server, which requires TLS if certificates are given.
     fn start(certificates: Option<&Certificates>) -> Self;
 
-    /// What the administrator is answered, and what the server says where it refuses.
+    /// Runs a statement as the administrator: its output, or the server's error text.
     fn tell(&self, statement: &str) -> Result<String, String>;
 
-    /// What statements call one of our tables.
+    /// The full name of one of the library's tables, for use in a statement.
     fn table(name: &str) -> String;
 
-    /// A statement that checks a token.
+    /// A statement that checks a fencing token.
     fn fence(name: &str, token: u64) -> String;
 
-    /// A statement that takes so long.
+    /// A statement that takes this many seconds.
     fn sleep(seconds: f64) -> String;
 
-    /// How many such statements are carried out.
+    /// A query for the number of [`sleep`](Self::sleep) statements that are running.
     const SLEEPING: &'static str;
 
-    /// The URL of another place on the server, which is there from now on.
+    /// Makes another database (or schema) on the server, and returns `url` changed to use it.
     fn beside(&self, url: &str) -> String;
 
-    /// Ends all connections of ours.
+    /// Ends all connections that the library has opened to the server.
     fn end_connections(&self);
 }
 
@@ -79,12 +83,12 @@ pub(crate) fn try_connect_kind(result: Result<Coordinator>) -> ErrorKind {
     error.kind()
 }
 
-/// Makes our tables.
+/// Connects and stops once, so that the library's tables exist.
 pub(crate) async fn make(server: &impl SqlServer) {
     Coordinator::connect(&url(server)).await.expect("made").stop().await.expect("stopped");
 }
 
-/// Whether a transaction that checks this token first is carried out.
+/// `Ok` if the server carries out the fence statement for this token, otherwise the error text.
 fn is_fenced<S: SqlServer>(server: &S, name: &str, token: u64) -> Result<(), String> {
     try_ask(server, &S::fence(name, token)).map(drop)
 }
@@ -93,7 +97,7 @@ fn count<S: SqlServer>(server: &S, table: &str) -> String {
     ask(server, &format!("SELECT count(*) FROM {}", S::table(table)))
 }
 
-/// Makes a test of each check, on this server.
+/// Makes a test of each named check, on this server.
 macro_rules! sql_checks {
     ($server:ty: $($check:ident)*) => {
         $(
@@ -119,7 +123,8 @@ macro_rules! sql_checks {
 }
 pub(crate) use sql_checks;
 
-/// S2: a transaction that checks the token is the holder's, or is not carried out, whatever the name is like.
+/// S2: the server carries out a transaction that checks a token only if the token is the current holder's, whatever
+/// characters the lock's name has.
 pub(crate) async fn s2_a_fenced_transaction_is_the_holders<S: SqlServer>() {
     let server = one::<S>();
     let coordinator = Coordinator::connect(&url(&*server)).await.expect("a server");
@@ -151,8 +156,8 @@ pub(crate) async fn s2_a_fenced_transaction_is_the_holders<S: SqlServer>() {
     coordinator.stop().await.expect("stopped");
 }
 
-/// S2, L7: a lock stays where it is until a transaction that has checked its token is over, though its session ends meanwhile;
-/// and whoever waits behind it does not ask all the time.
+/// S2, L7: a transaction that has checked its token keeps the lock where it is until the transaction ends, even if the
+/// holder's session ends meanwhile. A waiter behind such a transaction does not poll all the time.
 pub(crate) async fn s2_nobody_is_granted_a_lock_within_a_fenced_transaction<S: SqlServer>() {
     let server = one::<S>();
     let (seconds, looks, most) = S::BEHIND;
@@ -187,7 +192,8 @@ pub(crate) async fn s2_nobody_is_granted_a_lock_within_a_fenced_transaction<S: S
     holder.stop().await.expect("stopped");
 }
 
-/// SEC-7: rights on what is ours are enough, and what is missing is told by who connects.
+/// SEC-7: a user needs no more than rights on the library's own tables. If any of them is missing, `connect` fails with
+/// `Permission`.
 pub(crate) async fn sec7_a_user_with_rights_on_these_tables_is_enough<S: SqlServer>() {
     let server = one::<S>();
     let (too_few, missing) = S::RIGHTS;
@@ -196,7 +202,7 @@ pub(crate) async fn sec7_a_user_with_rights_on_these_tables_is_enough<S: SqlServ
     let (_, at) = url.split_once('@').expect("there is a user");
     let as_app = format!("{}://app:secret@{at}", server.scheme());
     let kind = async || try_connect_kind(Coordinator::connect(&as_app).await);
-    // It may make nothing.
+    // The user has no rights yet, so it cannot create the tables.
     assert_eq!(kind().await, ErrorKind::Permission);
     make(&*server).await;
     assert_eq!(kind().await, ErrorKind::Permission);
@@ -213,7 +219,7 @@ pub(crate) async fn sec7_a_user_with_rights_on_these_tables_is_enough<S: SqlServ
     assert_eq!(try_connect_kind(Coordinator::connect(&wrong).await), ErrorKind::Auth);
 }
 
-/// What another version has made is neither used nor changed.
+/// X1: tables of another version are neither used nor changed; `connect` returns `Unsupported`.
 pub(crate) async fn x1_another_version_is_refused<S: SqlServer>() {
     let server = one::<S>();
     make(&*server).await;
@@ -227,7 +233,8 @@ pub(crate) async fn x1_another_version_is_refused<S: SqlServer>() {
     assert_eq!(ask(&*server, &format!("SELECT version FROM {version}")), "99");
 }
 
-/// All who come first make the tables once; and an installation that was not ended is made again.
+/// X1: if many clients connect at once to a server without tables, the tables are made once. An interrupted
+/// installation is completed.
 pub(crate) async fn x1_many_make_the_tables_at_once<S: SqlServer>() {
     let server = one::<S>();
     S::NOT_ENDED.iter().for_each(|left| drop(ask(&*server, left)));
@@ -245,7 +252,7 @@ pub(crate) async fn x1_many_make_the_tables_at_once<S: SqlServer>() {
     assert_eq!(count(&*server, "version"), "1");
 }
 
-/// R3: all that a replica has of entries that were left goes, however much that is.
+/// R3: all entries that a session has at the store without knowing of them are removed, however many there are.
 pub(crate) async fn r3_however_many_entries_were_left_they_go<S: SqlServer>() {
     let server = one::<S>();
     let coordinator = Coordinator::connect(&url(&*server)).await.expect("a server");
@@ -259,7 +266,7 @@ pub(crate) async fn r3_however_many_entries_were_left_they_go<S: SqlServer>() {
     coordinator.stop().await.expect("stopped");
 }
 
-/// T1: a heartbeat does not take the longer, the more others have left.
+/// T1: one heartbeat removes a limited number of dead sessions' entries, so it takes no longer the more there are.
 pub(crate) async fn t1_a_heartbeat_removes_no_more_than_it_has_time_for<S: SqlServer>() {
     let server = one::<S>();
     make(&*server).await;
@@ -273,7 +280,7 @@ pub(crate) async fn t1_a_heartbeat_removes_no_more_than_it_has_time_for<S: SqlSe
     assert_eq!(count(&*server, "entries"), "0");
 }
 
-/// SEC-3: by TLS the server is verified, and without it nothing is said where it is wanted.
+/// SEC-3: over TLS the client verifies the server's certificate. If only one of client and server uses TLS, `connect` fails.
 pub(crate) async fn sec3_the_server_is_verified<S: SqlServer>() {
     let certificates = Certificates::new();
     let server = block_in_place(|| S::start(Some(&certificates)));

@@ -1,1 +1,1 @@
-//! Nothing but a place for `tests/drops.rs`, which is compiled in edition 2021.
+//! An empty library. The package exists for `tests/drops.rs`, which has to be compiled in edition 2021.

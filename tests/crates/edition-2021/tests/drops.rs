@@ -1,4 +1,5 @@
-//! In edition 2021 the temporaries of a function's last expression are dropped later than in the macro's own edition.
+//! `#[synchronized]` in a crate of edition 2021, where temporaries of a function's last expression are dropped later
+//! than in edition 2024, in which the macro's own crate is written.
 
 use coordination::{Coordinator, Error};
 
@@ -10,7 +11,8 @@ async fn as_in_a_plain_function() -> Result<(), Error> {
     functions::compare(&Coordinator::connect("memory://drops-2021").await?).await
 }
 
-/// A future captures all lifetimes, as that of an `async fn` does in every edition.
+/// The macro turns the function's body into a future. That future has to capture all lifetimes, as an `async fn` does
+/// in every edition.
 #[tokio::test]
 async fn lifetimes_are_captured() -> Result<(), Error> {
     #[coordination::synchronized("drops-<first>", coordinator = c)]

@@ -1,12 +1,13 @@
-//! How parsers are fuzzed here.
+//! How this workspace fuzzes its parsers.
 //!
-//! A target is a plain test named `fuzz_<parser>` that hands a strategy and a check to [`run`]. A plain
-//! `cargo test` tries a few hundred inputs, new ones each time. With `COORDINATION_FUZZ_SECONDS=60` the
-//! target goes on for a minute, with `COORDINATION_FUZZ_CASES=4096` for so many inputs; `tests/fuzz` does so with all of
-//! them. What fails is made smaller, printed, and can be had again with `COORDINATION_FUZZ_SEED`, from which all inputs follow.
+//! A fuzz target is a test named `fuzz_<parser>` that calls [`run`] with a strategy for inputs and a check. A plain
+//! `cargo test` tries a few hundred inputs, different ones each time. `COORDINATION_FUZZ_SECONDS=60` makes the target
+//! run for a minute, `COORDINATION_FUZZ_CASES=4096` makes it try that many inputs; `tests/fuzz` does so with all
+//! targets. An input that fails is shrunk and printed. All inputs follow from a seed, so setting
+//! `COORDINATION_FUZZ_SEED` to the printed number finds the failure again.
 //!
-//! Most random bytes are refused at the first one. So [`Mutants`] starts from valid inputs and spoils them a
-//! little: what comes out is often nearly right, which is where parsers err.
+//! A parser refuses most random bytes at the first byte. So [`Mutants`] starts from valid inputs and changes them a
+//! little: the result is often nearly valid, which is where parsers have their faults.
 
 mod mutants;
 
@@ -19,14 +20,14 @@ use proptest::test_runner::{RngAlgorithm, TestCaseResult, TestError, TestRng, Te
 
 pub use mutants::{Bytes, Mutants};
 
-/// Cases per seed: a failure is found again by trying so many at most.
+/// Inputs per seed. So to find a failure again takes at most this many inputs.
 const BATCH: u32 = 256;
 
-/// Checks generated inputs: a few, or for as long as the environment says.
+/// Checks generated inputs: 256 of them, or more as the environment variables say.
 ///
 /// # Panics
 ///
-/// An input failed: the message has the smallest one found, and how to replay it.
+/// If an input fails. The message has the smallest failing input, and the command that replays it.
 pub fn run<S: Strategy>(name: &str, inputs: &S, check: impl Fn(S::Value) -> TestCaseResult)
 where
     S::Value: Debug,
@@ -36,7 +37,8 @@ where
     let wanted = number("COORDINATION_FUZZ_CASES").unwrap_or(0);
     let first = replayed.unwrap_or_else(any_seed);
     if seconds > 0 || wanted > 0 {
-        // Before anything can abort: running from here on finds it again.
+        // Printed first, because an abort would print nothing: a run that starts with this seed finds the failure
+        // again.
         println!("{name}: COORDINATION_FUZZ_SEED={first}");
     }
     let (start, mut batches) = (Instant::now(), 0);
@@ -51,7 +53,7 @@ where
     }
 }
 
-/// The text as it stands in a template, where the characters that mean something are doubled.
+/// The text as written in a template, where the characters `<`, `>`, `{` and `}` have to be doubled.
 pub fn as_literal(text: &str) -> String {
     let doubled = |c: char| std::iter::repeat_n(c, if "<>{}".contains(c) { 2 } else { 1 });
     text.chars().flat_map(doubled).collect()
@@ -91,7 +93,7 @@ fn number(variable: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{variable} is a number, not {text:?}")))
 }
 
-/// Another one each time.
+/// A different number on each call.
 fn any_seed() -> u64 {
     RandomState::new().hash_one(())
 }
@@ -100,7 +102,7 @@ fn any_seed() -> u64 {
 mod tests {
     use super::*;
 
-    /// The reports of a target that refuses every text with `needle`.
+    /// The panic message of a target that refuses every text with `needle`.
     fn report(needle: &'static str) -> String {
         let inputs = Mutants::of(["one two three"]).text();
         let run = || {

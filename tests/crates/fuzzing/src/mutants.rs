@@ -1,4 +1,4 @@
-//! Inputs that are nearly right.
+//! Generates inputs that are nearly valid.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use proptest::strategy::Union;
 
-/// Numbers at which arithmetic and allocation go wrong, as text.
+/// Decimal numbers at which arithmetic and allocations often go wrong.
 const NUMBERS: [&str; 17] = [
     "0",
     "1",
@@ -28,7 +28,7 @@ const NUMBERS: [&str; 17] = [
     "0.1",
 ];
 
-/// The same in binary; as many bytes of one as there is room for are written.
+/// Such numbers in binary. A mutation writes 1, 2, 4 or 8 bytes of one, or fewer at the input's end.
 const WORDS: [[u8; 8]; 5] = [
     [0; 8],
     [0xff; 8],
@@ -37,18 +37,19 @@ const WORDS: [[u8; 8]; 5] = [
     [1, 0, 0, 0, 0, 0, 0, 0],
 ];
 
-/// How many mutations an input gets: mostly one, as two often spoil what the first was about.
+/// How many mutations an input gets, drawn from this list. Mostly one: a second mutation often makes the input invalid
+/// before the parser reaches the first.
 const MUTATIONS: [usize; 8] = [1, 1, 1, 1, 2, 2, 3, 6];
 const LONGEST_REPEAT: usize = 64 * 1024;
 
-/// Makes inputs out of valid ones.
+/// Generates inputs by changing valid ones.
 #[derive(Clone, Debug)]
 pub struct Mutants {
     seeds: BoxedStrategy<Vec<u8>>,
     tokens: Vec<String>,
 }
 
-/// Bytes that a failure shows as a literal to copy into a test.
+/// Bytes that `Debug` shows as a byte string literal, so that a failing input can be copied into a test.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Bytes(pub Vec<u8>);
 
@@ -58,40 +59,40 @@ impl fmt::Debug for Bytes {
     }
 }
 
-/// One thing that is done to an input. Places are relative to its length.
+/// One change to an input. Each [`Index`] is scaled to the input's length.
 #[derive(Clone, Debug)]
 enum Mutation {
     Flip(Index, u8),
     Cut(Index, Index),
     Insert(Index, Vec<u8>),
-    /// The rest comes from here.
+    /// Cuts the input off at the first place, and appends the other input from the second place on.
     Splice(Index, Vec<u8>, Index),
     Repeat(Index, Index, u16),
-    /// A decimal number becomes another.
+    /// Replaces a decimal number in the input by another.
     Number(Index, &'static str),
     Word(Index, [u8; 8], Index),
 }
 
 impl Mutants {
-    /// Of fixed inputs.
+    /// Mutants of fixed inputs.
     pub fn of<T: AsRef<[u8]>>(seeds: impl IntoIterator<Item = T>) -> Self {
         let seeds: Vec<Vec<u8>> = seeds.into_iter().map(|seed| seed.as_ref().to_owned()).collect();
         Self::from(select(seeds))
     }
 
-    /// Of generated inputs.
+    /// Mutants of generated inputs.
     pub fn from<T: Into<Vec<u8>> + 'static>(seeds: impl Strategy<Value = T> + 'static) -> Self {
         Self { seeds: seeds.prop_map(Into::into).boxed(), tokens: vec![String::new()] }
     }
 
-    /// Also inserts these.
+    /// Makes mutations also insert these texts.
     #[must_use]
     pub fn with_tokens(mut self, tokens: &[&str]) -> Self {
         self.tokens.extend(tokens.iter().map(|&token| token.to_owned()));
         self
     }
 
-    /// Valid ones, spoiled ones, and some that were never valid.
+    /// A strategy for mutated inputs, unchanged ones, and some entirely random bytes.
     pub fn bytes(&self) -> BoxedStrategy<Bytes> {
         let mutations = MUTATIONS.map(|count| vec(self.mutation(), count).boxed());
         let spoiled = (self.seeds.clone(), Union::new(mutations)).prop_map(|(input, mutations)| {
@@ -106,7 +107,7 @@ impl Mutants {
         .boxed()
     }
 
-    /// The same as text; what is not UTF-8 becomes replacement characters.
+    /// Like [`bytes`](Self::bytes), but as text: bytes that are not UTF-8 become replacement characters.
     pub fn text(&self) -> BoxedStrategy<String> {
         let text = self.bytes().prop_map(|bytes| String::from_utf8_lossy(&bytes.0).into_owned());
         prop_oneof![1 => any::<String>(), 9 => text].boxed()
@@ -173,7 +174,7 @@ impl Mutation {
     }
 }
 
-/// A part of the input, mostly a short one.
+/// A random part of the input, mostly a short one.
 fn range(from: Index, to: Index, input: &[u8]) -> std::ops::Range<usize> {
     let from = from.index(input.len() + 1);
     let most = (input.len() - from).min(1 << to.index(10));
@@ -199,7 +200,7 @@ mod tests {
         assert!(numbers(b"x").is_empty() && numbers(b"").is_empty());
     }
 
-    /// Of each kind of input there are some, or a target says nothing.
+    /// Inputs of every kind are generated; without one kind, a target would test less than it seems to.
     #[test]
     fn inputs_are_of_all_kinds() {
         const SEED: &str = "gen=00042 abc";

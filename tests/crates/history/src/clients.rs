@@ -1,38 +1,39 @@
-//! What was done to the clients, and when nothing was done to anybody.
+//! Crashes, pauses and faults of a history, and the quiet periods between them.
 
 use std::collections::HashMap;
 
 use crate::record::{Event, NEVER, Record};
 use crate::rules::Rules;
 
-/// From one moment to another.
+/// From one moment to another, both included.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Period {
     pub(crate) from: u64,
     pub(crate) to: u64,
 }
 
-/// Crashes, pauses and faults.
+/// Crashes, pauses and faults of a history.
 #[derive(Debug, Default)]
 pub(crate) struct Clients {
     crashed: HashMap<u32, u64>,
-    /// In order of time.
+    /// Pauses of each client, in order of time.
     pauses: HashMap<u32, Vec<Period>>,
-    /// When nothing is broken; in order of time.
+    /// Periods without fault, pause or crash, each of which begins with [`Event::Healed`]; in order of time.
     pub(crate) quiet: Vec<Period>,
-    /// When exclusion in time is not to be had.
+    /// Periods with a fault of [`Rules::untimed`], in which a store may grant a lock that a client still believes it
+    /// holds.
     untimed: Vec<Period>,
 }
 
 impl Clients {
-    /// Of records in order of time.
+    /// `records` are in order of time.
     pub(crate) fn new(records: &[Record], rules: &Rules) -> Self {
         let mut clients = Self::default();
         let crashes = records.iter().filter(|record| record.event == Event::Crash);
         clients.crashed = crashes.map(|record| (record.client, record.at)).collect();
         let mut healed: Option<u64> = None;
         let mut open: HashMap<u32, (u64, u64)> = HashMap::new();
-        // Who is killed died at some moment since its last word.
+        // The latest record of each client that is killed. The client died at an unknown moment after it.
         let mut last_words: HashMap<u32, u64> = HashMap::new();
         for record in records {
             let at = record.at;
@@ -100,19 +101,19 @@ impl Clients {
         });
     }
 
-    /// When the client was found dead.
+    /// When the client was found to be dead, if it was killed.
     pub(crate) fn crashed(&self, client: u32) -> Option<u64> {
         self.crashed.get(&client).copied()
     }
 
-    /// Whether a fault that breaks timed exclusion was on between the two moments.
+    /// Whether a fault of [`Rules::untimed`] was present at some moment between the two.
     pub(crate) fn untimed(&self, from: u64, to: u64) -> bool {
         let after = self.untimed.partition_point(|period| period.to < from);
         self.untimed.get(after).is_some_and(|period| period.from <= to)
     }
 
-    /// When something is due that a running client does in `span` after `from`: the time in which this one
-    /// stood still does not count.
+    /// The latest moment for something that a running client does within `span` after `from`. Time in which the client
+    /// is paused is added.
     pub(crate) fn due(&self, client: u32, from: u64, span: u64) -> u64 {
         let mut due = from.saturating_add(span);
         for pause in self.pauses.get(&client).into_iter().flatten() {
@@ -123,8 +124,8 @@ impl Clients {
         due
     }
 
-    /// When something is due that a running client does within `slack` of the moment `at`, and a stopped one
-    /// within `slack` of going on.
+    /// The latest moment for something that a running client does within `slack` after `at`. A client that is paused
+    /// has `slack` from the moment at which it is resumed.
     pub(crate) fn due_at(&self, client: u32, at: u64, slack: u64) -> u64 {
         let mut start = at;
         for pause in self.pauses.get(&client).into_iter().flatten() {

@@ -1,4 +1,4 @@
-//! A record as 64 bytes. Little-endian:
+//! Encodes a record in 64 bytes. Numbers are little-endian:
 //!
 //! | bytes | what |
 //! | --- | --- |
@@ -10,26 +10,26 @@
 //! | 24–27, 28–31 | `client`, `object` |
 //! | 32–63 | large fields of the event: three of 8 bytes, two of 4 |
 //!
-//! Bytes may come from anywhere: whatever they are, [`decode`] answers and does not panic, and what it takes,
-//! [`encode`] gives back byte for byte.
+//! [`decode`] accepts any bytes without a panic, and returns an error where they are not a record. What [`decode`]
+//! accepts, [`encode`] returns byte for byte.
 
 use std::fmt;
 
 use crate::record::{Answer, Event, Operation, Record, Why};
 
-/// Bytes of a record.
+/// Length of an encoded record in bytes.
 pub const SIZE: usize = 64;
 
 pub(crate) const FORMAT: u8 = 0xC1;
 
-/// Why 64 bytes are no record.
+/// Why 64 bytes are not a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
-    /// Of another format, or no record at all.
+    /// The first byte is not that of this format.
     Format,
-    /// The checksum does not fit.
+    /// The checksum does not match the other bytes.
     Checksum,
-    /// A field has a value that it cannot have.
+    /// A field has a value that no record has.
     Field,
 }
 
@@ -43,7 +43,7 @@ impl fmt::Display for Malformed {
     }
 }
 
-/// The fields of an event, before they are bytes.
+/// The fields of an event, as numbers that are still to be written as bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Fields {
     tag: u8,
@@ -52,7 +52,7 @@ struct Fields {
     short: [u32; 2],
 }
 
-/// The record as bytes.
+/// Encodes a record.
 pub fn encode(record: &Record) -> [u8; SIZE] {
     let fields = to_fields(&record.event);
     let mut bytes = [0; SIZE];
@@ -74,11 +74,11 @@ pub fn encode(record: &Record) -> [u8; SIZE] {
     bytes
 }
 
-/// The record that these bytes are.
+/// Decodes a record.
 ///
 /// # Errors
 ///
-/// [`Malformed`]: they are none.
+/// [`Malformed`] if the bytes are not a record.
 pub fn decode(bytes: &[u8; SIZE]) -> Result<Record, Malformed> {
     if bytes[0] != FORMAT {
         return Err(Malformed::Format);
@@ -93,7 +93,8 @@ pub fn decode(bytes: &[u8; SIZE]) -> Result<Record, Malformed> {
         short: [short(bytes, 56), short(bytes, 60)],
     };
     let event = from_fields(fields).ok_or(Malformed::Field)?;
-    // What this program does not write, another one wrote: its meaning is not known here.
+    // Bytes that would be encoded differently were written by another program or version, whose meaning is not known
+    // here.
     if to_fields(&event) != fields {
         return Err(Malformed::Field);
     }
@@ -118,7 +119,7 @@ fn short(bytes: &[u8; SIZE], from: usize) -> u32 {
     u32::from_le_bytes(field)
 }
 
-/// FNV-1a, 32 bits: a change of one byte always shows.
+/// FNV-1a, 32 bits: a change of a single byte always changes it.
 pub(crate) fn checksum(bytes: &[u8; SIZE]) -> u32 {
     let summed = bytes[..4].iter().chain(&bytes[8..]);
     summed.fold(0x811c_9dc5, |sum, byte| (sum ^ u32::from(*byte)).wrapping_mul(0x0100_0193))

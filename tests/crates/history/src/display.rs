@@ -1,11 +1,11 @@
-//! Records and reports for people.
+//! `Display` of records and reports.
 
 use std::fmt;
 
 use crate::record::{Event, NEVER, NO_SLOT, Record};
 use crate::report::Report;
 
-/// Nanoseconds, as seconds or milliseconds.
+/// A duration in nanoseconds, shown in seconds or milliseconds.
 pub(crate) struct Span(pub(crate) u64);
 
 impl fmt::Display for Span {
@@ -20,7 +20,7 @@ impl fmt::Display for Span {
     }
 }
 
-/// A moment, to the nanosecond.
+/// A moment in nanoseconds, shown in seconds with nine decimals.
 struct Moment(u64);
 
 impl fmt::Display for Moment {
@@ -32,7 +32,7 @@ impl fmt::Display for Moment {
     }
 }
 
-/// `12.000345678 client 3 attempt 7 object 1: granted, token 5`
+/// For example `12.000345678 client 3 attempt 7 object 1: granted, token 5`.
 impl fmt::Display for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { at, client, attempt, object, event } = *self;

@@ -1,4 +1,4 @@
-//! A history on disk, which several processes write together.
+//! A history in a file, to which several processes append.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -10,7 +10,7 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::codec::{self, Malformed, SIZE};
 use crate::record::Record;
 
-/// `CLOCK_MONOTONIC` in nanoseconds: one clock for all processes of a machine.
+/// The time of `CLOCK_MONOTONIC` in nanoseconds. All processes of a machine read the same clock.
 ///
 /// # Panics
 ///
@@ -22,21 +22,22 @@ pub fn now() -> u64 {
     seconds * 1_000_000_000 + nanos
 }
 
-/// Appends records to a file; any number of threads and processes may do so at once.
+/// Appends records to a file. Any number of threads and processes may do so at once.
 ///
-/// A record is one `write` to a file opened with `O_APPEND`: records never mix, and what was appended is
-/// there though the process is killed the moment after.
+/// Each record is one `write` to a file opened with `O_APPEND`, so records of different writers do not mix. A record
+/// that was appended stays in the file even if the process is killed right after.
 #[derive(Debug)]
 pub struct Writer {
     file: File,
 }
 
 impl Writer {
-    /// Opens the history at `path`, or begins it. The standard library adds `O_CLOEXEC`.
+    /// Opens the history at `path`, or creates it. The standard library sets `O_CLOEXEC`, so child processes do not
+    /// inherit the file.
     ///
     /// # Errors
     ///
-    /// The file cannot be opened.
+    /// If the file cannot be opened.
     pub fn open(path: impl AsRef<Path>) -> io::Result<Self> {
         Ok(Self { file: File::options().create(true).append(true).open(path)? })
     }
@@ -45,31 +46,33 @@ impl Writer {
     ///
     /// # Errors
     ///
-    /// It was not written, or not whole: the history is worthless from here on.
+    /// If the record was not written, or only a part of it. In the latter case the file can no longer be read as a
+    /// history.
     pub fn append(&self, record: &Record) -> io::Result<()> {
         let bytes = codec::encode(record);
-        // Not `write_all`: a second call would let another process write in between.
+        // Not `write_all`: it would write the rest of a record in a second call, and another process might append in
+        // between.
         let written = (&self.file).write(&bytes)?;
         if written == SIZE { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
     }
 }
 
-/// The history at `path`, in the order in which it was written.
+/// Reads the history at `path`, in the order in which it was written.
 ///
-/// A last record that is cut short is left out: whoever wrote it did not live to write it whole.
+/// An incomplete last record is left out: its writer was killed while it wrote.
 ///
 /// # Errors
 ///
-/// [`Damage`]: the file cannot be read, or is not a history at some place.
+/// [`Damage`] if the file cannot be read, or has bytes that are not a record.
 pub fn read(path: impl AsRef<Path>) -> Result<Vec<Record>, Damage> {
     parse(&fs::read(path).map_err(Damage::Io)?)
 }
 
-/// The records that these bytes are, as [`read`] does it.
+/// Like [`read`], from bytes in memory.
 ///
 /// # Errors
 ///
-/// [`Damage::Record`]: they are not a history at some place.
+/// [`Damage::Record`] if 64 of the bytes are not a record.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Vec<Record>, Damage> {
     let (whole, _torn) = bytes.as_chunks::<SIZE>();
     let records = whole.iter().enumerate().map(|(index, bytes)| {
@@ -78,16 +81,16 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Vec<Record>, Damage> {
     records.collect()
 }
 
-/// A file is not a history.
+/// Why a file is not a history.
 #[derive(Debug)]
 pub enum Damage {
-    /// It cannot be read.
+    /// The file cannot be read.
     Io(io::Error),
-    /// There is no record where one should be.
+    /// Bytes where a record should be are not one.
     Record {
-        /// In bytes from the start of the file.
+        /// Where they begin, in bytes from the start of the file.
         offset: usize,
-        /// What is wrong there.
+        /// Why they are not a record.
         why: Malformed,
     },
 }

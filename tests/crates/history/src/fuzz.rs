@@ -1,4 +1,5 @@
-//! A history may be cut short by a kill, or be of another program: whatever it is, it is read or refused.
+//! Fuzzes the reading of histories. A file may be cut short by a kill, or be any other file: it is either read or
+//! refused, without a panic.
 
 use coordination_fuzzing::{Bytes, Mutants, run};
 use proptest::prelude::*;
@@ -24,7 +25,7 @@ fn samples() -> Vec<[u8; SIZE]> {
     events.map(|event| encode(&record(event))).to_vec()
 }
 
-/// As a program that knows the checksum, and nothing else, would write them.
+/// Gives each record the right format byte and checksum, so that mutated bytes reach the checks behind these two.
 fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
     for bytes in bytes.as_chunks_mut::<SIZE>().0 {
         bytes[0] = FORMAT;

@@ -1,25 +1,26 @@
-//! What the clients of a test run saw, and a checker that judges it.
+//! Records of what the clients of a test run did and saw, and a checker of such a history.
 //!
-//! Clients write fixed [`Record`]s of what they do and what they are told: in memory, or with a [`Writer`] to a file
-//! that several processes share and that survives their death. [`check`] judges all of them together by [`Rules`] and
-//! answers a [`Report`].
+//! Clients write a fixed-size [`Record`] of each thing that they do and each result that they get: in memory, or with a
+//! [`Writer`] to a file that several processes share and that remains if they are killed. [`check`] checks the records
+//! of all clients together against [`Rules`] and returns a [`Report`].
 //!
 //! | rule | what holds | module under `rules` |
 //! | --- | --- | --- |
-//! | [`O1`](Rule::O1) | no two hold at once what one may hold, and a loss is final | `exclusion` |
+//! | [`O1`](Rule::O1) | no more clients hold at once than may, and a lost guard stays lost | `exclusion` |
 //! | [`O2`](Rule::O2) | the later grant has the larger token | `tokens` |
-//! | [`O3`](Rule::O3) | the fenced resource takes nothing from an old holder, and loses nothing | `fence` |
+//! | [`O3`](Rule::O3) | the fenced resource applies no write of an old holder, and loses no applied write | `fence` |
 //! | [`O4`](Rule::O4) | first come, first served | `order` |
-//! | [`O5`](Rule::O5) | who waits is served, timeouts and losses are told in time | `liveness` |
-//! | [`O6`](Rule::O6) | nothing is left at the store | `leaks` |
-//! | [`O7`](Rule::O7) | tries, leaders, values and counters answer as if one after the other | `refusals`, `leaders`, `values` |
+//! | [`O5`](Rule::O5) | waiters are granted, timeouts and losses are reported in time | `liveness` |
+//! | [`O6`](Rule::O6) | no entries are left at the store | `leaks` |
+//! | [`O7`](Rule::O7) | tries, leaders, values and counters are linearizable | `refusals`, `leaders`, `values` |
 //!
-//! # Exact
+//! # No false alarms
 //!
-//! A violation is one, never a guess. That rests on one clock, [`now`], and on the side of the call on which it is
-//! read, which [`Event`] says for each. Whatever may have happened between two readings is given to the library's
-//! favour. A simulation uses its own clock; it makes sure that two records never have the same time, as those are in no
-//! order: its nanoseconds may count its steps.
+//! Each violation that is reported is one, never a guess. This needs one clock for all clients, [`now`], which each
+//! client reads before or after a call as [`Event`] says for each event. The checker reports only what is wrong at
+//! whatever moments between two readings things happened. A simulation uses its own clock. The checker takes records of
+//! equal time as unordered, so a simulation has to give each record another time; it may for example count its steps as
+//! nanoseconds.
 //!
 //! # Examples
 //!

@@ -1,126 +1,130 @@
-//! What is written down: one [`Record`] per thing that a client did, saw or suffered.
+//! What is recorded: one [`Record`] for each thing that a client did, saw or suffered.
 
 use coordination::ErrorKind;
 
-/// Says "none" where a field of an [`Event`] is a slot.
+/// Value of an [`Event`]'s slot field for "no slot".
 pub const NO_SLOT: u32 = u32::MAX;
 
-/// Says "none" where a field of an [`Event`] is a time.
+/// Value of an [`Event`]'s time field for "no time".
 pub const NEVER: u64 = u64::MAX;
 
-/// One thing that happened to one client.
+/// One event of one client.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Record {
-    /// When, in nanoseconds of [`now`](crate::now). Which side of the call it is read on, each event says.
+    /// When, in nanoseconds of [`now`](crate::now). Whether the clock is read before or after the call, each event
+    /// says.
     pub at: u64,
-    /// The process, or the simulated client. One that was started again is a new client.
+    /// The process or simulated client. A client that is restarted gets a new number.
     pub client: u32,
-    /// Ties the events of one acquire together; unique for its client. 0: none.
+    /// Joins the events of one acquire; unique for its client. 0: the event belongs to no acquire.
     pub attempt: u64,
-    /// Which lock, semaphore, value; [`Rules::objects`](crate::Rules::objects) knows it. 0: none.
+    /// Which lock, semaphore or value, by its id in [`Rules::objects`](crate::Rules::objects). 0: none.
     pub object: u32,
     /// What happened.
     pub event: Event,
 }
 
-/// What happened. A clock that is read on the wrong side of a call makes false alarms: it is said here.
+/// What happened. Each event says whether the clock is read before or after the call; the wrong side leads to false
+/// alarms.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Event {
-    /// An acquire begins: the clock is read before it.
+    /// An acquire begins; the clock is read before it.
     Call {
-        /// Shared with others who call so.
+        /// Whether the acquire is for shared mode.
         shared: bool,
-        /// In nanoseconds; [`NEVER`]: none; 0: it tries, and does not wait.
+        /// In nanoseconds. [`NEVER`]: no timeout. 0: a try, which does not wait.
         timeout: u64,
     },
-    /// The acquire returned a guard: the clock is read after.
+    /// The acquire returned a guard; the clock is read after it.
     Granted {
         /// The guard's fencing token.
         token: u64,
-        /// The slot of a semaphore or limiter; [`NO_SLOT`]: none. Who takes several writes an attempt for each.
+        /// The slot of a semaphore or limiter; [`NO_SLOT`] if the object has none. An acquire of several permits is
+        /// recorded as an attempt for each.
         slot: u32,
     },
-    /// The acquire returned without a guard: the clock is read after.
+    /// The acquire returned without a guard; the clock is read after it.
     Refused {
-        /// What it said.
+        /// The reason that it returned.
         why: Why,
     },
-    /// The caller dropped the acquire.
+    /// The caller dropped the acquire's future.
     Cancelled,
-    /// The guard was asked whether it is held; `at` is read after.
+    /// `is_held` was called on the guard; the record's time is read after the call.
     Probe {
-        /// The clock before it was asked.
+        /// The time read before the call.
         before: u64,
-        /// What it said.
+        /// What `is_held` returned.
         held: bool,
     },
-    /// The guard told its loss; `at` is when the listening task saw it.
+    /// The guard reported that it is lost; the record's time is when the listening task saw it.
     Lost {
-        /// The guard's last deadline on this clock; [`NEVER`]: not known.
+        /// The guard's last deadline on this clock; [`NEVER`] if it is not known.
         deadline: u64,
     },
-    /// An exclusive guard lets others share: the clock is read before.
+    /// An exclusive guard is downgraded to a shared one; the clock is read before.
     Downgraded,
-    /// The guard is released or dropped: the clock is read before.
+    /// The guard is released or dropped; the clock is read before.
     ReleaseCall,
-    /// The release returned: the clock is read after.
+    /// The release returned; the clock is read after it.
     ReleaseReturn {
-        /// 0: released, and the entry is gone; 1: it was lost already; 2: not known.
+        /// 0: released, and the entry is gone. 1: the guard was lost already. 2: not known.
         outcome: u8,
     },
-    /// The fenced resource was asked to apply `value` under `token`; the resource writes this itself, in the
+    /// The fenced resource was asked to apply `value` under `token`. The resource itself writes this record, in the
     /// order in which it decides.
     Write {
         /// The writer's token.
         token: u64,
-        /// Unique for the resource.
+        /// Unique for this resource.
         value: u64,
-        /// Whether it was applied.
+        /// Whether the resource applied the value.
         accepted: bool,
     },
-    /// At the end: the resource holds so many values, each told by a [`Kept`](Event::Kept).
+    /// At the end of the run: how many values the resource holds. Each of them has a record [`Kept`](Event::Kept).
     Final {
         /// How many.
         values: u64,
     },
     /// One of the values that the resource holds at the end.
     Kept {
-        /// Which.
+        /// The value.
         value: u64,
     },
-    /// The process died; whoever killed it writes this after it is dead.
+    /// The process was killed; whoever killed it writes this record when the process is dead.
     Crash,
-    /// The process is stopped: the clock is read before the signal.
+    /// The process is stopped by a signal; the clock is read before the signal.
     Paused,
-    /// The process went on: the clock is read after the signal.
+    /// The process was continued; the clock is read after the signal.
     Resumed,
-    /// A fault begins: the clock is read before.
+    /// A fault begins; the clock is read before.
     Fault {
         /// Index in [`Rules::faults`](crate::Rules::faults).
         kind: u32,
     },
-    /// The fault has ended: the clock is read after.
+    /// The fault has ended; the clock is read after.
     FaultEnd {
-        /// As it began.
+        /// Same index as in [`Fault`](Event::Fault).
         kind: u32,
     },
-    /// From here on nothing is broken, until the next fault, crash or pause.
+    /// All faults are over. Nothing is broken from here to the next fault, crash or pause.
     Healed,
-    /// At the end: so many entries of this object were left at the store.
+    /// At the end of the run: how many entries of this object are left at the store.
     Remains {
         /// 0: none.
         entries: u64,
     },
-    /// A small operation on a value, a counter or an election; `at` is read after it.
+    /// A short operation on a value, a counter or an election; the record's time is read after it.
     ///
-    /// A client that may be killed writes it before it asks too, with [`Answer::Unknown`] and the same
-    /// [`attempt`](Record::attempt), not 0: what it answers takes the place of that.
+    /// A client that may be killed also writes this record before the operation, with [`Answer::Unknown`] and an
+    /// [`attempt`](Record::attempt) other than 0. The record that it writes after the operation, with the same attempt,
+    /// replaces the first.
     Operation {
-        /// The clock before it.
+        /// The time read before the operation.
         call: u64,
-        /// What was asked.
+        /// The operation.
         what: Operation,
-        /// What was answered.
+        /// Its result.
         answer: Answer,
     },
 }
@@ -128,9 +132,9 @@ pub enum Event {
 /// Why an acquire returned without a guard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Why {
-    /// A try said that somebody else has it, or the timeout passed.
+    /// A try found the object taken, or the timeout passed.
     NotFree,
-    /// The store did not answer, or refused.
+    /// The store did not reply, or it refused.
     Unavailable,
     /// The session was lost.
     Lost,
@@ -153,7 +157,7 @@ impl From<ErrorKind> for Why {
 }
 
 impl Event {
-    /// What a release returned.
+    /// The event for what a release returned.
     pub fn released(returned: &coordination::Result<()>) -> Self {
         let outcome = match returned {
             Ok(()) => 0,
@@ -164,33 +168,33 @@ impl Event {
     }
 }
 
-/// A small operation, judged by O7.
+/// A short operation, which O7 checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
     /// Reads a shared value: [`Answer::Value`] or [`Answer::Absent`].
     Read,
-    /// Sets it whatever it was: [`Answer::Written`].
+    /// Writes the value, whatever it was: [`Answer::Written`].
     Set {
-        /// To this.
+        /// The new value.
         value: u32,
     },
-    /// Sets it if it still has this version: [`Answer::Written`] or [`Answer::Mismatch`].
+    /// Writes the value if it still has this version: [`Answer::Written`] or [`Answer::Mismatch`].
     CompareAndSet {
-        /// The version; 0: there is none.
+        /// The version; 0: no value exists.
         expected: u64,
-        /// To this.
+        /// The new value.
         value: u32,
     },
-    /// Deletes it: [`Answer::Deleted`] or [`Answer::Absent`].
+    /// Deletes the value: [`Answer::Deleted`] or [`Answer::Absent`].
     Delete,
-    /// Deletes it if it still has this version: [`Answer::Deleted`] or [`Answer::Mismatch`].
+    /// Deletes the value if it still has this version: [`Answer::Deleted`] or [`Answer::Mismatch`].
     CompareAndDelete {
         /// The version.
         expected: u64,
     },
-    /// Adds to a counter: [`Answer::Number`] is the sum after it.
+    /// Adds to a counter; [`Answer::Number`] is the sum after it.
     Add {
-        /// So much.
+        /// The number to add.
         by: i64,
     },
     /// Reads a counter: [`Answer::Number`].
@@ -200,7 +204,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Whether it is one of its answers.
+    /// Whether the operation can have this result.
     pub(crate) fn may_answer(self, answer: Answer) -> bool {
         if matches!(answer, Answer::Unknown | Answer::NotDone) {
             return true;
@@ -219,36 +223,36 @@ impl Operation {
     }
 }
 
-/// What a small operation answered.
+/// The result of a short operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Not known: it may have been carried out, or may be yet.
+    /// Not known: the operation may have taken effect, or may still take effect.
     Unknown,
-    /// It was not carried out, for certain, and says nothing of the state.
+    /// The operation certainly had no effect. The result says nothing about the object's state.
     NotDone,
     /// There is no value.
     Absent,
-    /// The value as it is.
+    /// The current value.
     Value {
-        /// Of the write.
+        /// The version that its write got.
         version: u64,
-        /// What was written.
+        /// The value.
         value: u32,
     },
-    /// It was written.
+    /// The value was written.
     Written {
-        /// As this version; 0: not known.
+        /// The version that the write got; 0: not known.
         version: u64,
     },
-    /// It has another version, or none.
+    /// The value has another version, or there is no value.
     Mismatch,
-    /// It was there, and is deleted.
+    /// The value existed and was deleted.
     Deleted,
-    /// The counter's number.
+    /// The counter's value.
     Number(i64),
-    /// Who leads.
+    /// The current leader.
     Leader {
-        /// Its term, which is its fencing token.
+        /// The leader's term, which is its fencing token.
         token: u64,
     },
     /// Nobody leads.

@@ -1,4 +1,4 @@
-//! What the checker found.
+//! The result of a check.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,36 +6,36 @@ use std::fmt;
 use crate::record::{Event, Record, Why};
 use crate::rules::Rules;
 
-/// The rules of the checker; each is taught by its module under `rules`.
+/// The rules that the checker knows; each is explained in its module under `rules`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rule {
     /// Mutual exclusion.
     O1,
-    /// Fencing tokens rise.
+    /// The later grant has the larger fencing token.
     O2,
-    /// The fenced resource is never written by an old holder, and loses nothing.
+    /// The fenced resource applies no write of an old holder, and loses no applied write.
     O3,
     /// First come, first served.
     O4,
-    /// Everybody is answered in time.
+    /// Waiters are granted, timeouts and losses are reported in time.
     O5,
-    /// Nothing is left behind.
+    /// No entries are left at the store.
     O6,
-    /// The small answers are linearizable.
+    /// Tries, leaders, values and counters are linearizable.
     O7,
 }
 
 impl Rule {
-    /// Whether a slow machine can break it: the others hold whatever the machine does.
+    /// Whether a slow machine can make this rule fail. The other rules hold at any speed.
     pub fn is_of_time(self) -> bool {
         matches!(self, Self::O5 | Self::O6)
     }
 }
 
-/// A promise was broken.
+/// A rule that was broken.
 #[derive(Clone, Debug)]
 pub struct Violation {
-    /// Which.
+    /// Which rule.
     pub rule: Rule,
     /// What happened, with the records that prove it.
     pub text: String,
@@ -47,70 +47,71 @@ impl fmt::Display for Violation {
     }
 }
 
-/// So many texts of a rule are kept.
+/// How many violations of each rule are kept as text.
 pub(crate) const TOLD: u64 = 10;
 
-/// What a history contains, and what is wrong with it.
+/// What a history contains, and its violations.
 ///
-/// A report without violations says little where there was nothing to judge: see that the numbers are as large
-/// as the run should make them, and that [`misfits`](Self::misfits) and [`undecided`](Self::undecided) are 0.
+/// A report without violations says little if the history has little to check. So compare the numbers with what the run
+/// should have produced, and require [`misfits`](Self::misfits) and [`undecided`](Self::undecided) to be 0.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// The first of each rule.
+    /// The first violations of each rule.
     pub violations: Vec<Violation>,
-    /// How many there were of each rule; a rule stops counting at an object that has many.
+    /// The number of violations of each rule. Counting at one object stops when it has many.
     pub broken: BTreeMap<Rule, u64>,
-    /// All records.
+    /// Number of records.
     pub records: u64,
-    /// From the first record to the last, in nanoseconds.
+    /// Time from the first record to the last, in nanoseconds.
     pub span: u64,
     /// Acquires begun.
     pub attempts: u64,
     /// Acquires that returned a guard.
     pub grants: u64,
-    /// Acquires that returned without.
+    /// Acquires that returned without a guard, by the reason.
     pub refused: BTreeMap<Why, u64>,
     /// Acquires dropped by their caller.
     pub cancelled: u64,
-    /// Acquires that neither returned nor were dropped; those of crashed clients too.
+    /// Acquires that neither returned nor were dropped, including those of killed clients.
     pub unanswered: u64,
-    /// Guards that told their loss.
+    /// Guards that reported their loss.
     pub lost: u64,
-    /// Guards whose release was confirmed.
+    /// Guards whose release succeeded.
     pub released: u64,
-    /// `is_held` said true.
+    /// Calls of `is_held` that returned true.
     pub held: u64,
-    /// `is_held` said false.
+    /// Calls of `is_held` that returned false.
     pub not_held: u64,
     /// Writes that the fenced resource applied.
     pub writes: u64,
     /// Writes that the fenced resource refused.
     pub stale_writes: u64,
-    /// Small operations.
+    /// Short operations on values, counters and elections.
     pub operations: u64,
-    /// Objects whose entries were counted at the end.
+    /// Objects whose entries at the store were counted at the end.
     pub counted: u64,
-    /// Clients killed.
+    /// Kills of a client.
     pub crashes: u64,
-    /// Clients stopped.
+    /// Pauses of a client.
     pub pauses: u64,
-    /// Faults by name.
+    /// Number of faults, by name.
     pub faults: BTreeMap<String, u64>,
-    /// Grants that O1 did not judge, as a fault broke what timed exclusion rests on.
+    /// Grants that O1 did not check, because a fault of [`Rules::untimed`](crate::Rules::untimed) was present.
     pub excused: u64,
-    /// Objects of O7 whose search was given up: neither right nor wrong.
+    /// Objects whose linearizability search (O7) was given up: neither right nor wrong.
     pub undecided: u64,
-    /// Records that fit nowhere: an attempt told twice, an unknown object. The recorder is wrong.
+    /// Records that contradict others: a second result of one attempt, an unknown object. Then the recording test is
+    /// wrong.
     pub misfits: u64,
 }
 
 impl Report {
-    /// Whether nothing is wrong, and all that there was could be judged.
+    /// Whether no rule is broken and everything could be checked.
     pub fn is_clean(&self) -> bool {
         self.broken.is_empty() && self.undecided == 0 && self.misfits == 0
     }
 
-    /// Adds a record to the numbers.
+    /// Counts a record.
     pub(crate) fn count(&mut self, record: &Record, rules: &Rules) {
         match record.event {
             Event::Call { .. } => self.attempts += 1,

@@ -1,4 +1,4 @@
-//! A history in order of time, with the records of each acquire brought together.
+//! A history in order of time, with the records of each acquire joined.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -10,10 +10,10 @@ use crate::record::{Answer, Event, NEVER, NO_SLOT, Operation, Record, Why};
 use crate::report::Report;
 use crate::rules::{Kind, Object, Rules};
 
-/// One moment of an attempt, and the record that tells it.
+/// One moment of an attempt, and the index of its record.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mark {
-    /// [`NEVER`]: it did not happen.
+    /// The time; [`NEVER`] if it did not happen.
     pub(crate) at: u64,
     pub(crate) index: usize,
 }
@@ -25,13 +25,13 @@ impl Mark {
         self.at != NEVER
     }
 
-    /// Its time, or nothing.
+    /// The time, if it happened.
     pub(crate) fn time(self) -> Option<u64> {
         self.is_some().then_some(self.at)
     }
 }
 
-/// All that is known of one acquire.
+/// All that is recorded of one acquire.
 #[derive(Clone, Debug)]
 pub(crate) struct Attempt {
     pub(crate) client: u32,
@@ -46,9 +46,9 @@ pub(crate) struct Attempt {
     pub(crate) granted: Mark,
     pub(crate) refused: Mark,
     pub(crate) cancelled: Mark,
-    /// The latest clock before an `is_held` that said true.
+    /// The latest time that was read before an `is_held` that returned true.
     pub(crate) held: Mark,
-    /// After the first `is_held` that said false.
+    /// The time after the first `is_held` that returned false.
     pub(crate) not_held: Mark,
     pub(crate) lost: Mark,
     downgraded: Mark,
@@ -82,7 +82,7 @@ impl Attempt {
         }
     }
 
-    /// Takes in a record of it; false: it does not fit to what is there.
+    /// Adds a record of this attempt; false if it contradicts the earlier ones.
     fn add(&mut self, at: u64, index: usize, event: &Event) -> bool {
         let mark = Mark { at, index };
         match *event {
@@ -126,7 +126,7 @@ impl Attempt {
         }
     }
 
-    /// Neither returned nor dropped.
+    /// Whether the acquire neither returned nor was dropped.
     fn is_open(&self) -> bool {
         self.answered().is_none() && !self.cancelled.is_some()
     }
@@ -136,13 +136,14 @@ impl Attempt {
         self.granted.time().or(self.refused.time())
     }
 
-    /// The end of the time in which it held for certain, which begins with its return; that itself, where
-    /// nobody asked.
+    /// The end of the time in which the grant held for certain, which begins when its acquire returns. Equal to the
+    /// beginning if no `is_held` returned true.
     pub(crate) fn held_until(&self) -> u64 {
         self.held.time().map_or(self.granted.at, |held| held.max(self.granted.at))
     }
 
-    /// When its entry was gone from the store for certain, if ended attempts leave theirs for `bound` at most.
+    /// When the attempt's entry was certainly gone from the store, if an ended attempt leaves its entry there for
+    /// `bound` at most.
     pub(crate) fn gone(&self, crashed: Option<u64>, bound: u64) -> u64 {
         if let (true, Some(released)) = (self.released, self.release_return.time()) {
             return released;
@@ -154,7 +155,7 @@ impl Attempt {
     }
 }
 
-/// Sets a mark that was not set; the first one stays.
+/// Sets a mark if it is not set; returns whether it did.
 fn set(place: &mut Mark, mark: Mark) -> bool {
     let first = !place.is_some();
     if first {
@@ -163,24 +164,24 @@ fn set(place: &mut Mark, mark: Mark) -> bool {
     first
 }
 
-/// A small operation, between its call and its return.
+/// A short operation, with the times of its call and its return.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Small {
     pub(crate) call: u64,
-    /// [`NEVER`]: it may be carried out yet.
+    /// [`NEVER`]: the result is unknown, and the operation may still take effect.
     pub(crate) returned: u64,
     pub(crate) what: Operation,
     pub(crate) answer: Answer,
     pub(crate) index: usize,
 }
 
-/// What happened to one object.
+/// All that happened to one object.
 #[derive(Debug)]
 pub(crate) struct Scope<'a> {
     pub(crate) object: &'a Object,
     pub(crate) attempts: Vec<&'a Attempt>,
     pub(crate) operations: Vec<Small>,
-    /// Records of the fenced resource, and of what remained.
+    /// Indices of the records of the fenced resource and of remaining entries.
     pub(crate) told: Vec<usize>,
 }
 
@@ -189,7 +190,7 @@ impl<'a> Scope<'a> {
         Self { object, attempts: Vec::new(), operations: Vec::new(), told: Vec::new() }
     }
 
-    /// The grants among which tokens rise and exclusion is pairwise: all, or those of one slot.
+    /// The grants in groups, within which tokens rise and grants exclude each other: one group, or one for each slot.
     pub(crate) fn groups(&self) -> Vec<Vec<&'a Attempt>> {
         let mut granted: Vec<_> =
             self.attempts.iter().copied().filter(|attempt| attempt.granted.is_some()).collect();
@@ -202,14 +203,14 @@ impl<'a> Scope<'a> {
     }
 }
 
-/// The whole history.
+/// The whole history, sorted and joined.
 pub(crate) struct Timeline<'a> {
     pub(crate) records: Cow<'a, [Record]>,
     attempts: Vec<Attempt>,
     operations: Vec<(usize, Small)>,
     told: Vec<(usize, usize)>,
     pub(crate) clients: Clients,
-    /// The last moment of the history.
+    /// The time of the last record.
     pub(crate) end: u64,
 }
 
@@ -217,7 +218,7 @@ impl<'a> Timeline<'a> {
     pub(crate) fn new(records: &'a [Record], rules: &Rules, report: &mut Report) -> Self {
         let mut records = Cow::Borrowed(records);
         if !records.is_sorted_by_key(|record| record.at) {
-            // Stable: records of equal time stay in the order they were written.
+            // The sort is stable, so records of equal time stay in the order in which they were written.
             records.to_mut().sort_by_key(|record| record.at);
         }
         let mut gather = Gather::new(rules);
@@ -242,7 +243,7 @@ impl<'a> Timeline<'a> {
         Self { records, attempts, operations, told, clients, end }
     }
 
-    /// The history by object, in the order of the rules.
+    /// The history of each object, in the order of [`Rules::objects`].
     pub(crate) fn scopes<'s>(&'s self, rules: &'s Rules) -> Vec<Scope<'s>> {
         let mut scopes: Vec<_> = rules.objects.iter().map(Scope::new).collect();
         for attempt in &self.attempts {
@@ -258,7 +259,7 @@ impl<'a> Timeline<'a> {
     }
 }
 
-/// Brings the records together.
+/// Joins the records of a history.
 struct Gather {
     objects: HashMap<u32, usize, Quick>,
     known: HashMap<(u32, u64), usize, Quick>,
@@ -281,7 +282,7 @@ impl Gather {
         }
     }
 
-    /// False: the record fits nowhere.
+    /// Takes the next record; false if it contradicts the earlier ones.
     fn take(&mut self, index: usize, record: &Record) -> bool {
         match record.event {
             Event::Crash
@@ -346,7 +347,7 @@ impl Gather {
     }
 }
 
-/// A hasher for numbers that nobody chose to collide.
+/// A fast hasher. The hashed numbers come from our own tests, so nobody chooses them to collide.
 type Quick = BuildHasherDefault<Mix>;
 
 #[derive(Default)]

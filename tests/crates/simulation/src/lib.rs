@@ -1,16 +1,16 @@
-//! Runs seeds of the simulation.
+//! Runs the simulation for given seeds.
 //!
 //! ```text
-//! simulate --seeds 20000 [--from N] [--threads N]   many; fails if anything is wrong with one
-//! simulate --seed N [--history]                      one again, and everything that happened in it
-//! simulate --seconds 60 …                            until something is wrong, or that time is over
-//! simulate --canaries                                the names of the mistakes that can be made on purpose
+//! simulate --seeds 20000 [--from N] [--threads N]   runs many seeds; fails if anything is wrong with one
+//! simulate --seed N [--history]                      runs one seed, and prints everything that happened
+//! simulate --seconds 60 …                            runs seeds until one fails, or the time is over
+//! simulate --canaries                                prints the names of the deliberate mistakes
 //! ```
 //!
-//! With `COORDINATION_CANARY=name` the library makes that mistake: see `docs/testing.md`.
+//! With `COORDINATION_CANARY=name` the library makes this deliberate mistake: see `docs/testing.md`.
 //!
-//! The simulated world is in the library only where that was built with `--cfg coordination_internals`; without it
-//! there is nothing here.
+//! The simulated world is in the library only if that is built with `--cfg coordination_internals`; otherwise this
+//! crate is empty.
 #![cfg(coordination_internals)]
 
 mod nemesis;
@@ -31,9 +31,9 @@ use stage::lock;
 
 const USAGE: &str = "simulate [--seeds N] [--from N] [--threads N] [--seconds N] [--twice] | --seed N [--history] | --canaries";
 
-/// Runs so many seeds, where nothing else is said.
+/// How many seeds are run by default.
 const SEEDS: u64 = 1_000;
-/// No seed takes longer, by the machine's own clock: it goes in circles without its time going on.
+/// The longest real time of a seed. A seed that takes longer loops without letting its simulated time pass.
 const STUCK: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
@@ -42,9 +42,9 @@ struct Options {
     seeds: Option<u64>,
     threads: u64,
     seconds: Option<u64>,
-    /// Run each seed twice: it has to go the same way.
+    /// Run each seed twice; both runs have to be the same.
     twice: bool,
-    /// Run this one only.
+    /// Run only this seed.
     seed: Option<u64>,
     history: bool,
     canaries: bool,
@@ -120,7 +120,7 @@ fn tell(seed: u64, outcome: &Outcome) {
     }
 }
 
-/// What many runs came to.
+/// Sums over many runs.
 #[derive(Default)]
 struct Sum {
     next: AtomicU64,
@@ -132,7 +132,7 @@ struct Sum {
     judged: Mutex<BTreeMap<&'static str, u64>>,
     has_failed: AtomicBool,
     failed: Mutex<Vec<u64>>,
-    /// What each thread is at, and since when.
+    /// For each thread, the seed that it runs, and since when.
     running: Mutex<BTreeMap<u64, (u64, Instant)>>,
 }
 
@@ -145,7 +145,7 @@ impl Sum {
         };
     }
 
-    /// Sees that every run ends; returns when there is none any more.
+    /// Ends the program if a run takes too long; returns when no run is left.
     fn watch(&self) {
         loop {
             std::thread::sleep(Duration::from_millis(100));

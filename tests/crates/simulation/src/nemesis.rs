@@ -1,4 +1,4 @@
-//! What goes wrong, when.
+//! Causes the faults of a run.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,8 @@ use crate::plan::{Fault, weather};
 use crate::stage::{Process, Stage};
 use crate::work;
 
-/// Makes faults, one after the other and over each other, until the run is over; then mends everything.
+/// Causes faults, one after the other and at the same time, until the run is over; then waits for their end and lets
+/// the network work normally.
 pub(crate) async fn rage(stage: Arc<Stage>) {
     let mut faults = JoinSet::new();
     while !stage.is_over() {
@@ -30,7 +31,7 @@ pub(crate) async fn rage(stage: Arc<Stage>) {
             stage.record(0, 0, 0, Event::FaultEnd { kind: fault.number() });
         });
     }
-    // What was begun ends by itself: a fault that is cut short would not be mended by its own hand.
+    // Waits for faults to end by themselves: a fault that is aborted would not undo its effect.
     while let Some(ended) = faults.join_next().await {
         ended.expect("a fault does not fail");
     }
@@ -70,7 +71,8 @@ async fn strike(stage: &Arc<Stage>, fault: Fault) {
         Fault::EarlyEnd => {
             stage.breaks_word(false);
             stage.world.end_some_session();
-            // A holder may believe until it is told: by a watch, or by the next heartbeat that gets through.
+            // The holder may believe that it holds the lock until a watch, or the next heartbeat that gets through,
+            // reports the loss.
             tokio::time::sleep(ttl).await;
         }
         Fault::Wipe => {
@@ -107,7 +109,7 @@ async fn kill(stage: &Arc<Stage>, victim: &Process, length: Duration) {
     victim.client.crash();
     stage.remove(victim.number);
     stage.record(victim.number, 0, 0, Event::Crash);
-    // The host holds a session for the dead one until its lease is over.
+    // The dead process's session lasts until its lease is over.
     tokio::time::sleep(length).await;
     work::start(stage).await;
 }

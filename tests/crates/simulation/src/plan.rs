@@ -1,4 +1,4 @@
-//! What a seed stands for: how many clients, which store, which faults.
+//! The plan of a run, computed from its seed: how many clients, which kind of store, which faults.
 
 use std::time::Duration;
 
@@ -6,35 +6,35 @@ use coordination::simulation::{Clocks, Traits, Weather};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-/// How far two clients' wall clocks are apart at most, in runs where something is counted by them.
+/// By how much the wall clocks of two clients differ at most, in runs with a recipe that uses wall clocks.
 pub(crate) const WALL_CLOCKS_DIFFER: Duration = Duration::from_millis(40);
 
-/// What can go wrong during a run.
+/// The kinds of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fault {
-    /// A client stands still.
+    /// A client is paused.
     Pause,
-    /// A client stands still, and so does the clock that does not count suspend.
+    /// A client's machine is suspended: the client is paused, and its monotonic clock too.
     Suspend,
-    /// A client is killed; another one starts.
+    /// A client is killed, and another one starts.
     Kill,
-    /// Nothing that a client sends arrives.
+    /// All requests of a client are lost.
     RequestsCut,
-    /// Nothing that is sent to a client arrives.
+    /// All answers and notifications to a client are lost.
     RepliesCut,
-    /// Neither.
+    /// Everything from and to a client is lost.
     BothCut,
-    /// Everything that a client sends arrives but its heartbeats.
+    /// Only the heartbeats of a client are lost.
     HeartbeatsCut,
-    /// The store is down for a while.
+    /// The store is down for a while, and restarts.
     Restart,
-    /// A waiter's entry is removed.
+    /// An operator removes the entry of a waiter.
     WaiterRemoved,
-    /// The network behaves in another way.
+    /// The network behaves in a different way for a while.
     Weather,
-    /// The store ends a session before its time: it may grant while the holder still believes.
+    /// The store ends a session too early, so it may grant a lock while the former holder still claims it.
     EarlyEnd,
-    /// The store loses everything: as above, and tokens must rise all the same.
+    /// The store loses all data. Timed exclusion may break as with `EarlyEnd`, but tokens still have to rise.
     Wipe,
 }
 
@@ -54,16 +54,16 @@ impl Fault {
         Self::Wipe,
     ];
 
-    /// Exclusion in time is not promised when the store breaks its word.
+    /// The faults by which the store breaks a promise, so that the run does not check timed exclusion.
     pub(crate) const UNTIMED: [Self; 2] = [Self::EarlyEnd, Self::Wipe];
 
-    /// Its place in [`Fault::ALL`].
+    /// The index in [`Fault::ALL`], by which histories name it.
     pub(crate) fn number(self) -> u32 {
         self as u32
     }
 }
 
-/// What is done beside the locks; two or three in each run, so that each comes often.
+/// Recipes that are used beside the locks. Each run has two or three of them, so that each is used often in its runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Recipe {
     Group,
@@ -93,32 +93,32 @@ impl Recipe {
     ];
 }
 
-/// A run, as its seed says.
+/// The plan of a run.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) seed: u64,
     pub(crate) traits: Traits,
     pub(crate) ttl: Duration,
     pub(crate) clients: u32,
-    /// Tasks of each client.
+    /// The number of tasks of each client.
     pub(crate) tasks: u32,
-    /// When so many were granted, the run is healed and ends.
+    /// After this many grants all faults end, and then the run ends.
     pub(crate) grants: u64,
     pub(crate) faults: Vec<Fault>,
-    /// The longest time between two faults.
+    /// The longest time between the beginnings of two faults.
     pub(crate) calm: Duration,
-    /// The longest time that something is held.
+    /// The longest time for which something is held.
     pub(crate) hold: Duration,
-    /// The longest time between two attempts of a task.
+    /// The longest pause between two attempts of a task.
     pub(crate) think: Duration,
-    /// Chance, in percent, that an acquire is dropped on its way.
+    /// The probability, in percent, that an acquire is dropped before it returns.
     pub(crate) cancelled: u32,
     pub(crate) weather: Weather,
     pub(crate) recipes: Vec<Recipe>,
 }
 
 impl Plan {
-    /// How long whatever follows the store may take to come round after the last fault (L5).
+    /// L5: how long after the last fault it may take until observers have caught up.
     pub(crate) fn recovery(&self) -> Duration {
         3 * self.ttl + Duration::from_secs(7)
     }
@@ -126,7 +126,7 @@ impl Plan {
     pub(crate) fn of(seed: u64) -> Self {
         let mut random = StdRng::seed_from_u64(seed ^ 0x706c_616e);
         let random = &mut random;
-        // One run in five has a store within the process, as memory and file are.
+        // In one run of five the store is within the process, as memory and file are.
         let is_remote = !random.random_ratio(1, 5);
         let traits = Traits {
             is_remote,
@@ -153,9 +153,9 @@ impl Plan {
         }
     }
 
-    /// A client's clocks: within what A1 allows.
+    /// The clocks of a client; they differ from the world's within assumption A1.
     pub(crate) fn clocks(&self, random: &mut StdRng) -> Clocks {
-        // Who counts by the wall clock is promised nothing that clocks do not keep.
+        // Recipes that use wall clocks promise something only if these clocks differ little.
         let ahead = match self.recipes.contains(&Recipe::Once) {
             true => WALL_CLOCKS_DIFFER.as_micros() as i64 / 2,
             false => 3_600_000_000,
@@ -168,7 +168,7 @@ impl Plan {
     }
 }
 
-/// From randomness of its own: one more recipe does not change all the rest.
+/// Chosen with a random generator of its own, so that adding a recipe does not change the rest of each seed's plan.
 fn recipes(seed: u64) -> Vec<Recipe> {
     let mut random = StdRng::seed_from_u64(seed ^ 0x7265_6369);
     let count = random.random_range(2..=3);
@@ -182,7 +182,7 @@ fn recipes(seed: u64) -> Vec<Recipe> {
     chosen
 }
 
-/// Some kinds, so that each also comes without the others.
+/// Chooses some kinds of faults, so that each kind also happens without the others.
 fn faults(random: &mut StdRng, is_remote: bool) -> Vec<Fault> {
     let breaks_its_word = random.random_ratio(1, 5);
     let possible = Fault::ALL.iter().filter(|fault| match fault {
@@ -195,14 +195,14 @@ fn faults(random: &mut StdRng, is_remote: bool) -> Vec<Fault> {
     chosen
 }
 
-/// How the network behaves for a while.
+/// Chooses how the network behaves for a while.
 pub(crate) fn weather(random: &mut StdRng, ttl: Duration) -> Weather {
     let calm = Weather::calm();
     let ttl = ttl.as_millis() as u64;
     match random.random_range(0..6) {
         0 => calm,
         1 => Weather { delay: 1..=10, ..calm },
-        // Answers that come just in time: what is proved by them is older than it seems.
+        // Replies that arrive just before their timeout, so what they prove is already old.
         2 => Weather { slow_reply: (300_000, 0..=ttl / 6), ..calm },
         3 => Weather {
             delay: 0..=3,

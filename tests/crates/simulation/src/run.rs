@@ -1,4 +1,4 @@
-//! One run: from a seed to what is wrong with it.
+//! One run: from a seed to everything that was wrong in it.
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
@@ -16,27 +16,27 @@ use crate::plan::{Fault, Plan};
 use crate::stage::{EVERYTHING, Process, Stage};
 use crate::work;
 
-/// A run that takes longer than this of its own time does not end.
+/// The longest simulated time of a run; a run that takes longer hangs.
 const LONGEST: Duration = Duration::from_secs(3_600);
 
-/// What a run came to.
+/// The result of a run.
 pub(crate) struct Outcome {
     pub(crate) records: Vec<Record>,
     pub(crate) report: Report,
-    /// What is wrong, in words; empty: nothing.
+    /// Descriptions of everything that is wrong; empty if nothing is.
     pub(crate) wrong: Vec<String>,
-    /// Lost messages and the like, which the network makes by itself.
+    /// How many messages the network lost, delayed, and so on, apart from faults.
     pub(crate) mishaps: u64,
-    /// How often each recipe's promise was put to the test.
+    /// How often each promise was really tested.
     pub(crate) judged: BTreeMap<&'static str, u64>,
 }
 
 impl Outcome {
-    /// The same for two runs that went the same way.
+    /// A hash that is equal for two runs with the same events.
     pub(crate) fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         self.records.iter().for_each(|record| encode(record).hash(&mut hasher));
-        // Of most recipes nothing is in the history.
+        // The results are included because most recipes leave no records in the history.
         (&self.judged, &self.wrong).hash(&mut hasher);
         hasher.finish()
     }
@@ -45,7 +45,7 @@ impl Outcome {
 /// Runs a seed.
 pub(crate) fn run(seed: u64) -> Outcome {
     let mut builder = Builder::new_current_thread();
-    // In whose turn a channel wakes its listeners is random too.
+    // Tokio uses random numbers too, for instance for the order in which a `watch` channel wakes its receivers.
     #[cfg(tokio_unstable)]
     builder.rng_seed(tokio::runtime::RngSeed::from_bytes(&seed.to_le_bytes()));
     let runtime = builder.enable_time().start_paused(true).build();
@@ -74,13 +74,14 @@ pub(crate) fn run(seed: u64) -> Outcome {
 
 fn rules(plan: &Plan) -> Rules {
     let recovery = plan.recovery().as_nanos() as u64;
-    // To notice the loss, to open a session, for a dead holder's lease, and for all that wait to have their turn.
+    // The time to notice a loss, to open a session, for a dead holder's lease to end, and for all waiters to have their
+    // turns.
     let turns = u64::from(plan.clients * plan.tasks) * (plan.hold.as_nanos() as u64 + 300_000_000);
     Rules {
         faults: Fault::ALL.iter().map(|fault| format!("{fault:?}")).collect(),
         untimed: Fault::UNTIMED.map(Fault::number).to_vec(),
         wait_bound: recovery + turns,
-        // C2, where nothing keeps a place from being given up.
+        // C2 can be checked only if nothing keeps the library from removing an entry.
         entry_bound: if plan.traits.is_remote || !plan.faults.is_empty() {
             NEVER
         } else {
@@ -90,7 +91,7 @@ fn rules(plan: &Plan) -> Rules {
     }
 }
 
-/// The life of the run.
+/// Runs the clients and the faults, and then ends them in order.
 async fn live(stage: &Arc<Stage>) {
     for _ in 0..stage.plan.clients {
         work::start(stage).await;
@@ -130,7 +131,8 @@ async fn finish(stage: &Stage, process: &Process, task: JoinHandle<()>) {
     }
 }
 
-/// Nobody wants anything any more: what is left at the store goes, though the sessions live.
+/// Waits until no entry is left at the store: all calls have ended, so the library has to remove all entries, although
+/// the sessions live on.
 async fn settle(stage: &Stage) {
     let bound = nanos() + 3 * stage.plan.ttl.as_nanos() as u64 + 5_000_000_000;
     while stage.world.entries() > 0 && nanos() < bound {
@@ -139,7 +141,7 @@ async fn settle(stage: &Stage) {
     stage.record(0, EVERYTHING, 0, Event::Remains { entries: stage.world.entries() });
 }
 
-/// L6: it returns in time, and the store has confirmed.
+/// L6: a stop returns in time, and is confirmed by the store.
 async fn stop(stage: &Stage, process: &Arc<Process>) {
     let begun = nanos();
     let coordinator = process.coordinator.clone();

@@ -1,4 +1,4 @@
-//! What a run shares: the world, its clients, and what was seen of them.
+//! What the parts of a run share: the simulated world, its clients, and what was recorded of them.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,10 +18,10 @@ use crate::work::held::Held;
 use crate::work::resize::{MOST, SIZED};
 use crate::work::several::PERMITS;
 
-/// What the runs contend for: the number in the history, the name, and what may happen at once.
+/// The objects that clients contend for: the id in the history, the name, and how many may hold it at once.
 pub(crate) const OBJECTS: [(u32, &str, Kind); 11] = [
     (1, "a", Kind::Lock),
-    // One name begins with the other, and they have nothing to do with each other.
+    // One name begins with the other one; the locks must be independent nevertheless.
     (2, "ab", Kind::Lock),
     (3, "pool", Kind::Slots { count: 2 }),
     (4, "gate", Kind::Slots { count: 1 }),
@@ -34,24 +34,24 @@ pub(crate) const OBJECTS: [(u32, &str, Kind); 11] = [
     (EVERYTHING, "everything", Kind::Other),
 ];
 
-/// Stands for all queues of the store.
+/// An object in the history that stands for all queues of the store.
 pub(crate) const EVERYTHING: u32 = 99;
 
-/// A process: a client and its coordinator.
+/// A simulated process: a client of the world and its coordinator.
 pub(crate) struct Process {
     pub(crate) number: u32,
     pub(crate) client: Arc<Client>,
     pub(crate) coordinator: Coordinator,
 }
 
-/// A guard that somebody has.
+/// A guard that a task holds.
 struct Live {
     attempt: u64,
     process: Arc<Process>,
     held: Arc<Held>,
 }
 
-/// A small operation on its way.
+/// A short operation that has begun and has no result yet.
 struct Under {
     client: u32,
     object: u32,
@@ -59,7 +59,7 @@ struct Under {
     what: Operation,
 }
 
-/// What a run shares.
+/// The state of a run.
 pub(crate) struct Stage {
     pub(crate) plan: Plan,
     pub(crate) world: World,
@@ -68,22 +68,22 @@ pub(crate) struct Stage {
     random: Mutex<StdRng>,
     processes: Mutex<Vec<Arc<Process>>>,
     tasks: Mutex<Vec<(Arc<Process>, JoinHandle<()>)>>,
-    /// Versions of the value that were seen, by their numbers.
+    /// The versions of the value that clients have seen, by number.
     versions: Mutex<BTreeMap<u64, Version>>,
     last_version: AtomicU64,
-    /// Small operations that are under way.
+    /// Short operations that have no result yet.
     operations: Mutex<BTreeMap<u64, Under>>,
     numbers: AtomicU64,
     grants: AtomicU64,
     is_over: AtomicBool,
-    /// When the store last broke its word; 0: never.
+    /// When the store last broke a promise (it ended a session early, or lost data); zero for never.
     word_broken: AtomicU64,
     has_lost_data: AtomicBool,
-    /// What each recipe's promises are judged by.
+    /// One ledger for each recipe, with what its promises are checked against.
     pub(crate) ledgers: Ledgers,
-    /// How often each recipe's promise was put to the test.
+    /// How often each promise was really tested.
     judged: Mutex<BTreeMap<&'static str, u64>>,
-    /// Promises that are judged on the spot, and were broken.
+    /// Broken promises that were found without the history checker.
     broken: Mutex<Vec<String>>,
 }
 
@@ -122,7 +122,7 @@ impl Stage {
         Config { member_id: Some(member), ttl: Some(self.plan.ttl), ..Config::default() }
     }
 
-    /// Starts another process and connects it, however long that takes.
+    /// Starts another process and connects it, and retries until that succeeds.
     pub(crate) async fn start(&self) -> Arc<Process> {
         let number = self.number() as u32;
         let client = self.world.client(self.plan.clocks(&mut lock(&self.random)));
@@ -139,12 +139,12 @@ impl Stage {
         }
     }
 
-    /// The processes that live.
+    /// The living processes.
     pub(crate) fn processes(&self) -> Vec<Arc<Process>> {
         lock(&self.processes).clone()
     }
 
-    /// This task of a process is to end when the run is over.
+    /// Records that this task of a process has to end when the run is over.
     pub(crate) fn expect(&self, process: &Arc<Process>, task: JoinHandle<()>) {
         lock(&self.tasks).push((Arc::clone(process), task));
     }
@@ -153,7 +153,7 @@ impl Stage {
         std::mem::take(&mut lock(&self.tasks))
     }
 
-    /// Takes a process out, to kill it.
+    /// Removes a process from the run before it is killed.
     pub(crate) fn remove(&self, number: u32) {
         lock(&self.processes).retain(|process| process.number != number);
         let of_it = |under: &Under| under.client == number;
@@ -171,13 +171,13 @@ impl Stage {
         draw(&mut lock(&self.random))
     }
 
-    /// Some time up to this.
+    /// A random time of up to `longest`.
     pub(crate) fn up_to(&self, longest: Duration) -> Duration {
         let longest = longest.as_millis() as u64;
         Duration::from_millis(self.draw(|random| random.random_range(0..=longest)))
     }
 
-    /// A number that nobody else gets.
+    /// A number that is unique in the run.
     pub(crate) fn number(&self) -> u64 {
         1 + self.numbers.fetch_add(1, Ordering::Relaxed)
     }
@@ -187,7 +187,7 @@ impl Stage {
         lock(&self.records).push(record);
     }
 
-    /// Whoever has just been granted this: whether the others still believe that they have it.
+    /// Registers a new grant, and asks all earlier holders of the object whether they still claim to hold it.
     pub(crate) fn granted(
         &self,
         process: &Arc<Process>,
@@ -208,12 +208,12 @@ impl Stage {
 
     fn ask(&self, object: u32, live: &Live) {
         let before = moment();
-        // As the holder would, by its own clock.
+        // Asked within the holder's process, so that `is_held` uses that process's clock.
         let held = live.process.client.enter(|| live.held.is_held());
         self.record(live.process.number, object, live.attempt, Event::Probe { before, held });
     }
 
-    /// Whoever says at this moment that it has this lock for itself.
+    /// The attempt that claims at this moment to hold this lock exclusively, if there is one.
     pub(crate) fn who_excludes(&self, object: u32) -> Option<u64> {
         let live = lock(&self.live);
         let excludes = |live: &&Live| {
@@ -222,7 +222,7 @@ impl Stage {
         live.get(&object)?.iter().find(excludes).map(|live| live.attempt)
     }
 
-    /// The tokens of those who say at this moment that they hold something of this.
+    /// The tokens of all that claim at this moment to hold something of this object.
     pub(crate) fn who_holds(&self, object: u32) -> Vec<FencingToken> {
         let live = lock(&self.live);
         let holding = live.get(&object).into_iter().flatten();
@@ -230,14 +230,14 @@ impl Stage {
         holding.map(|live| live.held.token()).collect()
     }
 
-    /// Nobody asks this guard any more.
+    /// Removes a guard from those that are asked.
     pub(crate) fn forget(&self, object: u32, attempt: u64) {
         if let Some(live) = lock(&self.live).get_mut(&object) {
             live.retain(|live| live.attempt != attempt);
         }
     }
 
-    /// The number of the version that somebody saw last; 0: there was none.
+    /// The number of the version that a client saw last; zero if there was no value.
     pub(crate) fn last_version(&self) -> u64 {
         self.last_version.load(Ordering::Relaxed)
     }
@@ -251,7 +251,7 @@ impl Stage {
         lock(&self.versions).extend(version.map(|version| (number, version)));
     }
 
-    /// A small operation begins; answers its number.
+    /// Records that a short operation begins; returns the operation's number.
     pub(crate) fn begins(&self, process: &Process, object: u32, what: Operation) -> u64 {
         let number = self.number();
         let under = Under { client: process.number, object, call: moment(), what };
@@ -259,13 +259,14 @@ impl Stage {
         number
     }
 
-    /// It was answered.
+    /// Records the result of a short operation.
     pub(crate) fn ends(&self, number: u64, answer: Answer) {
         let Some(Under { client, object, call, what }) = lock(&self.operations).remove(&number)
         else {
             return;
         };
-        // A store that has lost its data answers by what it has left; what was asked before may have been seen.
+        // Once the store has lost data, results prove nothing, because an earlier operation may have seen the lost
+        // data.
         let answer = if self.has_all_data() { answer } else { Answer::Unknown };
         self.record(client, object, 0, Event::Operation { call, what, answer });
     }
@@ -282,25 +283,27 @@ impl Stage {
         self.is_over.store(true, Ordering::Relaxed);
     }
 
-    /// The store breaks its word: it ends a session early, or loses its data.
+    /// Records that the store breaks a promise: it ends a session early, or loses its data.
     pub(crate) fn breaks_word(&self, loses_data: bool) {
         self.word_broken.store(nanos().max(1), Ordering::Relaxed);
         self.has_lost_data.fetch_or(loses_data, Ordering::Relaxed);
     }
 
-    /// Whether what was granted at this moment is to be relied on as long as its guard says so: the store has
-    /// kept its word since, and for so long before that nobody believes what it said then.
+    /// Whether a guard that was granted at `since` can be relied on for as long as it claims to be held. That is so
+    /// unless the store has broken a promise after that moment, or so shortly before it that some client may still have
+    /// relied on an older reply.
     pub(crate) fn is_sound(&self, since: u64) -> bool {
         let broken = self.word_broken.load(Ordering::Relaxed);
         broken == 0 || broken + 2 * (self.plan.ttl.as_nanos() as u64) < since
     }
 
-    /// Whether the store still has all that was ever written.
+    /// Whether the store still has everything that was written.
     pub(crate) fn has_all_data(&self) -> bool {
         !self.has_lost_data.load(Ordering::Relaxed)
     }
 
-    /// A promise is put to the test; judgements that are never made would prove nothing.
+    /// Counts that a promise was really tested, that is, that a wrong result would have been noticed. A run without
+    /// such tests would prove nothing.
     pub(crate) fn judges(&self, promise: &'static str) {
         *lock(&self.judged).entry(promise).or_default() += 1;
     }
@@ -309,7 +312,7 @@ impl Stage {
         std::mem::take(&mut lock(&self.judged))
     }
 
-    /// Something failed: that may be, but not in every way.
+    /// Reports an error of a call, unless it is of a kind that the simulated faults can cause.
     pub(crate) fn failed(&self, what: &str, error: &Error) {
         let may_be = matches!(
             error.kind(),
@@ -320,7 +323,7 @@ impl Stage {
         }
     }
 
-    /// A call without a limit of time failed: it is to wait until the store is back.
+    /// Reports an error of a call without a timeout, which has to wait until the store is back.
     pub(crate) fn failed_without_limit(&self, what: &str, error: &Error) {
         match error.kind() {
             ErrorKind::Unavailable | ErrorKind::Timeout => {
@@ -330,7 +333,7 @@ impl Stage {
         }
     }
 
-    /// A promise was broken that needs no history to be judged.
+    /// Reports a broken promise that was found without the history.
     pub(crate) fn broken(&self, text: String) {
         lock(&self.broken).push(format!("{} ms: {text}", nanos() / 1_000_000));
     }
@@ -343,7 +346,7 @@ impl Stage {
         std::mem::take(&mut lock(&self.broken))
     }
 
-    /// What the checker has to know of the objects.
+    /// The objects, as the history checker needs them.
     pub(crate) fn objects() -> Vec<Object> {
         let objects = OBJECTS.iter().map(|(id, name, kind)| Object {
             id: *id,

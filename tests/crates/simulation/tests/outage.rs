@@ -1,4 +1,4 @@
-//! Calls without a limit of time outlive an outage of each kind, whichever of their requests it meets.
+//! Calls without a timeout survive an outage of each kind, whichever of their requests the outage hits.
 #![cfg(coordination_internals)]
 
 use std::sync::Arc;
@@ -10,42 +10,43 @@ use tokio::runtime::Builder;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
-/// How long each message is on its way, in milliseconds.
+/// The latency of each message, in milliseconds.
 const WAY: u64 = 10;
-/// By then every one of the calls has ended, or waits for what comes after the outage, if nothing comes between.
+/// The latest beginning of an outage. Without an outage, each call has ended by then, or waits for something that
+/// happens only after the outage.
 const LONGEST: u64 = 160;
-/// How the store is out of reach.
+/// An outage of the store.
 #[derive(Clone, Copy)]
 struct Outage {
     lasts: Duration,
-    /// The clients'.
+    /// The lease of the clients.
     lease: Duration,
 }
 
-/// Longer than any try, and than the lease.
+/// An outage that is longer than any attempt, and longer than the lease.
 const LONG: Outage = Outage { lasts: Duration::from_secs(3), lease: Duration::from_secs(1) };
-/// Longer than any try, and shorter than the lease.
+/// An outage that is longer than any attempt, and shorter than the lease.
 const SHORT: Outage = Outage { lasts: Duration::from_secs(8), lease: Duration::from_secs(30) };
 
-/// The kinds of it: nothing arrives, or each call fails in this way.
+/// The kinds of outage: no message arrives, or each call fails with this kind of error.
 const KINDS: [Option<ErrorKind>; 4] =
     [None, Some(ErrorKind::Refused), Some(ErrorKind::Dns), Some(ErrorKind::Tls)];
 
-/// What is acquired: each for the first time, so that what a queue's value says is stored with it. Several locks at once
-/// are not among them: a call that loses one of them while it waits for another fails (ML1).
+/// What is acquired: each for the first time, so that the settings in the queue's value are stored by the call. Several
+/// locks at once are not included, because a call that loses one of them while it waits for another one fails (ML1).
 const RECIPES: [&str; 7] =
     ["lock", "share", "semaphore", "limiter", "latest", "leadership", "barrier"];
 
-/// What is waited for, and comes after the outage.
+/// What is waited for, and happens only after the outage.
 const WAITS: [&str; 5] = ["lock", "semaphore", "leadership", "barrier", "latch"];
 
-/// The same, with a place that is given up first, and is lost with its lease.
+/// A wait for which the caller first gives up its own place; the place is lost with its lease.
 const LEAVING: &str = "leaving a double barrier";
 
-/// What those who work and the outage tell each other.
+/// Signals between the tasks that work and the outage.
 #[derive(Default)]
 struct Moments {
-    /// All is there that has to be there before the call.
+    /// Everything that the call needs has been prepared.
     ready: Notify,
     /// The outage is over.
     over: Notify,
@@ -70,7 +71,7 @@ async fn acquire(recipe: &str, coordinator: &Coordinator) -> Result<()> {
     Ok(())
 }
 
-/// Waits, in the process of `one`, until `other` has done its part, which it does when it is told to.
+/// Waits in the process of `one` until `other` has done its part, which it does once the outage is over.
 async fn wait(recipe: &str, one: Coordinator, other: Coordinator, now: Arc<Moments>) -> Result<()> {
     match recipe {
         "lock" => {
@@ -79,7 +80,7 @@ async fn wait(recipe: &str, one: Coordinator, other: Coordinator, now: Arc<Momen
             now.ready.notify_one();
             let freeing = async {
                 now.over.notified().await;
-                // It may be lost.
+                // The lock may have been lost in the outage.
                 drop(held.release().await);
                 Ok(())
             };
@@ -147,8 +148,7 @@ async fn connect(client: &Arc<Client>, lease: Duration) -> Coordinator {
     client.connect(config).await.expect("the store is there")
 }
 
-/// Does something in a world of its own, in which the store is out of reach for a while, from so many milliseconds on.
-/// Answers what is wrong.
+/// Runs `work` in a world of its own, in which an outage begins after `down_after` milliseconds. Returns what is wrong.
 async fn outlives<W>(
     outage: Outage,
     kind: Option<ErrorKind>,
@@ -179,7 +179,7 @@ where
             None => world.set_down(false),
             _ => world.set_failing(None),
         }
-        // By then sessions are open again.
+        // The clients have opened sessions again by then.
         sleep(Duration::from_secs(2)).await;
         moments.over.notify_one();
     };
@@ -192,7 +192,7 @@ where
     }
 }
 
-/// Has each of these outlive each kind, from each moment on.
+/// Checks that each of these calls survives an outage of each kind, beginning at each moment.
 fn all_outlive<W>(
     outage: Outage,
     recipes: &[&'static str],

@@ -1,4 +1,4 @@
-//! F-70: work for which others wait panics, each kind once, and all go on.
+//! F-70: each kind of background work for which callers wait panics once, and everything goes on.
 #![cfg(coordination_internals)]
 
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use tokio::runtime::Builder;
 use tokio::time::{sleep, timeout};
 
 const TTL: Duration = Duration::from_secs(1);
-/// Longer than all of it takes, with each thing that is tried again.
+/// The time limit: longer than the work takes, including retries.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// What the session does for those who wait: by the store's calls, and by what it waits for.
+/// The kinds of background work of a session, by the store's calls and by what they wait for.
 const WORKS: [&str; 10] = [
     "open", "acquire", "gone", "watch", "observe", "changed", "proclaim", "renew", "release",
     "stop",
@@ -24,7 +24,7 @@ async fn connect(client: &Arc<Client>) -> Result<Coordinator> {
     client.connect(Config { ttl: Some(TTL), ..Config::default() }).await
 }
 
-/// Everything that has a task of its own.
+/// Uses everything that has a background task.
 async fn work(client: &Arc<Client>) -> Result<()> {
     let (one, other) = (connect(client).await?, connect(client).await?);
     let mut state = one.state();

@@ -1,4 +1,4 @@
-//! The gate's part of the simulation; `tests/simulate` runs as many seeds as it is told.
+//! The seeds of the simulation that the gate runs; `tests/simulate` runs any number of seeds.
 #![cfg(coordination_internals)]
 
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! What is lost is told, whatever becomes of notifications; and why the store does not answer.
+//! A guard reports its loss even if notifications fail; errors say why the store does not reply.
 #![cfg(coordination_internals)]
 
 use std::time::Duration;
@@ -25,7 +25,7 @@ fn in_a_world(ttl: Duration, work: impl AsyncFnOnce(&World, Coordinator)) {
     });
 }
 
-/// Each watch breaks, and tells nothing; the entries can be read.
+/// All watches break, and all notifications are lost; entries can be read.
 #[test]
 fn an_entry_that_is_removed_while_watches_fail_is_noticed() {
     in_a_world(TTL, async |world, coordinator| {
@@ -44,7 +44,7 @@ fn an_entry_that_is_removed_while_watches_fail_is_noticed() {
     });
 }
 
-/// What somebody has to change: waiting does not.
+/// Kinds of errors that do not go away by waiting, because somebody has to change something.
 const LASTING: [ErrorKind; 4] =
     [ErrorKind::Auth, ErrorKind::Permission, ErrorKind::Tls, ErrorKind::Config];
 

@@ -1,12 +1,12 @@
-//! Futures dropped at a moment of chance.
+//! Drops futures at random moments.
 
 use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
 
-/// Polls a future again and again, this many times at most, and drops it then; `None`: it was dropped.
+/// Polls a future at most this many times, and then drops it; `None` if it was dropped.
 ///
-/// It is polled whether or not it was woken, so that every await of it may be the one that it is dropped at.
+/// The future is polled whether or not it was woken, so that it may be dropped at any of its awaits.
 pub(crate) async fn within_polls<F: Future>(polls: u32, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     let mut left = polls;

@@ -1,4 +1,4 @@
-//! One client: a coordinator of its own, and tasks that acquire, are cancelled, hold and release.
+//! One client: a coordinator, and tasks that acquire, drop their calls, hold and release.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,9 +18,9 @@ pub(crate) struct Client {
     pub(crate) seed: u64,
     pub(crate) diary: Diary,
     pub(crate) targets: Arc<[Target]>,
-    /// Counts what was granted.
+    /// Counts the grants.
     pub(crate) granted: Arc<AtomicU64>,
-    /// Ends the storm.
+    /// Set when the storm is to end.
     pub(crate) over: Arc<AtomicBool>,
 }
 
@@ -35,7 +35,7 @@ enum Held {
 }
 
 impl Client {
-    /// Storms with so many tasks until it is over, and leaves nothing behind.
+    /// Runs this many tasks until the storm ends; returns when all of them have ended.
     pub(crate) async fn run(self, url: &str, tasks: u32) -> coordination::Result<()> {
         let coordinator = Coordinator::connect(url).await?;
         let doors: Result<Vec<_>, _> =
@@ -62,7 +62,7 @@ async fn storm(client: Arc<Client>, doors: Arc<Vec<Door>>, mut dice: Dice) {
             client.granted.fetch_add(1, Ordering::Relaxed);
             hold(held, attempt, round).await;
         }
-        // Whoever is granted all at once would never let the others run.
+        // A task whose calls all succeed at once would never let other tasks run.
         tokio::task::yield_now().await;
     }
 }
@@ -87,7 +87,7 @@ async fn acquire(door: &Door, attempt: Attempt<'_>, round: Round) -> Option<Held
         }
         Some(Err(error)) => {
             let is_expected = is_expected(&error, limit);
-            // Of a kind that may be, but not here: it is to be counted among those that failed.
+            // An error that this call should not have is recorded as `Other`, whatever its kind.
             let why = if is_expected { error.kind().into() } else { Why::Other };
             attempt.note(Event::Refused { why });
             if !is_expected {
@@ -118,20 +118,20 @@ async fn hold(held: Held, attempt: Attempt<'_>, round: Round) {
         Ending::ReleaseDropped(polls) => within_polls(polls, held.release()).await,
         Ending::Dropped => return drop(held),
     };
-    // One that was dropped on its way goes on in the background.
+    // A release that was dropped goes on in the background.
     if let Some(returned) = returned {
         attempt.note(Event::released(&returned));
     }
 }
 
-/// As histories have it.
+/// The time as histories have it.
 pub(crate) fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(NEVER)
 }
 
-/// Whether an acquire may end so, in a store that never fails.
+/// Whether an acquire may fail in this way, although the store never fails.
 fn is_expected(error: &Error, limit: Option<Duration>) -> bool {
-    // A short time may be over before the store was asked.
+    // With a short timeout, the time may be over before the store was asked.
     limit.is_some() && matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unavailable)
 }
 

@@ -1,6 +1,6 @@
-//! What one client writes of what it does: a history file per object, so that each can be judged by itself.
+//! The records of one client: a history file for each object, so that each object can be checked alone.
 //!
-//! A record is one write, which the file has when the process is killed the moment after.
+//! Each record is written by one system call, so the file has it even if the process is killed right after.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,14 +9,14 @@ use coordination_history::{Event, Record, Writer, now};
 
 use crate::plan::Target;
 
-/// A client's pen.
+/// Writes the records of a client.
 pub(crate) struct Diary {
     client: u32,
     attempts: AtomicU64,
     writers: Vec<Writer>,
 }
 
-/// One acquire, and all that follows from it.
+/// One acquire, with all that follows from it.
 #[derive(Clone, Copy)]
 pub(crate) struct Attempt<'a> {
     diary: &'a Diary,
@@ -34,18 +34,18 @@ impl Diary {
         })
     }
 
-    /// Of the target with this index.
+    /// A new attempt at the target with this index.
     pub(crate) fn attempt(&self, index: usize) -> Attempt<'_> {
         let number = self.attempts.fetch_add(1, Ordering::Relaxed) + 1;
         Attempt { diary: self, index, number }
     }
 
-    /// Of another client, to all objects.
+    /// Writes an event of another client into the histories of all objects.
     pub(crate) fn note_of_client(&self, client: u32, event: Event) {
         (0..self.writers.len()).for_each(|index| self.note(index, client, 0, event));
     }
 
-    /// Of no attempt.
+    /// Writes an event that belongs to no attempt.
     pub(crate) fn note_of(&self, index: usize, event: Event) {
         self.note(index, self.client, 0, event);
     }
@@ -57,18 +57,18 @@ impl Diary {
 }
 
 impl Attempt<'_> {
-    /// At this moment.
+    /// Writes an event of this attempt, with the present time.
     pub(crate) fn note(self, event: Event) {
         self.diary.note(self.index, self.diary.client, self.number, event);
     }
 }
 
-/// The number of the object with this index.
+/// The id of the object with this index.
 pub(crate) fn id(index: usize) -> u32 {
     u32::try_from(index + 1).unwrap_or(u32::MAX)
 }
 
-/// The history of one object.
+/// The path of an object's history.
 pub(crate) fn file(directory: &Path, target: &Target) -> PathBuf {
     directory.join(format!("{}.history", target.name))
 }

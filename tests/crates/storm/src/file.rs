@@ -20,28 +20,28 @@ use crate::options::Options;
 use crate::remains::{self, is_soon};
 use crate::{Complaint, ENDING, Progress};
 
-/// Between two kills.
+/// The time between two kills.
 const KILLING: Duration = Duration::from_secs(1);
-/// How often a process says how much it was granted.
+/// How often a process reports its number of grants.
 const REPORTING: Duration = Duration::from_millis(20);
 
-/// A client process. It ends when its standard input does, so also when this process is killed.
+/// A client process. It ends when its standard input is closed, so it also ends if the driver is killed.
 struct Process {
     id: u32,
     child: Child,
     input: Option<ChildStdin>,
-    /// As far as it has said; what it was granted after that counts for nothing here.
+    /// The grants that the process has reported; later grants of a killed process are not counted.
     granted: Arc<AtomicU64>,
     listener: Option<JoinHandle<()>>,
 }
 
-/// All of them.
+/// The driver of the storm, with all processes.
 struct Driver<'a> {
     options: &'a Options,
     diary: Diary,
     processes: Vec<Process>,
     started: u32,
-    /// By those that were killed.
+    /// Grants of processes that were killed.
     granted: u64,
 }
 
@@ -66,7 +66,7 @@ impl Driver<'_> {
         self.processes.push(Process::start(self.options, self.started));
     }
 
-    /// Kills and starts until enough was granted.
+    /// Kills and starts processes until there were enough grants.
     async fn storm(&mut self) -> Result<(), Complaint> {
         let mut random = StdRng::seed_from_u64(self.options.seed);
         let mut next_kill = Instant::now() + KILLING;
@@ -104,7 +104,7 @@ impl Driver<'_> {
         self.granted + living.sum::<u64>()
     }
 
-    /// Lets all come to their end.
+    /// Lets all processes end.
     async fn end(&mut self) -> Result<(), Complaint> {
         for process in &mut self.processes {
             process.input = None;
@@ -139,7 +139,7 @@ impl Process {
         let (output, told) = (child.stdout.take(), Arc::clone(&granted));
         let listener = thread::spawn(move || {
             let output = BufReader::new(output.expect("it is piped"));
-            // The last line of a process that was killed may be torn.
+            // The last line of a killed process may be incomplete.
             for count in output.lines().map_while(Result::ok).filter_map(|line| line.parse().ok()) {
                 told.fetch_max(count, Ordering::Relaxed);
             }
@@ -147,12 +147,12 @@ impl Process {
         Self { id, input: child.stdin.take(), child, granted, listener: Some(listener) }
     }
 
-    /// Whether its output has come to an end, as it does with the process.
+    /// Whether the process has ended: then its output ends too.
     fn has_ended(&self) -> bool {
         self.listener.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// How much it was granted, as far as it said before it ended.
+    /// The number of grants that the process reported before it ended.
     fn told(&mut self) -> u64 {
         let listened = self.listener.take().map(JoinHandle::join);
         listened.transpose().expect("it only reads");
@@ -160,7 +160,7 @@ impl Process {
     }
 }
 
-/// One process.
+/// The program of one client process.
 pub(crate) fn client(options: &Options, id: u32) -> ExitCode {
     match storm(options, id) {
         Ok(()) => ExitCode::SUCCESS,
@@ -192,12 +192,12 @@ fn storm(options: &Options, id: u32) -> Result<(), Complaint> {
     })
 }
 
-/// Says on standard output, again and again, how much was granted.
+/// Prints the number of grants to standard output, repeatedly.
 fn report(granted: &Arc<AtomicU64>) {
     let granted = Arc::clone(granted);
     thread::spawn(move || {
         loop {
-            // Nobody to tell: the driver was killed, and this process ends with its input.
+            // Fails if the driver was killed; then this process ends because its input is closed.
             let _ = writeln!(std::io::stdout(), "{}", granted.load(Ordering::Relaxed));
             thread::sleep(REPORTING);
         }
@@ -212,7 +212,7 @@ fn end_with_input(over: &Arc<AtomicBool>) {
     });
 }
 
-/// What this process has of the system's.
+/// The threads and file descriptors of this process.
 #[derive(Clone, Copy, Debug)]
 struct Own {
     threads: usize,
@@ -236,7 +236,7 @@ fn count(directory: &str) -> Result<usize, Complaint> {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Not there any more when all went well.
+        // If all went well, the process has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,15 +1,15 @@
-//! A million grants with the library's own timing: many threads on memory, many processes on `file://`, a
-//! tenth of all acquires cancelled, and on `file://` a process killed every second.
+//! A million grants in real time, without simulation: many threads on memory, many processes on `file://`. A tenth of
+//! all acquires is cancelled, and on `file://` a process is killed every second.
 //!
 //! ```text
 //! storm memory [--grants N] [--threads N] [--seed N]
 //! storm file [--grants N] [--processes N] [--seed N]
 //! ```
 //!
-//! Every client writes a [history](coordination_history) of what it asked for and got, and at the end it is
-//! judged object by object: no overlap, tokens that rise, no waiter forgotten, nothing left behind. The
-//! seed decides what every task wants; who comes first is the machine's to say, so a seed repeats the
-//! load, not the run. After a violation the histories stay.
+//! Every client writes a [history](coordination_history) of its calls and their results. In the end each object's
+//! history is checked: no overlap, rising tokens, no forgotten waiter, nothing left behind. The seed determines what
+//! every task does, but not which task is faster, so a seed repeats the load and not the run. After a violation the
+//! histories are kept.
 
 mod cancel;
 mod client;
@@ -28,15 +28,15 @@ use std::time::{Duration, Instant};
 
 use options::{Command, Kind, Options};
 
-/// Without a grant for this long, everybody is stuck.
+/// Without a grant for this long, the storm counts as stuck.
 const STUCK: Duration = Duration::from_secs(10);
-/// How long waiters may take to be served once nobody new comes.
+/// How long it may take until all waiters are served after the storm has ended.
 const ENDING: Duration = Duration::from_secs(10);
 
-/// What went wrong, in words.
+/// A description of what went wrong.
 type Complaint = String;
 
-/// How far a storm has come, and when it last went on.
+/// How many grants there were, and when the last one was seen.
 struct Progress {
     granted: u64,
     since: Instant,
@@ -47,7 +47,7 @@ impl Progress {
         Self { granted: 0, since: Instant::now() }
     }
 
-    /// So many were granted by now.
+    /// Reports the present number of grants; an error if the storm is stuck.
     fn saw(&mut self, granted: u64) -> Result<(), Complaint> {
         if granted > self.granted {
             *self = Self { granted, since: Instant::now() };

@@ -17,7 +17,7 @@ use crate::remains::{self, is_soon};
 use crate::{Complaint, ENDING, Progress};
 
 pub(crate) async fn run(options: &Options) -> Result<(), Complaint> {
-    // The store lives as long as somebody is connected.
+    // The store exists only as long as a client is connected, so this client stays connected.
     let witness = Coordinator::connect(&options.url()).await.expect("memory is always there");
     let (granted, over) = (Arc::default(), Arc::default());
     let threads: Vec<_> = (1..=options.clients)
@@ -48,7 +48,7 @@ pub(crate) async fn run(options: &Options) -> Result<(), Complaint> {
     witness.stop().await.map_err(|error| error.to_string())
 }
 
-/// Waits until so many were granted.
+/// Waits until the number of grants has reached `wanted`.
 async fn await_grants(granted: &AtomicU64, wanted: u64) -> Result<(), Complaint> {
     let mut progress = Progress::new();
     while progress.granted < wanted {
@@ -63,7 +63,7 @@ fn storm(client: Client, url: &str, tasks: u32) -> Result<(), Complaint> {
     let runtime = runtime.map_err(|error| error.to_string())?;
     runtime.block_on(async {
         client.run(url, tasks).await.map_err(|error| error.to_string())?;
-        // What the library runs for a coordinator ends with it.
+        // The library's tasks for a coordinator end with the coordinator.
         let metrics = Handle::current().metrics();
         match is_soon(ENDING, || metrics.num_alive_tasks() == 0).await {
             true => Ok(()),

@@ -6,32 +6,32 @@ use std::sync::Arc;
 
 use crate::plan::{Target, targets};
 
-/// Which store is stormed.
+/// The store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Memory,
     File,
 }
 
-/// What is to be done.
+/// What the program is to do.
 pub(crate) enum Command {
     Storm(Options),
-    /// One process of a storm, and its number.
+    /// Run one client process of a storm, with this number.
     Client(Options, u32),
 }
 
-/// A storm.
+/// The parameters of a storm.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
     pub(crate) kind: Kind,
     pub(crate) grants: u64,
-    /// Threads or processes.
+    /// The number of threads or processes.
     pub(crate) clients: u32,
-    /// Of each.
+    /// The number of tasks of each client.
     pub(crate) tasks: u32,
     pub(crate) locks: usize,
     pub(crate) seed: u64,
-    /// Where histories are written, and what else is on disk.
+    /// The directory for histories, and for the locks of `file://`.
     pub(crate) directory: PathBuf,
 }
 
@@ -43,7 +43,7 @@ impl Kind {
         }
     }
 
-    /// What `clients` is called.
+    /// The name of the option for the number of clients.
     fn clients(self) -> &'static str {
         match self {
             Self::Memory => "--threads",
@@ -85,7 +85,7 @@ impl Options {
         })
     }
 
-    /// As many names and tasks as keep two cores busy for less than a minute.
+    /// By default, the names and tasks are so many that two cores are busy for almost a minute.
     fn default(kind: Kind, seed: u64) -> Self {
         let (clients, tasks, locks) = match kind {
             Kind::Memory => (8, 8, 8),
@@ -102,7 +102,7 @@ impl Options {
         self.directory.join("histories")
     }
 
-    /// The locks, of `file://`.
+    /// The directory of the locks of `file://`.
     pub(crate) fn store(&self) -> PathBuf {
         self.directory.join("store")
     }
@@ -114,7 +114,7 @@ impl Options {
         }
     }
 
-    /// What repeats it.
+    /// The arguments that repeat the storm.
     pub(crate) fn command_line(&self) -> String {
         let Self { kind, grants, clients, tasks, locks, seed, .. } = self;
         let (name, number) = (kind.name(), kind.clients());
@@ -124,7 +124,7 @@ impl Options {
     }
 }
 
-/// Beside the build's output: a disk with room, and ignored by git.
+/// A directory beside the build's output: it is on a disk with room, and ignored by git.
 fn own_directory(kind: Kind, seed: u64) -> Result<PathBuf, String> {
     let program =
         std::env::current_exe().map_err(|error| format!("no path of its own: {error}"))?;

@@ -1,19 +1,19 @@
-//! What is fought for, and what chance decides.
+//! The objects of the storm, and the random choices of its tasks.
 
 use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-/// A lock, or a semaphore, that all clients use.
+/// A lock or a semaphore that all clients use.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     pub(crate) name: String,
-    /// A semaphore's; `None`: a lock.
+    /// The number of permits of a semaphore; `None` for a lock.
     pub(crate) permits: Option<u32>,
 }
 
-/// So many locks, and one semaphore.
+/// This many locks, and one semaphore.
 pub(crate) fn targets(locks: usize) -> Vec<Target> {
     let lock = |number| Target { name: format!("lock-{number}"), permits: None };
     let semaphore = Target { name: "semaphore".to_owned(), permits: Some(3) };
@@ -23,9 +23,9 @@ pub(crate) fn targets(locks: usize) -> Vec<Target> {
 /// How an acquire ends if it is not granted before.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Patience {
-    /// The library is told how long; `None`: for ever; zero: a try.
+    /// The acquire is called with this timeout; `None` waits for ever, and zero tries once.
     Timeout(Option<Duration>),
-    /// The future is dropped after so many polls.
+    /// The future is dropped after this many polls.
     Polls(u32),
     /// The future is dropped after this time.
     Dropped(Duration),
@@ -35,25 +35,25 @@ pub(crate) enum Patience {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Ending {
     Released,
-    /// The release is dropped after so many polls.
+    /// The release's future is dropped after this many polls.
     ReleaseDropped(u32),
     Dropped,
 }
 
-/// One acquire and its hold.
+/// The choices for one acquire and its hold.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Round {
     pub(crate) target: usize,
     pub(crate) shared: bool,
     pub(crate) patience: Patience,
-    /// How often the holder lets others run.
+    /// How often the holder yields to other tasks.
     pub(crate) yields: u32,
-    /// And then holds it for so long; most often not at all.
+    /// How long it then holds the object; mostly none.
     pub(crate) pause: Option<Duration>,
     pub(crate) ending: Ending,
 }
 
-/// What one task does: the same for the same seed.
+/// The random choices of one task; the same seed makes the same choices.
 pub(crate) struct Dice(StdRng);
 
 impl Dice {
@@ -65,7 +65,7 @@ impl Dice {
     pub(crate) fn round(&mut self, targets: &[Target]) -> Round {
         let Self(random) = self;
         let semaphore = targets.len() - 1;
-        // What has to look at the whole queue costs several times as much as a lock.
+        // A semaphore is chosen rarely: its waiters read the whole queue, which costs several times as much as a lock.
         let target = match random.random_ratio(1, 50) {
             true => semaphore,
             false => random.random_range(0..semaphore),
@@ -94,7 +94,7 @@ impl Dice {
         }
     }
 
-    /// Less than so many.
+    /// A random time below `limit` milliseconds.
     fn milliseconds(&mut self, limit: u64) -> Duration {
         Duration::from_micros(self.0.random_range(0..limit * 1_000))
     }

@@ -1,4 +1,4 @@
-//! What is left at the store when all have gone: nothing.
+//! Checks that nothing is left at the store when all clients have gone.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -11,10 +11,10 @@ use crate::Complaint;
 use crate::diary::Diary;
 use crate::options::Options;
 
-/// A crash frees within 50 ms; the rest is for a busy machine.
+/// After a crash a lock is free within 50 ms; the rest is for a busy machine.
 pub(crate) const BOUND: Duration = Duration::from_millis(250);
 
-/// Looks for entries, and takes everything there is to take.
+/// Counts the entries of each object, and then acquires each object completely.
 pub(crate) async fn look(
     coordinator: &Coordinator,
     options: &Options,
@@ -49,7 +49,7 @@ async fn count(
     Ok(entries as u64)
 }
 
-/// Takes it whole, and releases it.
+/// Acquires an object completely, and releases it.
 async fn take(
     coordinator: &Coordinator,
     name: &str,
@@ -65,7 +65,7 @@ async fn take(
     }
 }
 
-/// Looks at the directory of `file://`: of all sessions only that of who looks may be left.
+/// Checks the directory of `file://`: only the session of the checking client may be left.
 pub(crate) fn look_at_files(options: &Options) -> Result<(), Complaint> {
     let namespace = options.store().join("coordination");
     for directory in ["sessions", "members"] {
@@ -79,7 +79,7 @@ pub(crate) fn look_at_files(options: &Options) -> Result<(), Complaint> {
     Ok(())
 }
 
-/// Whether it is so within this time.
+/// Whether the condition becomes true within this time.
 pub(crate) async fn is_soon(limit: Duration, is_so: impl Fn() -> bool) -> bool {
     let begun = Instant::now();
     while !is_so() {

@@ -1,43 +1,43 @@
-//! How an object went from hand to hand: who came after whom, and how long it took.
+//! Statistics of an object: how often it passed from one client to another, and how long waits took.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use coordination_history::{Event, Record};
 
-/// Of one object, or of all.
+/// The statistics of one object, or of all.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tally {
-    /// Grants whose predecessor was another client's.
+    /// Grants after a grant of another client.
     pub(crate) hand_overs: u64,
-    /// Holders that were killed while somebody waited.
+    /// Holders that were killed while another client waited.
     pub(crate) orphaned: u64,
-    /// From a call to its grant.
+    /// The longest time from a call to its grant.
     pub(crate) longest_wait: Duration,
-    /// From the death of a holder to the next grant.
+    /// The longest time from the death of a holder to the next grant.
     pub(crate) slowest_freeing: Duration,
 }
 
-/// One who holds the object, or was killed while he did.
+/// A holder of the object, which may have been killed meanwhile.
 struct Hold {
     client: u32,
-    /// Nobody else is granted the object meanwhile.
+    /// Whether it holds the object exclusively.
     alone: bool,
 }
 
-/// What is going on at one moment of a history.
+/// The state of an object at one moment of its history.
 #[derive(Default)]
 struct Moment {
     is_lock: bool,
-    /// Of each attempt that waits: since when, and whether for a share.
+    /// The attempts that wait: since when, and whether for a shared lock.
     waiting: HashMap<(u32, u64), (u64, bool)>,
     holding: HashMap<(u32, u64), Hold>,
-    /// When a client was killed.
+    /// When each client was killed.
     killed: HashMap<u32, u64>,
 }
 
 impl Tally {
-    /// Of an object's records in the order of time.
+    /// The statistics of an object's records, which are in the order of time.
     pub(crate) fn of(records: &[Record], is_lock: bool) -> Self {
         let (mut tally, mut moment) = (Self::default(), Moment { is_lock, ..Moment::default() });
         let mut by_token = Vec::new();
@@ -65,7 +65,7 @@ impl Tally {
             Event::ReleaseCall => {
                 moment.holding.remove(&attempt);
             }
-            // Written before the signal is sent.
+            // This record is written before the signal is sent.
             Event::Fault { .. } => {
                 moment.killed.insert(record.client, record.at);
             }
@@ -83,7 +83,7 @@ impl Tally {
         self.longest_wait = self.longest_wait.max(Duration::from_nanos(record.at - since));
         let killed = &moment.killed;
         let died = moment.holding.extract_if(|_, hold| killed.contains_key(&hold.client));
-        // Only who was waiting when it happened has waited for it.
+        // Only a waiter that was waiting when the holder was killed has waited because of that.
         let died = died.filter_map(|(_, hold)| killed.get(&hold.client)).filter(|at| since < **at);
         if let Some(at) = died.max() {
             self.orphaned += 1;
@@ -93,7 +93,7 @@ impl Tally {
         moment.holding.insert(attempt, Hold { client: record.client, alone });
     }
 
-    /// Of several objects.
+    /// Adds the statistics of another object.
     pub(crate) fn add(&mut self, other: &Self) {
         self.hand_overs += other.hand_overs;
         self.orphaned += other.orphaned;

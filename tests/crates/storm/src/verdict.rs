@@ -1,6 +1,6 @@
-//! The judgement: every object's history against the rules, one after the other.
+//! Checks the history of each object, one after the other.
 //!
-//! One at a time, so that of millions of records only those of one object are in memory.
+//! One at a time, because only the records of one object fit into memory, and there are millions.
 
 use std::fmt;
 use std::time::Duration;
@@ -14,32 +14,31 @@ use crate::plan::Target;
 use crate::remains;
 use crate::tally::Tally;
 
-/// Waiters are served within this time, whatever came before (L2); holds are short here.
+/// Waiters have to be served within this time, whatever happened before (L2); holds are short here.
 ///
-/// The library asks the store itself every 5 s, which would hide that a waiter was not woken: that would
-/// be longer than this.
+/// The library re-checks waiters every 5 s, which could hide that a waiter was not woken. This time is shorter.
 const SERVED: Duration = Duration::from_secs(2);
-/// What a call may be late (L4), and what a busy machine adds.
+/// How late a call may return (L4), with an addition for a busy machine.
 const LATE: Duration = Duration::from_millis(900);
 
-/// What came of a storm.
+/// The result of a storm.
 #[derive(Debug, Default)]
 pub(crate) struct Verdict {
     grants: u64,
-    /// Futures that were dropped.
+    /// Acquires whose future was dropped.
     cancelled: u64,
-    /// The time given was over, or it was a try.
+    /// Acquires that timed out, or tried in vain.
     refused: u64,
     /// Processes that were killed.
     kills: u64,
     tally: Tally,
-    /// By rule: O1, and O2 with O4.
+    /// Violations of O1, and of O2 and O4.
     overlaps: u64,
     inversions: u64,
     pub(crate) violations: Vec<String>,
 }
 
-/// Judges the histories of a storm.
+/// Checks the histories of a storm.
 pub(crate) fn judge(options: &Options) -> Verdict {
     let mut verdict = Verdict::default();
     for (index, target) in options.targets().iter().enumerate() {
@@ -65,7 +64,7 @@ impl Verdict {
         self.grants += report.grants;
         self.cancelled += report.cancelled;
         self.refused += report.refused.values().sum::<u64>();
-        // Each of them stands in the history of each object.
+        // Each kill is recorded in the history of each object, so the sum would count it several times.
         self.kills = self.kills.max(report.crashes);
         let broken = |rule| report.broken.get(&rule).copied().unwrap_or_default();
         self.overlaps += broken(Rule::O1);
@@ -73,7 +72,7 @@ impl Verdict {
         let told =
             report.violations.iter().map(|violation| format!("{}: {violation}", target.name));
         self.violations.extend(told);
-        // No store fails here, so nothing is lost and nobody is sent away but by his own timeout.
+        // The store does not fail, so no guard may be lost, and no acquire may fail except by its own timeout.
         let refused = |why| report.refused.get(&why).copied().unwrap_or_default();
         for (what, count) in [
             ("guards that were lost", report.lost + report.not_held),

@@ -1,4 +1,4 @@
-//! The coordinator, its guards, and the commands about one of them.
+//! The coordinator, its guards, and the commands about a single lock.
 
 use std::{
     collections::HashMap,
@@ -14,7 +14,7 @@ use coordination::{Contender, Coordinator, Error, Lock, LockGuard};
 use coordination_tests::harness::{log::now_ns, worker::URL};
 use serde_json::{Value, json};
 
-/// The fields of a command.
+/// The fields of a command, by name.
 #[derive(Clone, Copy)]
 pub(crate) struct Arguments<'a>(pub(crate) &'a Value);
 
@@ -45,18 +45,18 @@ impl<'a> Arguments<'a> {
     }
 }
 
-/// What the commands share.
+/// What all commands share.
 #[derive(Default)]
 pub(crate) struct Client {
     coordinator: Mutex<Option<Coordinator>>,
     guards: Mutex<HashMap<String, Held>>,
 }
 
-/// A guard, and whoever looks at it besides.
+/// A guard, which commands like `probe_held` also use in the background.
 #[derive(Clone)]
 pub(crate) struct Held {
     pub(crate) guard: Arc<LockGuard>,
-    /// Set when the guard is to be given up: the lookers let go of it.
+    /// Set when the guard is to be released or dropped, so that background users drop their references to it.
     pub(crate) ending: Arc<AtomicBool>,
 }
 
@@ -175,7 +175,7 @@ impl Client {
         result
     }
 
-    /// The guard alone: whoever looked at it has let go.
+    /// Removes the guard, and waits until no background user refers to it.
     pub(crate) async fn take(&self, arguments: Arguments<'_>) -> Result<LockGuard, Value> {
         let Held { mut guard, ending } = self.held(arguments)?;
         lock(&self.guards).remove(arguments.text("handle")?);
@@ -198,7 +198,7 @@ fn describe(contender: &Contender) -> Value {
     })
 }
 
-/// The library's error.
+/// The library's error, as JSON.
 pub(crate) fn failed(error: Error) -> Value {
     json!({
         "kind": format!("{:?}", error.kind()),
@@ -208,7 +208,7 @@ pub(crate) fn failed(error: Error) -> Value {
     })
 }
 
-/// The test's error.
+/// An error of the test: the command is wrong.
 pub(crate) fn misused(message: &str) -> Value {
     json!({ "kind": "Command", "effect": "None", "message": message, "reason": null })
 }

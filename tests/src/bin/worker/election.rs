@@ -16,7 +16,7 @@ use crate::{
     say,
 };
 
-/// The leaderships by their handles.
+/// The leaderships by the names of their elections.
 static HELD: LazyLock<Mutex<HashMap<String, Arc<Leadership>>>> = LazyLock::new(Mutex::default);
 
 fn all_held() -> MutexGuard<'static, HashMap<String, Arc<Leadership>>> {
@@ -42,7 +42,7 @@ pub(crate) async fn campaign(client: &Client, arguments: Arguments<'_>) -> Resul
     Ok(json!({ "term": term, "t_ns": now_ns() }))
 }
 
-/// Leads again and again, for as long as the process lives.
+/// Leads and resigns repeatedly, for as long as the process lives.
 pub(crate) async fn reign(client: &Client, arguments: Arguments<'_>) -> Result<Value, Value> {
     let election = election(client, arguments)?;
     loop {
@@ -62,7 +62,7 @@ pub(crate) fn watch_leadership(arguments: Arguments<'_>) -> Result<Value, Value>
     Ok(json!({}))
 }
 
-/// A thread that does nothing else, so that it asks in the first moment after a pause.
+/// Asks on a thread of its own, so that it asks in the first moment after a pause.
 pub(crate) fn probe_leadership(arguments: Arguments<'_>) -> Result<Value, Value> {
     let (handle, leadership) = held(arguments)?;
     thread::spawn(move || {

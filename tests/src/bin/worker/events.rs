@@ -1,4 +1,4 @@
-//! Commands after which the worker speaks unasked.
+//! Commands after which the worker sends events.
 
 use std::{process, sync::atomic::Ordering, thread, time::Duration};
 
@@ -33,7 +33,7 @@ pub(crate) fn watch_lost(client: &Client, arguments: Arguments<'_>) -> Result<Va
     Ok(json!({}))
 }
 
-/// A thread that does nothing else, so that it asks in the first moment after a pause.
+/// Asks on a thread of its own, so that it asks in the first moment after a pause.
 pub(crate) fn probe_held(client: &Client, arguments: Arguments<'_>) -> Result<Value, Value> {
     let held = client.held(arguments)?;
     let handle = arguments.text("handle")?.to_owned();
@@ -73,7 +73,7 @@ pub(crate) fn state_events(client: &Client) -> Result<Value, Value> {
     Ok(json!({ "state": format!("{current:?}") }))
 }
 
-/// Resolves when the guard is to be given up.
+/// Completes when the guard is to be released or dropped.
 async fn ended(held: &Held) {
     while !held.ending.load(Ordering::SeqCst) {
         tokio::time::sleep(Duration::from_millis(1)).await;

@@ -1,4 +1,4 @@
-//! Commands about shares, several locks at once, and guards that let go by themselves.
+//! Commands about shared locks, several locks at once, and timed releases.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::client::{Arguments, Client, failed, misused};
 
-/// Held until the process ends.
+/// Guards that are held until the process ends.
 static SEVERAL: Mutex<Vec<MultiGuard>> = Mutex::new(Vec::new());
 static TIMED: Mutex<Vec<TimedRelease>> = Mutex::new(Vec::new());
 

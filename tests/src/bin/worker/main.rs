@@ -1,9 +1,8 @@
-//! A client process that does what a test tells it: see `harness::worker` for the protocol.
+//! A client process that executes the commands of a test: see `harness::worker` for the protocol.
 //!
-//! It has one coordinator, which `connect` makes, and any number of guards, each under a `handle`:
-//! the name that `acquire` gave it by `as`, or the lock's name. Times are those of
-//! `harness::log::now_ns`, one clock for all processes. With `COORDINATION_WORKER_TRACE=1`
-//! everything that is traced goes to standard error.
+//! It has one coordinator, which `connect` creates, and any number of guards. Each guard has a `handle`: the name in
+//! the field `as` of `acquire`, or else the lock's name. Times are those of `harness::log::now_ns`, one clock for all
+//! processes. With `COORDINATION_WORKER_TRACE=1` the library's traces are written to standard error.
 //!
 //! # Commands
 //!
@@ -17,13 +16,13 @@
 //! | `try_acquire` | `lock`, `as?` | the same, or `null` when it is taken |
 //! | `acquire_shared` | `lock`, `timeout_ms?`, `as?` | as for `acquire` |
 //! | `acquire_all` | `locks`, `timeout_ms?` | `{"tokens", "t_ns"}`; held until the process ends |
-//! | `release_after` | `handle`, `ms` | `{"t_ns"}`: it lets go by itself, so long after its grant |
+//! | `release_after` | `handle`, `ms` | `{"t_ns"}`: the lock releases itself this long after its grant |
 //! | `release` | `handle` | `{"before_ns", "after_ns"}` |
 //! | `drop` | `handle` | `{"before_ns", "after_ns"}` |
 //! | `is_held` | `handle` | `{"held", "before_ns", "after_ns"}` |
 //! | `write_fenced` | `handle`, `value?` | `{"token", "value", "t_ns"}`: a write for the test to apply; `is_held` is not asked |
 //! | `holders` | `lock` | `[{"member", "token", "holding"}]`, in order |
-//! | `break_lock` | `lock` | the same of whoever was broken, or `null` |
+//! | `break_lock` | `lock` | the same of the holder that lost the lock, or `null` |
 //! | `stop` | – | `{"ms"}`: how long it took |
 //! | `disconnect` | – | `{}`: the coordinator is dropped; guards stay |
 //! | `watch_lost` | `handle` | `{}`; the event `lost` follows |
@@ -42,7 +41,6 @@
 //! | `watch_leadership` | `election` | `{}`; the event `out` follows |
 //! | `probe_leadership` | `election` | `{}`; the event `not_leader` follows |
 //! | `count` | `counter`, `n?` | `{}`: adds one `n` times, or for ever; events `counted` |
-//! | `come_and_go` | as `enter`, `ms`, `hold_us?` | `{"stays": [[slot, from, to, token]], "waits": [[from, to]], "refused"}` |
 //! | `rate` | `limiter`, `permits`, `per_ms`, `n?` or `ms?` | `{"permits": [[slot, from]], "late", "withheld"}`, in µs; the last two say how the machine kept it waiting, at most and in all: takes `n`, or as many as come within `ms` |
 //! | `claim` | `job`, `period_ms` | `{"token"}`, or `null` |
 //! | `claim_work` | `queue`, `limit` | `{"token", "items"}`, or `null`; kept until the process ends |
@@ -53,7 +51,7 @@
 //! | `join_group` | `group`, `member?`, `capabilities?` | `{"incarnation", "t_ns"}` |
 //! | `join_many` | `group`, `prefix`, `n` | `{"ms"}`: members `<prefix>-0` and so on |
 //! | `watch_many` | `group`, `n` | `{"ms"}`: that many watches more |
-//! | `await_member` | `member` | `{"told", "events", "t_ns"}` when every watch has told of its join |
+//! | `await_member` | `member` | `{"told", "events", "t_ns"}` when every watch has reported that the member joined |
 //! | `exit` | `code?` | none: the process ends, dropping nothing |
 //!
 //! `hold_loop` is another name of `cycle`. `file` is a history (`coordination_history`), in which the
@@ -127,7 +125,7 @@ async fn main() {
     }
 }
 
-/// Carries out one command.
+/// Executes one command.
 async fn execute(client: &Arc<Client>, arguments: Arguments<'_>) -> Result<Value, Value> {
     match arguments.text("command")? {
         "ping" => Ok(json!({ "pid": process::id(), "t_ns": now_ns() })),
@@ -180,7 +178,7 @@ async fn execute(client: &Arc<Client>, arguments: Arguments<'_>) -> Result<Value
     }
 }
 
-/// Says one line; `println!` writes it whole even when several commands end at once.
+/// Prints one line. `println!` writes it in one piece, even if several commands end at the same time.
 fn say(answer: &Value) {
     println!("{answer}");
 }

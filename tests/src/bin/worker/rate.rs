@@ -19,7 +19,7 @@ fn limiter(client: &Client, arguments: Arguments<'_>) -> Result<RateLimiter, Val
     coordinator.rate_limiter(arguments.text("limiter")?, permits, per).map_err(failed)
 }
 
-/// For how long the machine has kept this process waiting, in microseconds.
+/// How long the machine has kept this process waiting, in microseconds: at most, and in sum.
 #[derive(Default)]
 struct Withheld {
     most: AtomicU64,
@@ -32,7 +32,7 @@ impl Withheld {
         loop {
             let start = Instant::now();
             tokio::time::sleep(BEAT).await;
-            // A timer is late by up to a millisecond anyway.
+            // A timer is up to a millisecond late even on an idle machine.
             let late = start.elapsed().saturating_sub(2 * BEAT).as_micros() as u64;
             self.most.fetch_max(late, Ordering::Relaxed);
             self.sum.fetch_add(late, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Commands about semaphores and limiters. What they take they keep until the process ends or `let_go`.
+//! Commands about semaphores and limiters. Permits and slots are kept until `let_go`, or until the process ends.
 
 use std::{
     sync::{Mutex, PoisonError},
@@ -69,7 +69,8 @@ pub(crate) async fn let_go() -> Result<Value, Value> {
     Ok(json!({ "t_ns": now_ns() }))
 }
 
-/// Comes and goes for so long; answers each stay as `[slot, from, to, token]`, and how often it was refused.
+/// Enters and leaves the limiter for `ms`; returns each stay as `[slot, from, to, token]`, and how often it was
+/// refused.
 pub(crate) async fn come_and_go(client: &Client, arguments: Arguments<'_>) -> Result<Value, Value> {
     let limiter = limiter(client, arguments)?;
     let length = arguments.millis("ms").unwrap_or_default();
@@ -95,7 +96,7 @@ pub(crate) async fn come_and_go(client: &Client, arguments: Arguments<'_>) -> Re
     Ok(json!({ "stays": stays, "refused": refused }))
 }
 
-/// Up to forty, by chance: so that processes do not march in step.
+/// A pseudo-random number below forty, so that processes do not run in lockstep.
 fn some_millis() -> u64 {
     now_ns() / 1_000 % 40
 }

@@ -1,4 +1,4 @@
-//! Commands about barriers, latches and jobs that are done once.
+//! Commands about barriers, latches, and jobs that are done once per period.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -32,7 +32,7 @@ pub(crate) async fn count_down(client: &Client, arguments: Arguments<'_>) -> Res
     Ok(json!({ "remaining": remaining }))
 }
 
-/// Goes in, and stays until the process ends.
+/// Enters a double barrier, and stays inside until the process ends.
 pub(crate) async fn go_in(client: &Client, arguments: Arguments<'_>) -> Result<Value, Value> {
     let parties = arguments.count("parties")?.try_into().unwrap_or_default();
     let coordinator = client.coordinator()?;

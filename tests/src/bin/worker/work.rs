@@ -1,4 +1,4 @@
-//! Commands about queues of work.
+//! Commands about work queues.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -9,7 +9,7 @@ use crate::client::{Arguments, Client, failed};
 
 static CLAIMS: Mutex<Vec<WorkClaim>> = Mutex::new(Vec::new());
 
-/// Claims, and keeps the claim until the process ends.
+/// Claims items, and keeps the claim until the process ends.
 pub(crate) async fn claim_work(client: &Client, arguments: Arguments<'_>) -> Result<Value, Value> {
     let queue = client.coordinator()?.queue(arguments.text("queue")?).map_err(failed)?;
     let options = ClaimOptions::default().limit(arguments.count("limit")?);

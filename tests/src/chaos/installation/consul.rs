@@ -1,4 +1,4 @@
-//! Consul: what every server has to suffer, and nothing of its own.
+//! Consul: only the faults that all servers have.
 
 use std::{path::Path, time::Duration};
 

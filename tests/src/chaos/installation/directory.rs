@@ -12,7 +12,7 @@ use rand::{rngs::StdRng, seq::IndexedRandom};
 use super::super::things::Group;
 use crate::harness::Mounted;
 
-/// A directory for each group, on a small disk of their own.
+/// A directory for each group, both on one small disk.
 #[derive(Debug)]
 pub(in super::super) struct Directory {
     pub(in super::super) disk: Mounted,
@@ -31,12 +31,12 @@ impl Directory {
         self.disk.path().join(group.name())
     }
 
-    /// What the library keeps there.
+    /// A folder within the library's directory.
     pub(in super::super) fn inside(&self, group: Group, folder: &str) -> PathBuf {
         self.of(group).join("coordination").join(folder)
     }
 
-    /// One of the files in it.
+    /// A random file in this folder.
     pub(in super::super) fn some_file(folder: &Path, rng: &mut StdRng) -> Option<PathBuf> {
         let mut files: Vec<_> =
             fs::read_dir(folder).into_iter().flatten().flatten().map(|file| file.path()).collect();
@@ -44,10 +44,10 @@ impl Directory {
         files.choose(rng).cloned()
     }
 
-    /// Locks a queue's file as `flock(1)` does, for so long.
+    /// Locks a queue's file for this long, as `flock(1)` does.
     pub(in super::super) fn hold_queue(&self, length: Duration, rng: &mut StdRng) {
         let queue = Self::some_file(&self.inside(Group::Judged, "queues"), rng);
-        // What is gone by now holds up nobody.
+        // If the file was deleted meanwhile, nobody is held up.
         if let Some(file) = queue.and_then(|path| File::open(path).ok()) {
             file.lock().expect("what is open can be locked, once it is free");
             thread::sleep(length);

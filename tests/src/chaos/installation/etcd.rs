@@ -1,4 +1,4 @@
-//! etcd: its history is forgotten, and its quota used up.
+//! etcd: its history is compacted, and its quota used up.
 
 use std::{
     path::Path,
@@ -13,7 +13,7 @@ use super::super::nemesis::Fault;
 use super::servers::{Own, READY};
 use crate::harness::{Etcd, Server, wait_until};
 
-/// Room for what a round writes, and small enough to be filled up in a moment.
+/// Enough for what a round writes, and so small that it can be filled in a moment.
 const QUOTA: u64 = 64 << 20;
 
 #[derive(Debug)]
@@ -69,7 +69,7 @@ impl Operator {
         Self(Etcd::options().nodes(nodes).peers_by_proxy().flag(quota).start())
     }
 
-    /// `etcdctl`, which may fail when the servers are broken.
+    /// Runs `etcdctl`, which may fail while servers are broken.
     fn ask(&self, arguments: &[&str]) -> Output {
         self.0.etcdctl(&[&["--command-timeout=1s", "--dial-timeout=1s"], arguments].concat())
     }
@@ -80,23 +80,23 @@ impl Operator {
         answer.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect()
     }
 
-    /// Forgets all history.
+    /// Compacts all history.
     fn compact(&self) {
         if let Some(revision) = self.revision() {
             self.ask(&["compact", &revision]);
         }
     }
 
-    /// The store's own clock.
+    /// The store's present revision.
     fn revision(&self) -> Option<String> {
         let read = self.lines(&["get", "--write-out=fields", "chaos"]).join("\n");
         let revision = read.split("\"Revision\" : ").nth(1)?.lines().next()?;
         Some(revision.to_owned())
     }
 
-    /// Uses up the quota; answers whether that worked.
+    /// Uses up the quota; returns whether that worked.
     fn fill(&self) -> bool {
-        // Almost as much as a request may have.
+        // Almost the largest size of a request.
         let value = vec![b'x'; 1_400 << 10];
         let until = Instant::now() + Duration::from_secs(10);
         for index in 0.. {
@@ -111,14 +111,15 @@ impl Operator {
         false
     }
 
-    /// Makes room, and says that there is: a node whose file stays large would raise the alarm again.
+    /// Deletes the filler, shrinks the files, and disarms the alarm; returns whether all of that worked. A node whose
+    /// file stays large would raise the alarm again.
     fn make_room(&self) -> bool {
         let patient = |arguments: &[&str]| {
             self.0.etcdctl(&[&["--command-timeout=10s"], arguments].concat()).status.success()
         };
         self.ask(&["del", "--prefix", "chaos-filler/"]);
         if let Some(revision) = self.revision() {
-            // Fails when it was done before.
+            // Fails if this revision was compacted before.
             patient(&["compact", "--physical", &revision]);
         }
         patient(&["defrag"])
@@ -127,20 +128,20 @@ impl Operator {
             && self.has_no_alarm()
     }
 
-    /// Whether the servers say so: one that does not answer may have any.
+    /// Whether the servers have no alarm; false if they do not answer.
     fn has_no_alarm(&self) -> bool {
         let listed = self.ask(&["alarm", "list"]);
         listed.status.success() && listed.stdout.trim_ascii().is_empty()
     }
 
-    /// How large the nodes' files are, in bytes.
+    /// The sizes of the nodes' files, in bytes.
     fn sizes(&self) -> Vec<u64> {
         let status = self.lines(&["endpoint", "status", "--write-out=json"]).join("");
         let status: Value = serde_json::from_str(&status).unwrap_or_default();
         let nodes = status.as_array().into_iter().flatten();
         let sizes = nodes.map(|node| node["Status"]["dbSize"].as_u64().unwrap_or(QUOTA));
         let mut sizes: Vec<_> = sizes.collect();
-        // One that does not answer may have any size.
+        // A node that does not answer counts as full.
         sizes.resize(self.0.nodes().len(), QUOTA);
         sizes
     }

@@ -1,4 +1,4 @@
-//! The store, how clients reach it, and what an operator can do to it by hand.
+//! The store of a run, how clients reach it, and what an operator can do to it.
 
 #[cfg(feature = "consul")]
 mod consul;
@@ -22,7 +22,7 @@ use super::{Store, things::Group};
 pub(super) use directory::Directory;
 pub(super) use servers::Servers;
 
-/// Where a run takes place.
+/// The store of a run.
 #[derive(Debug)]
 pub(super) enum Installation {
     Servers(Box<Servers>),
@@ -45,7 +45,7 @@ impl Installation {
         }
     }
 
-    /// The group's URL for the driver, whom no fault strikes.
+    /// The group's URL for the driver's own clients, on which no fault of the network is made.
     pub(super) fn own_url(&self, group: Group) -> String {
         match self {
             Self::Servers(servers) => servers.own_url(group),
@@ -53,7 +53,7 @@ impl Installation {
         }
     }
 
-    /// L1: how soon what a dead process had is free.
+    /// L1: how soon a lock of a dead process is free.
     pub(super) fn crash_release(&self) -> Duration {
         match self {
             Self::Servers(servers) => servers.crash_release(),
@@ -61,11 +61,11 @@ impl Installation {
         }
     }
 
-    /// Undoes whatever a fault may have left.
+    /// Ends all faults.
     ///
     /// # Errors
     ///
-    /// It does not become well.
+    /// If the store does not serve again.
     pub(super) fn heal(&self) -> Result<(), String> {
         match self {
             Self::Servers(servers) => servers.heal(),
@@ -73,7 +73,7 @@ impl Installation {
         }
     }
 
-    /// What clients that have stopped left of their sessions.
+    /// The sessions that exist after all clients have stopped.
     pub(super) fn sessions(&self) -> Vec<String> {
         match self {
             Self::Servers(servers) => servers.sessions(),
@@ -81,7 +81,7 @@ impl Installation {
         }
     }
 
-    /// Where the store's data and logs are.
+    /// The directory with the store's data and logs.
     pub(super) fn data(&self) -> &Path {
         match self {
             Self::Servers(servers) => servers.own.data(),
@@ -90,13 +90,13 @@ impl Installation {
     }
 }
 
-/// Makes of `to`, which is not there, a copy for whoever looks into a failure.
+/// Copies `from` to `to`, which does not exist yet, so that a failure can be investigated.
 ///
 /// # Errors
 ///
-/// Why there is none, or only a part.
+/// Why nothing was copied, or only a part.
 pub(super) fn keep(from: &Path, to: &Path) -> Result<(), String> {
-    // A hundred megabytes of zeros otherwise: etcd takes room for its log in advance.
+    // Without `--sparse` the copy would have a hundred megabytes of zeros, because etcd allocates its log in advance.
     let copied = Command::new("cp").args(["-r", "--sparse=always"]).arg(from).arg(to).output();
     let error = match copied {
         Ok(copied) if copied.status.success() => return Ok(()),

@@ -1,4 +1,4 @@
-//! MySQL and MariaDB: all its connections are ended.
+//! MySQL and MariaDB: the server closes all connections.
 
 use std::{
     path::Path,
@@ -18,7 +18,7 @@ impl Operator {
         Self(Mysql::one())
     }
 
-    /// May fail when the server is broken.
+    /// Returns `None` if the server does not answer or refuses.
     fn ask(&self, statement: &str) -> Option<String> {
         self.0.try_ask(statement).ok()
     }

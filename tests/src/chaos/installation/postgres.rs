@@ -1,4 +1,4 @@
-//! PostgreSQL: all its connections are ended.
+//! PostgreSQL: the server closes all connections.
 
 use std::{
     path::Path,
@@ -18,7 +18,7 @@ impl Operator {
         Self(Postgres::one())
     }
 
-    /// May fail when the server is broken.
+    /// Returns `None` if the server does not answer or refuses.
     fn ask(&self, statement: &str) -> Option<String> {
         self.0.try_ask(0, statement).ok()
     }

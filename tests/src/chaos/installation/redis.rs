@@ -1,4 +1,4 @@
-//! Redis: its scripts are forgotten, and all its connections killed.
+//! Redis: the server drops its cached scripts, and closes all connections.
 
 use std::{
     path::Path,
@@ -11,7 +11,7 @@ use super::servers::Own;
 use crate::harness::redis::Reply;
 use crate::harness::{Redis, Server};
 
-/// The sessions whose lease is not over, in all namespaces.
+/// A script that returns the sessions whose lease is not over, in all namespaces.
 const SESSIONS: &str = "
 local time, found = redis.call('TIME'), {}
 for _, key in ipairs(redis.call('KEYS', '{*}:session:*')) do
@@ -30,7 +30,7 @@ impl Operator {
         Self(Redis::one())
     }
 
-    /// May fail when the server is broken.
+    /// Returns `None` if the server does not answer.
     fn ask(&self, command: &[&str]) -> Option<Reply> {
         self.0.try_ask(0, command).ok()
     }
@@ -53,7 +53,7 @@ impl Own for Operator {
                     self.ask(&["SCRIPT", "FLUSH"]);
                 }
                 Fault::ConnectionsKilled => {
-                    // They listen as well, which makes them another type.
+                    // Connections that subscribe to channels are of another type.
                     self.ask(&["CLIENT", "KILL", "TYPE", "pubsub"]);
                     self.ask(&["CLIENT", "KILL", "TYPE", "normal"]);
                 }

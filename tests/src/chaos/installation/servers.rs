@@ -1,4 +1,4 @@
-//! Servers of a store, with a proxy to each node for each client.
+//! The servers of a store, with a proxy between each client and each node.
 
 use std::{fmt::Debug, path::Path, time::Duration};
 
@@ -10,42 +10,42 @@ use crate::{
     harness::{Proxy, Server, wait_until},
 };
 
-/// How long servers may take to be well again.
+/// How long servers may take to serve again.
 pub(super) const READY: Duration = Duration::from_secs(20);
 
-/// Kinds of entries that an operator may delete.
+/// The kinds of queues of which an operator may delete entries.
 const KINDS: [&str; 4] = ["lock", "semaphore", "limiter", "election"];
 
-/// What is a store's own under chaos: the rest is the same for every [`Server`].
+/// What differs between stores under chaos; the rest is the same for every [`Server`].
 pub(in super::super) trait Own: Debug + Send + Sync {
     fn server(&self) -> &dyn Server;
 
-    /// Where its data and logs are.
+    /// The directory with the store's data and logs.
     fn data(&self) -> &Path;
 
-    /// Brings about a fault that no other store knows, for so long.
+    /// Causes a fault that only this store has, for this long.
     fn strike(&self, fault: Fault, length: Duration);
 
-    /// Undoes what such a fault may have left; whether all is well by then.
+    /// Ends such faults; returns whether the servers are well then.
     fn mend(&self) -> bool;
 
     /// Whether all nodes serve.
     fn is_well(&self) -> bool;
 
-    /// What clients that have stopped left of their sessions.
+    /// The sessions that exist after all clients have stopped.
     fn sessions(&self) -> Vec<String>;
 }
 
 #[derive(Debug)]
 pub(in super::super) struct Servers {
-    // Before the servers they lead to.
+    // Declared before the servers, so that the proxies are dropped first.
     pub(in super::super) links: Vec<Vec<Proxy>>,
     pub(in super::super) own: Box<dyn Own>,
     ttl: Duration,
 }
 
 impl Servers {
-    /// None where the store has no server.
+    /// `None` if the store has no server.
     pub(super) fn start(store: Store, seats: usize) -> Option<Self> {
         let own: Box<dyn Own> = match store.backend {
             #[cfg(feature = "etcd")]
@@ -91,7 +91,7 @@ impl Servers {
         self.own.sessions()
     }
 
-    /// Ends the session of somebody in the group.
+    /// Ends the session of a random member of the group.
     pub(in super::super) fn end_session(&self, group: Group, rng: &mut StdRng) {
         let members = self.server().members(group.name());
         let member = members.choose(rng);
@@ -102,7 +102,7 @@ impl Servers {
         }
     }
 
-    /// Deletes an entry of the group.
+    /// Deletes a random entry of the group.
     pub(in super::super) fn delete_entry(&self, group: Group, rng: &mut StdRng) {
         let kind = KINDS.choose(rng).expect("some");
         if let Some(entry) = self.server().entries(group.name(), kind).choose(rng) {
@@ -110,7 +110,7 @@ impl Servers {
         }
     }
 
-    /// A node that leads, or one that does not.
+    /// The index of the leader, or of a random node that does not lead.
     pub(in super::super) fn pick(&self, leads: bool, rng: &mut StdRng) -> usize {
         let count = self.server().nodes().len();
         match self.server().leader_index() {
@@ -120,7 +120,7 @@ impl Servers {
         }
     }
 
-    /// Starts what does not run, and waits until all answer.
+    /// Starts or continues all nodes, and waits until they serve.
     pub(in super::super) fn revive(&self) {
         for node in self.server().nodes() {
             node.resume();

@@ -1,4 +1,4 @@
-//! ZooKeeper: nothing happens to it but what happens to all.
+//! ZooKeeper: only the faults that all servers have.
 
 use std::{path::Path, time::Duration};
 
@@ -22,9 +22,10 @@ impl Own for Operator {
         unreachable!("{fault:?} does not happen on ZooKeeper")
     }
 
-    /// An ensemble whose followers have joined at the same moment may serve, and commit nothing for ever: a follower may
-    /// acknowledge a proposal before it says that it has caught up, and that word is lost (ZOOKEEPER-4685, 4394; seen
-    /// with 3.8.0). Whoever looks after it has to restart the leader.
+    /// Restarts the leader if the ensemble serves reads but commits no write. That happens, and stays so, if followers
+    /// have joined at the same moment: a follower may acknowledge a proposal before it has reported that it caught up,
+    /// and the leader drops that acknowledgement (ZOOKEEPER-4685, 4394; seen with 3.8.0). An operator would have to
+    /// restart the leader too.
     fn mend(&self) -> bool {
         if self.serves() && !self.0.commits() {
             let leader = self.0.leader_index().map(|index| self.0.node(index));
@@ -38,7 +39,7 @@ impl Own for Operator {
         self.serves() && self.0.commits()
     }
 
-    /// Those that own a node: others end by themselves, and nobody minds.
+    /// The sessions that own an ephemeral node. A session without one ends at its timeout and has no effect until then.
     fn sessions(&self) -> Vec<String> {
         let leader = self.0.leader_index().unwrap_or_default();
         let dump = self.0.ask(leader, "dump").unwrap_or_default();

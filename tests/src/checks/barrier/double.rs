@@ -1,4 +1,4 @@
-//! BR2: double barriers let nobody in or out before all have come or left.
+//! BR2: a double barrier lets nobody in before all have come, and nobody out before all have left.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -29,14 +29,14 @@ async fn is_in(entering: JoinHandle<Result<Inside>>) -> Result<Inside> {
     timeout(PATIENCE, entering).await.expect("let in").expect("no panic")
 }
 
-/// Both in, one at each client.
+/// Two parties that are inside, one of each client.
 async fn both_in(one: &Coordinator, other: &Coordinator) -> Result<(Inside, Inside)> {
     let entering = enter_in_background(&double(one, 2));
     let inside = double(other, 2).enter(Some(PATIENCE)).await?;
     Ok((is_in(entering).await?, inside))
 }
 
-/// BR2: all come before anybody is in, and all have left before anybody is out, round after round.
+/// BR2: round after round, all parties come before any is inside, and all leave before any is out.
 pub async fn br2_together_in_and_out(store: &TestStore) -> Result<()> {
     const PARTIES: u32 = 6;
     let counters: Arc<[AtomicUsize; 2]> = Arc::default();
@@ -69,7 +69,7 @@ pub async fn br2_together_in_and_out(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// BR2: the first who come are the round; who comes later waits for the next, and rounds do not mix.
+/// BR2: the first parties to come form the round; one that comes later waits for the next round, and rounds do not mix.
 pub async fn br2_the_first_who_come(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (mine, theirs) = (double(&one, 2), double(&other, 2));
@@ -79,7 +79,7 @@ pub async fn br2_the_first_who_come(store: &TestStore) -> Result<()> {
     let second = is_in(enter_in_background(&theirs)).await?;
     let first = is_in(first).await?;
     must_hold!(first.token() < second.token());
-    // The next round begins while this one is still in.
+    // The next round begins to form while the parties of this one are still inside.
     let third = enter_in_background(&theirs);
     until_waiting(&mine, 1).await;
     assert!(!third.is_finished());
@@ -87,13 +87,13 @@ pub async fn br2_the_first_who_come(store: &TestStore) -> Result<()> {
     assert!(matches!(refused.kind(), ErrorKind::Timeout | ErrorKind::Unavailable), "{refused}");
     let fourth = mine.enter(Some(PATIENCE)).await?;
     let third = is_in(third).await?;
-    // It has nothing to wait for in the round after its own.
+    // Leaving does not wait for the round after the party's own.
     second.leave(Some(PATIENCE)).await?;
     let (third, fourth) = tokio::join!(third.leave(Some(PATIENCE)), fourth.leave(Some(PATIENCE)));
     third.and(fourth)
 }
 
-/// BR2: who gave up has not come, at whatever point it did.
+/// BR2: a party that gave up, at any poll, is not counted.
 pub async fn br2_who_gave_up_has_not_come(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (mine, theirs) = (double(&one, 2), double(&other, 2));
@@ -106,18 +106,19 @@ pub async fn br2_who_gave_up_has_not_come(store: &TestStore) -> Result<()> {
     for polls in 0..store.rounds(20, 8) {
         assert!(!drop_after_polls(mine.enter(None), polls).await, "alone");
         if store.has_server() {
-            // It may be on its way in (C2), and whoever comes meanwhile meets it.
+            // The entry of the dropped call may still be on its way (C2), and would be counted if another party came
+            // meanwhile.
             sleep(2 * MOMENT).await;
         }
         until_waiting(&theirs, 0).await;
     }
     let (inside, other) = both_in(&one, &other).await?;
-    // Dropped, it has left.
+    // Dropping `inside` counts as leaving.
     drop(inside);
     other.leave(Some(PATIENCE)).await
 }
 
-/// BR2: who has lost its session is out, and the others get out; who waits comes anew.
+/// BR2: a party that lost its session is out, so that the others can leave; it can enter again with its next session.
 pub async fn br2_a_lost_session_is_out(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (lost, inside) = both_in(&one, &other).await?;
@@ -130,7 +131,7 @@ pub async fn br2_a_lost_session_is_out(store: &TestStore) -> Result<()> {
     assert!(lost.leave(Some(PATIENCE)).await.is_err());
     leaving.await.expect("no panic")?;
     if !store.backend().is_in_process() {
-        // It has a new session by itself.
+        // The client has opened a new session by itself.
         let (inside, back) = both_in(&one, &other).await?;
         let waited = tokio::join!(inside.leave(Some(PATIENCE)), back.leave(Some(PATIENCE)));
         waited.0.and(waited.1)?;
@@ -138,7 +139,7 @@ pub async fn br2_a_lost_session_is_out(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// BR2: who left, and did not see the others leave in time, asks again.
+/// BR2: a party that did not see the others leave within its timeout can ask again.
 pub async fn br2_leaving_is_asked_again(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (inside, stays) = both_in(&one, &other).await?;
@@ -154,7 +155,7 @@ pub async fn br2_leaving_is_asked_again(store: &TestStore) -> Result<()> {
     left.leave(Some(PATIENCE)).await
 }
 
-/// BR2: who was killed inside is out within the bound.
+/// BR2: a party whose process is killed inside is out within the crash bound.
 pub async fn br2_a_killed_process_is_out(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("survivor").await?;
     let worker = store.worker("killed");
@@ -169,7 +170,7 @@ pub async fn br2_a_killed_process_is_out(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// BR2: who is cut off inside is out when its session is over, and knows.
+/// BR2: a party that is cut off inside is out when its session ends, and knows it.
 pub async fn br2_cut_off(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect_by_proxy("one").await?, store.connect("other").await?);
     let (cut, inside) = both_in(&one, &other).await?;
@@ -183,9 +184,10 @@ pub async fn br2_cut_off(store: &TestStore) -> Result<()> {
     waited.0.and(waited.1)
 }
 
-/// BR2: the number of parties is stored; another one is an error, and so is none.
+/// BR2: the number of parties is stored; a client with another number gets an error, and so does one with zero.
 pub async fn br2_another_number_is_an_error(store: &TestStore) -> Result<()> {
-    // Not the store's short lease: on a busy machine an answer would be late, and the refusal in doubt.
+    // With the default lease instead of the tests' short one: on a busy machine the answer could come too late, so that
+    // the outcome would be unknown.
     let one = Coordinator::connect(store.url()).await?;
     let other = Coordinator::connect(store.url()).await?;
     let first = enter_in_background(&double(&one, 2));

@@ -1,4 +1,4 @@
-//! BR3: latches let nobody go before zero is reached.
+//! BR3: a latch lets nobody go before its count is zero.
 
 use coordination::{Coordinator, Effect, ErrorKind, Latch, Result};
 use serde_json::json;
@@ -10,7 +10,7 @@ use super::super::tools::{ANSWERED, MOMENT, PATIENCE, assert_out_of_time, drop_a
 use super::{NAME, latch};
 use crate::harness::{Mode, eventually_async};
 
-/// BR3: each count is counted once, whoever counts, and waits end at zero and not before.
+/// BR3: each count is counted once, whichever client counts, and waits end when zero is reached and not before.
 pub async fn br3_each_count_counts_once(store: &TestStore) -> Result<()> {
     const COUNT: u32 = 15;
     let first = store.connect("first").await?;
@@ -20,7 +20,8 @@ pub async fn br3_each_count_counts_once(store: &TestStore) -> Result<()> {
     };
     let mut counting = JoinSet::new();
     for _ in 0..3 {
-        // Not the store's short lease: on a busy machine many answers would be late, and in doubt.
+        // With the default lease instead of the tests' short one: on a busy machine many answers would come too late,
+        // so that their outcome would be unknown.
         let coordinator = Coordinator::connect(store.url()).await?;
         for _ in 0..5 {
             let latch = latch(&coordinator, COUNT);
@@ -30,7 +31,7 @@ pub async fn br3_each_count_counts_once(store: &TestStore) -> Result<()> {
     let mut seen = Vec::new();
     while let Some(remaining) = counting.join_next().await {
         let remaining = remaining.expect("no panic")?;
-        // The counts that are still to come are missing.
+        // If the wait has ended, zero must have been reached, although some answers are still to come.
         if waiting.is_finished() {
             assert_eq!(latch(&first, COUNT).remaining().await?, 0);
         }
@@ -39,12 +40,12 @@ pub async fn br3_each_count_counts_once(store: &TestStore) -> Result<()> {
     seen.sort_unstable();
     assert_eq!(seen, (0..COUNT).collect::<Vec<_>>());
     timeout(PATIENCE, waiting).await.expect("let go").expect("no panic")?;
-    // It stays there.
+    // Counting down further leaves it at zero.
     assert_eq!(latch(&first, COUNT).count_down().await?, 0);
     latch(&first, COUNT).wait(Some(std::time::Duration::ZERO)).await
 }
 
-/// BR3: one that is missing is waited for, and what is dropped leaves nothing behind.
+/// BR3: a wait goes on while one count is missing, and dropped waits leave nothing behind.
 pub async fn br3_dropped_waits(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("one").await?;
     let latch = latch(&coordinator, 2);
@@ -59,7 +60,8 @@ pub async fn br3_dropped_waits(store: &TestStore) -> Result<()> {
     latch.wait(Some(PATIENCE)).await
 }
 
-/// BR3: who waits when zero is reached is let go, though it is reset at once; a reset before that lets nobody go.
+/// BR3: a wait returns if zero is reached during it, even if the latch is reset at once; a reset before zero ends no
+/// wait.
 pub async fn br3_reset_at_once(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (mine, theirs) = (latch(&one, 2), latch(&other, 2));
@@ -69,7 +71,7 @@ pub async fn br3_reset_at_once(store: &TestStore) -> Result<()> {
     };
     for round in 0..store.rounds(10, 4) {
         let waiting: Vec<_> = [&mine, &theirs, &mine, &theirs].into_iter().map(wait).collect();
-        // Each has found it above zero.
+        // Each waiter has read a count above zero by then.
         sleep(2 * ANSWERED).await;
         theirs.count_down().await?;
         theirs.reset().await?;
@@ -89,7 +91,7 @@ pub async fn br3_reset_at_once(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// BR3: counts stay when the session of who counted is lost.
+/// BR3: counts stay when the session of the client that counted is lost.
 pub async fn br3_counts_belong_to_nobody(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     assert_eq!(latch(&one, 2).count_down().await?, 1);
@@ -98,7 +100,7 @@ pub async fn br3_counts_belong_to_nobody(store: &TestStore) -> Result<()> {
     latch(&other, 2).wait(Some(PATIENCE)).await
 }
 
-/// BR3: and when its process is killed.
+/// BR3: counts stay when the process that counted is killed.
 pub async fn br3_counts_survive_a_kill(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("one").await?;
     let waiting = {
@@ -115,7 +117,7 @@ pub async fn br3_counts_survive_a_kill(store: &TestStore) -> Result<()> {
     timeout(PATIENCE, waiting).await.expect("let go").expect("no panic")
 }
 
-/// BR3: without the store's word nothing is counted for certain, and nothing twice.
+/// BR3: while the store does not answer, no count is confirmed; and none is counted twice afterwards.
 pub async fn br3_cut_off(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect_by_proxy("one").await?, store.connect("other").await?);
     let (mine, theirs) = (latch(&one, 5), latch(&other, 5));
@@ -132,7 +134,8 @@ pub async fn br3_cut_off(store: &TestStore) -> Result<()> {
     mine.wait(Some(PATIENCE)).await
 }
 
-/// BR3: the count is stored; another one is an error until the latch is reset, and so is zero.
+/// BR3: the initial count is stored; a client with another count gets an error until the latch is reset, and so does
+/// one with zero.
 pub async fn br3_another_count_is_an_error(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("one").await?;
     assert_eq!(latch(&coordinator, 2).remaining().await?, 2);

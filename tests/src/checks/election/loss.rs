@@ -1,4 +1,4 @@
-//! E3: a leader that knows when it is out.
+//! E3: a leader knows when it does not lead any more.
 
 use coordination::{Effect, State};
 
@@ -7,9 +7,9 @@ use super::*;
 use crate::harness::Mode;
 use crate::harness::log::now_ns;
 
-/// E3: a leader whose session has ended is told, and is out until it campaigns anew.
+/// E3: a leader whose session ended learns of that, and leads again only by a new campaign.
 ///
-/// Tooz: none; its weakness 6, "leadership has no loss signal", "the old leader is never told".
+/// Tooz has no such test; its weakness 6 is "leadership has no loss signal", "the old leader is never told".
 pub async fn e3_a_lost_leader_is_out(store: &TestStore) -> Result<()> {
     let mut leader = store.connect("leader").await?;
     let other = store.connect("other").await?;
@@ -17,7 +17,7 @@ pub async fn e3_a_lost_leader_is_out(store: &TestStore) -> Result<()> {
     let old = Arc::new(campaign(&leader).await?);
     let waiting = campaign_in_background(&other);
     until_candidates(&election(&other), &["leader", "other"]).await;
-    // Shorter terms go unwatched.
+    // The library watches a leader's entry only after a moment.
     sleep(2 * MOMENT).await;
     let listener = Arc::clone(&old);
     let listening = tokio::spawn(async move { (listener.lost().await, BootInstant::now()) });
@@ -54,7 +54,7 @@ pub async fn e3_a_lost_leader_is_out(store: &TestStore) -> Result<()> {
     again.resign().await
 }
 
-/// E3: whatever is done with an old leadership, and whenever it arrives, a later one stays.
+/// E3: nothing that is done with an old leadership, however late, affects a later one.
 pub async fn e3_an_old_resignation_removes_no_new_leader(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     for round in 0..store.rounds(12, 12) {
@@ -71,8 +71,8 @@ pub async fn e3_an_old_resignation_removes_no_new_leader(store: &TestStore) -> R
     Ok(())
 }
 
-/// E1, E3: a leader that is cut off is told at its deadline, before the next one is elected; and the
-/// next is elected within the bound of L1.
+/// E1, E3: a leader that is cut off learns of its loss at its deadline, before the next leader is elected. The next
+/// leader is elected within the bound of L1.
 pub async fn e3_a_leader_cut_off_is_told_in_time(store: &TestStore) -> Result<()> {
     let (leader, other) = (store.connect_by_proxy("leader").await?, store.connect("other").await?);
     let mut state = leader.state();
@@ -104,7 +104,8 @@ pub async fn e3_a_leader_cut_off_is_told_in_time(store: &TestStore) -> Result<()
     next.resign().await
 }
 
-/// E1, E3: a leader that was stopped for three leases learns it when it wakes; another was elected in time.
+/// E1, E3: a leader whose process was stopped for three leases learns of its loss when it is continued; meanwhile
+/// another leader was elected in time.
 pub async fn e3_a_paused_leader_is_told_when_it_wakes(store: &TestStore) -> Result<()> {
     let ttl = store.ttl().expect("the check is for leases");
     let other = store.connect("other").await?;

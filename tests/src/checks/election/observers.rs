@@ -1,4 +1,4 @@
-//! E2: what those who watch an election are told.
+//! E2: what observers of an election see.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -9,8 +9,7 @@ use super::super::tools::{Chance, drop_after_polls, poll_once, poll_times};
 use super::*;
 use crate::harness::Mode;
 
-/// E2: an observer who keeps up is told of every change: who leads, a value proclaimed anew, that nobody
-/// leads.
+/// E2: an observer that keeps up sees each change: a new leader, a newly proclaimed value, and that nobody leads.
 pub async fn e2_every_change_is_told(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let watching = store.connect("watching").await?;
@@ -46,7 +45,7 @@ pub async fn e2_every_change_is_told(store: &TestStore) -> Result<()> {
             assert_eq!(told(observer).await?, None, "nobody leads now");
         }
     }
-    // One who comes late is told of the present, and the end is told.
+    // An observer that starts late sees the present term. When the coordinator stops, observers get the error `Closed`.
     let leadership = campaign(&other).await?;
     let mut late = election(&watching).observe();
     while told(&mut late).await?.map(|term| term.term) != Some(leadership.term()) {}
@@ -62,7 +61,7 @@ pub async fn e2_every_change_is_told(store: &TestStore) -> Result<()> {
     leadership.resign().await
 }
 
-/// E2: of values proclaimed one after the other, and of calls dropped on their way, the last one counts.
+/// E2: of values that are proclaimed one after the other, some by calls that are dropped, the last one prevails.
 pub async fn e2_the_last_proclaimed_value_counts(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let leadership = Arc::new(campaign(&one).await?);
@@ -72,13 +71,13 @@ pub async fn e2_the_last_proclaimed_value_counts(store: &TestStore) -> Result<()
         let proclaiming = async move {
             let dropped = format!("dropped {round}");
             match round % 4 {
-                // Dropped at once: the next call is made before anything else can happen.
+                // Dropped after one poll, so that the next call is made before anything else can happen.
                 0 | 2 => drop(poll_once(leading.proclaim(&dropped)).await),
                 polls => drop(drop_after_polls(leading.proclaim(&dropped), polls).await),
             }
             leading.proclaim(&format!("round {round}")).await
         };
-        // On a thread of the runtime, where tasks that are made later may begin earlier.
+        // On a worker thread of the runtime, where a task that is spawned later may run earlier.
         tokio::spawn(proclaiming).await.expect("no panic")?;
         sleep(Duration::from_millis(2)).await;
         let leader = election(&other).leader().await?.expect("somebody leads");
@@ -90,10 +89,10 @@ pub async fn e2_the_last_proclaimed_value_counts(store: &TestStore) -> Result<()
     Arc::into_inner(leadership).expect("nobody else has it").resign().await
 }
 
-/// What the last leader proclaims.
+/// The value that the last leader proclaims.
 const LAST: u64 = u64::MAX;
 
-/// What an observer is told, until it is told of the last leader.
+/// The terms that an observer sees, up to the last leader's.
 async fn observe(election: Election, start: Duration, pause: Duration) -> Result<Vec<Term>> {
     sleep(start).await;
     let (mut terms, mut seen) = (election.observe(), Vec::new());
@@ -108,10 +107,10 @@ async fn observe(election: Election, start: Duration, pause: Duration) -> Result
     }
 }
 
-/// Who led which term.
+/// The leader of each term.
 type Leaders = Arc<Mutex<BTreeMap<FencingToken, String>>>;
 
-/// Leads so many times, and ends it in one way or another.
+/// Leads `rounds` times, and ends each leadership in a random way.
 async fn lead_at_random(
     store: &TestStore,
     member: String,
@@ -144,7 +143,7 @@ async fn lead_at_random(
     coordinator.stop().await
 }
 
-/// E2: whatever becomes of many leaders, observers see terms rise, each with its leader, and the last.
+/// E2: however many leaders end, observers see terms rise, each with its leader, and reach the last one.
 pub async fn e2_observers_see_terms_rise(store: &TestStore) -> Result<()> {
     let mut chance = Chance::new("e2_observers_see_terms_rise");
     let watching = store.connect("watching").await?;
@@ -166,7 +165,7 @@ pub async fn e2_observers_see_terms_rise(store: &TestStore) -> Result<()> {
         lead_at_random(store, format!("client-{client}"), chance.fork(), rounds, leaders)
     });
     let mut candidates: Vec<_> = candidates.map(Box::pin).collect();
-    // They make some headway before one of them, a process, is killed.
+    // The candidates run for a moment before one of them, which is a process, is killed.
     for candidate in &mut candidates {
         assert!(poll_times(candidate.as_mut(), 5).await.is_none_or(|ended| ended.is_ok()));
     }
@@ -194,7 +193,7 @@ pub async fn e2_observers_see_terms_rise(store: &TestStore) -> Result<()> {
     last.resign().await
 }
 
-/// Runs futures side by side in one task.
+/// Runs several futures concurrently in one task.
 async fn join_all<F: Future + Unpin>(mut futures: Vec<F>) -> Vec<F::Output> {
     let mut outputs: Vec<_> = futures.iter().map(|_| None).collect();
     std::future::poll_fn(|context| {
@@ -214,7 +213,7 @@ async fn join_all<F: Future + Unpin>(mut futures: Vec<F>) -> Vec<F::Output> {
     outputs.into_iter().flatten().collect()
 }
 
-/// E2: an observer who was cut off goes on with the present term, and none that is older.
+/// E2: an observer that was cut off goes on with the present term, and sees no older one.
 pub async fn e2_observers_go_on_after_an_outage(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let watching = store.connect_by_proxy("watching").await?;
@@ -247,7 +246,7 @@ pub async fn e2_observers_go_on_after_an_outage(store: &TestStore) -> Result<()>
     Ok(())
 }
 
-/// E2, E4: an election goes on over the server's restart, and so do its observers: terms rise.
+/// E2, E4: when the server restarts, the election and its observers go on, and terms rise.
 pub async fn e2_terms_rise_over_a_restart(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let mut terms = election(&other).observe();
@@ -262,10 +261,11 @@ pub async fn e2_terms_rise_over_a_restart(store: &TestStore) -> Result<()> {
         while seen < Some(leadership.term()) {
             seen = told(&mut terms).await?.map(|term| term.term);
         }
-        // The session outlives the restart, or ends and is told; in both cases there is a next leader.
+        // The leader's session either survives the restart, or ends and the leader learns of it; in both cases there is
+        // a next leader.
         drop(leadership.resign().await);
         let next = waiting.await.expect("no panic")?;
-        // Where it ended, the next one may have been told of already.
+        // If the session ended, observers may have seen the next term already.
         while seen != Some(next.term()) {
             seen = told(&mut terms).await?.map(|term| term.term);
         }

@@ -1,9 +1,9 @@
-//! G3, G4: members who come back, and capabilities that change.
+//! G3, G4: members that come back after a loss, and capabilities that change.
 
 use super::super::tools::drop_after_polls;
 use super::*;
 
-/// G3: whoever asked for it comes back after a loss, as somebody new, and says what it said last.
+/// G3: after a loss, a `rejoining` membership comes back as a new incarnation, with its last capabilities.
 pub async fn g3_back_as_a_new_incarnation(store: &TestStore) -> Result<()> {
     let (_one, here) = with_group(store, "one").await?;
     let there = group(&store.connect("other").await?);
@@ -47,8 +47,8 @@ async fn until_presence(membership: &mut RejoiningMembership, wanted: Presence) 
     assert!(outcome.is_ok(), "{wanted:?} expected, and it is {:?}", membership.presence());
 }
 
-/// Waits until whoever watches is told that this member is in, or is out; the member, if it is in. A snapshot may come
-/// first: a server that drops the connection of one client may stop listening to another's (ZooKeeper does).
+/// Waits until a watch reports that this member is in the group, or is not; returns the member, if it is. A `Resync`
+/// may come first: when ZooKeeper drops the connection of one client, it may stop reading from another one's.
 async fn until_told(watch: &mut GroupWatch, id: &str, is_in: bool) -> Result<Option<Member>> {
     loop {
         let event = next(watch).await?;
@@ -60,7 +60,8 @@ async fn until_told(watch: &mut GroupWatch, id: &str, is_in: bool) -> Result<Opt
     }
 }
 
-/// G3: after an outage that cost the session; what was said meanwhile is said on return.
+/// G3: the same after an outage that cost the session; capabilities that were updated meanwhile are those of the new
+/// incarnation.
 pub async fn g3_back_after_an_outage(store: &TestStore) -> Result<()> {
     let (_one, here) = with_group(store, "one").await?;
     let cut_off = store.connect_by_proxy("cut-off").await?;
@@ -78,7 +79,7 @@ pub async fn g3_back_after_an_outage(store: &TestStore) -> Result<()> {
     assert_eq!(member.capabilities.parse::<String>()?, "after");
     until_presence(&mut membership, Presence::Member(member.incarnation)).await;
 
-    // Out again, and the group is deleted meanwhile: there is nothing to come back to.
+    // In a second outage the group is deleted, so the member cannot come back.
     store.proxy().set_both(Mode::Blackhole);
     assert_eq!(until_told(&mut watch, "cut-off", false).await?, None);
     here.delete().await?;
@@ -88,7 +89,7 @@ pub async fn g3_back_after_an_outage(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// G3: leaving, and dropping, is for good, at whatever moment.
+/// G3: `leave`, and dropping the membership, end it for good, also while it is rejoining.
 pub async fn g3_leaving_is_for_good(store: &TestStore) -> Result<()> {
     let (_one, here) = with_group(store, "one").await?;
     let there = group(&store.connect("other").await?);
@@ -106,7 +107,7 @@ pub async fn g3_leaving_is_for_good(store: &TestStore) -> Result<()> {
                     sleep(Duration::from_millis(5)).await;
                     assert!(there.members().await?.is_empty(), "back in round {round}");
                 }
-                // A join that is in flight comes to nothing in the background.
+                // A join that is in progress is undone in the background.
                 false => {
                     drop(membership);
                     until_members(&there, &[]).await;
@@ -114,7 +115,7 @@ pub async fn g3_leaving_is_for_good(store: &TestStore) -> Result<()> {
             }
         }
     }
-    // Nothing is left that could come back later.
+    // No member comes back later.
     sleep(2 * store.heartbeat() + MOMENT).await;
     assert!(there.members().await?.is_empty());
     there.delete().await
@@ -137,7 +138,7 @@ impl Twice {
     }
 }
 
-/// G4: readers see what a member says of itself before an update or after it, and never go back.
+/// G4: readers see capabilities as they were before an update or after it, and never an older state after a newer one.
 ///
 /// Tooz: `test_update_capabilities`, `test_update_capabilities_with_group_id_nonexistent` (here only
 /// members update).
@@ -174,7 +175,7 @@ pub async fn g4_capabilities_change_at_once(store: &TestStore) -> Result<()> {
         told = Some(number);
     }
     eprintln!("G4: {reads} reads over {rounds} updates");
-    // Of updates that are dropped on the way the last one counts in the end.
+    // If updates are dropped on their way, the last update prevails.
     for number in 0..10_usize {
         drop_after_polls(membership.update(&number), number % 3).await;
     }

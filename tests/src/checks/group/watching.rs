@@ -1,9 +1,9 @@
-//! G2: what those who watch a group are told.
+//! G2: what watchers of a group see.
 
 use super::super::tools::drop_after_polls;
 use super::*;
 
-/// G2: every join, leave and update is told, in order, and alike to all.
+/// G2: all watchers see the same joins, leaves and updates, in the same order.
 ///
 /// Tooz: `test_watch_group_join`, `test_watch_leave_group`, `test_unwatch_leave_group`,
 /// `test_unwatch_join_group_callback_not_found` and its likes (a watch that is dropped tells nobody anything),
@@ -20,7 +20,8 @@ pub async fn g2_joins_leaves_and_updates_in_order(store: &TestStore) -> Result<(
     drop(dropped);
 
     let second = there.join("late").await?;
-    // A future that is dropped loses no event: it is told to the next, or was seen by the last.
+    // If the future of `next` is dropped, no event is lost: either the last poll applied it to `members`, or the next
+    // call returns it.
     let mut polls = 0;
     while watch.members().len() < 2 {
         drop_after_polls(watch.next(), polls % 3).await;
@@ -37,7 +38,7 @@ pub async fn g2_joins_leaves_and_updates_in_order(store: &TestStore) -> Result<(
     second.leave().await?;
     let event = next(&mut watch).await?;
     let GroupEvent::Left(member) = &event else { panic!("{event:?}") };
-    // What was last known of it.
+    // The event of a leave has the member's last known capabilities.
     assert_eq!(member.capabilities.parse::<String>()?, "later");
     let again = there.join("again").await?;
     let event = next(&mut watch).await?;
@@ -47,7 +48,8 @@ pub async fn g2_joins_leaves_and_updates_in_order(store: &TestStore) -> Result<(
     assert_eq!(short(&next(&mut watch).await?), "-one");
     assert_eq!(ids(&watch.members()), ["other"]);
 
-    // The same process shares what is read, and another one reads by itself: they may merge, never invert.
+    // Watches of one coordinator share their reads of the store; another coordinator's watch reads by itself. A watch
+    // may merge changes, but never reports them in another order.
     for other in [&mut same, &mut elsewhere] {
         let mut members = other.members();
         while ids(&members) != ["other"] || members.get("other") != Some(member) {
@@ -59,7 +61,8 @@ pub async fn g2_joins_leaves_and_updates_in_order(store: &TestStore) -> Result<(
     Ok(())
 }
 
-/// G2: who is replaced is not missed: a watcher that looks once in a while sees the new member before the old one leaves.
+/// G2: when a member is replaced by a new one, a watcher that polls rarely sees the new member before the old one
+/// leaves.
 pub async fn g2_a_rolling_replacement_is_never_empty(store: &TestStore) -> Result<()> {
     let (_one, here) = with_group(store, "one").await?;
     let other = store.connect("other").await?;
@@ -69,7 +72,7 @@ pub async fn g2_a_rolling_replacement_is_never_empty(store: &TestStore) -> Resul
     for round in 1..=5 {
         let new = here.join_as(format!("new-{round}"), &round).await?;
         old.leave().await?;
-        // Both are known here before the watch is asked.
+        // Both changes are known to this client before it polls the watch.
         until_members(&group(&other), &[&format!("new-{round}")]).await;
         sleep(MOMENT).await;
         let mut told = vec![next(&mut watch).await?, next(&mut watch).await?];
@@ -81,7 +84,7 @@ pub async fn g2_a_rolling_replacement_is_never_empty(store: &TestStore) -> Resul
     Ok(())
 }
 
-/// G2: whatever many do at once, replaying what is told gives what there is in the end.
+/// G2: whatever many clients do at the same time, replaying the events over the first snapshot gives the last snapshot.
 pub async fn g2_replay_gives_the_last_snapshot(store: &TestStore) -> Result<()> {
     let (_one, here) = with_group(store, "one").await?;
     let other = store.connect("other").await?;
@@ -132,7 +135,7 @@ pub async fn g2_replay_gives_the_last_snapshot(store: &TestStore) -> Result<()> 
     let memberships: Vec<Membership> = tasks.join_all().await.into_iter().collect::<Result<_>>()?;
     let last = here.members().await?;
     assert_eq!(last.len(), memberships.len());
-    // They hear of the last change, and then of nothing.
+    // The watchers see the last change, and then no more.
     sleep(4 * MOMENT + store.scheduling()).await;
     done.send_replace(true);
     while let Some(replay) = replays.join_next().await {
@@ -146,7 +149,7 @@ pub async fn g2_replay_gives_the_last_snapshot(store: &TestStore) -> Result<()> 
     Ok(())
 }
 
-/// G2: a group that is not there cannot be watched, and nothing is left of the attempt.
+/// G2: a group that does not exist cannot be watched, and the attempt creates nothing.
 ///
 /// Tooz: `test_watch_join_group_non_existent`, `test_watch_leave_group_non_existent`.
 pub async fn g2_a_missing_group_is_not_watched(store: &TestStore) -> Result<()> {
@@ -154,21 +157,21 @@ pub async fn g2_a_missing_group_is_not_watched(store: &TestStore) -> Result<()> 
     let (here, there) = (group(&one), group(&other));
     assert_eq!(kind(here.watch().await), Some(ErrorKind::GroupMissing));
     assert!(!there.exists().await?, "watching creates nothing");
-    // As soon as it is there it can be, whatever was seen before.
+    // The group can be watched as soon as it exists, although a watch was refused before.
     for _ in 0..store.rounds(20, 5) {
         there.create().await?;
         assert!(here.watch().await?.members().is_empty());
         there.delete().await?;
         let watch = here.watch().await;
         if let Ok(mut watch) = watch {
-            // Seen here before word of the deletion, which comes at once.
+            // The watch may begin before this client learns of the deletion, which follows at once.
             assert_eq!(next(&mut watch).await?, GroupEvent::Deleted);
         }
     }
     Ok(())
 }
 
-/// G2: a group that is deleted is left by all, then gone.
+/// G2: when a group is deleted, watchers see that its members left, and then that it was deleted.
 ///
 /// Tooz: `test_watch_join_group_disappear`.
 pub async fn g2_a_deleted_group_ends_the_watch(store: &TestStore) -> Result<()> {
@@ -196,7 +199,7 @@ pub async fn g2_a_deleted_group_ends_the_watch(store: &TestStore) -> Result<()> 
     assert!(members.is_empty() && watch.members().is_empty());
     assert_eq!(kind(watch.next().await), Some(ErrorKind::GroupMissing));
     assert_eq!(kind(watch.try_next()), Some(ErrorKind::GroupMissing));
-    // The next life is another watch's.
+    // When the group is created again, only a new watch reports it.
     let mut watch = there.watch().await?;
     while ids(&watch.members()) != ["three"] {
         next(&mut watch).await?;
@@ -204,7 +207,7 @@ pub async fn g2_a_deleted_group_ends_the_watch(store: &TestStore) -> Result<()> 
     Ok(())
 }
 
-/// G2: who is taken out of the group notices, and so do those who watch.
+/// G2: a member that is removed by another client learns of it, and so do watchers.
 ///
 /// Tooz: `test_watch_join_group_booted_out`.
 pub async fn g2_a_removed_member_is_told(store: &TestStore) -> Result<()> {
@@ -212,7 +215,7 @@ pub async fn g2_a_removed_member_is_told(store: &TestStore) -> Result<()> {
     let there = group(&store.connect("other").await?);
     let membership = here.join("ssd").await?;
     let mut watch = here.watch().await?;
-    // Shorter memberships go unwatched.
+    // The library watches a member's entry only after a moment.
     sleep(2 * MOMENT).await;
     let removed = there.remove("one").await?;
     let start = Instant::now();
@@ -227,7 +230,7 @@ pub async fn g2_a_removed_member_is_told(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// G2: after an outage there is one resync, and then all is as it would have been.
+/// G2: after an outage there is one `Resync`, and then events as before.
 pub async fn g2_resync_after_an_outage(store: &TestStore) -> Result<()> {
     let (_one, here) = with_group(store, "one").await?;
     let staying = here.join_as("staying", &1).await?;
@@ -240,7 +243,7 @@ pub async fn g2_resync_after_an_outage(store: &TestStore) -> Result<()> {
     leaving.leave().await?;
     let _coming = here.join_as("coming", &1).await?;
     staying.update(&2).await?;
-    // Past the next re-check, which fails: an outage that nobody met is none.
+    // Longer than until the next re-check, which fails: a watch reports an outage only if one of its reads failed.
     let ttl = store.ttl().expect("the check is for leases");
     sleep(ttl + 2 * store.attempt_timeout() + store.scheduling()).await;
     for watch in &mut watches {
@@ -252,7 +255,7 @@ pub async fn g2_resync_after_an_outage(store: &TestStore) -> Result<()> {
         assert_eq!(next(watch).await?, GroupEvent::Resync(last.clone()));
         assert_eq!(watch.members(), last);
     }
-    // From here on as ever.
+    // Watches report events as before.
     staying.leave().await?;
     for watch in &mut watches {
         assert_eq!(short(&next(watch).await?), "-staying");

@@ -1,9 +1,10 @@
-//! W1: a writer who lets readers in, and stays one of them.
+//! W1: a writer that downgrades its lock to a shared one.
 
 use super::*;
 use crate::must_hold;
 
-/// W1: downgrading keeps the token, lets in the readers who are next, and nobody behind a writer.
+/// W1: a downgrade keeps the token, and admits the readers that are next in the queue, but none behind a waiting
+/// writer.
 pub async fn w1_downgrade_lets_readers_in(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let held = acquire(&one).await?;
@@ -17,7 +18,7 @@ pub async fn w1_downgrade_lets_readers_in(store: &TestStore) -> Result<()> {
     let held = held.downgrade().await?;
     assert!(held.is_held() && held.is_shared() && held.token() == token);
     let first = served(store, first).await?;
-    // Long enough for a heartbeat, and for whoever watches the entry, to see the change.
+    // Long enough for a heartbeat to check the changed entry, and for watchers of the entry to see the change.
     sleep(2 * store.heartbeat() + MOMENT).await;
     assert!(held.is_held() && first.is_held());
     assert!(!writer.is_finished() && !late.is_finished());
@@ -33,13 +34,13 @@ pub async fn w1_downgrade_lets_readers_in(store: &TestStore) -> Result<()> {
     served(store, late).await?.release().await
 }
 
-/// W1: when nobody waits, downgrading opens the lock for readers who come later.
+/// W1: if nobody waits, a downgrade opens the lock for readers that come later.
 pub async fn w1_downgrade_opens_the_lock(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let held = acquire(&one).await?.downgrade().await?;
     let beside = lock(&other).try_acquire_shared().await?.expect("readers share");
     assert!(lock(&other).try_acquire().await?.is_none());
-    // Twice is once.
+    // A second downgrade changes nothing.
     let held = held.downgrade().await?;
     assert!(held.is_held());
     must_hold!(held.token() < beside.token());
@@ -49,8 +50,8 @@ pub async fn w1_downgrade_opens_the_lock(store: &TestStore) -> Result<()> {
     take_turn(&one).await.map(drop)
 }
 
-/// W1: whoever asks only once shares the lock with a holder of the same process that was downgraded, who had waited behind so many
-/// that a store may not have read all of them.
+/// W1: `try_acquire_shared` succeeds beside a downgraded holder of the same process. This holder had waited behind many
+/// entries, so some stores had not read the whole queue.
 pub async fn w1_a_downgrade_behind_many_opens_the_lock(store: &TestStore) -> Result<()> {
     const MANY: usize = 40;
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
@@ -74,13 +75,13 @@ pub async fn w1_a_downgrade_behind_many_opens_the_lock(store: &TestStore) -> Res
     take_turn(&one).await.map(drop)
 }
 
-/// W1: a downgrade of a lock that was lost says so, and takes nothing.
+/// W1: downgrading a lock that was lost is an error, and affects no other holder.
 pub async fn w1_downgrade_after_a_loss(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let held = acquire(&one).await?;
     lock(&other).break_lock().await?;
     let next = acquire(&other).await?;
-    // Whether it was told already or not.
+    // The downgrade fails whether or not the holder has learned of the loss already.
     let refused = held.downgrade().await.expect_err("it was broken");
     assert_eq!(refused.kind(), ErrorKind::Lost);
     assert!(lock(&one).try_acquire_shared().await?.is_none());
@@ -88,12 +89,12 @@ pub async fn w1_downgrade_after_a_loss(store: &TestStore) -> Result<()> {
     next.release().await
 }
 
-/// W1, C1: a downgrade that is dropped anywhere lets go of the lock.
+/// W1, C1: a downgrade that is dropped at any poll releases the lock.
 pub async fn w1_a_dropped_downgrade_releases(store: &TestStore) -> Result<()> {
     at_every_poll(store, "downgrade", store.rounds(1, 2), interrupted_downgrade).await
 }
 
-/// A lock is downgraded, and somebody else shares it.
+/// Case: a holder downgrades its lock, and then another client shares it.
 pub async fn interrupted_downgrade(pair: &Pair<'_>) -> Result<()> {
     let held = acquire(&pair.one).await?;
     let shared = pair.interrupt(held.downgrade()).await?;
@@ -105,7 +106,7 @@ pub async fn interrupted_downgrade(pair: &Pair<'_>) -> Result<()> {
     nothing_is_left(pair.store, &pair.other, &format!("{pair:?}")).await
 }
 
-/// A share is waited for, and somebody else downgrades meanwhile.
+/// Case: a client waits for a shared lock, and the writer downgrades meanwhile.
 pub async fn interrupted_wait_for_a_downgrade(pair: &Pair<'_>) -> Result<()> {
     let held = acquire(&pair.other).await?;
     let lock = lock(&pair.one);

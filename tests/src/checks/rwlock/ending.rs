@@ -1,4 +1,4 @@
-//! W1: readers and writers who give up, or whose sessions or processes end.
+//! W1: readers and writers that give up, or whose sessions or processes end.
 
 use std::time::Instant;
 
@@ -9,11 +9,11 @@ use super::*;
 use crate::harness::Mode;
 use crate::must_hold;
 
-/// W1, L3: a writer who gives up lets the readers behind him in, though others still read.
+/// W1, L3: when a waiting writer gives up, the readers behind it are admitted, although other readers hold the lock.
 pub async fn w1_a_writer_who_gives_up_blocks_nobody(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let reading = share(&one).await?;
-    // By a cancelled call.
+    // The writer gives up because its call is dropped.
     let writer = acquire_in_background(&other);
     until_contenders(store, &lock(&one), 2).await;
     let reader = share_in_background(&one);
@@ -22,7 +22,7 @@ pub async fn w1_a_writer_who_gives_up_blocks_nobody(store: &TestStore) -> Result
     let reader = served(store, reader).await?;
     assert!(reading.is_held() && reader.is_held());
     reader.release().await?;
-    // By a timeout, at whatever moment of the reader's wait it comes.
+    // The writer gives up by a timeout, while the reader waits.
     let refused = lock(&other);
     let writer = tokio::spawn(async move { refused.acquire(Some(ANSWERED)).await });
     sleep(2 * MOMENT).await;
@@ -33,10 +33,10 @@ pub async fn w1_a_writer_who_gives_up_blocks_nobody(store: &TestStore) -> Result
     reading.release().await
 }
 
-/// W1: a session that ends takes its shares, its lock and its places with it.
+/// W1: when a session ends, its shared locks, its exclusive lock and its waiting entries are removed.
 pub async fn w1_a_session_that_ends_lets_others_in(store: &TestStore) -> Result<()> {
     let other = store.connect("other").await?;
-    // A reader.
+    // A reader's session ends, and a writer waits.
     let dying = store.connect("dying").await?;
     let lost = share(&dying).await?;
     let writer = acquire_in_background(&other);
@@ -48,7 +48,7 @@ pub async fn w1_a_session_that_ends_lets_others_in(store: &TestStore) -> Result<
     drop(lost);
     assert!(held.is_held());
     held.release().await?;
-    // A writer, for two readers.
+    // A writer's session ends, and two readers wait.
     let dying = store.connect("dying").await?;
     let lost = acquire(&dying).await?;
     let readers = [share_in_background(&other), share_in_background(&other)];
@@ -57,7 +57,7 @@ pub async fn w1_a_session_that_ends_lets_others_in(store: &TestStore) -> Result<
     assert_eq!(lost.lost().await, LossReason::Closed);
     let [first, second] = readers;
     let readers = (served(store, first).await?, served(store, second).await?);
-    // A writer who waits, for a reader behind him.
+    // The session of a waiting writer ends, with a reader behind it.
     let dying = store.connect("dying").await?;
     let waiting = acquire_in_background(&dying);
     until_contenders(store, &lock(&other), 3).await;
@@ -71,7 +71,8 @@ pub async fn w1_a_session_that_ends_lets_others_in(store: &TestStore) -> Result<
     Ok(())
 }
 
-/// W1, S6: whoever waits is granted by its own live entry only, on both sides; else it queues again.
+/// W1, S6: readers and writers are granted the lock only by their own live entry; if the entry is gone, they queue
+/// again.
 pub async fn w1_own_entry_check_on_both_sides(store: &TestStore) -> Result<()> {
     for waits_for_a_share in [true, false] {
         let holder = store.connect("holder").await?;
@@ -103,10 +104,10 @@ pub async fn w1_own_entry_check_on_both_sides(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// W1, L1: readers and writers whose process is killed are followed within the bound.
+/// W1, L1: when the process of a reader or writer is killed, the next contenders get the lock within the crash bound.
 pub async fn w1_killed_readers_and_writers_are_followed(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("survivor").await?;
-    // A reader, for a writer.
+    // A reader's process is killed, and a writer waits.
     let worker = store.worker("reader");
     worker.call(json!({ "command": "acquire_shared", "lock": NAME }));
     let waiting = acquire_in_background(&coordinator);
@@ -117,7 +118,7 @@ pub async fn w1_killed_readers_and_writers_are_followed(store: &TestStore) -> Re
     let took = killed.elapsed();
     eprintln!("W1: a killed reader is followed after {took:?}");
     assert!(took <= store.crash_bound(), "{took:?}");
-    // A writer, for two readers; and one who waited between them.
+    // A writer's process is killed, which also has a waiting writer between two waiting readers.
     let worker = store.worker("writer");
     worker.call(json!({ "command": "acquire", "lock": NAME }));
     let first = share_in_background(&coordinator);
@@ -137,7 +138,7 @@ pub async fn w1_killed_readers_and_writers_are_followed(store: &TestStore) -> Re
     Ok(())
 }
 
-/// W1, S3: a reader who is cut off knows that its share is gone before a writer is let in.
+/// W1, S3: a reader that is cut off knows that its shared lock is lost before a writer gets the lock.
 pub async fn w1_a_reader_cut_off_knows_before_a_writer_is_let_in(store: &TestStore) -> Result<()> {
     let (reader, other) = (store.connect_by_proxy("reader").await?, store.connect("other").await?);
     let reading = Arc::new(share(&reader).await?);
@@ -156,7 +157,7 @@ pub async fn w1_a_reader_cut_off_knows_before_a_writer_is_let_in(store: &TestSto
     assert!(next.is_held());
     must_hold!(next.token() > reading.token());
     next.release().await?;
-    // And back: the reader's next session reads again.
+    // The reader can share the lock again, with its next session.
     store.proxy().heal();
     share(&reader).await?.release().await
 }

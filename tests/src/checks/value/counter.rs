@@ -1,4 +1,4 @@
-//! VA2: additions, each counted once.
+//! VA2: each addition to a counter is counted exactly once.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::super::tools::{Chance, MOMENT, PATIENCE, drop_after_polls};
 use super::*;
 use crate::harness::{Mode, eventually_async};
 
-/// VA2: no addition is lost, none is counted twice, and each has an answer of its own.
+/// VA2: no addition is lost, none is counted twice, and each returns a different sum.
 pub async fn va2_counts_every_addition(store: &TestStore) -> Result<()> {
     let reader = counter(&connect(store, "reader").await?);
     let rounds = store.rounds(200, 12);
@@ -54,7 +54,7 @@ pub async fn va2_overflow_is_refused(store: &TestStore) -> Result<()> {
         assert_eq!((refused.kind(), refused.effect()), (ErrorKind::Value, Effect::None));
         assert_eq!(refused.key(), Some(NAME));
         assert_eq!(counter.read().await?, limit);
-        // Back to zero, in two steps: there is one negative number more.
+        // Back to zero in two steps, because `-i64::MIN` is no `i64`.
         counter.add(-(limit / 2)).await?;
         let rest = counter.read().await?;
         assert_eq!(counter.add(-rest).await?, 0);
@@ -62,14 +62,14 @@ pub async fn va2_overflow_is_refused(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// VA2: an addition whose future was dropped, wherever it was, counts once or not at all.
+/// VA2: an addition that is dropped, at any poll, is counted once or not at all.
 pub async fn va2_a_dropped_addition_counts_once_or_never(store: &TestStore) -> Result<()> {
     let (one, other) = (connect(store, "one").await?, connect(store, "other").await?);
     let (dropped, reader) = (counter(&one), counter(&other));
     let mut chance = Chance::new("va2_a_dropped_addition_counts_once_or_never");
     let (mut tried, mut confirmed) = (0, 0);
     for round in 0..store.rounds(60, 20) {
-        // Each has a digit of its own, so that one that counts twice is told from another.
+        // Additions of 1,000 each. The last three digits of the sum show if part of one was added.
         let before = reader.read().await?;
         let polls = if round % 2 == 0 { round / 2 % 6 } else { chance.below(12) };
         let done = drop_after_polls(dropped.add(1_000), polls).await;
@@ -77,7 +77,7 @@ pub async fn va2_a_dropped_addition_counts_once_or_never(store: &TestStore) -> R
         confirmed += i64::from(done);
         assert!(!done || reader.read().await? >= before + 1_000);
     }
-    // Those that were dropped may still be under way.
+    // Additions that were dropped may still be on their way.
     for _ in 0..5 {
         sleep(MOMENT).await;
         let sum = reader.read().await? / 1_000;
@@ -89,7 +89,8 @@ pub async fn va2_a_dropped_addition_counts_once_or_never(store: &TestStore) -> R
     at_every_poll(store, "compare_and_set", store.rounds(1, 2), interrupted_write).await
 }
 
-/// VA2: a process that is killed while it counts has counted what it was told, and at most one more.
+/// VA2: a process that is killed while it counts has counted each addition that was confirmed to it, and at most one
+/// more.
 pub async fn va2_a_killed_counter_has_counted(store: &TestStore) -> Result<()> {
     let here = counter(&connect(store, "here").await?);
     let mut chance = Chance::new("va2_a_killed_counter_has_counted");
@@ -111,7 +112,7 @@ pub async fn va2_a_killed_counter_has_counted(store: &TestStore) -> Result<()> {
                 sums.extend(event["sum"].as_i64());
             }
         }
-        // A last call of each may be on its way, or was not told any more.
+        // The last addition of each process may still be on its way, or its event was not written any more.
         sleep(MOMENT).await;
         let sum = here.add(1).await?;
         sums.insert(sum);
@@ -124,8 +125,8 @@ pub async fn va2_a_killed_counter_has_counted(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// VA2: the connection is cut before or after the answer to an addition, while others add as well: what was
-/// confirmed is there once; what was not is an error that says that it may be there, once.
+/// VA2: the connection is cut before or after the answer to an addition, while others add too. A confirmed addition is
+/// counted once. An addition that failed is counted once or not at all, and its error says that this is unknown.
 pub async fn va2_a_lost_answer_counts_once(store: &TestStore) -> Result<()> {
     let other = counter(&store.connect("other").await?);
     let over = Arc::new(AtomicBool::new(false));
@@ -166,8 +167,9 @@ pub async fn va2_a_lost_answer_counts_once(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// VA2, X1: a call whose connection broke, while somebody else added once, is in doubt only if it was carried out: what was not
-/// is settled by who wrote last, and added again.
+/// VA2, X1: the connection breaks during an addition, while another client adds once. The outcome is unknown only if
+/// the addition was carried out. If it was not, the library recognises that by the last writer of the value, and adds
+/// again.
 pub async fn va2_a_lost_request_is_settled(store: &TestStore) -> Result<()> {
     let mine = counter(&store.connect_by_proxy("one").await?);
     let theirs = counter(&store.connect("other").await?);
@@ -195,13 +197,14 @@ pub async fn va2_a_lost_request_is_settled(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// VA2: while the store is out of reach calls fail within their bound, and say what may have happened.
+/// VA2: while the store is out of reach, calls fail in time, and their errors say whether they may have had an effect.
 pub async fn va2_out_of_reach_is_told(store: &TestStore) -> Result<()> {
     let client = store.connect_by_proxy("cut off").await?;
     let (counter, value) = (counter(&client), value(&client));
     assert_eq!(counter.add(1).await?, 1);
     let version = value.set(&1).await?;
-    // As long as a lease, or a call that began just before that.
+    // The calls end when the session is lost, after a lease; a call that began just before that may take one attempt
+    // longer.
     let ttl = store.ttl().expect("the check is for leases");
     let bound = ttl + store.attempt_timeout() + SCHEDULING + store.scheduling();
     store.proxy().set_both(Mode::Blackhole);
@@ -214,7 +217,7 @@ pub async fn va2_out_of_reach_is_told(store: &TestStore) -> Result<()> {
     assert!(took <= bound, "{took:?}");
     let read = read.expect_err("out of reach");
     assert_eq!((read.kind(), read.effect()), (ErrorKind::Unavailable, Effect::None));
-    // It reads first, and did not come further.
+    // An addition begins with a read, which failed, so it had no effect.
     let add = add.expect_err("out of reach");
     assert_eq!((add.kind(), add.effect()), (ErrorKind::Unavailable, Effect::None));
     let write = write.expect_err("out of reach");

@@ -1,4 +1,4 @@
-//! VA3: what those who watch a value are told.
+//! VA3: what watchers of a value see.
 
 use tokio::time::sleep;
 
@@ -6,7 +6,7 @@ use super::super::tools::{Chance, MOMENT};
 use super::*;
 use crate::harness::Mode;
 
-/// VA3: a watcher who keeps up is told of every value and of its deletion, and of nothing twice.
+/// VA3: a watcher that keeps up sees each value, and its deletion, once.
 pub async fn va3_every_change_is_told(store: &TestStore) -> Result<()> {
     let (one, other) = (connect(store, "one").await?, connect(store, "other").await?);
     let mut watches = [value(&one).watch(), value(&other).watch()];
@@ -36,7 +36,7 @@ pub async fn va3_every_change_is_told(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// What a watch tells until the number comes.
+/// The versions that a watch reports until the number `last` comes.
 async fn watch_until(
     mut changes: ValueWatch<u64>,
     last: u64,
@@ -53,7 +53,7 @@ async fn watch_until(
     }
 }
 
-/// VA3: whoever watches, fast or slow, sees versions rise and reaches the last value.
+/// VA3: watchers, fast or slow, see versions rise and reach the last value.
 pub async fn va3_watchers_reach_the_last_value(store: &TestStore) -> Result<()> {
     const LAST: u64 = u64::MAX;
     let mut clients = Vec::new();
@@ -94,7 +94,7 @@ pub async fn va3_watchers_reach_the_last_value(store: &TestStore) -> Result<()> 
     Ok(())
 }
 
-/// VA3: a watcher goes on when the history that it would look back to is gone, and when the server was away.
+/// VA3: a watcher goes on when the revision from which it would resume is compacted, and when the server restarted.
 pub async fn va3_watchers_survive_compaction(store: &TestStore) -> Result<()> {
     let writer = value(&store.connect("writer").await?);
     let watching = store.connect_by_proxy("watching").await?;
@@ -120,7 +120,7 @@ pub async fn va3_watchers_survive_compaction(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// VA3: a watcher who was cut off goes on with the value as it is then.
+/// VA3: a watcher that was cut off goes on with the present value.
 pub async fn va3_watchers_go_on_after_an_outage(store: &TestStore) -> Result<()> {
     let writer = value(&store.connect("writer").await?);
     let mut changes = value(&store.connect_by_proxy("watching").await?).watch();

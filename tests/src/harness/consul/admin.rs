@@ -1,4 +1,4 @@
-//! What an administrator does to the store behind the clients' backs, and what servers say of themselves.
+//! What an administrator does to the store without the clients' knowledge, and the servers' own counters.
 
 use std::collections::BTreeMap;
 
@@ -7,19 +7,19 @@ use serde_json::{Value, json};
 use super::super::http;
 use super::{Consul, MASTER, TOKEN};
 
-/// The name of a session that is to show whether a server is ready.
+/// The name of the sessions by which the harness finds out whether a server is ready.
 const PROBE: &str = "harness";
 
 impl Consul {
-    /// Asks a server that runs, as the administrator: the status and the body of the answer.
+    /// Sends a request to a running server, as the administrator; returns the status and the body of the answer.
     ///
     /// # Panics
     ///
-    /// When none answers.
+    /// If no server answers.
     pub fn ask(&self, method: &str, path: &str, body: &str) -> (u16, String) {
         let running = (0..self.nodes.len()).filter(|index| self.nodes[*index].is_running());
         let answers = running.filter_map(|index| self.ask_node(index, method, path, body));
-        // One that has no leader cannot say what the others know.
+        // A server without a leader answers 500, so the next one is asked.
         let mut answers = answers.filter(|(status, _)| *status != 500);
         answers.next().unwrap_or_else(|| panic!("no answer to {method} {path}"))
     }
@@ -36,7 +36,7 @@ impl Consul {
         http::request(self.plain[index], (method, path), header, body).ok()
     }
 
-    /// Whether it creates sessions.
+    /// Whether the server creates sessions.
     pub(super) fn is_ready(&self, index: usize) -> bool {
         let wanted = json!({ "Name": PROBE, "NodeChecks": [], "Checks": [] }).to_string();
         let created = self.ask_node(index, "PUT", "/v1/session/create", &wanted);
@@ -47,7 +47,7 @@ impl Consul {
         destroyed.is_some_and(|(status, _)| status == 200)
     }
 
-    /// Makes the token of a client of this namespace.
+    /// Creates the token for a client of this namespace.
     pub(super) fn make_token(&self, namespace: &str) {
         let rules = format!(
             "key_prefix \"{namespace}/\" {{ policy = \"write\" }}\n\
@@ -65,13 +65,13 @@ impl Consul {
         assert_eq!((made, given), (200, 200), "ACLs can be set up");
     }
 
-    /// Takes a client's token away.
+    /// Deletes the client's token.
     pub fn revoke_token(&self) {
         let path = "/v1/acl/token/1b7c2d3e-4f5a-4b6c-9d7e-8f9a0b1c2d3e";
         assert_eq!(self.ask("DELETE", path, "").0, 200, "there is a token");
     }
 
-    /// The keys that begin with this, in order.
+    /// The keys that begin with this prefix, sorted.
     pub fn keys(&self, prefix: &str) -> Vec<String> {
         match self.ask("GET", &format!("/v1/kv/{}?keys", escape(prefix)), "") {
             (200, keys) => serde_json::from_str(&keys).expect("a list of keys"),
@@ -79,7 +79,7 @@ impl Consul {
         }
     }
 
-    /// A key with all that Consul says of it; null when there is none.
+    /// A key with all its fields, as Consul returns them; null if there is none.
     pub fn key(&self, key: &str) -> Value {
         match self.ask("GET", &format!("/v1/kv/{}?consistent", escape(key)), "") {
             (200, found) => {
@@ -95,7 +95,7 @@ impl Consul {
         assert_eq!(self.ask("PUT", &format!("/v1/kv/{}", escape(key)), value).0, 200);
     }
 
-    /// Writes a key and locks it, by a session that has no end.
+    /// Writes a key and locks it with a session that never expires; returns the session's id.
     pub fn lock_key(&self, key: &str, value: &str) -> String {
         let wanted = r#"{"Name":"stranger","NodeChecks":[],"Checks":[],"Behavior":"delete"}"#;
         let (_, created) = self.ask("PUT", "/v1/session/create", wanted);
@@ -106,22 +106,22 @@ impl Consul {
         id
     }
 
-    /// Deletes a key; false when there was none.
+    /// Deletes a key; false if there was none.
     pub fn delete_key(&self, key: &str) -> bool {
         let is_there = !self.key(key).is_null();
         self.ask("DELETE", &format!("/v1/kv/{}", escape(key)), "");
         is_there
     }
 
-    /// Destroys a session; false when there was none.
+    /// Destroys a session; false if there was none.
     pub fn destroy_session(&self, id: &str) -> bool {
         let (_, found) = self.ask("GET", &format!("/v1/session/info/{id}"), "");
         let (status, _) = self.ask("PUT", &format!("/v1/session/destroy/{id}"), "");
         status == 200 && found.contains(id)
     }
 
-    /// The ids of all sessions but those that were to show whether a server is ready: where that has lost the answer,
-    /// one is left.
+    /// The ids of all sessions, without those of the harness (`PROBE`): such a session is left over if the answer to its
+    /// creation was lost.
     pub fn sessions(&self) -> Vec<String> {
         let (_, listed) = self.ask("GET", "/v1/session/list", "");
         let listed: Vec<Value> = serde_json::from_str(&listed).unwrap_or_default();
@@ -130,8 +130,8 @@ impl Consul {
         ids.map(str::to_owned).collect()
     }
 
-    /// How many requests of each kind the servers that answer have served, the harness's own included: a query
-    /// that waits counts when it is answered.
+    /// How many requests of each kind the running servers have served, including the harness's own. A blocking query is
+    /// counted when it is answered.
     pub fn request_counts(&self) -> BTreeMap<String, u64> {
         let mut counts = BTreeMap::new();
         for index in 0..self.nodes.len() {
@@ -145,12 +145,12 @@ impl Consul {
     }
 }
 
-/// A key as a path of a request.
+/// A key as a part of a request's path.
 fn escape(key: &str) -> String {
     key.replace('%', "%25")
 }
 
-/// Parses `consul_http_PUT_v1_txn_count 3`; not what only administrators ask.
+/// Parses `consul_http_PUT_v1_txn_count 3`; ignores kinds of requests that only administrators send.
 fn parse_count(line: &str) -> Option<(String, u64)> {
     let (kind, count) = line.strip_prefix("consul_http_")?.split_once("_count ")?;
     let kind = kind.replace("_v1_", " ").trim_end_matches('_').to_owned();

@@ -1,7 +1,7 @@
-//! Consul servers: one or three, on loopback, with TLS and ACLs when asked.
+//! Consul servers: one or three, on loopback, with TLS and ACLs on request.
 //!
-//! The binary is Debian's (1.8.7); without it the test fails, it does not pass unrun. A server that is started
-//! again takes about two seconds until it leads: that is how long Consul waits for another one.
+//! The binary is Debian's (1.8.7). If it is not installed, the test fails; it is not skipped. After a restart a server
+//! takes about two seconds to become the leader, because Consul first waits for a heartbeat of another leader.
 
 mod admin;
 mod options;
@@ -17,20 +17,20 @@ use std::time::{Duration, Instant};
 
 use super::{Launch, Node, Scratch, ports::free_address, ports::free_port, wait_until};
 
-/// The token of the administrator, when ACLs are on.
+/// The administrator's token, if ACLs are on.
 pub const MASTER: &str = "6f1a5b1e-9c1d-4d6b-8d3a-canary9f2b01";
-/// The token with the rights that the documentation asks for, when ACLs are on.
+/// The token with just those rights that the documentation asks for, if ACLs are on.
 pub const TOKEN: &str = "0b7c2d3e-4f5a-4b6c-9d7e-8f9a0b1c2d3e";
 
 /// How long servers may take to be ready.
 const READY: Duration = Duration::from_secs(20);
 
-/// Running Consul servers; their processes and data are gone on drop.
+/// Running Consul servers; their processes and data are removed on drop.
 #[derive(Debug)]
 pub struct Consul {
-    // Before `scratch`: the processes end first.
+    // Declared before `scratch`, so that the processes end before their directory is removed.
     nodes: Vec<Node>,
-    /// Where each answers without TLS, for the harness.
+    /// Where each server answers the harness, without TLS.
     plain: Vec<SocketAddr>,
     options: ConsulOptions,
     scratch: Scratch,
@@ -47,7 +47,7 @@ impl Consul {
         Self::options().nodes(3).start()
     }
 
-    /// Everything that can be chosen.
+    /// All options, with their defaults.
     pub fn options() -> ConsulOptions {
         ConsulOptions::default()
     }
@@ -97,11 +97,11 @@ impl Consul {
         (0..self.nodes.len()).all(|index| self.nodes[index].is_running() && self.is_ready(index))
     }
 
-    /// Waits until every server that runs creates sessions.
+    /// Waits until every server whose process runs creates sessions.
     ///
     /// # Panics
     ///
-    /// When one does not within twenty seconds.
+    /// If a server does not within twenty seconds.
     pub fn wait_ready(&self) {
         let start = Instant::now();
         for (index, node) in self.nodes.iter().enumerate().filter(|(_, node)| node.is_running()) {
@@ -117,7 +117,7 @@ impl Consul {
     }
 }
 
-/// Fails the test when the binary is missing, and prints the version once.
+/// Fails the test if the binary is missing, and prints the version once.
 fn require_binary() {
     static CHECKED: Once = Once::new();
     CHECKED.call_once(|| {

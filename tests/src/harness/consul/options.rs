@@ -1,4 +1,4 @@
-//! What can be chosen about a Consul under test.
+//! Options of a Consul under test.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ pub struct ConsulTls {
 }
 
 impl ConsulTls {
-    /// The right certificate, and clients need none.
+    /// TLS with a valid server certificate; clients need no certificate.
     pub fn new(certificates: &certs::Certificates) -> Self {
         Self {
             server: certificates.server.clone(),
@@ -26,13 +26,13 @@ impl ConsulTls {
         }
     }
 
-    /// Shows another certificate: an expired one, one for another host…
+    /// Presents another certificate: an expired one, one for another host…
     pub fn server(mut self, identity: &certs::Identity) -> Self {
         self.server = identity.clone();
         self
     }
 
-    /// Refuses clients that show no certificate signed by the authority.
+    /// Refuses clients that present no certificate signed by the authority.
     pub fn require_client(mut self) -> Self {
         self.client_required = true;
         self
@@ -68,26 +68,26 @@ impl ConsulOptions {
         self
     }
 
-    /// Turns ACLs on: nobody may do anything but [`super::MASTER`], and [`super::TOKEN`] what a client of this
+    /// Turns ACLs on: only [`super::MASTER`] may do everything, and [`super::TOKEN`] may do what a client of this
     /// namespace needs.
     pub fn acl(mut self, namespace: &str) -> Self {
         self.acl = Some(namespace.to_owned());
         self
     }
 
-    /// Serves clients at this address too, on the same ports; for a network namespace of one's own.
+    /// Also serves clients at this address, on the same ports: for a network namespace of its own.
     pub fn also_at(mut self, address: impl Into<String>) -> Self {
         self.also_at = Some(address.into());
         self
     }
 
-    /// Adds a setting to the configuration file.
+    /// Sets a field of the configuration file.
     pub fn with(mut self, name: &str, value: Value) -> Self {
         self.more[name] = value;
         self
     }
 
-    /// Starts it; ready on return.
+    /// Starts the servers; they are ready on return.
     ///
     /// # Panics
     ///
@@ -126,7 +126,7 @@ impl ConsulOptions {
                 "grpc": -1,
             },
             "telemetry": { "prometheus_retention_time": "24h", "disable_hostname": true },
-            // Otherwise a server that stands still is made to leave, and the sessions of its agent end with it.
+            // Otherwise the cluster removes a server that is paused, and the sessions of its agent end with it.
             "autopilot": { "cleanup_dead_servers": false },
             "disable_update_check": true,
             "leave_on_terminate": false,

@@ -1,4 +1,4 @@
-//! Consul as checks and fault rows see it.
+//! [`Server`] for Consul.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -56,13 +56,13 @@ impl Server for Consul {
     }
 
     fn most_connections(&self) -> usize {
-        // Each request under way has one for itself: four calls, three queries, a heartbeat.
+        // Each request in flight has its own connection: four calls, three blocking queries, one heartbeat.
         8
     }
 
     fn entries(&self, namespace: &str, kind: &str) -> Vec<String> {
         let mut keys = self.keys(&format!("{namespace}/{kind}/"));
-        // A value of the queue's own, as a group has: no name of an entry begins so.
+        // Keys with `/.` are the queue's own value, as a group has one; no entry's name begins with a dot.
         keys.retain(|key| !key.contains("/."));
         keys
     }
@@ -102,7 +102,7 @@ impl Server for Consul {
             self.put_key(&key, value);
             key
         });
-        // The name of an entry and no session, and the name of an entry and a session.
+        // Two keys whose names look like those of entries: one without a session, one locked by a session.
         let [free, locked] = [7, 8].map(|number| format!("{group}{number:016x}-{number:06}"));
         self.put_key(&free, "");
         self.lock_key(&locked, "{{{");
@@ -118,7 +118,7 @@ impl Server for Consul {
     }
 
     fn ttl(&self) -> Duration {
-        // Longer than a server takes to start again, or three take to see that their leader stands still.
+        // Longer than a server takes to restart, or than three servers take to notice that their leader is paused.
         Duration::from_secs(if self.nodes.len() > 1 { 6 } else { 4 })
     }
 

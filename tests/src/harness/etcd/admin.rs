@@ -1,4 +1,4 @@
-//! What an administrator does to the store behind the clients' backs, through `etcdctl`.
+//! What an administrator does to the store without the clients' knowledge, by `etcdctl`.
 
 use std::{
     io::Write,
@@ -12,17 +12,17 @@ use serde_json::Value;
 use super::super::{Launch, Node as Process, ports::free_address, wait_until};
 use super::{Etcd, ROOT, ROOT_PASSWORD, USER, USER_PASSWORD};
 
-/// Written and compacted away by [`Etcd::compact`]; outside any namespace of a test.
+/// A key that [`Etcd::compact`] writes so that there is something to compact; outside the namespaces of all tests.
 const COMPACTION_KEY: &str = "harness-compaction";
 
 impl Etcd {
-    /// Runs `etcdctl` against the nodes that run, as the administrator. Blocks.
+    /// Runs `etcdctl` against the running nodes, as the administrator. Blocks.
     ///
-    /// It accepts whatever certificate the server shows, so it works with a wrong one too.
+    /// It accepts any certificate that the server presents, also a wrong one.
     ///
     /// # Panics
     ///
-    /// When it cannot be started. Its failure is in the output.
+    /// If `etcdctl` cannot be started. Other failures are in the output.
     pub fn etcdctl(&self, arguments: &[&str]) -> Output {
         let mut command = self.plain_etcdctl();
         if let Some(tls) = &self.options.tls {
@@ -37,7 +37,7 @@ impl Etcd {
         run(command.args(arguments))
     }
 
-    /// Runs `etcdctl` with nothing but the end points and `arguments`: no user, no certificates.
+    /// Runs `etcdctl` with only the endpoints and `arguments`, without a user and without certificates.
     pub fn etcdctl_as_stranger(&self, arguments: &[&str]) -> Output {
         run(self.plain_etcdctl().args(arguments))
     }
@@ -46,7 +46,7 @@ impl Etcd {
     ///
     /// # Panics
     ///
-    /// When it fails.
+    /// When the command fails.
     pub fn administer(&self, arguments: &[&str]) -> String {
         let output = self.etcdctl(arguments);
         assert!(
@@ -57,20 +57,21 @@ impl Etcd {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// Saves a snapshot to that file.
+    /// Saves a snapshot of the store to this file.
     ///
     /// # Panics
     ///
-    /// When that fails.
+    /// If `etcdctl` fails.
     pub fn save(&self, snapshot: &Path) {
         self.administer(&["snapshot", "save", &snapshot.display().to_string()]);
     }
 
-    /// Restores the only node from a snapshot, as an operator does: stopped, with a new data directory, started again.
+    /// Restores the only node from a snapshot as an operator does it: stops it, replaces its data directory, starts it
+    /// again.
     ///
     /// # Panics
     ///
-    /// When that fails.
+    /// If a step fails.
     pub fn restore(&self, snapshot: &Path) {
         let members = self.administer_json(&["member", "list"]);
         let member = &members["members"][0];
@@ -94,7 +95,7 @@ impl Etcd {
         self.wait_ready();
     }
 
-    /// The leases that exist.
+    /// The ids of all leases.
     pub fn lease_ids(&self) -> Vec<i64> {
         self.administer(&["lease", "list"])
             .lines()
@@ -102,10 +103,10 @@ impl Etcd {
             .collect()
     }
 
-    /// Seconds until the lease ends unless it is renewed; none when there is no such lease.
+    /// Seconds until the lease ends unless it is renewed; none if there is no such lease.
     pub fn lease_remaining(&self, id: i64) -> Option<u64> {
         let answer = self.administer_json(&["lease", "timetolive", &format!("{id:x}")]);
-        // Negative when it has ended.
+        // The number is negative if the lease has ended.
         answer["ttl"].as_u64()
     }
 
@@ -118,7 +119,7 @@ impl Etcd {
             .collect()
     }
 
-    /// Puts a value that may be too large for a command line. Its failure is in the output.
+    /// Writes a value that may be too large for a command line. A failure is in the output.
     ///
     /// # Panics
     ///
@@ -132,7 +133,7 @@ impl Etcd {
     ///
     /// # Panics
     ///
-    /// When that fails.
+    /// If `etcdctl` fails.
     pub fn change_password(&self, password: &str) {
         let mut command = self.plain_etcdctl();
         command.arg(format!("--user={ROOT}:{ROOT_PASSWORD}"));
@@ -142,24 +143,24 @@ impl Etcd {
         assert!(output.status.success(), "the password stays: {message}");
     }
 
-    /// Deletes a key; false when there was none.
+    /// Deletes a key; false if there was none.
     pub fn delete_key(&self, key: &str) -> bool {
         self.administer(&["del", "--", key]).trim() == "1"
     }
 
-    /// Revokes every lease, and so deletes all keys attached to one. Returns how many.
+    /// Revokes every lease, which deletes all keys that are attached to leases. Returns how many.
     pub fn revoke_all_leases(&self) -> usize {
         let leases = self.lease_ids();
         leases.iter().filter(|id| self.revoke_lease(**id)).count()
     }
 
-    /// Revokes a lease; false when there was none.
+    /// Revokes a lease; false if there was none.
     pub fn revoke_lease(&self, id: i64) -> bool {
         let output = self.etcdctl(&["lease", "revoke", &format!("{id:x}")]);
         output.status.success()
     }
 
-    /// The ids of the nodes in the cluster, in hexadecimal, in their order here.
+    /// The ids of the nodes in the cluster, in hexadecimal, in the order of `nodes`.
     pub(super) fn member_ids(&self) -> Vec<String> {
         // `8211f1d0f64f3269, started, n0, …`
         let list = self.administer(&["member", "list"]);
@@ -169,11 +170,12 @@ impl Etcd {
         ids.map(str::to_owned).collect()
     }
 
-    /// Adds a learner to the only node, and starts it: it answers serializable reads.
+    /// Adds a learner to a cluster of one node, and starts it. A learner answers serializable reads, but not
+    /// linearizable ones.
     ///
     /// # Panics
     ///
-    /// When it does not run.
+    /// If the learner does not start.
     pub fn start_learner(&self) -> Process {
         let (peer, client) = (free_address(), free_address());
         let peer = format!("http://{peer}");
@@ -202,15 +204,15 @@ impl Etcd {
         learner
     }
 
-    /// Forgets all history up to now: a watch or read at an older revision fails from here on.
+    /// Removes all history up to now: from then on, a watch or read at an older revision fails.
     pub fn compact(&self) {
-        // There must be something to compact: compacting the same revision twice is an error.
+        // Compacting the same revision twice is an error, so this writes something first.
         let put = self.administer_json(&["put", COMPACTION_KEY, "now"]);
         let revision = put["header"]["revision"].as_i64().expect("each answer tells the revision");
         self.administer(&["compact", "--physical", &revision.to_string()]);
     }
 
-    /// Makes the users and turns authentication on.
+    /// Creates the users and turns authentication on.
     pub(super) fn enable_users(&mut self) {
         let prefix = self.options.user_prefix.clone().unwrap_or_default();
         let root = format!("{ROOT}:{ROOT_PASSWORD}");
@@ -253,11 +255,11 @@ impl Etcd {
     }
 }
 
-/// Runs it with this for its standard input.
+/// Runs the command with this standard input.
 fn run_with(command: &mut Command, input: &[u8]) -> Output {
     let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("etcdctl is installed: checked at start");
-    // Fails when it has ended early, which its output tells.
+    // Fails if the command has ended early; the reason is in its output.
     let _ = child.stdin.take().expect("it is piped").write_all(input);
     child.wait_with_output().expect("the child is ours to wait for")
 }

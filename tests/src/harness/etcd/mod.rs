@@ -1,9 +1,9 @@
-//! etcd servers: one node or a cluster, on loopback, with TLS and users when asked.
+//! etcd servers: one node or a cluster, on loopback, with TLS and users on request.
 //!
-//! The binaries are Debian's (`etcd-server` and `etcd-client`, 3.4); without them the test fails, it
-//! does not pass unrun. Elections are fast (500 ms) so that faults are over within a test. Each node
-//! serves `/health` and `/metrics` on a third port without TLS or users, so that asking works
-//! whatever the client port demands.
+//! The binaries are Debian's (`etcd-server` and `etcd-client`, 3.4). If they are not installed, the test fails; it is
+//! not skipped. Elections are fast (500 ms), so that faults are over within a test. Each node serves `/health` and
+//! `/metrics` on a third port without TLS or users, so that the harness can send requests whatever the client port
+//! demands.
 
 mod admin;
 mod node;
@@ -26,32 +26,32 @@ use super::restless::Restless;
 use super::{Node as Process, Proxy, Scratch, ports::free_address, wait_until};
 use node::Addresses;
 
-/// The administrator, when users are on.
+/// The administrator, if authentication is on.
 pub const ROOT: &str = "root";
-/// Its password; recognisable, so that a test can search logs for it.
+/// The administrator's password; recognisable, so that a test can search logs for it.
 pub const ROOT_PASSWORD: &str = "root-canary-9f2b";
-/// The user with rights on one prefix only, when users are on.
+/// The user who has rights on one prefix only, if authentication is on.
 pub const USER: &str = super::certs::CLIENT_NAME;
-/// Its password; has characters that a URL must escape: see [`Etcd::user_information`].
+/// That user's password; it has characters that a URL must escape: see [`Etcd::user_information`].
 pub const USER_PASSWORD: &str = "user-canary-71@c/e%d";
-/// Its password as written in a URL.
+/// That user's password as written in a URL.
 const USER_PASSWORD_IN_URL: &str = "user-canary-71%40c%2Fe%25d";
 
 /// How long servers may take to be ready.
 const READY: Duration = Duration::from_secs(10);
 
-/// A running etcd; its processes and data are gone on drop.
+/// A running etcd; its processes and data are removed on drop.
 #[derive(Debug)]
 pub struct Etcd {
-    // Before `scratch`: the processes end first.
-    /// What changes a right each second, if somebody does.
+    // Declared before `scratch`, so that the processes end before their directory is removed.
+    /// A thread that changes a right each second, if the setting asks for it.
     restless: Option<Restless>,
-    /// The `grpc-proxy` that clients talk to, if there is one.
+    /// The `grpc-proxy` to which clients connect, if there is one.
     front: Option<Process>,
     nodes: Vec<Node>,
-    /// What leads to each node's peer port; empty unless asked for.
+    /// The proxy in front of each node's peer port; empty unless [`EtcdOptions::peers_by_proxy`] was chosen.
     peer_links: Vec<Proxy>,
-    /// The nodes' ids in the cluster, where they are needed.
+    /// The nodes' ids in the cluster; empty unless the nodes are connected by proxies.
     members: Vec<String>,
     options: EtcdOptions,
     users_on: bool,
@@ -69,12 +69,12 @@ impl Etcd {
         Self::options().nodes(3).start()
     }
 
-    /// Everything that can be chosen.
+    /// All options, with their defaults.
     pub fn options() -> EtcdOptions {
         EtcdOptions::default()
     }
 
-    /// Starts what `options` ask for; ready on return.
+    /// Starts the servers that `options` describe; they are ready on return.
     ///
     /// # Panics
     ///
@@ -129,9 +129,9 @@ impl Etcd {
         self.scratch.path()
     }
 
-    /// Cuts a node off from all others, both ways, until [`Etcd::rejoin`]; clients still reach it.
+    /// Cuts a node off from all others, in both directions, until [`Etcd::rejoin`]; clients still reach it.
     ///
-    /// Connections are reset and refused.
+    /// The node's connections to other nodes are reset, and new ones refused.
     ///
     /// # Panics
     ///
@@ -144,7 +144,7 @@ impl Etcd {
         }
     }
 
-    /// All nodes reach each other again.
+    /// Ends all isolation: all nodes reach one another again.
     pub fn rejoin(&self) {
         self.peer_links.iter().for_each(Proxy::admit_all);
     }
@@ -164,16 +164,16 @@ impl Etcd {
         nodes.join(",")
     }
 
-    /// The least-privileged user as a URL writes it before the authority: `name:password@`, escaped.
+    /// The user with few rights, as written before the authority of a URL: `name:password@`, escaped.
     pub fn user_information() -> String {
         format!("{USER}:{USER_PASSWORD_IN_URL}@")
     }
 
-    /// Waits until every node that runs answers a linearizable read.
+    /// Waits until every node whose process runs answers a linearizable read.
     ///
     /// # Panics
     ///
-    /// When one does not within ten seconds.
+    /// If a node does not within ten seconds.
     pub fn wait_ready(&self) {
         let start = Instant::now();
         for node in self.nodes.iter().filter(|node| node.is_running()) {
@@ -188,17 +188,16 @@ impl Etcd {
         }
     }
 
-    /// The node that says it leads; none while there is no leader, or it is paused.
+    /// The node that considers itself the leader; none while there is no leader, or while it is paused.
     ///
-    /// A leader cut off from the others says so until it notices.
+    /// A leader that is cut off from the others still counts until it notices.
     pub fn leader_index(&self) -> Option<usize> {
         self.nodes.iter().position(Node::is_leader)
     }
 
-    /// How many calls of each gRPC method the nodes that answer have started to serve: `Txn`,
-    /// `LeaseGrant`, `Watch`…
+    /// How many calls of each gRPC method the running nodes have begun to serve: `Txn`, `LeaseGrant`, `Watch`…
     ///
-    /// A stream counts once. Calls made through [`Etcd::etcdctl`] count too; a node restarts at zero.
+    /// A stream is one call. Calls made by [`Etcd::etcdctl`] are included. A node that restarts begins at zero.
     pub fn request_counts(&self) -> BTreeMap<String, u64> {
         let mut counts = BTreeMap::new();
         for (method, count) in self.nodes.iter().flat_map(Node::request_counts) {
@@ -208,7 +207,7 @@ impl Etcd {
     }
 }
 
-/// Fails the test when a binary is missing, and prints the version once.
+/// Fails the test if a binary is missing, and prints the version once.
 fn require_binaries() {
     static CHECKED: Once = Once::new();
     CHECKED.call_once(|| {

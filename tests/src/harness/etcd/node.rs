@@ -1,4 +1,4 @@
-//! One etcd process, and what it says of itself.
+//! One etcd process, and the health and metrics that it reports.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +13,7 @@ use super::EtcdOptions;
 pub(super) struct Addresses {
     pub(super) client: SocketAddr,
     pub(super) peer: SocketAddr,
-    /// Where the other nodes reach `peer`.
+    /// Where the other nodes reach `peer`: a proxy's address, or `peer` itself.
     pub(super) advertised: SocketAddr,
     pub(super) metrics: SocketAddr,
 }
@@ -47,17 +47,17 @@ impl Node {
         Self { process: Process::start(name, client, launch), metrics }
     }
 
-    /// Whether it answers a linearizable read: it runs and the cluster has a leader.
+    /// Whether the node answers a linearizable read: it runs, and the cluster has a leader.
     pub fn is_healthy(&self) -> bool {
         self.ask("/health").is_some_and(|answer| answer.contains("\"health\":\"true\""))
     }
 
-    /// Whether it says it leads.
+    /// Whether the node considers itself the leader.
     pub fn is_leader(&self) -> bool {
         self.metrics().lines().any(|line| line == "etcd_server_is_leader 1")
     }
 
-    /// How many calls of each gRPC method it has started to serve since it started.
+    /// How many calls of each gRPC method the node has begun to serve since it started.
     pub fn request_counts(&self) -> BTreeMap<String, u64> {
         self.metrics().lines().filter_map(parse_count).collect()
     }
@@ -66,7 +66,7 @@ impl Node {
         self.ask("/metrics").unwrap_or_default()
     }
 
-    /// The answer to `GET path`; none when it does not run, or fails to answer.
+    /// The answer to `GET path`; none if the node does not run or does not answer.
     fn ask(&self, path: &str) -> Option<String> {
         if !self.is_running() {
             return None;
@@ -113,7 +113,7 @@ fn flags(name: &str, own: Addresses, cluster: &[Addresses], options: &EtcdOption
         "--election-timeout=500".to_owned(),
         "--logger=zap".to_owned(),
         "--log-level=error".to_owned(),
-        // Passwords are checked once per connection; the usual cost takes 50 ms of a shared core.
+        // Passwords are checked once per connection; at the default cost a check takes 50 ms of a shared core.
         "--bcrypt-cost=4".to_owned(),
     ];
     flags.extend(options.tls.iter().flat_map(super::Tls::flags));
@@ -127,7 +127,7 @@ fn parse_count(line: &str) -> Option<(String, u64)> {
     let (labels, count) = labels.split_once("} ")?;
     let (_, method) = labels.split_once("grpc_method=\"")?;
     let (method, _) = method.split_once('"')?;
-    // Written as a float: large counts look like `1e+06`.
+    // The metric is written as a float: large counts look like `1e+06`.
     let count = count.parse::<f64>().ok()? as u64;
     (count > 0).then(|| (method.to_owned(), count))
 }

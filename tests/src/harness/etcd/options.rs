@@ -1,4 +1,4 @@
-//! What can be chosen about an etcd under test.
+//! Options of an etcd under test.
 
 use std::path::PathBuf;
 
@@ -14,7 +14,7 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// The right certificate, and clients need none.
+    /// TLS with a valid server certificate; clients need no certificate.
     pub fn new(certificates: &certs::Certificates) -> Self {
         Self {
             server: certificates.server.clone(),
@@ -24,19 +24,19 @@ impl Tls {
         }
     }
 
-    /// Shows another certificate: an expired one, one for another host…
+    /// Presents another certificate: an expired one, one for another host…
     pub fn server(mut self, identity: &certs::Identity) -> Self {
         self.server = identity.clone();
         self
     }
 
-    /// Refuses clients that show no certificate signed by the authority.
+    /// Refuses clients that present no certificate signed by the authority.
     pub fn require_client(mut self) -> Self {
         self.client_required = true;
         self
     }
 
-    /// etcd's flags.
+    /// etcd's command-line flags for this.
     pub(super) fn flags(&self) -> Vec<String> {
         let mut flags = vec![
             format!("--cert-file={}", self.server.certificate.display()),
@@ -93,14 +93,14 @@ impl EtcdOptions {
         self
     }
 
-    /// Turns authentication on: [`super::ROOT`], and [`super::USER`] who may read and write the keys
-    /// that start with `prefix` and nothing else.
+    /// Turns authentication on: [`super::ROOT`] may do everything, and [`super::USER`] may read and write only the keys
+    /// that start with `prefix`.
     pub fn users(mut self, prefix: &str) -> Self {
         self.user_prefix = Some(prefix.to_owned());
         self
     }
 
-    /// Serves clients at this address too, on the same ports; for a network namespace of one's own.
+    /// Also serves clients at this address, on the same ports: for a network namespace of its own.
     pub fn also_at(mut self, address: impl Into<String>) -> Self {
         self.also_at = Some(address.into());
         self
@@ -112,13 +112,13 @@ impl EtcdOptions {
         self
     }
 
-    /// Lets the nodes reach each other by proxies only, so that one can be [isolated](Etcd::isolate).
+    /// Makes the nodes connect to one another only through proxies, so that one can be [isolated](Etcd::isolate).
     pub fn peers_by_proxy(mut self) -> Self {
         self.peers_by_proxy = true;
         self
     }
 
-    /// Starts it; ready on return.
+    /// Starts the servers; they are ready on return.
     ///
     /// # Panics
     ///

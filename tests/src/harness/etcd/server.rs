@@ -1,4 +1,4 @@
-//! etcd as checks and fault rows see it.
+//! [`Server`] for etcd.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -39,7 +39,8 @@ impl Server for Etcd {
         Proxy::start(self.front.as_ref().map_or(self.node(index).address(), Process::address))
     }
 
-    /// A `grpc-proxy` looks every half second which leases it has been asked to renew.
+    /// Longer with a `grpc-proxy`, which only every half second looks for the leases that clients have asked it to
+    /// renew.
     fn ttl(&self) -> Duration {
         Duration::from_secs(if self.front.is_some() { 6 } else { 2 })
     }
@@ -78,7 +79,8 @@ impl Server for Etcd {
 
     fn entries(&self, namespace: &str, kind: &str) -> Vec<String> {
         let mut keys = self.keys(&format!("{namespace}/{kind}/"));
-        // A value of the queue's own, as a group has, and its removal: no name of an entry begins so.
+        // Keys with `/!` are the queue's own value, as a group has one, or the mark of its removal; no entry's name
+        // begins with `!`.
         keys.retain(|key| !key.contains("/!"));
         keys
     }
@@ -89,7 +91,7 @@ impl Server for Etcd {
         field.and_then(|revision| revision.parse().ok()).unwrap_or_default()
     }
 
-    /// The lease that is in its key: `<namespace>/lock/<name>/<lease>-<random>`.
+    /// The lease is part of the entry's key: `<namespace>/lock/<name>/<lease>-<random>`.
     fn session_of(&self, entry: &str) -> Option<String> {
         let lease = entry.rsplit('/').next()?.split('-').next()?;
         Some(lease.to_owned())

@@ -1,22 +1,23 @@
-//! What stands between clients and etcd in some places: tokens that expire, rights that change, a proxy.
+//! Settings of etcd that make it harder for clients: tokens that expire, rights that change, a proxy in between.
 
 use super::super::restless::Restless;
 use super::super::{Launch, Node as Process, ports::free_address, wait_until};
 use super::{Etcd, EtcdOptions, READY, ROOT, ROOT_PASSWORD, USER};
 
-/// What tokens are signed with.
+/// The key that signs the tokens.
 const TOKEN_KEY: &str = "signs-tokens-of-tests-only-7d20";
 
 impl EtcdOptions {
-    /// One of the settings in which all checks are to pass; nothing for an empty word.
+    /// Applies one of the settings in which all checks are to pass; the empty string changes nothing.
     ///
-    /// * `tokens`: users, whose tokens end when they were not used for three seconds.
-    /// * `jwt`: users, whose tokens end after five seconds and with each change of any right; there is one each second.
-    /// * `proxy`: clients talk to a `grpc-proxy`, which numbers watches itself.
+    /// * `tokens`: users, whose tokens expire after three seconds without use.
+    /// * `jwt`: users, whose tokens expire after five seconds, and with each change of any right. There is one change
+    ///   each second.
+    /// * `proxy`: clients connect to a `grpc-proxy`, which assigns its own ids to watches.
     ///
     /// # Panics
     ///
-    /// On any other word.
+    /// If there is no setting of this name.
     pub fn in_setting(self, setting: &str) -> Self {
         match setting {
             "" => self,
@@ -27,13 +28,13 @@ impl EtcdOptions {
         }
     }
 
-    /// Users' tokens are JWT, which end after five seconds whether they are used or not.
+    /// Makes the users' tokens JWT, which expire after five seconds even if they are used.
     pub fn signed_tokens(self) -> Self {
         Self { token_key: Some(TOKEN_KEY), ..self }
     }
 }
 
-/// Starts a `grpc-proxy` before the first node.
+/// Starts a `grpc-proxy` in front of the first node.
 pub(super) fn start_front(etcd: &Etcd) -> Process {
     let (address, node) = (free_address(), etcd.node(0).address());
     let (log, data) = (etcd.scratch.join("proxy.log"), etcd.scratch.join("proxy"));
@@ -52,7 +53,7 @@ pub(super) fn start_front(etcd: &Etcd) -> Process {
     front
 }
 
-/// Changes a right each second.
+/// Grants or revokes a right each second, which invalidates the users' tokens.
 pub(super) fn change_rights(etcd: &Etcd) -> Restless {
     let user = format!("--user={ROOT}:{ROOT_PASSWORD}");
     let endpoints = format!("--endpoints={}", etcd.client_urls().join(","));

@@ -1,7 +1,8 @@
-//! MariaDB servers: one, on loopback, with TLS when asked.
+//! MariaDB servers: one server, on loopback, with TLS on request.
 //!
-//! The binaries are Debian's (`mariadb-server`, 10.11); without them a test that wants one fails, and only the soak has such
-//! tests. A data directory is made once for all tests of a process, and copied.
+//! The binaries are Debian's (`mariadb-server`, 10.11). If they are not installed, a test that starts a server fails;
+//! only the soak has such tests. A data directory is created once for all tests of a process, and copied for each
+//! server.
 
 mod server;
 
@@ -16,9 +17,9 @@ use super::{Certificates, Identity, Launch, Node, Scratch, ports::free_address};
 
 /// How long a server may take to be ready.
 const READY: Duration = Duration::from_secs(30);
-/// Debian's.
+/// Where Debian installs the server.
 const PROGRAM: &str = "/usr/sbin/mariadbd";
-/// Who may do everything, and needs no password: clients of the checks, and the checks themselves.
+/// The user of the checks and of their clients, who may do everything and needs no password.
 const USER: &str = "coordination";
 
 /// How to start a [`Mysql`].
@@ -30,19 +31,19 @@ pub struct MysqlOptions {
 }
 
 impl MysqlOptions {
-    /// A setting of the server's, as `my.cnf` has it.
+    /// Sets an option of the server, by its name in `my.cnf`.
     pub fn set(mut self, name: &str, value: &str) -> Self {
         self.settings.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// Serves clients at this address too.
+    /// Also serves clients at this address.
     pub fn also_at(mut self, address: &str) -> Self {
         self.also_at = Some(address.to_owned());
         self
     }
 
-    /// Serves by TLS, and no other way.
+    /// Serves clients by TLS, and refuses connections without TLS.
     pub fn tls(mut self, certificates: &Certificates, shown: &Identity) -> Self {
         let files =
             vec![shown.certificate.clone(), shown.key.clone(), certificates.authority.clone()];
@@ -50,7 +51,7 @@ impl MysqlOptions {
         self
     }
 
-    /// Starts it; ready on return.
+    /// Starts the server; it is ready on return.
     ///
     /// # Panics
     ///
@@ -81,12 +82,13 @@ impl MysqlOptions {
             ),
             ("socket", at("s")),
             ("pid-file", at("pid")),
-            // A server that starts removes what others have in theirs, as if it was left over.
+            // A directory for temporary files that no other server uses: a server that starts removes files there as if
+            // they were left over from a crash.
             ("tmpdir", scratch.path().display().to_string()),
             ("skip-name-resolve", "on".to_owned()),
             ("innodb-buffer-pool-size", "32M".to_owned()),
             ("innodb-log-file-size", "4M".to_owned()),
-            // It starts sooner.
+            // The next options make the server start sooner.
             ("innodb-temp-data-file-path", "ibtmp1:3M:autoextend".to_owned()),
             ("innodb-buffer-pool-load-at-startup", "off".to_owned()),
             ("performance-schema", "off".to_owned()),
@@ -115,64 +117,65 @@ impl MysqlOptions {
     }
 }
 
-/// A running MariaDB; its process and data are gone on drop.
+/// A running MariaDB; its process and data are removed on drop.
 #[derive(Debug)]
 pub struct Mysql {
-    // Before `scratch`: the process ends first.
+    // Declared before `scratch`, so that the process ends before its directory is removed.
     node: Arc<Node>,
     scratch: Scratch,
 }
 
 impl Mysql {
-    /// Whether this machine has one.
+    /// Whether MariaDB is installed on this machine.
     pub fn is_installed() -> bool {
         Path::new(PROGRAM).is_file()
     }
 
-    /// One server that keeps what it answered.
+    /// One server, with default options.
     pub fn one() -> Self {
         Self::options().start()
     }
 
-    /// Everything that can be chosen.
+    /// All options, with their defaults.
     pub fn options() -> MysqlOptions {
         MysqlOptions::default()
     }
 
-    /// Where it keeps its data and its logs.
+    /// Where the server keeps its data and its logs.
     pub fn directory(&self) -> &Path {
         self.scratch.path()
     }
 
-    /// What the server answers to whom may do everything: a line for each row, with a tabulator between columns.
+    /// The server's answer to this statement of the user who may do everything: a line for each row, with a tab between
+    /// columns.
     ///
     /// # Panics
     ///
-    /// When it refuses, or does not answer.
+    /// If the server refuses or does not answer.
     pub fn ask(&self, statement: &str) -> String {
         let answer = self.try_ask(statement);
         answer.unwrap_or_else(|said| panic!("{statement}: {said}"))
     }
 
-    /// The same; what it says where it refuses.
+    /// Like [`ask`](Self::ask); an error is the server's message.
     ///
     /// # Errors
     ///
-    /// When it refuses, or does not answer.
+    /// If the server refuses or does not answer.
     pub fn try_ask(&self, statement: &str) -> Result<String, String> {
         ask(self.node.address(), USER, statement)
     }
 
-    /// What it answers to a user.
+    /// The server's answer to a statement of this user.
     ///
     /// # Errors
     ///
-    /// When it refuses, or does not answer.
+    /// If the server refuses or does not answer.
     pub fn ask_as(&self, user: &str, statement: &str) -> Result<String, String> {
         ask(self.node.address(), user, statement)
     }
 
-    /// The statements that it was asked so far.
+    /// All statements that the server has received so far, from its log.
     pub fn statements(&self) -> String {
         fs::read(self.scratch.join("statements"))
             .map(|log| String::from_utf8_lossy(&log).into_owned())
@@ -197,14 +200,14 @@ fn ask(address: SocketAddr, user: &str, statement: &str) -> Result<String, Strin
 fn wait_ready(node: &Node) {
     let is_ready = || {
         let said = ask(node.address(), USER, "SELECT 1");
-        // It wants TLS: so it serves.
+        // A server that refuses the connection because it demands TLS serves clients.
         let serves = |said: String| said.contains("Access denied");
         !node.is_running() || said.is_ok() || said.is_err_and(serves)
     };
     assert!(super::wait_until(READY, is_ready), "not ready: {}", node.log());
 }
 
-/// The data of a server that nobody has used.
+/// A data directory that no server has used yet.
 fn template() -> &'static Path {
     static TEMPLATE: OnceLock<(Scratch, PathBuf)> = OnceLock::new();
     let (_, path) = TEMPLATE.get_or_init(|| {

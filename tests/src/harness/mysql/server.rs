@@ -1,6 +1,6 @@
-//! MariaDB as checks and fault rows see it.
+//! [`Server`] for MariaDB.
 //!
-//! An entry is named `<path> <id>`, a session by its id.
+//! An entry is identified by `<path> <id>`, a session by its id.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use coordination::ErrorKind;
 use super::super::{Node, Protocol, Proxy, Server, Setup};
 use super::{Mysql, USER, wait_ready};
 
-/// The server's clock, in the unit of our tables.
+/// The server's clock, in microseconds, as in the library's tables.
 const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
 
 impl Server for Mysql {
@@ -35,7 +35,7 @@ impl Server for Mysql {
         wait_ready(&self.node);
     }
 
-    /// By the log, where each statement is.
+    /// Counted from the server's log of statements.
     fn request_counts(&self) -> BTreeMap<String, u64> {
         let mut counts = BTreeMap::new();
         for request in self.statements().lines().filter_map(request_in) {
@@ -124,7 +124,7 @@ impl Server for Mysql {
         self.ask(&format!("{ended}; SELECT ROW_COUNT()")) == "1"
     }
 
-    /// No entry is without a session.
+    /// There are none, because every row of an entry has a session.
     fn put_strangers(&self, _namespace: &str) -> Vec<String> {
         Vec::new()
     }
@@ -139,7 +139,7 @@ impl Server for Mysql {
 }
 
 impl Mysql {
-    /// What it answers from our tables; nothing where nobody has come yet.
+    /// The rows of a query on the library's tables; empty if the tables do not exist yet.
     fn lines(&self, statement: &str) -> Vec<String> {
         let answer = match self.try_ask(statement) {
             Err(said) if said.contains("doesn't exist") => return Vec::new(),
@@ -149,7 +149,7 @@ impl Mysql {
     }
 }
 
-/// A namespace as the library writes it: of what one may have, only a dot is not kept.
+/// A namespace as the library stores it. Of the characters that a namespace may have, only the dot is escaped.
 fn escaped(namespace: &str) -> String {
     namespace.replace('.', "%2E")
 }
@@ -158,7 +158,7 @@ fn id_of(entry: &str) -> &str {
     entry.rsplit(' ').next().unwrap_or_default()
 }
 
-/// Which of our procedures a line of the log calls, or that it is the poll.
+/// The library's procedure that a line of the log calls, or its polling query.
 fn request_in(line: &str) -> Option<String> {
     let (_, statement) = line.split_once("Query\t")?;
     if let Some(call) = statement.strip_prefix("CALL coordination_") {

@@ -1,7 +1,8 @@
-//! PostgreSQL servers: one, or a primary with streaming replicas, on loopback, with TLS and users when asked.
+//! PostgreSQL servers: one, or a primary with streaming replicas, on loopback, with TLS and users on request.
 //!
-//! The binaries are Debian's (`postgresql`, 15); without them the test fails, it does not pass unrun. They do not run as root:
-//! where the tests do, they run as `nobody`. A cluster is made once for all tests of a process, and copied.
+//! The binaries are Debian's (`postgresql`, 15). If they are not installed, the test fails; it is not skipped.
+//! PostgreSQL refuses to run as root, so if the tests run as root, the servers run as `nobody`. A data directory is
+//! created once for all tests of a process, and copied for each server.
 
 mod pooler;
 mod server;
@@ -19,7 +20,7 @@ use super::{Certificates, Identity, Launch, Node, Scratch, ports::free_address};
 
 /// How long servers may take to be ready.
 const READY: Duration = Duration::from_secs(20);
-/// Whoever is not named below needs a password; the superuser does not.
+/// The contents of `pg_hba.conf`: the superuser needs no password, any other role does.
 const ACCESS: &str = "host all postgres all trust\nhost replication postgres all trust\n\
                       host all all all scram-sha-256\n";
 
@@ -33,25 +34,25 @@ pub struct PostgresOptions {
 }
 
 impl PostgresOptions {
-    /// With so many replicas of the first node.
+    /// Adds this number of streaming replicas of the first node.
     pub fn replicas(mut self, replicas: usize) -> Self {
         self.replicas = replicas;
         self
     }
 
-    /// A setting of `postgresql.conf`.
+    /// Sets an option of `postgresql.conf`.
     pub fn set(mut self, name: &str, value: &str) -> Self {
         self.settings.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// Serves clients at this address too.
+    /// Also serves clients at this address.
     pub fn also_at(mut self, address: &str) -> Self {
         self.also_at = Some(address.to_owned());
         self
     }
 
-    /// Serves by TLS, and no other way.
+    /// Serves clients by TLS, and refuses connections without TLS.
     pub fn tls(
         mut self,
         certificates: &Certificates,
@@ -64,7 +65,7 @@ impl PostgresOptions {
         self
     }
 
-    /// Starts it; ready on return.
+    /// Starts the servers; they are ready on return.
     ///
     /// # Panics
     ///
@@ -139,21 +140,21 @@ impl PostgresOptions {
     }
 }
 
-/// A running PostgreSQL; its processes and data are gone on drop.
+/// A running PostgreSQL; its processes and data are removed on drop.
 #[derive(Debug)]
 pub struct Postgres {
-    // Before `scratch`: the processes end first.
+    // Declared before `scratch`, so that the processes end before their directory is removed.
     nodes: Vec<Arc<Node>>,
     scratch: Scratch,
 }
 
 impl Postgres {
-    /// One server that keeps what it answered.
+    /// One server, with default options.
     pub fn one() -> Self {
         Self::options().start()
     }
 
-    /// Everything that can be chosen.
+    /// All options, with their defaults.
     pub fn options() -> PostgresOptions {
         PostgresOptions::default()
     }
@@ -163,39 +164,39 @@ impl Postgres {
         self.scratch.path()
     }
 
-    /// What the superuser is answered by the first node: a line for each row, with `|` between columns.
+    /// The first node's answer to a statement of the superuser: a line for each row, with `|` between columns.
     ///
     /// # Panics
     ///
-    /// When it refuses, or does not answer.
+    /// If the node refuses or does not answer.
     pub fn ask(&self, statement: &str) -> String {
         let answer = self.try_ask(0, statement);
         answer.unwrap_or_else(|said| panic!("{statement}: {said}"))
     }
 
-    /// The same of a node; what it says where it refuses.
+    /// Like [`ask`](Self::ask), of any node; an error is the node's message.
     ///
     /// # Errors
     ///
-    /// When it refuses, or does not answer.
+    /// If the node refuses or does not answer.
     pub fn try_ask(&self, node: usize, statement: &str) -> Result<String, String> {
         ask(self.nodes[node].address(), "postgres", "postgres", statement)
     }
 
-    /// What the first node answers to a role in a database.
+    /// The first node's answer to a statement of this role in this database.
     ///
     /// # Errors
     ///
-    /// When it refuses, or does not answer.
+    /// If the node refuses or does not answer.
     pub fn ask_as(&self, role: &str, database: &str, statement: &str) -> Result<String, String> {
         ask(self.nodes[0].address(), role, database, statement)
     }
 
-    /// Makes a replica the primary.
+    /// Promotes a replica to primary.
     ///
     /// # Panics
     ///
-    /// When it does not become that.
+    /// If the replica refuses.
     pub fn promote(&self, node: usize) {
         let promoted = self.try_ask(node, "SELECT pg_promote()");
         assert_eq!(promoted.as_deref(), Ok("t"));
@@ -219,20 +220,20 @@ fn ask(address: SocketAddr, role: &str, database: &str, statement: &str) -> Resu
 fn wait_ready(node: &Node) {
     let is_ready = || {
         let said = ask(node.address(), "postgres", "postgres", "SELECT 1");
-        // It wants TLS: so it serves.
+        // A server that refuses the connection because it demands TLS serves clients.
         !node.is_running() || said.is_ok() || said.is_err_and(|said| said.contains("pg_hba.conf"))
     };
     assert!(super::wait_until(READY, is_ready), "not ready: {}", node.log());
 }
 
-/// A directory in which whoever the servers run as can make his own.
+/// A directory in which the user of the servers can create files.
 fn open_scratch(name: &str) -> Scratch {
     let scratch = Scratch::new(name);
     fs::set_permissions(scratch.path(), Permissions::from_mode(0o777)).expect("it is ours");
     scratch
 }
 
-/// A cluster that nobody has used.
+/// A data directory that no server has used yet.
 fn template() -> &'static Path {
     static TEMPLATE: OnceLock<(Scratch, PathBuf)> = OnceLock::new();
     let (_, path) = TEMPLATE.get_or_init(|| {
@@ -253,7 +254,7 @@ fn make_replica(data: &Path, primary: SocketAddr) {
     run(command.args(["-R", "-D"]).arg(data));
 }
 
-/// Puts a file where only the servers can read it.
+/// Writes a file that only the servers can read.
 fn put(path: &Path, text: &[u8]) {
     fs::write(path, text).expect("the directory is writable");
     fs::set_permissions(path, Permissions::from_mode(0o600)).expect("it is ours");
@@ -267,13 +268,13 @@ fn run(command: &mut Command) {
     assert!(done.status.success(), "{command:?}: {}", String::from_utf8_lossy(&done.stderr));
 }
 
-/// A command as whoever the servers run as.
+/// A command that runs as the user of the servers.
 fn as_servers(program: impl AsRef<Path>) -> Command {
     let mut command = Command::new("setpriv");
     if is_root() {
         command.args(["--reuid=nobody", "--regid=nogroup", "--clear-groups"]);
     }
-    // Who changes the user forgets that it ends with its parent.
+    // Changing the user clears the parent-death signal of the process, so it is set again.
     command.args(["--pdeathsig", "KILL", "--"]).arg(program.as_ref());
     command.current_dir("/");
     command
@@ -283,7 +284,7 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// A program of the server's: Debian has them outside `PATH`, a version each.
+/// The path of a server program: Debian installs them outside `PATH`, in a folder for each version.
 fn binary(name: &str) -> PathBuf {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     let folder = FOLDER.get_or_init(|| {

@@ -1,4 +1,4 @@
-//! pgbouncer before a server, which gives each transaction another connection.
+//! pgbouncer in front of a server, in the mode in which each transaction may use another connection to the server.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -8,28 +8,29 @@ use super::super::{Launch, Node, Scratch, ports::free_address};
 use super::{Postgres, READY, as_servers, ask, open_scratch, put};
 use crate::harness::Server;
 
-/// Debian's.
+/// Where Debian installs it.
 const PROGRAM: &str = "/usr/sbin/pgbouncer";
 
-/// A pgbouncer in transaction mode; its process is gone on drop.
+/// A pgbouncer in transaction mode; its process ends on drop.
 #[derive(Debug)]
 pub struct Pooler {
     node: Node,
-    // After `node`: the process ends first.
+    // Declared after `node`, so that the process ends before its directory is removed.
     _scratch: Scratch,
 }
 
 impl Pooler {
-    /// Whether this machine has one.
+    /// Whether pgbouncer is installed on this machine.
     pub fn is_installed() -> bool {
         Path::new(PROGRAM).is_file()
     }
 
-    /// Before the first node, with so many connections to it; ready on return.
+    /// Starts a pgbouncer in front of the first node, with this number of connections to the node; the pgbouncer is
+    /// ready on return.
     ///
     /// # Panics
     ///
-    /// When it does not become ready.
+    /// If the pgbouncer does not become ready.
     pub fn before(postgres: &Postgres, connections: usize) -> Self {
         let scratch = open_scratch("pgbouncer");
         let address = free_address();
@@ -47,16 +48,16 @@ impl Pooler {
         Self { node, _scratch: scratch }
     }
 
-    /// What it lets the server answer.
+    /// The server's answer to a statement of the superuser through pgbouncer.
     ///
     /// # Errors
     ///
-    /// When that refuses, or does not answer.
+    /// If the server or pgbouncer refuses or does not answer.
     pub fn ask(&self, statement: &str) -> Result<String, String> {
         ask(self.address(), "postgres", "postgres", statement)
     }
 
-    /// Where clients find it.
+    /// Where clients connect to pgbouncer.
     pub fn address(&self) -> SocketAddr {
         self.node.address()
     }
@@ -64,11 +65,11 @@ impl Pooler {
 
 fn settings(server: SocketAddr, own: SocketAddr, connections: usize) -> String {
     let mut text = String::from("[databases]\n");
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     let (host, port) = (server.ip(), server.port());
     let _ = writeln!(text, "* = user=postgres host={host} port={port}\n[pgbouncer]");
     let _ = writeln!(text, "listen_addr = {}\nlisten_port = {}", own.ip(), own.port());
     let _ = writeln!(text, "pool_mode = transaction\ndefault_pool_size = {connections}");
-    // Any user may come, and is the superuser at the server.
+    // Any user may connect without a password, and is the superuser at the server.
     text + "unix_socket_dir =\nauth_type = any\nserver_login_retry = 1\n"
 }

@@ -1,4 +1,4 @@
-//! The thread of a proxy: accepts connections, each of which leads on to a server.
+//! The proxy's thread: accepts connections and connects each to its server.
 
 use std::{
     net::{SocketAddr, TcpListener as StdListener},
@@ -16,14 +16,14 @@ use tokio::{
 use super::connection::{self, End, Ending};
 use super::{Senders, Shared, lock};
 
-/// For the accepting task. The sender is told when it is done.
+/// Commands to the accepting task. The task sends on the channel when it has carried out the command.
 pub(super) enum Order {
     Refuse(std_mpsc::Sender<()>),
     Accept(std_mpsc::Sender<()>),
     Stop,
 }
 
-/// Where it listens, and where that leads.
+/// Where the proxy listens, and to which server it forwards the connections from there.
 pub(super) struct Route {
     pub(super) listener: StdListener,
     pub(super) address: SocketAddr,
@@ -43,7 +43,7 @@ pub(super) fn run(
         .block_on(serve(routes, shared, orders));
 }
 
-/// Accepts connections and follows orders until told to stop.
+/// Accepts connections and carries out commands until the command to stop.
 async fn serve(
     routes: Vec<Route>,
     shared: &Arc<Shared>,
@@ -66,7 +66,8 @@ async fn serve(
                     continue;
                 }
                 let number = shared.accepted.fetch_add(1, Ordering::SeqCst) + 1;
-                // Subscribed before it is listed, so that whoever sees it listed can end it.
+                // Subscribes before the connection is in the list: code that finds a connection in the list can then
+                // end it.
                 let ending = shared.end.subscribe();
                 shared.open().insert(number, sender);
                 let shared = Arc::clone(shared);
@@ -100,19 +101,19 @@ async fn serve(
     while connections.join_next().await.is_some() {}
 }
 
-/// Closing would not do: a process that another thread starts at this moment has a copy of the socket until its program
-/// begins, and the kernel would go on accepting.
+/// Shuts the listeners down. Closing them would not be enough: if another thread starts a process at this moment, the
+/// process has copies of all sockets until its program begins, and the kernel would go on accepting connections.
 fn stop_listening(listeners: &mut Vec<(TcpListener, SocketAddr)>) {
     for (listener, _) in listeners.drain(..) {
         shutdown(&listener, Shutdown::Read).expect("it listens");
     }
 }
 
-/// A connection, and where it leads.
+/// Waits for a connection on any of the listeners; returns it with the server to which it leads.
 async fn accept(listeners: &[(TcpListener, SocketAddr)]) -> (TcpStream, SocketAddr) {
     std::future::poll_fn(|context| {
         for (listener, target) in listeners {
-            // Fails when the client has gone already; then there may be another.
+            // Accepting fails if the client has gone already; another client may be waiting.
             while let Poll::Ready(accepted) = listener.poll_accept(context) {
                 if let Ok((stream, _)) = accepted {
                     return Poll::Ready((stream, *target));

@@ -1,4 +1,4 @@
-//! One connection of the proxy: a pump for each direction, until both have ended or one is cut.
+//! One connection of the proxy: a task for each direction, until both directions have ended or the connection is cut.
 
 use std::{
     collections::BTreeSet,
@@ -26,7 +26,7 @@ use super::{
     lock, member,
 };
 
-/// How a connection ends unless both sides close it.
+/// How the proxy ends a connection before both sides have closed it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     /// By FIN, to both sides.
@@ -35,20 +35,22 @@ pub(super) enum End {
     Reset,
 }
 
-/// Whose connections end, and how.
+/// The numbers of the connections that are to end, and how.
 #[derive(Clone, Debug)]
 pub(super) struct Ending {
     pub(super) end: End,
     pub(super) whose: BTreeSet<u64>,
 }
 
-/// Chunks read ahead of the writer; beyond them, a stalled sender fills the kernel's buffers.
+/// How many chunks a direction reads ahead of its writer. If the writer is slower, the sender fills the kernel's
+/// buffers and then blocks.
 const AHEAD: usize = 64;
 const CHUNK: usize = 16 * 1024;
-/// A target on loopback accepts or refuses at once, unless it is paused and its backlog is full.
+/// How long connecting to the target may take. On loopback it accepts or refuses at once, unless it is paused and its
+/// backlog is full.
 const CONNECT: Duration = Duration::from_secs(30);
 
-/// Carries the accepted connection `number` to its end.
+/// Forwards the accepted connection `number` until it ends.
 pub(super) async fn run(
     mut client: TcpStream,
     target: SocketAddr,
@@ -72,7 +74,7 @@ pub(super) async fn run(
     let Ok(Ok(mut server)) = server else {
         return reset(&client);
     };
-    // Without it, bytes written one by one would be sent together.
+    // Otherwise the kernel would join bytes that are written one by one into one packet.
     let _ = client.set_nodelay(true);
     let _ = server.set_nodelay(true);
     let client_side = client.as_fd().try_clone_to_owned().map(StdStream::from);
@@ -87,16 +89,16 @@ pub(super) async fn run(
     }
 }
 
-/// Makes the coming close of the stream a reset.
+/// Makes the stream send a reset when it is closed.
 fn reset(stream: &TcpStream) {
-    // Fails only on a stream that is gone.
+    // Fails only on a stream that is closed already.
     let _ = stream.set_zero_linger();
 }
 
 /// Waits until the proxy tells the connection of this number to end.
 async fn told(ending: &mut watch::Receiver<Option<Ending>>, number: u64) -> End {
     loop {
-        // The sender lives as long as the connection's `Shared`.
+        // This cannot fail: the sender lives as long as the connection's `Shared`.
         let _ = ending.changed().await;
         let told = ending.borrow_and_update();
         if let Some(Ending { end, .. }) = told.as_ref().filter(|told| told.whose.contains(&number))
@@ -106,12 +108,13 @@ async fn told(ending: &mut watch::Receiver<Option<Ending>>, number: u64) -> End 
     }
 }
 
-/// Closes the client's side when the two are to be parted. That is not the connection's end.
+/// Closes the client's side of the connection when [`Proxy::part`](super::Proxy::part) is called. The server's side
+/// stays open, so this is not the end of the connection.
 async fn part(client: io::Result<StdStream>, number: u64, shared: &Shared) -> Option<End> {
     let mut kept = shared.kept.subscribe();
-    // The sender lives as long as the connection's `Shared`.
+    // This cannot fail: the sender lives as long as the connection's `Shared`.
     if kept.wait_for(|kept| kept.parted >= number).await.is_ok() {
-        // Fails when the client has gone already.
+        // Fails if the client has closed the connection already.
         let _ = client.and_then(|client| client.shutdown(Shutdown::Both));
     }
     std::future::pending().await
@@ -133,16 +136,16 @@ async fn exchange(
     Ok(())
 }
 
-/// What both directions of a connection know.
+/// What both directions of a connection share.
 struct Common {
-    /// What the server said first.
+    /// The first chunk that the server sent.
     greeting: OnceLock<Vec<u8>>,
     memory: Mutex<Memory>,
 }
 
-/// What a balancer knows of a connection.
+/// The idle state of a connection, as a load balancer would keep it.
 struct Memory {
-    /// When something was said last.
+    /// When bytes last arrived, in either direction.
     said: Instant,
     is_forgotten: bool,
 }
@@ -152,7 +155,8 @@ impl Memory {
         Self { said: Instant::now(), is_forgotten: false }
     }
 
-    /// Something is said at this time: whether the connection is forgotten by then.
+    /// Records that bytes arrived at `came`. Returns whether a balancer with this idle timeout has forgotten the
+    /// connection by then.
     fn forgets(&mut self, came: Instant, idle: Option<Duration>) -> bool {
         let is_late = |idle| came.saturating_duration_since(self.said) > idle;
         self.is_forgotten |= idle.is_some_and(is_late);
@@ -161,7 +165,7 @@ impl Memory {
     }
 }
 
-/// One direction. Reading and writing are apart so that a delay does not lower the throughput.
+/// Forwards one direction. Reading and writing are separate tasks, so that a delay does not lower the throughput.
 async fn pump(
     from: ReadHalf<'_>,
     to: WriteHalf<'_>,
@@ -176,13 +180,13 @@ async fn pump(
         read(from, shared.protocol.parser(direction), sender, lane, number).await;
         Ok(())
     };
-    // What the server says is never kept back.
+    // Only bytes from the client can be held back.
     let number = (direction == Direction::ToServer).then_some(number);
     tokio::try_join!(reader, Writer::new(to, lane, shared, number, common).run(events))?;
     Ok(())
 }
 
-/// What came, and when.
+/// What was read, and when it arrived.
 struct Event {
     came: Instant,
     what: What,
@@ -190,9 +194,9 @@ struct Event {
 
 enum What {
     Data(Vec<u8>, Vec<Edge>),
-    /// The sender sends no more.
+    /// The sender has closed its side (FIN).
     Finished,
-    /// The sender's side was reset.
+    /// The sender has reset the connection.
     Broken,
 }
 
@@ -229,11 +233,11 @@ struct Writer<'a> {
     lane: &'a Lane,
     mode: watch::Receiver<Mode>,
     kept: watch::Receiver<Kept>,
-    /// The connection's, where what comes may have to be kept.
+    /// The number of the connection, in the direction in which bytes can be held back.
     number: Option<u64>,
     shared: &'a Shared,
     common: &'a Common,
-    /// Another connection of the same session.
+    /// A second connection to the server that resumes the same session, after the client's side was closed.
     resumed: Option<TcpStream>,
 }
 
@@ -250,7 +254,7 @@ impl<'a> Writer<'a> {
     }
 
     async fn run(mut self, mut events: mpsc::Receiver<Event>) -> Result<(), End> {
-        // Set when the stream has a hole, or the receiver has gone: the rest is read and dropped.
+        // True once the receiver has missed some bytes or is gone: all that follows is read and dropped.
         let mut deaf = false;
         while let Some(event) = events.recv().await {
             self.let_go().await;
@@ -265,35 +269,36 @@ impl<'a> Writer<'a> {
                 continue;
             }
             if *self.mode.borrow() == Mode::HalfClose {
-                // Fails only when the receiver has gone, which ends this direction too.
+                // Fails only if the receiver is gone, which ends this direction too.
                 let _ = self.to.shutdown().await;
                 deaf = true;
                 continue;
             }
             match event.what {
                 What::Data(data, edges) => deaf = self.forward(&data, &edges).await?.is_err(),
-                // It is the proxy that has closed the client's side: the server is not to know.
+                // The proxy itself has closed the client's side, and hides that from the server.
                 What::Finished | What::Broken if self.is_parted() => {}
                 What::Finished => deaf = self.to.shutdown().await.is_err(),
                 What::Broken => return Err(End::Reset),
             }
         }
         if let Some(mut resumed) = self.resumed {
-            // Until the server has read all, and the client has come back once more.
+            // Waits until the server has read everything, and has closed this connection because the client has resumed
+            // the session on another one.
             let _ = timeout(CONNECT, tokio::io::copy(&mut resumed, &mut tokio::io::sink())).await;
         }
         Ok(())
     }
 
-    /// Waits until what came is no longer held.
+    /// Waits until the bytes of this connection are not held back any more.
     async fn let_go(&mut self) {
         if let Some(number) = self.number {
-            // The sender lives as long as the connection's `Shared`.
+            // This cannot fail: the sender lives as long as the connection's `Shared`.
             let _ = self.kept.wait_for(|kept| !kept.holds(number)).await;
         }
     }
 
-    /// Whether a balancer would not know the connection any more, on which something comes at this time.
+    /// Whether a balancer would have forgotten the connection when bytes arrived at this time.
     fn is_forgotten(&self, came: Instant) -> bool {
         lock(&self.common.memory).forgets(came, *lock(&self.shared.forgets))
     }
@@ -302,7 +307,7 @@ impl<'a> Writer<'a> {
         self.number.is_some_and(|number| self.kept.borrow().parted >= number)
     }
 
-    /// Waits until what came at that time may go on; false when it is to be dropped.
+    /// Waits until bytes that arrived at this time may be forwarded; false if they have to be dropped.
     async fn admit(&mut self, came: Instant) -> bool {
         loop {
             let mode = *self.mode.borrow_and_update();
@@ -319,15 +324,16 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Writes a chunk, or what comes before a cut in it: then that is the connection's end, or the rest
-    /// waits for another mode.
+    /// Writes a chunk. If a cut falls into the chunk, writes only the bytes before it; then either the connection ends,
+    /// or the rest waits until the mode changes.
     ///
-    /// The inner error is the receiver's, which the other direction notices by itself, or stands for a hole.
+    /// The inner error means that the rest of this direction has to be dropped: either writing to the receiver failed,
+    /// which the other direction notices by itself, or bytes were dropped.
     async fn forward(&mut self, data: &[u8], edges: &[Edge]) -> Result<io::Result<()>, End> {
         match self.lane.cut_offset(data.len(), edges) {
             None => Ok(self.write(data).await),
             Some((offset, Then::End)) => {
-                // The connection ends now whether this succeeds or not.
+                // The connection ends now, whether this write succeeds or not.
                 let _ = self.write(&data[..offset]).await;
                 Err(End::Close)
             }
@@ -343,8 +349,9 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// A new connection of the same session, whose first one a server closes when its client comes back; `None`: servers
-    /// of this protocol do not.
+    /// After the client's side was closed: the second connection to the server, on which the client's held bytes are
+    /// delivered. It resumes the session that the client had, because the server closes the first connection when the
+    /// client resumes its session elsewhere. `None` if the protocol has no such sessions.
     async fn resumed(&mut self) -> io::Result<Option<&mut TcpStream>> {
         let greeting = self.common.greeting.get().filter(|_| self.resumed.is_none());
         if let Some(request) = greeting.and_then(|greeting| self.shared.protocol.resume(greeting)) {
@@ -369,7 +376,7 @@ impl<'a> Writer<'a> {
         }
         for byte in data {
             self.to.write_all(std::slice::from_ref(byte)).await?;
-            // Gives the receiver a chance to read it alone.
+            // Lets the receiver read this byte alone.
             tokio::task::yield_now().await;
         }
         Ok(())

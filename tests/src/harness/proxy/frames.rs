@@ -1,4 +1,4 @@
-//! What a stream of bytes is made of, in whatever protocol.
+//! Frames: the parts of a stream of bytes, in any protocol.
 
 use super::{
     Direction, Unit,
@@ -10,20 +10,20 @@ use super::{
     zookeeper::{self, Zookeeper},
 };
 
-/// What client and server speak: each has a file beside this one, which finds its frames.
+/// The protocol of client and server. For each one a file beside this one finds the frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// HTTP/1.1 without TLS.
     Http1,
     /// HTTP/2 without TLS, and gRPC in it.
     Http2,
-    /// That of MySQL and MariaDB, without TLS.
+    /// The protocol of MySQL and MariaDB, without TLS.
     Mysql,
-    /// PostgreSQL's, without TLS.
+    /// PostgreSQL's protocol, without TLS.
     Postgres,
     /// Redis' protocol, version 2 or 3.
     Resp,
-    /// ZooKeeper's own, without TLS.
+    /// ZooKeeper's protocol, without TLS.
     Zookeeper,
 }
 
@@ -39,8 +39,8 @@ impl Protocol {
         }
     }
 
-    /// What to send on a new connection to go on with the session that a server has greeted so, where servers take a
-    /// session's requests from its newest connection only.
+    /// The request that resumes, on a new connection, the session that the server confirmed with `greeting`. `None` for
+    /// protocols in which sessions are not bound to their newest connection.
     pub(super) fn resume(self, greeting: &[u8]) -> Option<Vec<u8>> {
         match self {
             Self::Zookeeper => zookeeper::resume(greeting),
@@ -55,17 +55,17 @@ pub(super) trait Parser: Send {
     fn parse(&mut self, chunk: &[u8]) -> Vec<Edge>;
 }
 
-/// The smallest part of a conversation that the protocol knows.
+/// The smallest part into which the protocol divides a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Frame {
-    /// Which of the conversations on one connection it is of.
+    /// The number of the exchange that the frame belongs to, if a connection has several at a time.
     pub(super) stream: u32,
     pub(super) is_request: bool,
     pub(super) is_message: bool,
 }
 
 impl Frame {
-    /// Whether the frame counts as one `unit`.
+    /// Whether a cut by `unit` counts this frame.
     pub(super) fn is(self, unit: Unit) -> bool {
         match unit {
             Unit::Bytes => false,
@@ -80,8 +80,8 @@ impl Frame {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Edge {
     pub(super) frame: Frame,
-    /// Where the frame begins, or has ended, in the chunk; zero when it began in an earlier one.
+    /// Where in the chunk the frame begins, or where it has ended. Zero if it began in an earlier chunk.
     pub(super) offset: usize,
-    /// Whether this is the frame's end.
+    /// Whether this is the end of the frame; otherwise it is its beginning.
     pub(super) end: bool,
 }

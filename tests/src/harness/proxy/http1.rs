@@ -1,12 +1,12 @@
-//! Where HTTP/1.1 messages begin and end in a stream of bytes, however it is split.
+//! Finds where HTTP/1.1 messages begin and end in a stream of bytes, however the stream is split into chunks.
 //!
-//! A frame is a whole message, its header and its body; each is a conversation of its own. Anything that is not
-//! HTTP/1.1 without TLS has no frames.
+//! A frame is a whole message: header and body. Each message is an exchange of its own. Anything that is not HTTP/1.1
+//! without TLS has no frames.
 
 use super::Direction;
 use super::frames::{Edge, Frame, Parser};
 
-/// Longer than any header of ours.
+/// A longer header means that this is not HTTP/1.1.
 const LONGEST_HEADER: usize = 64 * 1024;
 
 /// Finds messages in one direction of one connection.
@@ -14,7 +14,7 @@ const LONGEST_HEADER: usize = 64 * 1024;
 pub(super) struct Http1 {
     state: State,
     direction: Direction,
-    /// What has come of the header, or of the line that tells how long a chunk is.
+    /// The part of the header, or of the line with a chunk's length, that has arrived so far.
     line: Vec<u8>,
     messages: u32,
 }
@@ -22,16 +22,16 @@ pub(super) struct Http1 {
 #[derive(Debug)]
 enum State {
     Header,
-    /// This many bytes of the body are to come.
+    /// The body; this number of its bytes is still missing.
     Body(usize),
-    /// The length of the next chunk.
+    /// Within the line with the length of the next chunk.
     ChunkLength,
-    /// This many bytes of a chunk and of the line break after it; whether it is the last one.
+    /// A chunk and the line break after it; this number of their bytes is still missing. True for the last chunk.
     Chunk(usize, bool),
     NotHttp1,
 }
 
-/// What a header says of the body.
+/// The length of the body, according to the header.
 enum Length {
     Known(usize),
     Chunked,
@@ -47,7 +47,7 @@ impl Http1 {
         Frame { stream: self.messages, is_request, is_message: true }
     }
 
-    /// Takes one byte, which is `at` this place in the chunk.
+    /// Processes one byte, which is at offset `at` of the chunk.
     fn take(&mut self, byte: u8, at: usize, edges: &mut Vec<Edge>) {
         match self.state {
             State::NotHttp1 => {}

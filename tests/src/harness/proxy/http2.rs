@@ -1,4 +1,4 @@
-//! Where HTTP/2 frames begin and end in a stream of bytes, however it is split.
+//! Finds where HTTP/2 frames begin and end in a stream of bytes, however the stream is split into chunks.
 //!
 //! Only frame headers are read (nine bytes: length, type, flags, stream); header blocks are not
 //! decoded. Anything that is not HTTP/2 without TLS has no frames.
@@ -18,12 +18,13 @@ pub(super) struct Http2 {
     state: State,
     direction: Direction,
     header: Vec<u8>,
-    /// The first frame of either side is SETTINGS; the server's has no preface before it.
+    /// Whether the first frame, which has to be SETTINGS on either side, has been seen. The server sends no preface
+    /// before it.
     has_settings: bool,
     last_stream: u32,
 }
 
-/// What a header says.
+/// The content of a frame's header.
 struct Head {
     kind: u8,
     length: usize,
@@ -32,10 +33,10 @@ struct Head {
 
 #[derive(Debug)]
 enum State {
-    /// This many bytes of the preface were seen.
+    /// The preface; this number of its bytes has arrived.
     Preface(usize),
     Header,
-    /// This many bytes of the payload are to come.
+    /// A frame's payload; this number of its bytes is still missing.
     Payload(Frame, usize),
     NotHttp2,
 }
@@ -54,7 +55,8 @@ impl Http2 {
         }
     }
 
-    /// Takes what it can from `rest`, which begins `at` bytes into the chunk; returns how much.
+    /// Processes as much of `rest` as belongs to the current state, and returns how much. `rest` begins `at` bytes into
+    /// the chunk.
     fn step(&mut self, rest: &[u8], at: usize, edges: &mut Vec<Edge>) -> usize {
         match self.state {
             State::NotHttp2 => rest.len(),
@@ -98,7 +100,7 @@ impl Http2 {
         taken
     }
 
-    /// The header, which has come whole.
+    /// Decodes the frame header, which has arrived completely.
     fn head(&self) -> Head {
         let number = |bytes: &[u8]| bytes.iter().fold(0, |sum, byte| sum << 8 | u32::from(*byte));
         let length = number(&self.header[..3]) as usize;
@@ -107,7 +109,7 @@ impl Http2 {
 
     fn frame(&mut self, head: &Head) -> Frame {
         let Head { kind, length, stream } = *head;
-        // A later HEADERS of a stream that is open carries trailers.
+        // A later HEADERS frame of a stream that is already open carries trailers, and is no request.
         let is_request =
             kind == HEADERS && self.direction == Direction::ToServer && stream > self.last_stream;
         if is_request {

@@ -1,4 +1,4 @@
-//! One direction: its mode, what has come, and where it is to be cut.
+//! One direction of a proxy: its mode, its counters, and where it is to be cut.
 
 use std::{
     collections::BTreeMap,
@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use super::{Mode, Unit, frames::Edge, lock};
 
-/// One direction of all connections.
+/// One direction of all connections of a proxy.
 #[derive(Debug, Default)]
 pub(super) struct Lane {
     pub(super) mode: watch::Sender<Mode>,
@@ -27,22 +27,22 @@ pub(super) struct Counts {
     pub(super) messages: BTreeMap<(u64, u32), u64>,
 }
 
-/// A cut to be made.
+/// A cut that is still to be made.
 #[derive(Clone, Copy, Debug)]
 struct Cut {
     unit: Unit,
     left: u64,
-    /// Whether the last unit is forwarded.
+    /// Whether the last counted unit is forwarded before the cut.
     inclusive: bool,
     then: Then,
 }
 
-/// What becomes of a connection, and of those beside it, where it is cut.
+/// What happens at a cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Then {
-    /// It ends.
+    /// The connection is closed.
     End,
-    /// All that follows in this direction is kept back.
+    /// Everything that follows in this direction, on all connections, is kept back.
     Stall,
 }
 
@@ -68,7 +68,7 @@ impl Lane {
         lock(&self.counts)
     }
 
-    /// Counts what has come on a connection.
+    /// Counts the bytes and frames that arrived on a connection.
     pub(super) fn count(&self, connection: u64, bytes: usize, edges: &[Edge]) {
         self.bytes.fetch_add(bytes as u64, Ordering::SeqCst);
         let mut counts = self.counts();
@@ -82,7 +82,7 @@ impl Lane {
         }
     }
 
-    /// Where in a chunk about to be forwarded the connection must be cut, if it must, and what then.
+    /// If the cut falls into a chunk that is about to be forwarded: the offset, and what happens there.
     pub(super) fn cut_offset(&self, length: usize, edges: &[Edge]) -> Option<(usize, Then)> {
         let mut armed = self.cut();
         let cut = armed.as_mut()?;
@@ -93,7 +93,8 @@ impl Lane {
         }?;
         *armed = None;
         if then == Then::Stall {
-            // With the cut forgotten, and not after: whoever sees no cut pending sees the stall.
+            // The mode changes while `cut` is still locked: a test that sees no cut pending must find the stall in
+            // force already.
             self.mode.send_replace(Mode::Stall);
         }
         Some((offset, then))

@@ -1,17 +1,18 @@
-//! Which member of an etcd cluster a connection comes from: the header of its first request tells.
+//! Finds out which member of an etcd cluster has made a connection: a header of its first request names it.
 
 use std::time::Duration;
 
 use tokio::{net::TcpStream, time::sleep};
 
 const HEADER: &str = "x-server-from:";
-/// All headers of a request between members are within it.
+/// All headers of a request between members fit into this number of bytes.
 const FIRST: usize = 2_048;
-/// A member sends its request at once; what is silent for longer is none.
+/// How often to look for the headers. A member sends its request at once, so a connection that is silent for longer is
+/// not from a member.
 const LOOKS: u32 = 500;
 const LOOK: Duration = Duration::from_millis(2);
 
-/// Its id; `None`: the first request does not say. Nothing is consumed.
+/// The id of the member; `None` if the first request has no such header. Only peeks, so the request can still be read.
 pub(super) async fn sender(stream: &TcpStream) -> Option<String> {
     let mut first = [0; FIRST];
     for _ in 0..LOOKS {

@@ -1,12 +1,12 @@
-//! A TCP proxy of our own, to make network faults between a client and a server.
+//! A TCP proxy that causes network faults between a client and a server.
 //!
-//! It runs on its own thread and runtime, so a test that blocks its executor does not stop it, and
-//! its methods block the caller for a moment at most. Each direction has a [`Mode`] that can be
-//! switched at any time and applies to all connections; a connection can be cut after, or before,
-//! a chosen byte, frame or message, where the [`Protocol`] is known and there is no TLS.
+//! It runs on its own thread and runtime, so a test that blocks its executor does not stop it. Its methods block the
+//! caller for a moment at most. Each direction has a [`Mode`] that can be changed at any time and applies to all
+//! connections. A connection can be cut after, or before, a chosen byte, frame or message, if the proxy knows the
+//! [`Protocol`] and there is no TLS.
 //!
-//! A proxy acknowledges what it reads, whatever happens to it then; only a firewall or a network
-//! namespace can lose a packet that nobody has acknowledged.
+//! The kernel acknowledges all bytes that the proxy reads, even if the proxy then drops them. Only a firewall or a
+//! network namespace can lose a packet before any kernel acknowledges it.
 
 mod accepting;
 mod connection;
@@ -41,7 +41,7 @@ use accepting::{Order, Route};
 use connection::{End, Ending};
 use lane::{Lane, Then};
 
-/// Which way bytes go.
+/// In which direction bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// From the client to the server.
@@ -50,7 +50,7 @@ pub enum Direction {
     ToClient,
 }
 
-/// What happens to the bytes of a direction.
+/// What the proxy does with the bytes of a direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// Forwarded at once.
@@ -62,25 +62,24 @@ pub enum Mode {
     Dribble,
     /// Kept, and forwarded when the mode changes: an outage that TCP survives by retransmitting.
     Stall,
-    /// With the next bytes that come the receiver is told that no more will (FIN), and they are dropped with
-    /// all that follow; the other direction goes on. New connections are treated the same.
+    /// At the next bytes that arrive, closes the receiver's side (FIN), and drops these bytes and all that follow; the
+    /// other direction goes on. New connections are treated the same.
     HalfClose,
-    /// Read and dropped. A connection that lost something this way stays silent in this direction
-    /// even after the mode changes, since its stream has a hole; new connections work.
+    /// Read and dropped. A connection that has lost bytes stays silent in this direction even after the mode has
+    /// changed, because its stream has a hole; new connections work.
     Blackhole,
 }
 
-/// What a cut counts.
+/// What is counted up to a cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Bytes.
     Bytes,
-    /// Frames of any type; of HTTP/2, SETTINGS and PING included.
+    /// Frames of any type; in HTTP/2 also SETTINGS and PING.
     Frames,
-    /// Frames that begin a request, to the server only; of HTTP/2, HEADERS that open a stream.
+    /// Frames that begin a request, to the server only; in HTTP/2, HEADERS that open a stream.
     Requests,
-    /// Frames that carry what is said; of HTTP/2, DATA that is not empty: with gRPC, one for each small
-    /// message.
+    /// Frames that carry a message; in HTTP/2, DATA frames that are not empty: with gRPC, one for each small message.
     Messages,
 }
 
@@ -94,60 +93,60 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Forwards a free loopback port to `target`, which speaks HTTP/2, or whose frames are of no interest.
+    /// Forwards a free loopback port to `target`, which speaks HTTP/2, or whose frames do not matter to the test.
     ///
     /// # Panics
     ///
-    /// When there is no free port.
+    /// If there is no free port.
     pub fn start(target: SocketAddr) -> Self {
         Self::speaking(Protocol::Http2, target)
     }
 
-    /// Forwards a free loopback port to `target`, which speaks this.
+    /// Forwards a free loopback port to `target`, which speaks this protocol.
     ///
     /// # Panics
     ///
-    /// When there is no free port.
+    /// If there is no free port.
     pub fn speaking(protocol: Protocol, target: SocketAddr) -> Self {
         let address = free_address();
         Self::new(protocol, &[(address, target)], Senders::Any)
     }
 
-    /// Likewise for several servers: to each of them leads its own port, at one other loopback address. Whoever is sent on to
-    /// another port of the same host stays with the proxy.
+    /// Forwards to several servers: one loopback address, with a port for each server that equals the server's own
+    /// port. A client that a server redirects to another port of the same host therefore stays with the proxy.
     ///
     /// # Panics
     ///
-    /// When there is no free address.
+    /// If there is no free address.
     pub fn to_all(protocol: Protocol, targets: &[SocketAddr]) -> Self {
         static TAKEN: AtomicU64 = AtomicU64::new(0);
         let own = std::process::id()
             .wrapping_mul(64)
             .wrapping_add(TAKEN.fetch_add(1, Ordering::SeqCst) as u32);
         let [_, high, middle, low] = own.to_be_bytes();
-        // Not of the kind that is everybody's: 127.0.0.1.
+        // Not 127.0.0.1, where the servers themselves have these ports.
         let host = Ipv4Addr::new(127, 128 | high, middle, low);
         let routes: Vec<_> =
             targets.iter().map(|target| ((host, target.port()).into(), *target)).collect();
         Self::new(protocol, &routes, Senders::Any)
     }
 
-    /// Likewise, for connections between servers that each have a loopback address of their own, so that one can be
-    /// [barred](Self::bar) by it.
+    /// Forwards connections between servers. Each server connects from a loopback address of its own, so the proxy can
+    /// [refuse](Self::bar) one of them.
     ///
     /// # Panics
     ///
-    /// When there is no free port.
+    /// If there is no free port.
     pub fn by_address(protocol: Protocol, target: SocketAddr) -> Self {
         Self::new(protocol, &[(free_address(), target)], Senders::ByAddress)
     }
 
-    /// Likewise, for connections that members of an etcd cluster make to each other: it learns who sends, so
-    /// that one member can be [barred](Self::bar).
+    /// Forwards connections between members of an etcd cluster. The proxy finds out which member has made each
+    /// connection, so it can [refuse](Self::bar) one of them.
     ///
     /// # Panics
     ///
-    /// When there is no free port.
+    /// If there is no free port.
     pub fn between_members(target: SocketAddr) -> Self {
         Self::new(Protocol::Http2, &[(free_address(), target)], Senders::ByHeader)
     }
@@ -172,7 +171,7 @@ impl Proxy {
         Self { address, shared, orders, thread: Some(thread) }
     }
 
-    /// Where clients connect to.
+    /// The address to which clients connect.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -191,8 +190,8 @@ impl Proxy {
         self.set(Direction::ToClient, mode);
     }
 
-    /// Lets everything through again: passes both ways, accepts, lets go of what it holds, and forgets cuts not yet
-    /// made.
+    /// Ends all faults: forwards in both directions, accepts connections, delivers what it held, and drops cuts that
+    /// were not made yet.
     pub fn heal(&self) {
         self.let_go();
         self.shared.lane(Direction::ToServer).disarm();
@@ -201,22 +200,22 @@ impl Proxy {
         self.accept();
     }
 
-    /// Closes a connection both ways as soon as `count` units, counted from now over all
-    /// connections, have been forwarded in `direction`; once.
+    /// Closes a connection in both directions as soon as `count` units have been forwarded in `direction`, counted from
+    /// now over all connections. Happens only once.
     pub fn cut_after(&self, direction: Direction, unit: Unit, count: u64) {
         self.arm(direction, unit, count, true, Then::End);
     }
 
-    /// Like [`Proxy::cut_after`], but the last of the `count` units is not forwarded: the sender has
-    /// sent it and the receiver never gets it.
+    /// Like [`Proxy::cut_after`], but does not forward the last of the `count` units: the sender has sent it, and the
+    /// receiver never gets it.
     ///
-    /// To the client, this loses the answer to a request that was carried out.
+    /// In the direction to the client, this loses the answer to a request that the server has carried out.
     pub fn cut_before(&self, direction: Direction, unit: Unit, count: u64) {
         self.arm(direction, unit, count, false, Then::End);
     }
 
-    /// Lets `count` units through in `direction`, counted from now over all connections, and keeps back
-    /// what comes after them as [`Mode::Stall`] does, until the mode is set again; once.
+    /// Forwards `count` units in `direction`, counted from now over all connections, and keeps back what follows, as
+    /// [`Mode::Stall`] does, until the mode is set again. Happens only once.
     pub fn stall_after(&self, direction: Direction, unit: Unit, count: u64) {
         self.arm(direction, unit, count, true, Then::Stall);
     }
@@ -226,55 +225,58 @@ impl Proxy {
         self.shared.lane(direction).arm(unit, count, is_after, then);
     }
 
-    /// Keeps back what clients send from now on, on whatever connection, until it is [let go](Self::let_go). Answers pass.
+    /// From now on keeps back what clients send, on all connections, until it is [delivered](Self::let_go). What the
+    /// server sends is still forwarded.
     pub fn hold(&self) {
         self.shared.kept.send_modify(|kept| (kept.from, kept.held) = (0, u64::MAX));
     }
 
-    /// The same for one connection alone, the first of which is number 1: it has fallen silent, and the others have not.
+    /// Keeps back what the client sends on one connection; the first connection has number 1. The other connections go
+    /// on.
     pub fn hold_one(&self, number: u64) {
         self.shared.kept.send_modify(|kept| (kept.from, kept.held) = (number, number));
     }
 
-    /// Closes the clients' side of all connections. The server does not notice: of what was [held](Self::hold) nothing
-    /// is lost, and what is sent on new connections passes.
+    /// Closes the clients' side of all connections, without the server noticing. Requests that were [held](Self::hold)
+    /// are not lost, and requests on new connections pass.
     pub fn part(&self) {
         let last = self.connections();
         self.shared.kept.send_replace(Kept { from: 0, held: last, parted: last });
     }
 
-    /// Delivers what was [held](Self::hold), also where the client [is gone](Self::part).
+    /// Delivers the requests that were [held](Self::hold), also those of connections whose client's side is
+    /// [closed](Self::part).
     pub fn let_go(&self) {
         self.shared.kept.send_modify(|kept| kept.held = 0);
     }
 
-    /// Whether a cut, or a stall, has been asked for that was not made yet.
+    /// Whether a cut or stall was requested that has not happened yet.
     pub fn is_cut_pending(&self) -> bool {
         [Direction::ToServer, Direction::ToClient]
             .iter()
             .any(|direction| self.shared.lane(*direction).is_cut_pending())
     }
 
-    /// Closes all connections with a reset (RST); on return it is done.
+    /// Closes all connections with a reset (RST); they are closed on return.
     pub fn reset_all(&self) {
         count_fault();
         self.end_all(End::Reset);
     }
 
-    /// Closes all connections in the ordinary way (FIN); on return it is done.
+    /// Closes all connections in the ordinary way (FIN); they are closed on return.
     pub fn close_all(&self) {
         count_fault();
         self.end_all(End::Close);
     }
 
-    /// From now on, forgets each connection on which nothing is said for this long, as balancers do: what the client sends on
-    /// it later is answered with a reset, and what the server sends is lost.
+    /// From now on forgets each connection that was idle for this long, as load balancers do: if the client sends
+    /// something on it later, the answer is a reset; if the server sends something, it is lost.
     pub fn forget_after(&self, idle: Duration) {
         count_fault();
         *lock(&self.shared.forgets) = Some(idle);
     }
 
-    /// Refuses new connections: nothing listens any more. Those that are open stay.
+    /// Refuses new connections by closing the listening sockets. Open connections stay.
     pub fn refuse(&self) {
         count_fault();
         self.order(Order::Refuse);
@@ -285,8 +287,8 @@ impl Proxy {
         self.order(Order::Accept);
     }
 
-    /// Resets the connections of the member with this id, or address, and refuses its new ones until
-    /// [`Proxy::admit_all`]: other members still reach the target.
+    /// Resets the connections of the member with this id or address, and refuses its new connections until
+    /// [`Proxy::admit_all`]. Other members still reach the target.
     pub fn bar(&self, member: &str) {
         count_fault();
         lock(&self.shared.barred).insert(member.to_owned());
@@ -297,42 +299,42 @@ impl Proxy {
         self.end(End::Reset, numbers);
     }
 
-    /// Nobody is barred any more.
+    /// Accepts connections from all members again.
     pub fn admit_all(&self) {
         lock(&self.shared.barred).clear();
     }
 
-    /// Connections accepted so far.
+    /// How many connections were accepted so far.
     pub fn connections(&self) -> u64 {
         self.shared.accepted.load(Ordering::SeqCst)
     }
 
-    /// Connections that are open now.
+    /// How many connections are open now.
     pub fn open_connections(&self) -> usize {
         self.shared.open().len()
     }
 
-    /// Bytes that came so far in `direction`, forwarded or not.
+    /// How many bytes arrived so far in `direction`, forwarded or not.
     pub fn bytes(&self, direction: Direction) -> u64 {
         self.shared.lane(direction).bytes.load(Ordering::SeqCst)
     }
 
-    /// Requests the client has sent so far: HTTP/2 streams it opened, forwarded or not.
+    /// How many requests clients have sent so far, forwarded or not; in HTTP/2, streams that they opened.
     pub fn requests(&self) -> u64 {
         self.shared.lane(Direction::ToServer).counts().requests
     }
 
-    /// Messages the client has sent so far: DATA frames that are not empty, forwarded or not.
+    /// How many messages clients have sent so far, forwarded or not; in HTTP/2, DATA frames that are not empty.
     pub fn messages(&self) -> u64 {
         self.messages_in(Direction::ToServer)
     }
 
-    /// Messages that came so far in `direction`.
+    /// How many messages arrived so far in `direction`.
     pub fn messages_in(&self, direction: Direction) -> u64 {
         self.shared.lane(direction).counts().messages.values().sum()
     }
 
-    /// Messages that came so far in `direction`, by connection (counted from one) and stream.
+    /// How many messages arrived so far in `direction`, for each connection (counted from one) and stream.
     pub fn messages_by_stream(&self, direction: Direction) -> BTreeMap<(u64, u32), u64> {
         self.shared.lane(direction).counts().messages.clone()
     }
@@ -342,7 +344,7 @@ impl Proxy {
         self.end(end, open);
     }
 
-    /// Ends these connections; on return it is done.
+    /// Ends these connections; they are closed on return.
     fn end(&self, end: End, numbers: BTreeSet<u64>) {
         let whose = numbers.clone();
         self.shared.end.send_replace(Some(Ending { end, whose }));
@@ -364,50 +366,50 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         let _ = self.orders.send(Order::Stop);
         if let Some(thread) = self.thread.take() {
-            // It has no panics of its own worth more than the test's.
+            // A panic of the proxy's thread would only hide the failure of the test.
             let _ = thread.join();
         }
     }
 }
 
-/// How it is known who has made a connection.
+/// How the proxy knows which server has made a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Senders {
-    /// Not at all.
+    /// The proxy does not know.
     Any,
-    /// By its first request: [`member`].
+    /// By a header of the first request: [`member`].
     ByHeader,
-    /// By its address.
+    /// By the address from which the server connects.
     ByAddress,
 }
 
-/// What the proxy's connections share with its handle.
+/// What the proxy's connections share with the `Proxy` itself.
 #[derive(Debug)]
 struct Shared {
     protocol: Protocol,
     to_server: Lane,
     to_client: Lane,
     accepted: AtomicU64,
-    /// The connections that are open, each with the member that it comes from, where that is known.
+    /// The open connections by number, each with the member or address that has made it, if known.
     open: Mutex<BTreeMap<u64, Option<String>>>,
-    /// What is kept back from the server.
+    /// Which connections' requests are held back, and which have lost their client's side.
     kept: watch::Sender<Kept>,
     senders: Senders,
-    /// Members that are not let through.
+    /// Members or addresses whose connections are refused.
     barred: Mutex<BTreeSet<String>>,
-    /// For how long nothing may be said on a connection before it is forgotten.
+    /// After how long without bytes a connection is forgotten.
     forgets: Mutex<Option<Duration>>,
     end: watch::Sender<Option<Ending>>,
 }
 
-/// Connections from whose clients the server gets nothing more for now, and those that have no client any more.
+/// Ranges of connection numbers: those whose requests are held back, and those whose client's side is closed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Kept {
-    /// Those from this number on are held,
+    /// The first connection whose requests are held back.
     from: u64,
-    /// up to this one.
+    /// The last connection whose requests are held back.
     held: u64,
-    /// All up to this number.
+    /// All connections up to this number have lost their client's side.
     parted: u64,
 }
 
@@ -444,9 +446,10 @@ impl Shared {
         lock(&self.open)
     }
 
-    /// Whether the connection that comes from this member may go on.
+    /// Whether this connection, from this member, may go on.
     fn admits(&self, number: u64, sender: Option<String>) -> bool {
-        // Before the look, so that whoever bars it either finds it or is seen.
+        // The connection is listed before the check. A concurrent `bar` either finds it in the list and ends it, or has
+        // added the member to `barred` already, so that the check sees it.
         self.open().insert(number, sender.clone());
         sender.is_none_or(|sender| !lock(&self.barred).contains(&sender))
     }

@@ -1,21 +1,21 @@
-//! The protocol of MySQL and MariaDB, without TLS: packets of a length and a number. What a client sends under the number
-//! zero is a request, and the packet of number one that comes back begins its answer.
+//! The protocol of MySQL and MariaDB, without TLS: packets with a length and a number. A packet with number zero from a
+//! client is a request; a packet with number one from the server begins the answer.
 
 use super::{
     Direction,
     frames::{Edge, Frame, Parser},
 };
 
-/// Three bytes of length, and a number.
+/// A length of three bytes, and the packet's number.
 const HEADER: usize = 4;
 
 /// Finds requests or answers in one direction of a connection.
 #[derive(Debug)]
 pub(super) struct Mysql {
     direction: Direction,
-    /// What is known of the packet that comes.
+    /// The part of the current packet's header that has arrived so far.
     header: Vec<u8>,
-    /// Bytes of it that are still to come.
+    /// How many bytes of the packet are still missing.
     rest: usize,
 }
 
@@ -57,7 +57,7 @@ impl Parser for Mysql {
                 begin = index + 1;
             }
         }
-        // A header of which the end is to come begins in an earlier chunk then.
+        // If the chunk ends within a header, the next chunk reports the beginning of the frame, at offset zero.
         edges
     }
 }

@@ -1,28 +1,29 @@
-//! PostgreSQL's protocol without TLS: what a client sends up to a `Sync` is a request, and what the server says up to
-//! `ReadyForQuery` its answer. A notification is a message of its own.
+//! PostgreSQL's protocol without TLS. A request is what a client sends up to `Sync`; its answer is what the server
+//! sends up to `ReadyForQuery`. A notification is a message of its own.
 
 use super::{
     Direction,
     frames::{Edge, Frame, Parser},
 };
 
-/// The type of a message, and its length, which counts itself.
+/// The type of a message, and its length, which includes the length field itself.
 const HEADER: usize = 5;
 
 /// Finds requests or answers in one direction of a connection.
 #[derive(Debug)]
 pub(super) struct Postgres {
     direction: Direction,
-    /// What is known of the message that comes; the first one of a client has no type.
+    /// The part of the current message's header that has arrived so far. The first message of a client has no type.
     header: Vec<u8>,
-    /// Bytes of it that are still to come.
+    /// How many bytes of the message are still missing.
     rest: usize,
-    /// Whether the server has let the client in, as far as this direction tells.
+    /// Whether the login is over, which only the server's `ReadyForQuery` shows: false for ever in the direction to the
+    /// server.
     is_open: bool,
     is_started: bool,
-    /// The frame within which it is.
+    /// The frame of which bytes are arriving.
     frame: Option<Frame>,
-    /// Whether that is a notification between answers.
+    /// Whether the frame is a single notification or notice, which the server may send between answers.
     is_lone: bool,
 }
 
@@ -40,7 +41,7 @@ impl Postgres {
         }
     }
 
-    /// Takes a byte; answers whether a message ends with it.
+    /// Processes one byte; returns whether a message ends with it.
     fn take(&mut self, byte: u8) -> bool {
         if self.rest > 0 {
             self.rest -= 1;
@@ -64,7 +65,7 @@ impl Postgres {
         Frame { stream: 0, is_request, is_message: is_request || is_answer }
     }
 
-    /// Whether the frame ends with the message that has ended.
+    /// Whether the frame ends with the message that has just ended.
     fn message_ends(&mut self) -> bool {
         let header = std::mem::take(&mut self.header);
         let kind = header.first().copied().unwrap_or_default();
@@ -72,7 +73,7 @@ impl Postgres {
             return true;
         }
         match (self.direction, kind) {
-            // Parse, Bind, Describe and Execute go on to Sync.
+            // After Parse, Bind, Describe or Execute the request goes on, up to Sync.
             (Direction::ToServer, kind) => !matches!(kind, b'P' | b'B' | b'D' | b'E'),
             (Direction::ToClient, b'Z') => {
                 self.is_open = true;

@@ -9,13 +9,13 @@ use super::{
 #[derive(Debug)]
 pub(super) struct Resp {
     frame: Frame,
-    /// Within a value.
+    /// Whether bytes of a value have arrived whose end is missing.
     is_inside: bool,
-    /// The line that says what comes, as far as it is here.
+    /// The part of the current line that has arrived so far. The line has the type and length of a value.
     line: Vec<u8>,
-    /// Bytes of a string that are still to come, with its line break.
+    /// How many bytes of a string are still missing, including its line break.
     rest: usize,
-    /// How many parts are missing of each list that is not complete.
+    /// For each nested list that is incomplete, how many elements are still missing.
     missing: Vec<usize>,
 }
 
@@ -31,7 +31,7 @@ impl Resp {
         }
     }
 
-    /// Takes a byte; answers whether a whole value ends with it.
+    /// Processes one byte; returns whether a complete value ends with it.
     fn take(&mut self, byte: u8) -> bool {
         if self.rest > 0 {
             self.rest -= 1;

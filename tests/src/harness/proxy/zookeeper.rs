@@ -1,14 +1,15 @@
-//! Where ZooKeeper's requests and answers begin and end in a stream of bytes, however it is split.
+//! Finds where ZooKeeper's requests and answers begin and end in a stream of bytes, however the stream is split.
 //!
-//! Each has its length before it. The first one of either side opens the session. A ping, whose number is -2, says
-//! nothing. Four-letter words, and TLS, have no frames.
+//! Each request and answer begins with its length. The first one on either side opens the session. A ping has the
+//! number -2 and is not a message. Four-letter words and TLS have no frames.
 
 use super::Direction;
 use super::frames::{Edge, Frame, Parser};
 
-/// The length, and the number of the request.
+/// How many bytes a frame's length and its request number have.
 const HEADER: usize = 8;
-/// What no request is as long as: a four-letter word, or a TLS record, taken for a length.
+/// No request is this long. A greater number at the start of a connection is no length: it is a four-letter command, or
+/// TLS.
 const TOO_LONG: u32 = 64 * 1024 * 1024;
 const PING: i32 = -2;
 
@@ -25,7 +26,7 @@ pub(super) struct Zookeeper {
 #[derive(Debug)]
 enum State {
     Header,
-    /// This many bytes are to come.
+    /// A frame; this number of its bytes is still missing.
     Rest(Frame, usize),
     Unknown,
 }
@@ -36,7 +37,8 @@ impl Zookeeper {
         Self { direction, header, state: State::Header, is_open: false }
     }
 
-    /// Takes what it can from `rest`, which begins `at` bytes into the chunk; returns how much.
+    /// Processes as much of `rest` as belongs to the current state, and returns how much. `rest` begins `at` bytes into
+    /// the chunk.
     fn step(&mut self, rest: &[u8], at: usize, edges: &mut Vec<Edge>) -> usize {
         match self.state {
             State::Unknown => rest.len(),
@@ -92,9 +94,9 @@ impl Parser for Zookeeper {
     }
 }
 
-/// The request that goes on with the session of an answer to such a request.
+/// The request that resumes the session that the server confirmed with `answer`, its answer to a connect request.
 pub(super) fn resume(answer: &[u8]) -> Option<Vec<u8>> {
-    // Length, protocol; lease; session, and its password with its length.
+    // The answer has length and protocol; lease; session; the password with its length.
     let (lease, session) = (answer.get(8..12)?, answer.get(12..40)?);
     let last_seen = [0; 8];
     let request = [&[0; 4], &last_seen[..], lease, session, &[0]].concat();

@@ -1,4 +1,4 @@
-//! Nodes of a cluster, and slots that move between them.
+//! The nodes of a Redis cluster, and the moving of slots between them.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,22 +12,24 @@ use super::super::restless::Restless;
 use super::super::{Node, wait_until};
 use super::{READY, Reply, ask};
 
-/// How many keys of a slot move at first, so that it is half here and half there for a moment.
+/// How many keys of a slot move first. The slot is then divided between two nodes for a moment.
 const FIRST: usize = 3;
-/// For so long where slots move all the time.
+/// How long a slot stays divided between two nodes, in the setting in which slots move all the time.
 const HALF_WAY: Duration = Duration::from_millis(20);
-/// In which the slots are.
+/// The number of hash slots of a Redis cluster.
 const SLOTS: usize = 16_384;
 
-/// The nodes of a cluster: the first ones are masters, the others their replicas.
+/// The nodes of a cluster: first the masters, then their replicas.
 pub(super) struct Cluster {
     nodes: Vec<SocketAddr>,
-    /// Held while a slot moves, and by whoever asks meanwhile.
+    /// Locked while a slot moves. A command of the harness locks it too, so that it does not meet a slot that is
+    /// moving.
     pub(super) moving: Mutex<()>,
 }
 
 impl Cluster {
-    /// Makes a cluster of these, which have nothing yet: so many masters with their share of the slots.
+    /// Forms a cluster of these empty nodes. The first `masters` of them share the slots; the others become their
+    /// replicas.
     pub(super) fn form(nodes: &[Arc<Node>], buses: &[u16], masters: usize) -> Self {
         let cluster = Self {
             nodes: nodes.iter().map(|node| node.address()).collect(),
@@ -58,7 +60,7 @@ impl Cluster {
             };
             assert!(wait_until(READY, is_up), "no replica");
         }
-        // All have heard of all.
+        // Waits until every node knows all replicas.
         for index in 0..cluster.nodes.len() {
             let are_known = || {
                 let nodes =
@@ -72,7 +74,7 @@ impl Cluster {
         cluster
     }
 
-    /// Waits until each of its nodes knows all others, and serves.
+    /// Waits until each node knows all others, and the cluster serves.
     pub(super) fn wait_ready(&self) {
         let count = format!("cluster_known_nodes:{}", self.nodes.len());
         for index in 0..self.nodes.len() {
@@ -84,7 +86,7 @@ impl Cluster {
         }
     }
 
-    /// What the node that has the key, or the first one that does not refuse, answers.
+    /// The answer of the node that has the key: the first one that does not refuse because another node has it.
     pub(super) fn ask_owner(&self, command: &[&str]) -> io::Result<Reply> {
         let _still = self.moving.lock().unwrap_or_else(PoisonError::into_inner);
         let mut last = Err(io::ErrorKind::NotFound.into());
@@ -109,9 +111,9 @@ impl Cluster {
         (0..self.nodes.len()).find(is_here)
     }
 
-    /// Moves the slot of this key to another node, with all that is in it.
+    /// Moves the slot of this key to another node, with all keys in it.
     ///
-    /// For so long it is half here and half there.
+    /// The slot stays divided between the two nodes for the time `half_way`.
     pub(super) fn move_slot(&self, key: &str, to: usize, half_way: Duration) -> io::Result<()> {
         let _one_at_a_time = self.moving.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(from) = self.owner(key).filter(|from| *from != to) else { return Ok(()) };
@@ -129,7 +131,8 @@ impl Cluster {
             if keys.is_empty() {
                 break;
             }
-            // What a script takes for a session that is over.
+            // The keys of sessions move first. In between, a script on the old node finds no session, and must not
+            // conclude that the session is over.
             keys.sort_by_key(|key| !key.contains(":session"));
             keys.truncate(if turn == 0 { FIRST } else { keys.len() });
             let mut command = vec!["MIGRATE", &host, &port, "", "0", "1000", "REPLACE", "KEYS"];
@@ -139,8 +142,10 @@ impl Cluster {
                 sleep(half_way);
             }
         }
-        // A node takes a higher epoch with a slot if it knows of the others'. With a lower one than the node before, it would
-        // give the slot back, and forget what is in it, when it hears what that one said just before it was told.
+        // When a node gets a slot, it takes an epoch that is higher than all it knows of. If the new node did not know
+        // the old node's epoch yet, its own could be lower. It would then give the slot back, and forget the keys in
+        // it, as soon as it received an older message of the old node that claims the slot. So this waits until the new
+        // node knows the old one's epoch.
         let is_heard_of = || {
             let (mine, known) =
                 (self.epoch(from, "cluster_my_epoch"), self.epoch(to, "cluster_current_epoch"));
@@ -149,18 +154,20 @@ impl Cluster {
         if !wait_until(READY, is_heard_of) {
             return Err(io::Error::other("the nodes do not hear of each other"));
         }
-        // The new one first: meanwhile the old one sends on to it.
+        // The new node gets the command first. Until the old node gets it too, the old node redirects clients to the
+        // new one.
         let tell = |index| self.ask(index, &["CLUSTER", "SETSLOT", slot, "NODE", &new]);
         accepted(tell(to)?)?;
         accepted(tell(from)?)?;
-        // The others would hear of it by themselves, later; one may be dead.
+        // The other nodes would learn it by themselves, only later. Errors are ignored, because one of them may be
+        // dead.
         (0..self.nodes.len()).filter(|index| ![to, from].contains(index)).for_each(|index| {
             let _ = tell(index);
         });
         Ok(())
     }
 
-    /// Moves the slot of each namespace in which somebody has a session to the next node.
+    /// Moves the slot of each namespace in which a client has a session to the next node.
     fn move_all(&self, unfinished: &mut Option<(String, usize, usize)>) -> io::Result<()> {
         let _one_at_a_time = self.moving.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((slot, from, to)) = unfinished {
@@ -219,7 +226,7 @@ impl Cluster {
     }
 }
 
-/// An error if it was refused.
+/// Turns a refusal into an error.
 fn accepted(reply: Reply) -> io::Result<()> {
     match reply {
         Reply::Error(error) => Err(io::Error::other(error)),
@@ -231,11 +238,11 @@ fn number(text: Option<&String>) -> f64 {
     text.and_then(|text| text.parse().ok()).unwrap_or_default()
 }
 
-/// Moves the slots of all live namespaces each second.
+/// Starts a thread that each second moves the slots of all namespaces that are in use.
 pub(super) fn move_slots(cluster: Arc<Cluster>) -> Restless {
     let mut unfinished = None;
     Restless::start(move || {
-        // What fails is done later.
+        // If a move fails, the next round finishes it.
         let _ = cluster.move_all(&mut unfinished);
     })
 }

@@ -1,7 +1,8 @@
-//! Redis servers: one, or a master with replicas, on loopback, with TLS and users when asked.
+//! Redis servers: one, or a master with replicas, on loopback, with TLS and users on request.
 //!
-//! The binary is Debian's (`redis-server`, 7.0); without it the test fails, it does not pass unrun. Unless
-//! somebody says otherwise its log is synced for each write, so that it keeps what it answered.
+//! The binary is Debian's (`redis-server`, 7.0). If it is not installed, the test fails; it is not skipped. By default
+//! each write is synced to the append-only file before it is acknowledged, so that a restart loses no acknowledged
+//! write.
 
 mod cluster;
 mod resp;
@@ -39,11 +40,11 @@ pub struct RedisOptions {
     socket: bool,
     flags: Vec<String>,
     environment: Vec<(String, PathBuf)>,
-    /// How many milliseconds Sentinels wait for a master that is silent, if there are some.
+    /// If there are Sentinels: after how many milliseconds without an answer they consider the master down.
     sentinels: Option<u64>,
-    /// They reach each other by proxies.
+    /// Whether nodes and Sentinels connect to one another only through proxies.
     are_apart: bool,
-    /// How many masters the cluster has, if it is one.
+    /// How many masters the cluster has; none if this is no cluster.
     masters: Option<usize>,
     is_restless: bool,
 }
@@ -67,39 +68,43 @@ impl Default for RedisOptions {
 }
 
 impl RedisOptions {
-    /// Number of nodes: the first is the master, the others its replicas.
+    /// Number of nodes: the first one is the master, the others are its replicas.
     pub fn nodes(mut self, nodes: usize) -> Self {
         self.nodes = nodes;
         self
     }
 
-    /// With three Sentinels, which give up a master that is silent for so long: [`Redis::sentinels`].
+    /// Adds three Sentinels, which consider the master down when it has not answered for `patience`:
+    /// [`Redis::sentinels`].
     pub fn sentinels(mut self, patience: Duration) -> Self {
         self.sentinels = Some(patience.as_millis() as u64);
         self
     }
 
-    /// Nodes and Sentinels reach each other by proxies only, so that they can be [parted](Redis::part).
+    /// Makes nodes and Sentinels connect to one another only through proxies, so that they can be
+    /// [separated](Redis::part).
     pub fn apart(mut self) -> Self {
         self.are_apart = true;
         self
     }
 
-    /// A cluster: so many of the nodes are masters, the others their replicas. A node names no host where it sends
-    /// clients on to another, but a port only.
+    /// Makes the nodes a cluster: this number of them are masters, the others their replicas. A node that redirects a
+    /// client names only the port, and no host, so that the client stays with the proxy at which it is.
     pub fn cluster(mut self, masters: usize) -> Self {
         self.masters = Some(masters);
         self
     }
 
-    /// One of the settings in which all checks are to pass; nothing for an empty word.
+    /// Applies one of the settings in which all checks are to pass; the empty string changes nothing.
     ///
-    /// * `sentinels`: three Sentinels, and a master that does nothing without its replica. There is no fail-over.
-    /// * `cluster`: three masters, and each second the slots of all who are there move to the next one. The URL names one.
+    /// * `sentinels`: three Sentinels, and a master that refuses writes while its replica is not connected. There is no
+    ///   fail-over.
+    /// * `cluster`: three masters. Each second, the slots of all namespaces that are in use move to the next one. The
+    ///   URL names one node.
     ///
     /// # Panics
     ///
-    /// On any other word.
+    /// If there is no setting of this name.
     pub fn in_setting(self, setting: &str) -> Self {
         match setting {
             "" => self,
@@ -113,13 +118,13 @@ impl RedisOptions {
         }
     }
 
-    /// Keeps nothing when its process ends.
+    /// Keeps the data only in memory: a restart loses everything.
     pub fn forgetful(mut self) -> Self {
         self.is_durable = false;
         self
     }
 
-    /// Serves clients by TLS too, at an address of its own; the certificates must outlive the server.
+    /// Also serves clients by TLS, at another address; the files of the certificates must outlive the server.
     pub fn tls(
         mut self,
         certificates: &Certificates,
@@ -140,13 +145,13 @@ impl RedisOptions {
         self
     }
 
-    /// Serves clients at a socket in its directory too: [`Redis::socket`].
+    /// Also serves clients at a Unix socket in its directory: [`Redis::socket`].
     pub fn socket(mut self) -> Self {
         self.socket = true;
         self
     }
 
-    /// Serves clients at this address too, on the same ports; for a network namespace of one's own.
+    /// Also serves clients at this address, on the same ports: for a network namespace of its own.
     pub fn also_at(mut self, address: impl Into<String>) -> Self {
         self.also_at = Some(address.into());
         self
@@ -158,13 +163,13 @@ impl RedisOptions {
         self
     }
 
-    /// Sets a variable of its environment to a path.
+    /// Sets an environment variable of the servers to a path.
     pub fn environment(mut self, name: &str, path: &Path) -> Self {
         self.environment.push((name.to_owned(), path.to_owned()));
         self
     }
 
-    /// Starts it; ready on return.
+    /// Starts the servers; they are ready on return.
     ///
     /// # Panics
     ///
@@ -178,7 +183,8 @@ impl RedisOptions {
             true => links.iter().map(Proxy::address).collect(),
             false => addresses.clone(),
         };
-        // Ten thousand above its own, the default, may be somebody else's.
+        // Each node's cluster bus gets a free port. By default it is the client port plus 10,000, which another process
+        // may use.
         let buses: Vec<_> =
             self.masters.iter().flat_map(|_| &addresses).map(|_| free_port()).collect();
         let nodes: Vec<_> = (0..self.nodes)
@@ -212,7 +218,7 @@ impl RedisOptions {
         redis
     }
 
-    /// What a node has to know of the others.
+    /// The flags with which a node finds the others.
     fn peer_flags(&self, index: usize, advertised: &[SocketAddr], buses: &[u16]) -> Vec<String> {
         let mut flags = Vec::new();
         let mut add = |name: &str, value: String| flags.extend([format!("--{name}"), value]);
@@ -281,28 +287,28 @@ impl RedisOptions {
     }
 }
 
-/// A running Redis; its processes and data are gone on drop.
+/// A running Redis; its processes and data are removed on drop.
 #[derive(Debug)]
 pub struct Redis {
-    // Before `scratch`: the processes end first.
-    /// What moves slots, if somebody does.
+    // Declared before `scratch`, so that the processes end before their directory is removed.
+    /// A thread that moves slots each second, if the setting asks for it.
     restless: Option<Restless>,
     sentinels: Option<Sentinels>,
     cluster: Option<Arc<Cluster>>,
     nodes: Vec<Arc<Node>>,
-    /// What leads to each node for the others; empty unless asked for.
+    /// The proxies by which the other servers reach each node; empty unless [`RedisOptions::apart`] was chosen.
     links: Vec<Proxy>,
     options: RedisOptions,
     scratch: Scratch,
 }
 
 impl Redis {
-    /// One server that keeps what it answered.
+    /// One server, which loses no acknowledged write in a restart.
     pub fn one() -> Self {
         Self::options().start()
     }
 
-    /// Everything that can be chosen.
+    /// All options, with their defaults.
     pub fn options() -> RedisOptions {
         RedisOptions::default()
     }
@@ -322,34 +328,34 @@ impl Redis {
         super::Server::wait_ready(self);
     }
 
-    /// Where it serves by TLS.
+    /// The address at which the first node serves by TLS.
     ///
     /// # Panics
     ///
-    /// When it does not.
+    /// If the nodes do not serve by TLS.
     pub fn secure_address(&self) -> SocketAddr {
         self.options.tls.as_ref().expect("it has no TLS").0
     }
 
-    /// The first node's socket.
+    /// The path of the first node's Unix socket.
     pub fn socket(&self) -> PathBuf {
         self.scratch.join("n0").join("socket")
     }
 
-    /// Asks a node; a refusal is an answer.
+    /// Sends a command to a node; a refusal is an `Ok`.
     ///
     /// # Errors
     ///
-    /// When it does not answer.
+    /// If the node does not answer.
     pub fn try_ask(&self, node: usize, command: &[&str]) -> io::Result<Reply> {
         ask(self.nodes[node].address(), None, command)
     }
 
-    /// What the first node answers; in a cluster, that which has the key.
+    /// The answer of the first node, or, in a cluster, of the node that has the key.
     ///
     /// # Panics
     ///
-    /// When it refuses, or does not answer.
+    /// If the node refuses or does not answer.
     pub fn ask(&self, command: &[&str]) -> Reply {
         let answer = match &self.cluster {
             Some(cluster) => cluster.ask_owner(command),
@@ -362,23 +368,23 @@ impl Redis {
         }
     }
 
-    /// Its Sentinels.
+    /// The Sentinels of this Redis.
     ///
     /// # Panics
     ///
-    /// When it has none.
+    /// If there are no Sentinels.
     pub fn sentinels(&self) -> &Sentinels {
         self.sentinels.as_ref().expect("it has no Sentinels")
     }
 
-    /// Cuts these nodes and Sentinels off from all others, both ways, until [`rejoin`](super::Server::rejoin); clients still
-    /// reach all.
+    /// Cuts these nodes and Sentinels off from all others, in both directions, until [`rejoin`](super::Server::rejoin);
+    /// clients still reach all of them.
     ///
-    /// Connections are reset and refused.
+    /// Connections between the two sides are reset, and new ones refused.
     ///
     /// # Panics
     ///
-    /// Unless they are [apart](RedisOptions::apart).
+    /// Unless [`RedisOptions::apart`] was chosen.
     pub fn part(&self, nodes: &[usize], sentinels: &[usize]) {
         assert!(self.options.are_apart, "the nodes are connected directly");
         self.sentinels().part(&self.links, (nodes, sentinels));
@@ -388,16 +394,17 @@ impl Redis {
     ///
     /// # Panics
     ///
-    /// When none has, and without a cluster.
+    /// If no node has it, or if this is no cluster.
     pub fn owner(&self, key: &str) -> usize {
         self.the_cluster().owner(key).expect("a node has the slot")
     }
 
-    /// Moves the slot of this key to another node of the cluster; for so long it is half here and half there.
+    /// Moves the slot of this key to another node of the cluster. For the time `half_way` its keys are divided between
+    /// the two nodes.
     ///
     /// # Panics
     ///
-    /// When a node does not answer, and without a cluster.
+    /// If a node does not answer, or if this is no cluster.
     pub fn move_slot(&self, key: &str, to: usize, half_way: Duration) {
         self.the_cluster().move_slot(key, to, half_way).expect("the nodes answer");
     }
@@ -406,18 +413,18 @@ impl Redis {
         self.cluster.as_ref().expect("it is no cluster")
     }
 
-    /// Waits until the master has the replicas without which it does nothing.
+    /// Waits until the master has as many connected replicas as it needs to accept writes.
     fn wait_confirmed(&self) {
         if !self.options.flags.iter().any(|flag| flag == "--min-replicas-to-write") {
             return;
         }
         let has_them = || {
-            // So that there is something to confirm.
+            // Writes something, so that the replica has something to acknowledge.
             let _ = self
                 .try_ask(0, &["SET", "ready", "1"])
                 .and_then(|_| self.try_ask(0, &["DEL", "ready"]));
             let info = self.try_ask(0, &["INFO", "replication"]).ok().and_then(|info| info.text());
-            // Once it has confirmed anything.
+            // A replica with offset zero has not acknowledged anything yet.
             let has_one = |info: String| {
                 info.contains("state=online") && !info.contains("state=online,offset=0,")
             };
@@ -426,11 +433,11 @@ impl Redis {
         assert!(wait_until(READY, has_them), "no replica: {}", self.nodes[0].log());
     }
 
-    /// Waits until a replica has all that its master has.
+    /// Waits until a replica is connected to its master and has received the master's data.
     ///
     /// # Panics
     ///
-    /// When it has not in good time.
+    /// If the replica has not in time.
     pub fn wait_replicated(&self, replica: usize) {
         let has_all = || {
             let info = self.try_ask(replica, &["INFO", "replication"]).ok()?.text()?;
@@ -440,11 +447,11 @@ impl Redis {
     }
 }
 
-/// Where the binary is, as it has to know to execute itself anew; prints the version once.
+/// The path of the binary, which the server needs to execute itself again; prints the version once.
 ///
 /// # Panics
 ///
-/// When it is missing.
+/// If the binary is missing.
 fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| {

@@ -1,29 +1,29 @@
-//! Redis' protocol, as much as an administrator needs.
+//! As much of Redis' protocol as an administrator needs.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// A paused server accepts connections but never answers.
+/// Ends the wait for an answer from a paused server, which accepts connections but never answers.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What a server answers.
+/// A server's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// Nothing.
+    /// The null value.
     Nil,
-    /// A status, or text.
+    /// A status, or a string.
     Text(String),
     /// A number.
     Number(i64),
-    /// Several.
+    /// A list of answers.
     List(Vec<Reply>),
-    /// A refusal.
+    /// An error: the server refuses the command.
     Error(String),
 }
 
 impl Reply {
-    /// The texts in it, lists within lists included.
+    /// All strings and numbers in the answer, also those in nested lists.
     pub fn texts(&self) -> Vec<String> {
         match self {
             Self::Text(text) => vec![text.clone()],
@@ -33,13 +33,13 @@ impl Reply {
         }
     }
 
-    /// The first text in it.
+    /// The first string or number in the answer.
     pub fn text(&self) -> Option<String> {
         self.texts().into_iter().next()
     }
 }
 
-/// A connection of an administrator's.
+/// A connection for the commands of an administrator.
 #[derive(Debug)]
 pub struct Operator {
     stream: TcpStream,
@@ -47,11 +47,11 @@ pub struct Operator {
 }
 
 impl Operator {
-    /// Connects to the server there.
+    /// Connects to the server at this address.
     ///
     /// # Errors
     ///
-    /// When it does not answer; likewise below.
+    /// If the server cannot be reached.
     pub fn connect(address: SocketAddr) -> io::Result<Self> {
         let stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
         stream.set_read_timeout(Some(TIMEOUT))?;
@@ -59,14 +59,14 @@ impl Operator {
         Ok(Self { stream, answers })
     }
 
-    /// Sends a command; a refusal is an answer.
+    /// Sends a command and returns the answer; a refusal is an `Ok`.
     pub fn ask(&mut self, command: &[&str]) -> io::Result<Reply> {
         self.stream.write_all(&encode(command))?;
         read(&mut self.answers)
     }
 }
 
-/// Sends one command on a connection of its own, after logging in where that is asked for.
+/// Sends one command on a new connection, after logging in if `login` is given.
 pub fn ask(
     address: SocketAddr,
     login: Option<(&str, &str)>,

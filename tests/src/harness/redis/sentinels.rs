@@ -1,4 +1,4 @@
-//! Three Sentinels beside a master and its replica, and partitions between all of them.
+//! Three Sentinels for a master and its replica, and network partitions between all of these.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -7,9 +7,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::super::{Launch, Node, Protocol, Proxy, Scratch, ports::free_address, wait_until};
 use super::{READY, Reply, ask};
 
-/// What they call the master.
+/// The Sentinels' name for the master.
 pub const MASTER: &str = "mymaster";
-/// How many there are.
+/// The number of Sentinels.
 const COUNT: usize = 3;
 
 /// The Sentinels of a [`Redis`](super::Redis).
@@ -17,22 +17,24 @@ const COUNT: usize = 3;
 pub struct Sentinels {
     nodes: Vec<Node>,
     links: Vec<Proxy>,
-    /// The proxies that they know as a master.
+    /// The addresses of the proxies that the Sentinels know as masters: see [`name`](Self::name).
     named: Mutex<BTreeSet<SocketAddr>>,
 }
 
-/// The loopback address from which a server talks to the others: one of its own, by which it can be barred.
+/// The loopback address from which a server connects to the others. Each server has its own, so that a proxy can refuse
+/// that server alone.
 pub(super) fn source(index: usize) -> String {
     format!("127.77.0.{}", index + 1)
 }
 
-/// The same of a Sentinel.
+/// The loopback address from which a Sentinel connects to the others.
 fn sentinel_source(index: usize) -> String {
     source(100 + index)
 }
 
 impl Sentinels {
-    /// Starts them beside the master that is reached at `master`; with `by_proxy`, so that they can be cut off.
+    /// Starts the Sentinels for the master at `master`. With `by_proxy`, they reach one another through proxies, so
+    /// that they can be cut off.
     pub(super) fn start(
         scratch: &Scratch,
         master: SocketAddr,
@@ -73,7 +75,7 @@ impl Sentinels {
         sentinels
     }
 
-    /// Waits until each knows so many replicas, and the others.
+    /// Waits until each Sentinel knows this number of replicas, and all other Sentinels.
     pub fn wait_settled(&self, replicas: usize) {
         let count =
             |sentinel, what| match ask(self.address(sentinel), None, &["SENTINEL", what, MASTER]) {
@@ -92,28 +94,30 @@ impl Sentinels {
         }
     }
 
-    /// Where clients reach one of them.
+    /// Where clients reach this Sentinel.
     pub fn address(&self, sentinel: usize) -> SocketAddr {
         self.nodes[sentinel].address()
     }
 
-    /// Their processes.
+    /// The Sentinels' processes.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
     }
 
-    /// All of them as the authority of a URL.
+    /// All Sentinels, as the authority of a URL.
     pub fn authority(&self) -> String {
         let addresses: Vec<_> = self.nodes.iter().map(|node| node.address().to_string()).collect();
         addresses.join(",")
     }
 
-    /// What one of them answers; nothing when it refuses.
+    /// The answer of a Sentinel; none if it refuses.
     pub fn tell(&self, sentinel: usize, command: &[&str]) -> Option<String> {
         ask(self.address(sentinel), None, command).ok()?.text()
     }
 
-    /// The proxy leads to the master: they know it by another name, and leave it in peace.
+    /// Makes the Sentinels know a proxy in front of the master as a master with another name, so that they return the
+    /// proxy's address to clients. The proxy refuses the Sentinels' own connections, so that what a test counts at the
+    /// proxy does not include them. The Sentinels wait an hour before they consider that master down.
     pub(super) fn name(&self, proxy: &Proxy) {
         (0..COUNT).for_each(|sentinel| proxy.bar(&sentinel_source(sentinel)));
         let port = proxy.address().port().to_string();
@@ -127,7 +131,8 @@ impl Sentinels {
         self.named().insert(proxy.address());
     }
 
-    /// What leads to `authority` by a URL, which may be a [proxy](Self::name): where Sentinels are, and what they call it.
+    /// The authority of the Sentinels and the master's name, for a URL to `authority`, which may be a
+    /// [proxy](Self::name). Any other authority is taken as the Sentinels' own.
     pub(super) fn lead_to(&self, authority: &str) -> (String, String) {
         match authority.parse().ok().filter(|proxy: &SocketAddr| self.named().contains(proxy)) {
             Some(proxy) => (self.authority(), format!("at-{}", proxy.port())),
@@ -139,8 +144,8 @@ impl Sentinels {
         self.named.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The servers with the first group are cut off from those of the second: nodes, by the proxies to them, and
-    /// Sentinels.
+    /// Cuts the servers of the first group off from all others. `nodes` are the proxies in front of the Redis nodes;
+    /// the group has indices of nodes and of Sentinels.
     pub(super) fn part(&self, nodes: &[Proxy], first: (&[usize], &[usize])) {
         let sources = |is_in: bool| {
             let node =
@@ -156,7 +161,7 @@ impl Sentinels {
         links.for_each(|(sentinel, link)| bar(link, first.1.contains(&sentinel)));
     }
 
-    /// All reach each other again.
+    /// Ends all partitions: all Sentinels reach one another again.
     pub(super) fn rejoin(&self) {
         self.links.iter().for_each(Proxy::admit_all);
     }

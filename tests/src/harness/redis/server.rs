@@ -1,6 +1,6 @@
-//! Redis as checks and fault rows see it.
+//! [`Server`] for Redis.
 //!
-//! An entry is named `<namespace> <queue> <id>`, a session `<namespace> <id>`.
+//! An entry is identified by `<namespace> <queue> <id>`, a session by `<namespace> <id>`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,10 +10,11 @@ use coordination::ErrorKind;
 use super::super::{Node, Protocol, Proxy, Server, Setup, wait_until};
 use super::{READY, Redis, Reply, Sentinels};
 
-/// What clients of the library ask; whatever a script does is counted beside it.
+/// The commands that clients of the library send. Commands that a script calls have counts of their own, and are not
+/// requests.
 const REQUESTS: [&str; 5] = ["evalsha", "subscribe", "unsubscribe", "hello", "config|get"];
 
-/// The live entries of a kind: queue and id of each, by number.
+/// A script that returns the live entries of a kind: queue and id of each, sorted by number.
 const ENTRIES: &str = "
 local base, found = '{' .. ARGV[1] .. '}:', {}
 local time, offset = redis.call('TIME'), redis.call('HGET', base .. 'clock', 'offset') or 0
@@ -33,7 +34,7 @@ end
 table.sort(found, function(one, other) return one[3] < other[3] end)
 return found";
 
-/// The members with a live session.
+/// A script that returns the members with a live session.
 const MEMBERS: &str = "
 local base, found = '{' .. ARGV[1] .. '}:', {}
 local time, offset = redis.call('TIME'), redis.call('HGET', base .. 'clock', 'offset') or 0
@@ -62,7 +63,8 @@ impl Server for Redis {
     }
 
     fn nodes(&self) -> Vec<&Node> {
-        // The first one may stand for all.
+        // In the setting in which slots move, a test only uses the first node, and what it does to that node is done to
+        // every node.
         let count = if self.options.is_restless { 1 } else { self.nodes.len() };
         self.nodes.iter().take(count).map(|node| &**node).collect()
     }
@@ -82,7 +84,7 @@ impl Server for Redis {
             let is_ready = || {
                 !node.is_running()
                     || matches!(self.try_ask(index, &["PING"]), Ok(Reply::Text(text)) if text == "PONG")
-                    // It wants a password: so it serves.
+                    // A server that asks for a password serves clients.
                     || matches!(self.try_ask(index, &["PING"]), Ok(Reply::Error(text)) if text.starts_with("NOAUTH"))
             };
             assert!(wait_until(READY, is_ready), "not ready: {}", node.log());
@@ -106,8 +108,8 @@ impl Server for Redis {
         counts
     }
 
-    /// The server and each namespace are new, which nobody but the test can know: there is no quarantine. Where there are
-    /// Sentinels, they are asked for what is at `authority`.
+    /// With `quarantine=off`: the server and each namespace are new, as only the test can know. If there are Sentinels,
+    /// the URL names them and the name under which they know what is at `authority`.
     fn url(&self, authority: &str, namespace: &str) -> String {
         let mut options = vec!["quarantine=off".to_owned()];
         let mut at = authority.to_owned();
@@ -125,7 +127,7 @@ impl Server for Redis {
     fn other_urls(&self, authority: &str, namespace: &str) -> Vec<String> {
         let url = |namespace: &str| self.url(authority, namespace);
         let mut urls = vec![url(&format!("{namespace}a")), url(&format!("{namespace}A"))];
-        // A cluster has one database.
+        // In a cluster there is only one database.
         if !self.options.is_restless {
             urls.extend(
                 [1, 2].map(|database| url(namespace).replace("/?", &format!("/{database}?"))),
@@ -142,14 +144,14 @@ impl Server for Redis {
             (with_user("user"), ErrorKind::Config),
             (format!("{url}&db=namespace"), ErrorKind::Config),
         ];
-        // A cluster has one only.
+        // In a cluster there is only one database.
         if self.cluster.is_none() {
             refused.push((format!("{url}&db=99"), ErrorKind::Config));
         }
         refused
     }
 
-    /// In a cluster, to all of its nodes.
+    /// In a cluster, one proxy leads to all nodes.
     fn proxy_to(&self, index: usize) -> Proxy {
         let address = self.nodes[index].address();
         if self.cluster.is_some() {
@@ -217,7 +219,7 @@ impl Server for Redis {
         true
     }
 
-    /// What is no entry of a live session is removed by whoever meets it.
+    /// Puts nothing, because any client that finds an entry without a live session removes it.
     fn put_strangers(&self, _namespace: &str) -> Vec<String> {
         Vec::new()
     }
@@ -235,7 +237,7 @@ impl Server for Redis {
     }
 }
 
-/// Where the entry stands.
+/// The two keys in one of which the entry is.
 fn keys_of(entry: &str) -> [String; 2] {
     ["exclusive", "shared"].map(|mode| key_of(entry, mode))
 }

@@ -1,8 +1,8 @@
-//! ZooKeeper servers: one node or an ensemble, on loopback, with TLS when asked.
+//! ZooKeeper servers: one node or an ensemble, on loopback, with TLS on request.
 //!
-//! The jars are Debian's (`zookeeper`, 3.8); without them the test fails, it does not pass unrun. A tick has 200 ms, so
-//! that faults are over within a test. Each node serves plain text on a port of its own beside that of TLS, so that
-//! asking works whatever clients have to show.
+//! The jars are Debian's (`zookeeper`, 3.8). If they are not installed, the test fails; it is not skipped. A tick is
+//! 200 ms, so that faults are over within a test. Each node also serves plain text on a port beside the TLS port, so
+//! that the harness can send requests whatever certificates clients need.
 
 mod node;
 mod options;
@@ -21,20 +21,21 @@ use super::{Identity, Mode, Node, Proxy, Scratch, ports::free_address, wait_unti
 use node::{Addresses, Link};
 use wire::{Wire, code, right};
 
-/// How long servers may take to be ready: each is a Java machine of its own.
+/// How long servers may take to be ready; each is a Java virtual machine of its own.
 const READY: Duration = Duration::from_secs(60);
-/// The version that was told once.
+/// Where Debian installs the jars.
 const JARS: &str = "/usr/share/java";
 
-/// For three ensembles: each node is a Java machine, and two processors start few of them at a time.
+/// Room for three ensembles at a time: each node is a Java virtual machine, and two processors cannot start many at a
+/// time.
 static ROOM: Room = Room::new(9);
 
-/// A running ZooKeeper; its processes and data are gone on drop.
+/// A running ZooKeeper; its processes and data are removed on drop.
 #[derive(Debug)]
 pub struct Zookeeper {
-    // Before `scratch`: the processes end first.
+    // Declared before `scratch`, so that the processes end before their directory is removed.
     nodes: Vec<Member>,
-    /// What leads from each node to each other; empty unless asked for.
+    /// The proxies from each node to each other node; empty unless [`ZookeeperOptions::peers_by_proxy`] was chosen.
     links: Vec<Link>,
     options: ZookeeperOptions,
     scratch: Scratch,
@@ -44,7 +45,7 @@ pub struct Zookeeper {
 #[derive(Debug)]
 struct Member {
     node: Node,
-    /// Where it serves plain text.
+    /// Where it serves clients without TLS.
     plain: std::net::SocketAddr,
 }
 
@@ -59,12 +60,12 @@ impl Zookeeper {
         Self::options().nodes(3).start()
     }
 
-    /// Everything that can be chosen.
+    /// All options, with their defaults.
     pub fn options() -> ZookeeperOptions {
         ZookeeperOptions::default()
     }
 
-    /// Starts what `options` ask for; ready on return.
+    /// Starts the servers that `options` describe; they are ready on return.
     ///
     /// # Panics
     ///
@@ -103,28 +104,28 @@ impl Zookeeper {
         self.scratch.path()
     }
 
-    /// The file that a node has its certificate and its key from, if clients reach it by TLS.
+    /// The file with a node's certificate and key, if clients connect by TLS.
     pub fn key_store(&self, index: usize) -> PathBuf {
         node::key_store(&self.scratch, index)
     }
 
-    /// Writes such a file.
+    /// Writes a key store with this certificate and key to `store`.
     ///
     /// # Panics
     ///
-    /// When it cannot be written.
+    /// When the key store cannot be written.
     pub fn write_key_store(store: &Path, identity: &Identity) {
         let parts = [&identity.key, &identity.certificate];
         let parts = parts.map(|part| std::fs::read_to_string(part).expect("it was written"));
         std::fs::write(store, parts.concat()).expect("the directory is writable");
     }
 
-    /// Whether clients reach it by TLS.
+    /// Whether clients connect by TLS.
     pub fn is_secure(&self) -> bool {
         self.options.tls.is_some()
     }
 
-    /// What a node says of itself in answer to one of ZooKeeper's four-letter words; none when it does not run.
+    /// The answer of a node to one of ZooKeeper's four-letter words; none if the node does not run.
     pub fn ask(&self, index: usize, word: &str) -> Option<String> {
         let member = &self.nodes[index];
         if !member.node.is_running() {
@@ -133,7 +134,8 @@ impl Zookeeper {
         wire::four_letters(member.plain, word).ok()
     }
 
-    /// The children of a node's children: their paths, in order. Few requests, however many they are.
+    /// The paths of the children of a node's children, sorted. This takes one request for each child, not one for each
+    /// grandchild.
     pub fn grandchildren(&self, path: &str) -> Vec<String> {
         let mut wire = self.wire();
         let mut found = Vec::new();
@@ -146,26 +148,26 @@ impl Zookeeper {
         found
     }
 
-    /// The children of a node: their names; nothing where it is not there.
+    /// The names of a node's children; empty if the node does not exist.
     pub fn children(&self, path: &str) -> Vec<String> {
         self.wire().children(path).unwrap_or_default()
     }
 
-    /// A node's data, the transaction that made it and the session that owns it.
+    /// A node's data, the transaction that created it, and the session that owns it.
     pub fn look(&self, path: &str) -> Option<(Vec<u8>, u64, i64)> {
         self.wire().data(path)
     }
 
-    /// Makes a node, as an administrator would who knows nothing of us.
+    /// Creates a persistent node that anybody may change, as an administrator might who does not know the library.
     ///
     /// # Panics
     ///
-    /// When it cannot be made.
+    /// If the node cannot be created.
     pub fn create(&self, path: &str, data: &[u8]) {
         assert_eq!(self.wire().create(path, data), code::OK, "{path}");
     }
 
-    /// [`create`](Self::create) of many, without data.
+    /// Creates many nodes, without data.
     pub fn create_all(&self, paths: impl IntoIterator<Item = String>) {
         let mut wire = self.wire();
         for path in paths {
@@ -173,11 +175,11 @@ impl Zookeeper {
         }
     }
 
-    /// Takes a node from a user, `user:password`, and gives it to another one.
+    /// Transfers the rights on a node from one user to another; both are written `user:password`.
     ///
     /// # Panics
     ///
-    /// When the server refuses.
+    /// If the server refuses.
     pub fn give(&self, path: &str, from: &str, to: &str) {
         for (user, to_anyone) in [(from, true), (to, false)] {
             let mut wire = self.wire();
@@ -189,12 +191,12 @@ impl Zookeeper {
         }
     }
 
-    /// Allows everything on a node to anyone but the right of this name: `read`, `write`, `create` or `delete`; without a
-    /// name, everything.
+    /// Gives everybody all rights on a node except the right of this name: `read`, `write`, `create` or `delete`;
+    /// without a name, all rights.
     ///
     /// # Panics
     ///
-    /// When the server refuses, or there is no such right.
+    /// If the server refuses, or if there is no right of this name.
     pub fn permit_all_but(&self, path: &str, missing: Option<&str>) {
         let of = |name: &str| right::BY_NAME.iter().find(|(known, _)| *known == name);
         let missing = missing.map_or(0, |name| of(name).expect("there is such a right").1);
@@ -202,16 +204,17 @@ impl Zookeeper {
         assert_eq!(self.wire().permit(path, rights), code::OK, "{path}");
     }
 
-    /// Removes a node; false when there was none.
+    /// Removes a node; false if there was none.
     pub fn delete(&self, path: &str) -> bool {
         self.wire().delete(path) == code::OK
     }
 
-    /// Ends a session from a connection of our own, by its id and its password; false when there was none.
+    /// Ends the session with this id, from a connection of our own that resumes it; false if there was none.
     pub fn close_session(&self, session: i64) -> bool {
         let address = self.plain();
         let mut was_there = false;
-        // Its client comes back at once, and may take the session away again before it is closed.
+        // The session's client reconnects at once, which may take the session away from our connection before we have
+        // closed it. So this tries again.
         let closed = wait_until(READY, || match Wire::resume(address, session) {
             Ok(mut wire) => {
                 was_there = true;
@@ -222,8 +225,8 @@ impl Zookeeper {
         closed && was_there
     }
 
-    /// Loses what goes between a follower and the others, until they are to rejoin: none of them is told, and for as
-    /// long as `syncLimit` the follower answers its clients' reads.
+    /// Drops all packets between a follower and the other nodes, until [`rejoin`](super::Server::rejoin). No connection
+    /// breaks, and for as long as `syncLimit` the follower goes on answering its clients' reads.
     pub fn silence(&self, index: usize) {
         for link in self.links_of(index) {
             link.proxy.set_both(Mode::Blackhole);
@@ -231,21 +234,21 @@ impl Zookeeper {
         }
     }
 
-    /// What leads from a node to the others, and from them to it.
+    /// The proxies between this node and the others, in both directions.
     fn links_of(&self, index: usize) -> impl Iterator<Item = &Link> {
         self.links.iter().filter(move |link| link.from == index || link.to == index)
     }
 
-    /// Whether the ensemble writes: a session is one.
+    /// Whether the ensemble can commit a write; opening a session is one.
     pub fn commits(&self) -> bool {
         Wire::open(self.plain()).is_ok()
     }
 
-    /// Waits until every node that runs serves.
+    /// Waits until every node whose process runs serves clients.
     ///
     /// # Panics
     ///
-    /// When one does not in good time.
+    /// If a node does not serve clients in time.
     pub fn await_ready(&self) {
         let start = Instant::now();
         for (index, member) in self.nodes.iter().enumerate() {
@@ -267,7 +270,7 @@ impl Zookeeper {
         }
     }
 
-    /// What a node is: `standalone`, `leader` or `follower`; none while it does not serve.
+    /// The mode of a node: `standalone`, `leader` or `follower`; none while it does not serve.
     pub fn mode(&self, index: usize) -> Option<String> {
         let answer = self.ask(index, "srvr")?;
         answer.lines().find_map(|line| line.strip_prefix("Mode: ")).map(str::to_owned)
@@ -283,7 +286,7 @@ impl Zookeeper {
         last.expect("it is connected")
     }
 
-    /// Where a node that runs serves plain text: the leader if there is one.
+    /// The plain-text address of a node that runs: of the leader, if there is one.
     fn plain(&self) -> std::net::SocketAddr {
         let running = |member: &&Member| member.node.is_running();
         let leads = |index: &usize| self.mode(*index).is_some_and(|mode| mode == "leader");

@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicBool;
 use super::super::{Launch, Proxy, Scratch};
 use super::{JARS, ZookeeperOptions};
 
-/// What a server needs; more would have to be searched at each start.
+/// The jars that a server needs. With all installed jars on the class path, each start would take longer.
 const CLASS_PATH: [&str; 15] = [
     "zookeeper",
     "zookeeper-jute",
@@ -32,22 +32,22 @@ const CLASS_PATH: [&str; 15] = [
 pub(super) struct Addresses {
     pub(super) client: SocketAddr,
     pub(super) secure: Option<SocketAddr>,
-    /// Where followers reach it when it leads.
+    /// Where followers connect to it while it leads.
     pub(super) quorum: SocketAddr,
     pub(super) election: SocketAddr,
 }
 
-/// What stands between a follower and its leader.
+/// The proxy by which one node connects to another.
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) from: usize,
     pub(super) to: usize,
     pub(super) proxy: Proxy,
-    /// Whether something was lost on it since it was whole.
+    /// Whether the link was cut or lost packets since it last worked.
     pub(super) is_cut: AtomicBool,
 }
 
-/// How to start a node, each time anew with the same data.
+/// Returns how to start a node; each start uses the same data.
 pub(super) fn launch(
     index: usize,
     ensemble: &[Addresses],
@@ -68,7 +68,7 @@ pub(super) fn launch(
         "maxClientCnxns=0".to_owned(),
         "admin.enableServer=false".to_owned(),
         "4lw.commands.whitelist=*".to_owned(),
-        // A file of 64 MiB for each log is made ahead otherwise, and the scratch is memory.
+        // Otherwise each log file has 64 MiB from the beginning, and the scratch directory is in memory.
         "preAllocSize=1024".to_owned(),
     ];
     if options.also_at.is_none() {
@@ -91,14 +91,14 @@ pub(super) fn launch(
     let jars = CLASS_PATH.map(|jar| format!("{JARS}/{jar}.jar")).join(":");
     move || {
         Launch::new("java", &log).clear_env().args(&properties).args([
-            // Little memory, and little work before it serves.
+            // Little memory, and little work before the server serves.
             "-Xmx128m",
             "-XX:+UseSerialGC",
             "-XX:TieredStopAtLevel=1",
             "-Xshare:auto",
-            // Otherwise a node that has not found the others for a while looks for them once a minute.
+            // Otherwise a node that has not found the others for a while looks for them only once a minute.
             "-Dzookeeper.fastleader.maxNotificationInterval=800",
-            // Netty's copy of OpenSSL is not the one that is installed.
+            // Netty would bring its own copy of OpenSSL, which is not installed.
             "-Dio.netty.handler.ssl.noOpenSsl=true",
             "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
             "-Dorg.slf4j.simpleLogger.showDateTime=true",
@@ -110,12 +110,12 @@ pub(super) fn launch(
     }
 }
 
-/// Where a node has its certificate and its key from.
+/// The file with a node's certificate and key.
 pub(super) fn key_store(scratch: &Scratch, index: usize) -> PathBuf {
     scratch.join(format!("n{index}.pem"))
 }
 
-/// The lines for TLS.
+/// The lines of the configuration for TLS.
 fn secure(
     index: usize,
     ensemble: &[Addresses],
@@ -125,7 +125,7 @@ fn secure(
     let (Some(tls), Some(address)) = (&options.tls, ensemble[index].secure) else {
         return Vec::new();
     };
-    // A key store is one file.
+    // ZooKeeper reads certificate and key from one file, its key store.
     let store = key_store(scratch, index);
     super::Zookeeper::write_key_store(&store, &tls.server);
     let required = if tls.client_required { "need" } else { "none" };

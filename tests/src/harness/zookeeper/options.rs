@@ -1,4 +1,4 @@
-//! What can be chosen about a ZooKeeper under test.
+//! Options of a ZooKeeper under test.
 
 use super::super::certs;
 use super::Zookeeper;
@@ -42,14 +42,14 @@ impl ZookeeperOptions {
         self
     }
 
-    /// Serves clients by TLS, with this identity. The certificates must outlive the server.
+    /// Serves clients by TLS, with this certificate and key. The files must outlive the server.
     pub fn tls(mut self, certificates: &certs::Certificates, server: &certs::Identity) -> Self {
         let (server, authority) = (server.clone(), certificates.authority.clone());
         self.tls = Some(Tls { server, authority, client_required: false });
         self
     }
 
-    /// Refuses clients that show no certificate signed by the authority; for TLS.
+    /// With TLS: refuses clients that present no certificate signed by the authority.
     pub fn require_client(mut self) -> Self {
         if let Some(tls) = &mut self.tls {
             tls.client_required = true;
@@ -57,7 +57,7 @@ impl ZookeeperOptions {
         self
     }
 
-    /// Serves clients at this address too, on the same ports; for a network namespace of one's own.
+    /// Also serves clients at this address, on the same ports: for a network namespace of its own.
     pub fn also_at(mut self, address: impl Into<String>) -> Self {
         self.also_at = Some(address.into());
         self
@@ -69,19 +69,20 @@ impl ZookeeperOptions {
         self
     }
 
-    /// Sets a property of its Java machine, `name=value`, for what is in no configuration.
+    /// Sets a property of the Java virtual machine, `name=value`, for options that the configuration file does not
+    /// have.
     pub fn property(mut self, property: impl Into<String>) -> Self {
         self.properties.push(property.into());
         self
     }
 
-    /// Lets followers reach their leader by proxies only, so that one can be isolated.
+    /// Makes the nodes connect to their leader only through proxies, so that a follower can be isolated.
     pub fn peers_by_proxy(mut self) -> Self {
         self.peers_by_proxy = true;
         self
     }
 
-    /// Starts it; ready on return.
+    /// Starts the servers; they are ready on return.
     ///
     /// # Panics
     ///

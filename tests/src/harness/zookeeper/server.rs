@@ -1,4 +1,4 @@
-//! ZooKeeper as checks and fault rows see it.
+//! [`Server`] for ZooKeeper.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -9,14 +9,14 @@ use coordination::ErrorKind;
 use super::super::{Node, Protocol, Proxy, Server, Setup};
 use super::Zookeeper;
 
-/// What a server logs when its selector's thread meets a connection that is being closed. It goes back to sleep with
-/// the rest of its queue undone, and hears nothing from the connections in there until another one wakes it
-/// (`NIOServerCnxnFactory.processInterestOpsUpdateRequests`, 3.8). A client finds that its connection is silent and
-/// replaces it.
+/// What a server logs when its selector thread finds a connection that is being closed. The thread then goes back to
+/// sleep without processing the rest of its queue. It reads nothing from the connections in that queue until another
+/// connection wakes it (`NIOServerCnxnFactory.processInterestOpsUpdateRequests`, 3.8). A client meanwhile finds that
+/// its connection is silent, and replaces it.
 const STUMBLE: &str = "Ignoring unexpected runtime exception";
-/// The client's second try to connect comes after 100 to 200 ms.
+/// The client's second attempt to connect comes after 100 to 200 ms.
 const RECONNECT: Duration = Duration::from_millis(200);
-/// A tick of the servers under test.
+/// The servers' `tickTime`.
 const TICK: Duration = Duration::from_millis(200);
 impl Server for Zookeeper {
     fn set_up(setup: &Setup) -> Self {
@@ -53,7 +53,7 @@ impl Server for Zookeeper {
 
     fn other_urls(&self, authority: &str, namespace: &str) -> Vec<String> {
         let names = [format!("{namespace}a"), format!("{namespace}A")];
-        // The last segment is the namespace, and those before it are the chroot.
+        // The last segment of the path is the namespace, and the segments before it are the chroot.
         let paths =
             names.iter().cloned().chain(names.iter().map(|name| format!("{name}/{namespace}")));
         paths.map(|path| self.url(authority, &path)).collect()
@@ -129,7 +129,8 @@ impl Server for Zookeeper {
         (0..self.nodes.len()).find(|index| self.mode(*index).is_some_and(leads))
     }
 
-    /// A follower only: elections go another way than what a leader says.
+    /// Only for a follower: the proxies are on the followers' connections to the leader, and not on the nodes'
+    /// connections for elections.
     fn isolate(&self, index: usize) {
         assert!(!self.links.is_empty(), "the nodes are connected directly");
         for link in self.links_of(index) {
@@ -140,15 +141,17 @@ impl Server for Zookeeper {
     }
 
     fn rejoin(&self) {
-        // Others stay as they are: followers that join at the same moment may stop the ensemble (`commits`).
+        // Only the links that were cut are reset: if other followers had to reconnect at the same moment, the ensemble
+        // might stop (`commits`).
         for link in self.links.iter().filter(|link| link.is_cut.swap(false, Ordering::SeqCst)) {
-            // What was lost leaves a hole in the stream.
+            // A connection that has lost bytes cannot be used any more, because its stream has a hole.
             link.proxy.reset_all();
             link.proxy.heal();
         }
     }
 
-    /// A Java machine takes more than a second to start, and the client tries again after one, and then after two.
+    /// Longer than a restart: the Java virtual machine takes more than a second, and the client retries after one
+    /// second and then after two.
     fn ttl(&self) -> Duration {
         Duration::from_secs(4)
     }
@@ -161,25 +164,26 @@ impl Server for Zookeeper {
         Duration::from_millis(50)
     }
 
-    /// The connection ends with the session, and who comes back is told; but a server that stumbles over the end of the one
-    /// hears nothing from the other before the next heartbeat.
+    /// The server closes the connection when the session ends, and the client learns of the end when it reconnects. But
+    /// a server that has [stumbled](STUMBLE) over the closing of the old connection may not read from the new one
+    /// before the next heartbeat.
     fn notice_of_end(&self, heartbeat: Duration) -> Duration {
         self.notice(heartbeat) + RECONNECT + self.until_replaced(heartbeat)
     }
 
-    /// The client crate connects again and again for 7/5 of the lease, and each time the server hears of the session.
+    /// The client crate reconnects again and again for 7/5 of the lease, and each time the server renews the session.
     fn insists_for(&self, ttl: Duration) -> Duration {
         ttl * 7 / 5
     }
 
-    /// The one before it.
+    /// A confirmed heartbeat proves that the session lived when the heartbeat before it was sent.
     fn proof_lag(&self, heartbeat: Duration) -> Duration {
         heartbeat
     }
 }
 
 impl Zookeeper {
-    /// This long if a server has [stumbled](STUMBLE), until what it does not hear is heard.
+    /// The additional time until a client has replaced a silent connection, if a server has [stumbled](STUMBLE).
     fn until_replaced(&self, silence: Duration) -> Duration {
         let stumbled = self.nodes.iter().any(|member| member.node.log().contains(STUMBLE));
         if stumbled { silence + RECONNECT } else { Duration::ZERO }

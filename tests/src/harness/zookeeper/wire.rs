@@ -1,4 +1,4 @@
-//! Just enough of ZooKeeper's protocol for an administrator: a session, and calls one by one.
+//! As much of ZooKeeper's protocol as an administrator needs: one session, with one call at a time.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -8,20 +8,21 @@ use crate::bounds::ANSWER;
 
 /// The lease of an administrator's session.
 const LEASE_MS: i32 = 4_000;
-/// What makes a session's password of its id, in every server (`SessionTrackerImpl`, `ZooKeeperServer`).
+/// The constant from which every server computes a session's password, with its id (`SessionTrackerImpl`,
+/// `ZooKeeperServer`).
 const SECRET: i64 = 0xB341_5C00;
 
-/// What servers answer.
+/// The result codes of servers.
 pub(super) mod code {
     pub(in super::super) const OK: i32 = 0;
     pub(super) const NO_NODE: i32 = -101;
 }
 
-/// What a rule allows.
+/// The rights in an access control list.
 pub(super) mod right {
     pub(in super::super) const ADMIN: i32 = 16;
     pub(in super::super) const ALL: i32 = 31;
-    /// By their names in `zkCli.sh`.
+    /// The rights by their names in `zkCli.sh`.
     pub(in super::super) const BY_NAME: [(&str, i32); 4] =
         [("read", 1), ("write", 2), ("create", 4), ("delete", 8)];
 }
@@ -36,19 +37,19 @@ mod operation {
     pub(super) const CLOSE: i32 = -11;
 }
 
-/// A session.
+/// A connection with a session.
 pub(super) struct Wire {
     stream: TcpStream,
     last: i32,
 }
 
 impl Wire {
-    /// A session of our own; it ends with this.
+    /// Opens a session of our own; dropping this closes it.
     pub(super) fn open(address: SocketAddr) -> io::Result<Self> {
         Self::connect(address, 0, [0; 16])
     }
 
-    /// Somebody else's session.
+    /// Takes over another client's session.
     pub(super) fn resume(address: SocketAddr, session: i64) -> io::Result<Self> {
         Self::connect(address, session, password(session))
     }
@@ -66,7 +67,7 @@ impl Wire {
         hello.push(0);
         wire.send(&hello)?;
         let answer = wire.receive()?;
-        // Protocol, lease, session.
+        // The answer has protocol, lease, session.
         let lease = i32::from_be_bytes(part(&answer, 4)?);
         if lease == 0 {
             return Err(io::Error::new(io::ErrorKind::NotFound, "there is no such session"));
@@ -74,7 +75,7 @@ impl Wire {
         Ok(wire)
     }
 
-    /// The names of a node's children, in order; nothing where it is not there.
+    /// The names of a node's children, sorted; none if the node does not exist.
     pub(super) fn children(&mut self, path: &str) -> Option<Vec<String>> {
         let body = self.call(operation::CHILDREN, &[&text(path.as_bytes()), &[0]]).ok()?;
         let mut rest = &body[..];
@@ -88,38 +89,38 @@ impl Wire {
         Some(names)
     }
 
-    /// A node's data, the transaction that made it and the session that owns it.
+    /// A node's data, the transaction that created it, and the session that owns it.
     pub(super) fn data(&mut self, path: &str) -> Option<(Vec<u8>, u64, i64)> {
         let body = self.call(operation::DATA, &[&text(path.as_bytes()), &[0]]).ok()?;
         let mut rest = &body[..];
         let length = i32::from_be_bytes(part(take(&mut rest, 4)?, 0).ok()?);
         let data = take(&mut rest, usize::try_from(length).unwrap_or_default())?.to_vec();
         let made = u64::from_be_bytes(part(rest, 0).ok()?);
-        // After four long numbers and three short ones.
+        // The owner's session is after four 64-bit and three 32-bit numbers.
         let owner = i64::from_be_bytes(part(rest, 44).ok()?);
         Some((data, made, owner))
     }
 
-    /// Makes a persistent node for everybody; answers the server's code.
+    /// Creates a persistent node on which everybody has all rights; returns the server's code.
     pub(super) fn create(&mut self, path: &str, data: &[u8]) -> i32 {
         let acl = everything_to(b"world", b"anyone");
         let parts = [&text(path.as_bytes())[..], &text(data), &acl, &[0; 4]];
         self.call(operation::CREATE, &parts).map_or_else(|code| code, |_| code::OK)
     }
 
-    /// Removes a node; answers the server's code.
+    /// Removes a node; returns the server's code.
     pub(super) fn delete(&mut self, path: &str) -> i32 {
         let call = self.call(operation::DELETE, &[&text(path.as_bytes()), &(-1_i32).to_be_bytes()]);
         call.map_or_else(|code| code, |_| code::OK)
     }
 
-    /// From now on this user too, with this password: `user:password`.
+    /// Authenticates the session as this user, `user:password`, in addition to the users that it has already.
     pub(super) fn be(&mut self, user: &str) -> i32 {
         let parts = [&[0; 4][..], &text(b"digest"), &text(user.as_bytes())];
         self.call(operation::AUTH, &parts).map_or_else(|code| code, |_| code::OK)
     }
 
-    /// Allows everything on a node to anyone, or to just those whom this session is.
+    /// Gives all rights on a node to everybody, or only to the users of this session.
     pub(super) fn allow(&mut self, path: &str, to_anyone: bool) -> i32 {
         match to_anyone {
             true => self.set_acl(path, &everything_to(b"world", b"anyone")),
@@ -127,7 +128,7 @@ impl Wire {
         }
     }
 
-    /// Allows just this on a node to anyone.
+    /// Gives everybody just these rights on a node.
     pub(super) fn permit(&mut self, path: &str, rights: i32) -> i32 {
         self.set_acl(path, &acl(rights, b"world", b"anyone"))
     }
@@ -142,13 +143,13 @@ impl Wire {
         self.call(operation::CLOSE, &[]).is_ok()
     }
 
-    /// Calls and waits for the answer; an error is the server's code.
+    /// Sends a request and waits for the answer; an error is the server's code.
     fn call(&mut self, operation: i32, parts: &[&[u8]]) -> Result<Vec<u8>, i32> {
         self.last += 1;
         let mut request = [self.last.to_be_bytes(), operation.to_be_bytes()].concat();
         request.extend(parts.concat());
         let answer = self.send(&request).and_then(|()| self.receive());
-        // Number, transaction, code.
+        // The answer begins with the request's number, the transaction and the code.
         let Ok(mut answer) = answer else { return Err(code::NO_NODE) };
         let code = part(&answer, 12).map_or(code::NO_NODE, i32::from_be_bytes);
         if code != code::OK {
@@ -180,24 +181,25 @@ fn everything_to(scheme: &[u8], id: &[u8]) -> Vec<u8> {
     acl(right::ALL, scheme, id)
 }
 
-/// An access control list of one rule.
+/// An access control list with one entry.
 fn acl(rights: i32, scheme: &[u8], id: &[u8]) -> Vec<u8> {
     [&1_i32.to_be_bytes()[..], &rights.to_be_bytes(), &text(scheme), &text(id)].concat()
 }
 
-/// The answer to one of the words that servers understand without a session.
+/// The reply to a four-letter command such as `ruok`, which servers accept without a session.
 pub(super) fn four_letters(address: SocketAddr, word: &str) -> io::Result<String> {
     let mut stream = TcpStream::connect_timeout(&address, ANSWER)?;
     stream.set_read_timeout(Some(Duration::from_secs(1)))?;
     stream.write_all(word.as_bytes())?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
-    // A server that hung up first must not leave us waiting.
+    // If the server has closed the connection already, this fails, and that does not matter.
     let _ = stream.shutdown(Shutdown::Both);
     Ok(answer)
 }
 
-/// The password of a session: `java.util.Random` of its id.
+/// The password of a session: the first bytes of `java.util.Random` with the session's id, combined with [`SECRET`], as
+/// seed.
 fn password(session: i64) -> [u8; 16] {
     const MULTIPLIER: u64 = 0x5_DEEC_E66D;
     const MASK: u64 = (1 << 48) - 1;
@@ -212,7 +214,7 @@ fn password(session: i64) -> [u8; 16] {
     password
 }
 
-/// Bytes with their length before them.
+/// Encodes bytes with their length before them.
 fn text(bytes: &[u8]) -> Vec<u8> {
     let length = u32::try_from(bytes.len()).expect("it is short");
     [&length.to_be_bytes(), bytes].concat()

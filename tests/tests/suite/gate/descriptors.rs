@@ -1,4 +1,4 @@
-//! `file://` in a program that has few descriptors, or none left.
+//! `file://` in a program that may have only few file descriptors, or has none left.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use coordination_tests::harness::descriptors::{take_all, with_descriptors};
 use coordination_tests::harness::{Scratch, rerun_if_starved};
 use tokio::runtime::Builder;
 
-/// As `ulimit -n` says it.
+/// The limit of file descriptors, as `ulimit -n` sets it.
 const FEW: u64 = 64;
 /// Ten heartbeats.
 const WHILE: Duration = Duration::from_secs(1);
 const PATIENCE: Option<Duration> = Some(LONG);
 
-/// Runs this with few descriptors; on a runtime, and in a directory of its own.
+/// Runs a check in a process with few descriptors, on a runtime of its own and with a new directory.
 fn with_few(check: impl AsyncFn(&str) -> Result<()>) -> Result<()> {
     rerun_if_starved(|| {
         let scratch = Scratch::new("descriptors");
@@ -37,7 +37,7 @@ fn names_that_nobody_holds_take_few() -> Result<()> {
     })
 }
 
-/// Many are held, heartbeats look after them, and the program takes all the descriptors that there are.
+/// A hundred locks stay held, and heartbeats check them, while the program uses up all descriptors.
 #[test]
 fn held_locks_outlast_a_program_that_has_none_left() -> Result<()> {
     with_few(async |url| {
@@ -53,13 +53,13 @@ fn held_locks_outlast_a_program_that_has_none_left() -> Result<()> {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         let taken = take_all();
-        // Descriptors that it keeps for itself are used for it.
+        // The store keeps some descriptors in reserve, which it uses for these queues.
         for number in 100..110 {
             coordinator.lock(format!("vol-{number}"))?.acquire(PATIENCE).await?.release().await?;
         }
         let soon = Some(Duration::from_secs(1));
         let refused = fresh.lock("vol-0")?.acquire(soon).await.expect_err("it is held");
-        // It waits, if it had a descriptor to give up for that.
+        // `Timeout` if the store had a descriptor that it could give up for the wait.
         let is_told = matches!(refused.kind(), ErrorKind::Storage | ErrorKind::Timeout);
         assert!(is_told, "{refused}");
         let refused = Coordinator::connect(url).await.expect_err("none is left");
@@ -67,7 +67,7 @@ fn held_locks_outlast_a_program_that_has_none_left() -> Result<()> {
         tokio::time::sleep(WHILE).await;
         assert!(held.iter().all(|guard| guard.is_held()));
         drop(taken);
-        // All is as before, in the same process.
+        // With descriptors available again, everything works as before, in the same process.
         held.pop().expect("a hundred").release().await?;
         waiting.await.expect("no panic")?.release().await?;
         assert!(fresh.lock("vol-0")?.try_acquire().await?.is_none());

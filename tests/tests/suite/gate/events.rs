@@ -1,4 +1,4 @@
-//! What a service's log says of its locks, on the memory store.
+//! What the log of a program says of its locks, on the memory store.
 
 use std::io::Write;
 use std::sync::{Arc, Mutex};
@@ -12,10 +12,10 @@ use tracing_subscriber::fmt::MakeWriter;
 type Result<T = (), E = Error> = std::result::Result<T, E>;
 
 const SECOND: Duration = Duration::from_secs(1);
-/// The page that shows such a log.
+/// The documentation page that shows such a log.
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/watching.md");
 
-/// What has been logged on this thread.
+/// The log of this thread.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -31,7 +31,7 @@ impl Log {
         (log, tracing::subscriber::set_default(subscriber.finish()))
     }
 
-    /// The lines of grants, without the span that they were written in.
+    /// The lines about grants, without the span in which they were written.
     fn lines(&self) -> Vec<String> {
         let text = self.0.lock().expect("nobody panics").clone();
         let text = String::from_utf8(text).expect("text");
@@ -82,7 +82,7 @@ async fn resize(coordinator: &Coordinator, id: u32) -> Result {
     Ok(())
 }
 
-/// The page shows what the events really are.
+/// The log is exactly what the documentation page shows.
 #[tokio::test(start_paused = true)]
 async fn the_life_of_a_lock_is_as_the_page_shows_it() -> Result {
     let (log, _guard) = Log::begin();
@@ -108,7 +108,8 @@ async fn the_life_of_a_lock_is_as_the_page_shows_it() -> Result {
     Ok(())
 }
 
-/// Tokens begin with the time at which a queue was made: the page shows small ones.
+/// Replaces tokens by small numbers, as on the page. Real tokens are large, because they begin with the time at which
+/// the queue was created.
 fn with_small_tokens(lines: &[String]) -> Vec<String> {
     let mut text = lines.join("\n");
     let words: Vec<_> = text.split(|c: char| !c.is_ascii_digit()).map(str::to_owned).collect();
@@ -133,7 +134,7 @@ async fn a_timeout_tells_how_long_it_waited_and_who_has_it() -> Result {
     assert!(error.to_string().contains(&told), "{error}");
     let [line] = &log.of("DEBUG timed out")[..] else { panic!("{:?}", log.lines()) };
     assert!(line.contains("waited=5") && line.contains(r#"member="c""#), "{line}");
-    // Who waits for a place in a semaphore is told of one of those who have one.
+    // The warning of a waiter for a semaphore's permit names one of the members that have permits.
     let _permit = one.semaphore("uploads", 1)?.acquire(None).await?;
     let waited = other.semaphore("uploads", 1)?.acquire(Some(SECOND)).await;
     let error = waited.expect_err("it is taken").to_string();
@@ -163,7 +164,7 @@ async fn a_long_wait_is_warned_of_once_with_who_has_it() -> Result {
     {
         assert!(line.contains(part), "{part}: {line}");
     }
-    // What one session has and waits for at the same time is told to be its own.
+    // If a session waits for a lock that it holds itself, the warning says so.
     let waits = tokio::time::timeout(6 * SECOND, lock.acquire(None)).await;
     assert!(waits.is_err());
     let [_, line] = &log.of("WARN still waiting")[..] else { panic!("{:?}", log.lines()) };
@@ -191,7 +192,7 @@ async fn a_task_that_waits_for_itself_is_warned_at_once() -> Result {
         "{:?}",
         log.lines()
     );
-    // Another task of the same session may wait: that is what locks are for.
+    // Another task of the same session may wait for the lock without a warning.
     let held = lock.acquire(None).await?;
     let other = tokio::spawn(async move { lock.acquire(Some(SECOND)).await.map(drop) });
     assert_eq!(
@@ -227,7 +228,7 @@ async fn a_lost_session_is_told_for_each_that_it_held() -> Result {
     Ok(())
 }
 
-/// A name may be anything, and forges no line.
+/// A name may be any text, but cannot forge a line of the log.
 #[tokio::test(start_paused = true)]
 async fn a_name_forges_no_line() -> Result {
     let (log, _guard) = Log::begin();

@@ -1,4 +1,4 @@
-//! The examples, run as a user runs them: what they print is for people, what they answer is checked.
+//! Runs the examples as a user runs them: what they print is not checked, but their exit code is.
 
 #![cfg(feature = "etcd")]
 
@@ -9,7 +9,7 @@ use std::time::Duration;
 use coordination_tests::harness::etcd::Etcd;
 use coordination_tests::harness::rerun_if_starved;
 
-/// The built program; `tests/run` builds all examples before it runs any test.
+/// The command that runs a built example; `tests/run` builds all examples before it runs any test.
 fn example(name: &str) -> Command {
     let beside = PathBuf::from(crate::WORKER);
     let folder = beside.parent().expect("a binary lies in a folder");

@@ -1,4 +1,4 @@
-//! F-36 on Redis, a lock's part of it; the rest is in the soak.
+//! F-36 on Redis: the test with a lock; the other tests are in the soak.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Together with other libraries on the same etcd: `etcdctl lock` is Go's `concurrency.Mutex`.
+//! Other libraries on the same etcd: `etcdctl lock` uses Go's `concurrency.Mutex`.
 #![cfg(feature = "etcd")]
 
 use std::{
@@ -15,7 +15,7 @@ const NAME: &str = "vol-7";
 const PREFIX: &str = "coordination/lock/vol-7";
 const SOON: Duration = Duration::from_secs(5);
 
-/// An `etcdctl lock` that holds it, once it has it, until it is killed.
+/// An `etcdctl lock` process: it waits for the lock, and holds it until the process ends.
 struct Etcdctl(Child);
 
 impl Etcdctl {
@@ -30,7 +30,7 @@ impl Etcdctl {
         Self(child.expect("etcdctl is installed: checked at start"))
     }
 
-    /// Ends as Ctrl-C does: it releases.
+    /// Interrupts `etcdctl` as Ctrl-C does, so that it releases the lock.
     fn interrupt(&self) {
         let pid = rustix::process::Pid::from_child(&self.0);
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::INT);
@@ -50,7 +50,7 @@ async fn client(etcd: &Etcd) -> Coordinator {
     builder.connect(&url).await.expect("the server is there")
 }
 
-/// Whose entries stand there, in order; of another library they have no member.
+/// The members of all entries, in the order of the queue; an entry of another library has an empty member.
 async fn members(client: &Coordinator) -> Vec<String> {
     let lock = client.lock(NAME).expect("a good name");
     let holders = lock.holders().await.expect("the store answers");
@@ -82,7 +82,7 @@ fn etcdctl_excludes_us() {
     });
 }
 
-/// Its lease ends with it, two seconds after its death.
+/// After `etcdctl` was killed, its lease ends within two seconds.
 #[test]
 fn etcdctl_dies() {
     rerun_on_threads(async || {
@@ -117,7 +117,7 @@ fn we_exclude_etcdctl() {
     });
 }
 
-/// In turns, in the order of asking.
+/// Clients of `etcdctl` and of the library are served in the order in which they asked.
 #[test]
 fn both_stand_in_one_queue() {
     rerun_on_threads(async || {
@@ -141,7 +141,7 @@ fn both_stand_in_one_queue() {
     });
 }
 
-/// An operator breaks a lock of another library.
+/// An operator breaks the lock of another library.
 #[test]
 fn we_break_etcdctls_lock() {
     rerun_on_threads(async || {
@@ -156,7 +156,7 @@ fn we_break_etcdctls_lock() {
     });
 }
 
-/// Names of which one begins with the other.
+/// Locks are independent if the name of one is the beginning of the other's name.
 #[test]
 fn other_names_do_not_matter() {
     rerun_on_threads(async || {

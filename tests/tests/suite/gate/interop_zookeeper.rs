@@ -1,4 +1,4 @@
-//! Together with kazoo on the same ZooKeeper: its locks and ours stand in one queue.
+//! kazoo, a Python library, on the same ZooKeeper: its locks and ours use one queue.
 //!
 //! kazoo is installed from PyPI into a virtual environment under `target`, once.
 #![cfg(feature = "zookeeper")]
@@ -19,7 +19,8 @@ const PATH: &str = "/coordination/lock/vol-7";
 const SOON: Duration = Duration::from_secs(10);
 const VERSION: &str = "kazoo==2.10.0";
 
-/// Takes a lock of this kind, says so, holds it until it is told to release, and says that too; and again when it is told.
+/// A Python program: it acquires a lock of the given kind, prints that, and holds the lock until a line arrives; then
+/// it releases the lock and prints that. The next line makes it start again.
 const PROGRAM: &str = "
 import logging, sys
 from kazoo.client import KazooClient
@@ -37,7 +38,7 @@ while True:
     sys.stdin.readline()
 ";
 
-/// A Python that has kazoo.
+/// The path of a Python that has kazoo.
 fn python() -> PathBuf {
     static INSTALLING: Mutex<()> = Mutex::new(());
     static PYTHON: OnceLock<PathBuf> = OnceLock::new();
@@ -60,7 +61,7 @@ fn python() -> PathBuf {
     PYTHON.get_or_init(install).clone()
 }
 
-/// A process that wants a lock of kazoo's, and holds it once it has it.
+/// A process that waits for a kazoo lock, and then holds it.
 struct Kazoo {
     child: Child,
     says: mpsc::Receiver<String>,
@@ -121,7 +122,7 @@ async fn connected(zookeeper: &Zookeeper, member: &str, options: &str) -> Coordi
     builder.connect(&url).await.expect("the server is there")
 }
 
-/// Whose entries stand there, in order; of another library they have no member.
+/// The members of all entries, in the order of the queue; an entry of another library has an empty member.
 async fn members(client: &Coordinator) -> Vec<String> {
     let lock = client.lock(NAME).expect("a good name");
     let holders = lock.holders().await.expect("the store answers");
@@ -163,7 +164,7 @@ fn shares_take_turns_with_writers() {
         let zookeeper = block_in_place(Zookeeper::one);
         let client = client(&zookeeper).await;
         let lock = client.lock(NAME).expect("a good name");
-        // Its readers and ours share, and keep writers of both kinds waiting.
+        // Readers of both libraries share the lock, and writers of both wait.
         let share = lock.acquire_shared(Some(SOON)).await.expect("free");
         let mut reader = Kazoo::start(&zookeeper, "ReadLock");
         reader.says("held");
@@ -172,7 +173,7 @@ fn shares_take_turns_with_writers() {
         eventually_async(SOON, async || members(&client).await == ["ours", "", ""]).await;
         share.release().await.expect("the store confirms");
         assert!(writer.is_silent(), "granted beside a reader");
-        // A writer that waits goes first.
+        // A waiting writer is served before later readers.
         let waiting = tokio::spawn({
             let lock = lock.clone();
             async move { lock.acquire_shared(Some(3 * SOON)).await }
@@ -183,12 +184,14 @@ fn shares_take_turns_with_writers() {
         assert!(!waiting.is_finished(), "granted beside a writer");
         writer.release();
         let share = waiting.await.expect("no panic").expect("the writer has gone");
-        // One that we have downgraded keeps its name, so a reader of kazoo's goes on waiting: safe, and documented.
+        // A lock that our library has downgraded keeps the name of its node. A kazoo reader therefore goes on waiting
+        // for it, which is safe and documented.
         share.release().await.expect("the store confirms");
     });
 }
 
-/// The server removes the node of an empty queue unless it is to persist. A lock object of kazoo's makes it but once.
+/// The server removes the container node of an empty queue, unless it was made persistent. A kazoo lock object creates
+/// the node only once.
 #[test]
 fn its_lock_objects_last() {
     rerun_on_threads(async || {
@@ -201,7 +204,8 @@ fn its_lock_objects_last() {
             let guard = lock.acquire(Some(SOON)).await.expect("free");
             guard.release().await.expect("the store confirms");
         };
-        // It has to find the node that we have made: one that it makes itself stays in any case.
+        // kazoo has to find the node that our library has created, because a node that kazoo creates is not removed in
+        // any case.
         let guard =
             client.lock(NAME).expect("a good name").acquire(Some(SOON)).await.expect("free");
         let mut kazoo = Kazoo::start(&zookeeper, "Lock");
@@ -209,7 +213,8 @@ fn its_lock_objects_last() {
         guard.release().await.expect("the store confirms");
         kazoo.says("held");
         kazoo.release();
-        // Twice: by then the server has been through all that were empty when the second one began.
+        // Twice, because by the end of the second round the server has checked all nodes that were empty when the round
+        // began.
         for _ in 0..2 {
             cycle(&passing, "passing").await;
             let is_removed = || zookeeper.look("/coordination/lock/passing").is_none();
@@ -222,7 +227,7 @@ fn its_lock_objects_last() {
     });
 }
 
-/// Its session ends with it, some time after its death.
+/// After kazoo's process was killed, its session ends in time.
 #[test]
 fn kazoo_dies() {
     rerun_on_threads(async || {

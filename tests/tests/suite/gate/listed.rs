@@ -1,5 +1,5 @@
-//! What is listed by hand elsewhere, compared with the tests that there are: the parts of `tests/soak`, and what each store of
-//! the [table](coordination_tests::store_table) has.
+//! Compares lists that are written by hand with the tests that exist: the parts of `tests/soak`, and the tests of each
+//! store in the [table](coordination_tests::store_table).
 
 use std::fs;
 use std::process::Command;
@@ -14,7 +14,8 @@ fn tests() -> Vec<String> {
     listed.lines().filter_map(|line| line.strip_suffix(": test").map(str::to_owned)).collect()
 }
 
-/// The parts of `tests/soak` that run tests of this program, each with its words: it runs what has one of them in its name.
+/// The parts of `tests/soak` that run tests of this program, each with its words. A part runs each test whose name
+/// contains one of its words.
 fn parts() -> Vec<(String, Vec<String>)> {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/soak");
     let script = fs::read_to_string(script).expect("tests/soak is there");

@@ -1,4 +1,4 @@
-//! What `tests/run` runs: every clause on every store, and one fault at a time on file and on one server of etcd.
+//! What `tests/run` runs: every clause on every store, and the fault rows on `file://` and on one etcd server.
 
 mod descriptors;
 mod events;

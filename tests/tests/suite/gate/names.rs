@@ -1,5 +1,4 @@
-//! Names, templates and URLs as a user meets them: what is apart stays apart, what is wrong is
-//! said, and no secret is.
+//! Names, templates and URLs: different names are independent, errors say what is wrong, and secrets are never shown.
 
 use std::error::Error as _;
 use std::future::Future;
@@ -17,14 +16,14 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     runtime.enable_all().build().expect("a runtime").block_on(future)
 }
 
-/// Names likely to collide, if any do: short, or made of what an encoding may be made of.
+/// Names that are likely to collide if any do: short ones, and ones of characters that an encoding might use.
 fn any_name() -> impl Strategy<Value = String> {
     let name =
         prop_oneof![any::<String>(), "[a-cA-C]{1,2}", "[aA%/.~h2Ff5é_-]{1,6}", "[aé]{190,210}",];
     name.prop_filter("names have 1 to 1024 bytes", |name| (1..=1024).contains(&name.len()))
 }
 
-/// A store of its own for each test: stores of one name share their locks.
+/// Connects to a store of this name; stores of one name share their locks, so each test has its own.
 async fn memory(name: &str) -> Coordinator {
     let url = format!("memory://names-{name}");
     Coordinator::connect(&url).await.expect("memory needs no server")
@@ -39,7 +38,7 @@ fn name_error(error: &Error) -> Option<&NameError> {
     error.source()?.downcast_ref()
 }
 
-/// Everything that an error can show, and its causes.
+/// Everything that an error shows, with its causes.
 fn all_text(error: &Error) -> String {
     let mut text = format!("{error} {error:?} {error:#?} {:?}", error.key());
     let mut source = error.source();
@@ -83,7 +82,7 @@ fn any_two_names_are_apart_and_equal_ones_are_not() {
         let handle = tokio::runtime::Handle::current();
         let check =
             move |(a, b): (String, String)| handle.block_on(check_pair(&coordinator, &a, &b));
-        // Elsewhere, as a runtime's own thread must not block on it.
+        // On another thread, because a worker thread of the runtime must not block on it.
         let run = tokio::task::spawn_blocking(move || TestRunner::new(config).run(&pairs, check));
         run.await.expect("the checks do not panic").expect("names are apart");
     });

@@ -1,4 +1,5 @@
-//! F-70: what stores do for all who wait panics once, on real servers and on file, and all go on.
+//! F-70: background work of a store for which callers wait panics once, on real servers and on `file://`, and
+//! everything goes on.
 
 use std::time::Duration;
 
@@ -12,14 +13,14 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::WORKER;
 
 const LEASE: Duration = Duration::from_secs(4);
-/// As soon as after any broken connection (L5).
+/// How long recovery may take: as long as after any broken connection (L5).
 const SOON: Duration = Duration::from_secs(10);
-/// How long a server is away.
+/// How long the server is unreachable.
 const AWAY: Duration = Duration::from_millis(300);
-/// A waiter without notifications looks for himself after five seconds.
+/// A waiter without notifications re-checks after five seconds; less than that shows that it was notified.
 const UNTOLD: Duration = Duration::from_secs(4);
 
-/// A lock changes hands, and somebody who observes is told.
+/// Asserts that a lock is handed over, and that a waiter at a barrier is notified.
 async fn works(one: &Coordinator, other: &Coordinator, name: &str) -> Result<()> {
     let (held, waits) = (one.lock(name)?.acquire(Some(SOON)).await?, other.lock(name)?);
     let waiting = tokio::spawn(async move { waits.acquire(Some(SOON)).await });
@@ -37,7 +38,7 @@ async fn works(one: &Coordinator, other: &Coordinator, name: &str) -> Result<()>
     Ok(())
 }
 
-/// Everything runs in this thread, so that only this test's work panics.
+/// Runs everything on this thread, because the panic is injected on this thread only.
 fn on_this_thread(work: impl Future<Output = Result<()>>) {
     let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
     let worked = runtime.block_on(async { timeout(6 * SOON, work).await });
@@ -61,7 +62,7 @@ fn f70_who_tells_panics(backend: Backend) {
 }
 
 fn f70_who_connects_panics(backend: Backend) {
-    // Its client makes connections by itself.
+    // ZooKeeper's client crate makes connections itself, so no panic can be injected there.
     if backend == Backend::Zookeeper {
         return;
     }
@@ -75,7 +76,8 @@ fn f70_who_connects_panics(backend: Backend) {
         let (one, other) = (connect("one").await?, connect("other").await?);
         let held = one.lock("kept")?.acquire(Some(SOON)).await?;
         arm("connecting");
-        // One that comes back at once is found on Consul by whoever has just lost a connection, and nobody has to connect for all.
+        // If the server came back at once, Consul's client would reconnect for each request that lost its connection,
+        // and no shared attempt to connect would be made.
         proxy.refuse();
         proxy.reset_all();
         let back = async {

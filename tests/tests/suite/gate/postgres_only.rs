@@ -1,4 +1,4 @@
-//! What only PostgreSQL has, or can have wrong: fenced transactions, roles, settings, encodings, replicas, other versions.
+//! What only PostgreSQL has: fenced transactions, roles, settings, encodings, replicas, other versions of its tables.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ impl SqlServer for Postgres {
         ],
         "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA coordination TO app",
     );
-    /// It is one transaction.
+    /// Empty, because the whole installation is one transaction, so none is left half done.
     const NOT_ENDED: &'static [&'static str] = &[];
     const LEFT: &'static str = "
         INSERT INTO coordination.queues (path, last)
@@ -86,7 +86,7 @@ fn url(postgres: &Postgres) -> String {
     crate::sql::url(postgres)
 }
 
-/// Settings of a role or a database that would undo what is promised do not.
+/// Settings of a role or a database that would break the library's promises have no effect on the library.
 #[test]
 fn x1_settings_of_the_role_do_no_harm() {
     rerun_on_threads(async || {
@@ -109,12 +109,12 @@ fn x1_settings_of_the_role_do_no_harm() {
         .into_iter()
         .enumerate()
         {
-            // It may be read-only by then.
+            // The role may be read-only by then.
             ask(
                 &*postgres,
                 &format!("BEGIN READ WRITE; ALTER ROLE postgres SET {setting}; COMMIT"),
             );
-            // What is made there is made with the setting.
+            // The tables are created while the setting is in force.
             let url = format!("{}&schema=locks_{number}", url(&postgres));
             let coordinator = Coordinator::connect(&url).await.expect(setting);
             let lock = coordinator.lock("x").expect("a name");
@@ -130,7 +130,7 @@ fn x1_settings_of_the_role_do_no_harm() {
     });
 }
 
-/// S8: whatever the database's encoding, names that differ are apart.
+/// S8: names that differ are different locks, whatever the database's encoding.
 #[test]
 fn s8_names_are_apart_in_every_encoding() {
     rerun_on_threads(async || {
@@ -151,7 +151,8 @@ fn s8_names_are_apart_in_every_encoding() {
                 held.push(lock.try_acquire().await.expect(name).expect("nobody has it"));
                 assert!(lock.try_acquire().await.expect(name).is_none(), "{name:?}");
             }
-            // The tokens are those of the names, also where the database spells them otherwise.
+            // `coordination_fence` finds the tokens by the names, although some databases store the names in another
+            // encoding.
             for (name, guard) in [("a ", &held[4]), ("日本", &held[6])] {
                 let token = guard.token();
                 let check = format!("SELECT coordination.coordination_fence('{name}', {token})");
@@ -167,7 +168,7 @@ fn s8_names_are_apart_in_every_encoding() {
     });
 }
 
-/// Any name that is allowed is a schema's, also one that is a word of SQL.
+/// Any allowed name can be the name of the schema, also a reserved word of SQL.
 #[test]
 fn x1_a_schema_is_called_as_one_likes() {
     rerun_on_threads(async || {
@@ -187,7 +188,7 @@ fn x1_a_schema_is_called_as_one_likes() {
     });
 }
 
-/// SEC-7: whoever has a schema of his own needs no right to make another.
+/// SEC-7: a role that owns the schema needs no right to create schemas.
 #[test]
 fn sec7_the_owner_of_an_empty_schema_makes_the_tables() {
     rerun_on_threads(async || {
@@ -202,21 +203,22 @@ fn sec7_the_owner_of_an_empty_schema_makes_the_tables() {
     });
 }
 
-/// SEC-7: functions and operators that somebody else has put where the role looks for them are not called.
+/// SEC-7: functions and operators that somebody else has created in the role's search path are not called.
 #[test]
 fn sec7_nobody_elses_functions_are_called() {
     rerun_on_threads(async || {
         let postgres = one();
         let trap = "LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'called'; END $$";
         for made in [
-            // They fit better than PostgreSQL's own, which take anything.
+            // Their parameters fit better than those of PostgreSQL's own functions, which accept any type.
             format!(
                 "CREATE FUNCTION concat_ws(text, text, bigint, text, bigint, text) RETURNS text {trap}"
             ),
             format!("CREATE FUNCTION trap(text, bigint) RETURNS text {trap}"),
             "CREATE OPERATOR || (FUNCTION = trap, LEFTARG = text, RIGHTARG = bigint)".to_owned(),
             format!("CREATE FUNCTION unnest(bytea[]) RETURNS SETOF bytea {trap}"),
-            // They come first.
+            // These have the same parameters as PostgreSQL's own functions; the search path that is set below puts
+            // `public` first.
             format!("CREATE FUNCTION clock_timestamp() RETURNS timestamptz {trap}"),
             format!("CREATE FUNCTION pg_notify(text, text) RETURNS void {trap}"),
             "CREATE TABLE queues (path bytea)".to_owned(),
@@ -243,7 +245,7 @@ fn sec7_nobody_elses_functions_are_called() {
     });
 }
 
-/// R1: a replica is passed over, and one that is made the primary is found.
+/// R1: a replica is skipped, and is used once it has been promoted to primary.
 #[test]
 fn r1_a_replica_is_passed_over_until_it_is_the_primary() {
     rerun_on_threads(async || {
@@ -274,7 +276,7 @@ fn r1_a_replica_is_passed_over_until_it_is_the_primary() {
     });
 }
 
-/// A lock that nobody else wants costs one statement, and one more to release.
+/// A lock that nobody else wants costs one statement to acquire, and one to release.
 #[test]
 fn l4_a_free_lock_is_one_statement_each_way() {
     rerun_on_threads(async || {
@@ -299,7 +301,7 @@ fn l4_a_free_lock_is_one_statement_each_way() {
     });
 }
 
-/// Among a hundred thousand queues, sessions and entries each step finds its rows by an index.
+/// With a hundred thousand queues, sessions and entries, each statement finds its rows by an index.
 #[test]
 fn l7_no_step_reads_a_table_through() {
     rerun_on_threads(async || {
@@ -335,7 +337,7 @@ fn l7_no_step_reads_a_table_through() {
         }
         one.stop().await.expect("stopped");
         other.stop().await.expect("stopped");
-        // What a connection has counted is told when it ends.
+        // A connection reports its statistics when it ends.
         tokio::time::sleep(Duration::from_secs(1)).await;
         let read = "SELECT coalesce(sum(seq_tup_read), 0) FROM pg_stat_user_tables
                       WHERE schemaname = 'coordination' AND relname <> 'version'";

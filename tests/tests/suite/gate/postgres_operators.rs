@@ -23,7 +23,7 @@ fn ask(postgres: &Postgres, statement: &str) -> String {
     block_in_place(|| postgres.ask(statement))
 }
 
-/// L5: settings that reach connections that there are, and with which no step works, cost nobody his session.
+/// L5: settings that apply to existing connections, and with which no statement works, cost no session.
 #[test]
 fn l5_settings_change_while_connected() {
     rerun_on_threads(async || {
@@ -46,14 +46,14 @@ fn l5_settings_change_while_connected() {
     });
 }
 
-/// L5: a session that was opened, and over before anybody heard of it, keeps nobody from opening another.
+/// L5: if a session has ended before the answer to its opening arrived, the client can open another one.
 #[test]
 fn l5_a_session_that_is_over_before_its_answer_came() {
     rerun_on_threads(async || {
         let postgres = one();
         let url = url(&postgres, "ttl=2s&heartbeat=250ms");
         let coordinator = Coordinator::connect(&url).await.expect("a server");
-        // Longer than a try to open one may take.
+        // The trigger delays the opening of a session for longer than an attempt may take.
         for statement in [
             "CREATE FUNCTION public.late() RETURNS trigger LANGUAGE plpgsql AS $$
                BEGIN PERFORM pg_catalog.pg_sleep(1); NEW.expires := 1; RETURN NEW; END $$",
@@ -82,7 +82,8 @@ fn l5_a_session_that_is_over_before_its_answer_came() {
     });
 }
 
-/// S1: what no replica has confirmed is not granted, though an operator tells the server not to wait any longer.
+/// S1: a commit that no replica has confirmed is not a grant, even if an operator makes the server stop waiting for
+/// replicas.
 #[test]
 fn s1_a_commit_that_is_told_not_to_wait_is_no_grant() {
     rerun_on_threads(async || {
@@ -110,12 +111,12 @@ fn s1_a_commit_that_is_told_not_to_wait_is_no_grant() {
     });
 }
 
-/// X1: what the server warns of is no reason not to work with it.
+/// X1: the client works with a server that sends a warning at each connection.
 #[test]
 fn x1_a_warning_at_each_connection() {
     rerun_on_threads(async || {
         let postgres = one();
-        // As after the system's libraries were replaced by newer ones.
+        // The server warns as it does after the system's libraries were updated.
         ask(&postgres, "UPDATE pg_database SET datcollversion = 'older'");
         let url = url(&postgres, "ttl=2s&heartbeat=250ms");
         let coordinator = Coordinator::connect(&url).await.expect("a server");
@@ -128,7 +129,8 @@ fn x1_a_warning_at_each_connection() {
     });
 }
 
-/// L7: while somebody's transaction stays open, so that no old version of a row can be removed, steps do not look at all of those.
+/// L7: while another transaction stays open, old versions of rows cannot be removed, and the library's statements do
+/// not read all of them.
 #[test]
 fn l7_an_open_transaction_slows_nobody_down() {
     rerun_on_threads(async || {
@@ -144,7 +146,7 @@ fn l7_an_open_transaction_slows_nobody_down() {
         let sleeping = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
         while ask(&postgres, sleeping) != "1" {}
         for many in [
-            // An hour of heartbeats of some, and of others who took the lock.
+            // An hour of heartbeats of some sessions, and of other sessions that held the lock.
             "INSERT INTO coordination.sessions (id, namespace, channel, lease, expires, generation)
                SELECT convert_to('s' || n, 'UTF8'), 'coordination', 'c', 60000000, coordination.clock() + 60000000, 1
                FROM generate_series(1, 100) n",
@@ -168,7 +170,8 @@ fn l7_an_open_transaction_slows_nobody_down() {
             "coordination.enter((SELECT id FROM coordination.sessions WHERE member IS NOT NULL), 1000,
                'coordination/lock/x', convert_to(random()::text, 'UTF8'), false, '')",
         ] {
-            // The first one who enters finds that nobody is there; a heartbeat looks at all of them now and then.
+            // The minimum of several tries: the first `enter` finds an empty queue, and some heartbeats check all
+            // entries.
             let pages = (0..4).map(|_| pages_of(&postgres, step)).min().expect("some tries");
             println!("L7 postgres: {pages} pages for {}", &step[..30]);
             assert!(pages < 2_000, "L7: {pages} pages: {step}");
@@ -182,8 +185,8 @@ fn l7_an_open_transaction_slows_nobody_down() {
     });
 }
 
-/// L7: while its standby is away, a client keeps to a few connections, however many queues it asks after and however many hosts
-/// its URL names.
+/// L7: while its standby is unreachable, a client uses few connections, however many queues it watches and however many
+/// hosts its URL names.
 #[test]
 fn l7_a_standby_that_is_away_multiplies_no_connections() {
     rerun_on_threads(async || {
@@ -224,14 +227,15 @@ fn l7_a_standby_that_is_away_multiplies_no_connections() {
     });
 }
 
-/// L3: whoever reads a queue and takes long for the answer, which is sent before the transaction is over, keeps nobody from it.
+/// L3: a client that reads a queue and is slow to receive the answer blocks nobody, although the answer is sent before
+/// its transaction ends.
 #[test]
 fn l3_a_reader_that_stands_still_locks_nothing() {
     rerun_on_threads(async || {
         let postgres = one();
         let url = url(&postgres, "ttl=2s&heartbeat=250ms");
         let coordinator = Coordinator::connect(&url).await.expect("a server");
-        // More than the system keeps for a connection.
+        // More bytes than the kernel buffers for a connection.
         ask(
             &postgres,
             "INSERT INTO coordination.queues (path, last, version, value)
@@ -257,7 +261,8 @@ fn l3_a_reader_that_stands_still_locks_nothing() {
     });
 }
 
-/// L7: what ended long ago goes too, by and by: each who comes ends more of it than he brings, and no step does it all.
+/// L7: sessions that ended long ago are removed gradually: each new session removes more of them than it adds, and no
+/// statement removes all.
 #[test]
 fn l7_sessions_that_ended_long_ago_go_in_steps() {
     rerun_on_threads(async || {
@@ -288,7 +293,7 @@ fn l7_sessions_that_ended_long_ago_go_in_steps() {
             left = next;
         }
         assert_eq!(left, 0);
-        // Heartbeats clear them, which are over for everybody by now.
+        // By now these sessions have ended for every client, so heartbeats remove them.
         let beats = "SELECT count(coordination.renew('n0', 1, '{}')) FROM generate_series(1, 100)";
         ask(&postgres, beats);
         assert_eq!(count("expires = 0"), 0);
@@ -301,7 +306,7 @@ fn l7_sessions_that_ended_long_ago_go_in_steps() {
     });
 }
 
-/// How many pages a step looks at.
+/// How many pages a statement reads.
 fn pages_of(postgres: &Postgres, step: &str) -> u64 {
     let plan = ask(postgres, &format!("EXPLAIN (ANALYZE, BUFFERS) SELECT * FROM {step}"));
     let hits = plan.lines().find_map(|line| line.trim().strip_prefix("Buffers: shared hit="));
@@ -310,7 +315,8 @@ fn pages_of(postgres: &Postgres, step: &str) -> u64 {
     digits.parse().expect("a number")
 }
 
-/// T4: a crowd that waits for a queue's row which somebody keeps locked does not keep back the heartbeats of its own process.
+/// T4: many calls that wait for a queue's row, which another transaction has locked, do not delay the heartbeats of
+/// their process.
 #[test]
 fn t4_calls_that_wait_for_a_row_do_not_keep_heartbeats_back() {
     rerun_on_threads(async || {
@@ -330,7 +336,7 @@ fn t4_calls_that_wait_for_a_row_do_not_keep_heartbeats_back() {
         let crowd: Vec<_> = (0..10)
             .map(|_| {
                 let lock = lock("x");
-                // In the order of the queue, which need not be that in which they are started.
+                // The calls are served in the order of the queue, which need not be the order in which the tasks start.
                 tokio::spawn(async move {
                     lock.acquire(Some(Duration::from_secs(60))).await?.release().await
                 })

@@ -1,4 +1,4 @@
-//! F-61 on Redis, what its first user meets; the rest is in the soak.
+//! F-61 on Redis: the test with a new namespace; the other tests are in the soak.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,10 +10,11 @@ use tokio::task::block_in_place;
 
 use crate::WORKER;
 
-/// What the server knows of the namespace.
+/// The key in which the server keeps its record of the namespace.
 const RECORD: &str = "{coordination}:clock";
 
-/// Nothing is granted in a new namespace yet, nor where that it is known was changed, and whoever asks is told why.
+/// In a new namespace nothing is granted during the quarantine, nor in one whose record was changed; errors name the
+/// quarantine.
 #[test]
 fn f61_who_asks_in_a_new_namespace_is_told_of_the_quarantine() {
     rerun_on_threads(async || {

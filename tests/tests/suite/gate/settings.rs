@@ -1,4 +1,4 @@
-//! The lock in each setting; `soak::settings` has all other checks there.
+//! A check of the lock in each setting; `soak::settings` has all other checks in the settings.
 
 macro_rules! lock {
     (@store [] $module:ident $setting:ident $share:ident $kind:ident) => {

@@ -1,5 +1,6 @@
-//! `enter_fast.lua` and `leave_fast.lua` answer, keep and tell what `enter.lua` and `leave.lua` would, but for what stands at
-//! their heads as left out: random calls, each carried out by the short way in one namespace and by the long way in another.
+//! `enter_fast.lua` and `leave_fast.lua` must have the same results and effects as `enter.lua` and `leave.lua`, except
+//! for what their headers say they leave out. Random calls are carried out by the fast scripts in one namespace, and by
+//! the complete scripts in another one, and everything is compared.
 
 use coordination_tests::harness::redis::{Operator, Reply};
 use coordination_tests::harness::{Redis, Server, rerun_if_starved};
@@ -23,15 +24,16 @@ const LONG: [(&str, &str); 7] = [
 ];
 const SHORT: [(&str, &str); 2] =
     [("enter", script!("enter_fast")), ("leave", script!("leave_fast"))];
-/// Carries out a call in both namespaces.
+/// A script that carries out a call in both namespaces.
 const BOTH: &str = include_str!("short_ways_redis.lua");
 
 const SEEDS: u64 = 5;
 const CALLS: usize = 1_500;
-/// What every call says: of this record, and that it reaches back for no time.
+/// The first arguments of every call: the namespace's record that the call expects, and `0 0`, as the call depends on
+/// no earlier time.
 const KNOWN: [&str; 2] = ["@record", "0 0"];
 const QUEUES: [&str; 2] = ["lock/one", "lock/two"];
-/// The numbers that the short ways use, changed by somebody.
+/// Damaged values of the numbers that the fast scripts use.
 const DAMAGES: [(&str, &str); 9] = [
     ("last", "9e15"),
     ("last", "nan"),
@@ -59,7 +61,7 @@ fn redis_scripts_say_by_the_short_way_what_they_say_by_the_long_one() {
     });
 }
 
-/// Two namespaces that are alike.
+/// Two namespaces with the same contents, and the calls on them.
 struct Both {
     seed: u64,
     random: StdRng,
@@ -67,9 +69,9 @@ struct Both {
     script: String,
     sessions: Vec<Session>,
     entries: Vec<Entry>,
-    /// A session is over, and nobody has removed it yet.
+    /// A session has ended, and no call has removed it yet.
     is_unswept: bool,
-    /// How many have entered and left by the short way.
+    /// How many enters and leaves were carried out by the fast scripts.
     short: [usize; 2],
 }
 
@@ -120,7 +122,7 @@ impl Both {
         both
     }
 
-    /// Carries it out, and compares; what was answered.
+    /// Carries out a call in both namespaces and compares the results; returns the result.
     fn call(&mut self, what: &str, arguments: &[&str]) -> String {
         let mut command = vec!["EVALSHA", &self.script, "0", what];
         command.extend(arguments);
@@ -205,7 +207,7 @@ impl Both {
         self.entries.retain(|entry| entry.session.id != session.id);
     }
 
-    /// A new entry, or one that was entered already.
+    /// Enters a new entry, or one that was entered already.
     fn enter(&mut self, session: &Session) {
         let known = self.one_of(&self.entries.clone()).filter(|_| self.is(10));
         let entry = known.clone().unwrap_or_else(|| Entry {
@@ -237,14 +239,16 @@ impl Both {
         }
     }
 
-    /// The oldest entry, or another one: of its own session or broken by another, with its number, without or with a wrong one.
+    /// Removes the oldest entry or another one. The call comes from the entry's own session or from another one that
+    /// breaks the lock, and has the entry's number, a wrong number, or none.
     fn leave(&mut self) {
         let queue = QUEUES[usize::from(self.is(50))];
         let of_queue: Vec<_> =
             self.entries.iter().filter(|entry| entry.queue == queue).cloned().collect();
         let oldest = of_queue.first().cloned().filter(|_| self.is(70));
         let Some(entry) = oldest.or_else(|| self.one_of(&of_queue)) else { return };
-        // Whether who waits is alive is left out.
+        // The fast script does not check whether the next waiter's session lives, so sessions that have ended are
+        // removed first.
         if self.is_unswept
             && let Some(session) = self.sessions.first().cloned()
         {
@@ -282,7 +286,7 @@ impl Both {
         );
     }
 
-    /// Its lease is over.
+    /// Ends the session's lease.
     fn expire(&mut self, session: &Session) {
         self.raw(&["HSET", &format!("session:{}", session.id), "expires", "1"]);
         self.raw(&["ZADD", "sessions", "1", &session.id]);
@@ -290,7 +294,7 @@ impl Both {
         self.is_unswept = true;
     }
 
-    /// Somebody removes it by hand, with all that is left of it.
+    /// Removes the entry by hand, as an operator might.
     fn delete(&mut self, entry: &Entry) {
         let Entry { queue, id, session, .. } = entry;
         self.raw(&["ZREM", &format!("exclusive:{queue}"), id]);
@@ -305,7 +309,7 @@ impl Both {
         all.filter(|other| other.id == next.id).for_each(|other| *other = next.clone());
     }
 
-    /// Somebody changes the record, and the server is greeted anew when that was noticed.
+    /// Changes the namespace's record by hand; after the next call has noticed that, the client reads the record again.
     fn damage(&mut self, session: &Session) {
         let Some((field, text)) = self.one_of(&DAMAGES) else { return };
         self.raw(&["HSET", "clock", field, text]);

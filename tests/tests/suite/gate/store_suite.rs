@@ -1,5 +1,5 @@
-//! Every store keeps the rules of the traits that it implements: `coordination::suite`, one test for each check and
-//! store.
+//! Every store keeps the rules of the traits that it implements: `coordination::suite`, with one test for each check
+//! and store.
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,7 +10,7 @@ use coordination::Result;
 use coordination::suite::{CHECKS, Mistake};
 use coordination_tests::store_suite;
 
-/// How many checks run side by side where one test runs them all.
+/// How many checks run at the same time, in tests that run all of them.
 const SIDE_BY_SIDE: usize = 6;
 
 macro_rules! on_store {
@@ -43,7 +43,7 @@ mod simulation {
     coordination::store_suite!(proxy check);
 }
 
-/// The rules whose checks fail.
+/// The deliberate mistakes, each with the beginning of the names of the checks that have to fail.
 const MISTAKES: [(Mistake, &str); 2] =
     [(Mistake::LateEnterTakesEffect, "late_enter_"), (Mistake::GoneWaitsForEver, "bounded_gone_")];
 
@@ -85,6 +85,6 @@ fn mistakes_of_a_store_with_a_server_are_noticed() {
     use coordination_tests::{checks::Backend, harness::rerun_if_starved};
 
     let run = |name: &str, mistake| store_suite::run(Backend::Etcd, name, Some(mistake));
-    // A starved machine makes calls late that are not meant to be.
+    // On a starved machine, calls may be late that the mistake does not concern.
     rerun_if_starved(|| only_checks_of_the_rule_fail(run));
 }

@@ -1,6 +1,6 @@
-//! Chaos, for as long as a test may take; `cargo run --bin chaos` goes on for longer.
+//! Chaos for as long as a test may take; `cargo run --bin chaos` runs it for longer.
 //!
-//! `COORDINATION_TEST_SEED` chooses other faults than usual.
+//! `COORDINATION_TEST_SEED` chooses other faults.
 
 use std::{
     panic::{catch_unwind, resume_unwind},
@@ -13,8 +13,8 @@ use coordination_tests::chaos::{Chaos, Store, Summary, run::default_keep};
 use coordination_tests::checks::tools::given_seed;
 use coordination_tests::must_hold;
 
-/// How many servers run at a time: with more they would starve each other, and a pause that nobody planned is
-/// judged as one that was.
+/// How many servers may run at the same time, in all tests of this file. More servers would starve one another, and the
+/// checker would take a pause by lack of processor time for a planned one.
 const SERVERS: usize = 3;
 
 static RUNNING: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
@@ -55,7 +55,7 @@ fn file() {
     assert!(summary.faults() >= 12 && summary.faults.len() >= 8, "too little was broken");
 }
 
-/// The least that has to happen: 2,000 grants and 30 faults of 12 kinds.
+/// Runs 90 seconds of chaos, in which there must be at least 2,000 grants, and 30 faults of 12 kinds.
 fn survives_ninety_seconds(store: Store) {
     let summary = survives(store, 90);
     assert!(summary.grants >= 2_000, "too little happened");

@@ -1,4 +1,4 @@
-//! Twenty-four threads that connect and stop, as fast as they can.
+//! F-67: twenty-four threads that connect and stop as fast as they can.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
-//! Row F-44 of the fault matrix: a thousand waiters on one lock, on every store.
+//! Fault row F-44: a thousand waiters on one lock, on every store.
 //!
-//! Apart from the other rows, and one test at a time: each of them keeps the whole machine busy.
+//! These tests are apart from the other rows, and run one at a time, because each of them keeps the whole machine busy.
 
 use std::time::Duration;
 
@@ -9,7 +9,8 @@ use coordination_tests::faults::{Site, many};
 
 use crate::WORKER;
 
-/// A rush on two cores takes its time. Nobody is to lose a session in it, or to connect again for a late heartbeat.
+/// A thousand acquires on two cores take long. With this lease no client loses its session, or reconnects because a
+/// heartbeat is late.
 const LEASE: Duration = Duration::from_secs(60);
 
 pub(super) fn f44_one_process(backend: Backend) {

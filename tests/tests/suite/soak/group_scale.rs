@@ -1,4 +1,5 @@
-//! A thousand members and a thousand watches: what a join costs, how fast it is told, and what they weigh.
+//! A thousand members and a thousand watches: what a join costs, how fast watchers see it, and how much memory they
+//! need.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -13,11 +14,11 @@ use tokio::task::block_in_place;
 use crate::WORKER;
 
 const GROUP: &str = "crowd";
-/// For how long is counted what is asked while nothing happens: as often as this whoever watches asks again, and those
-/// who began together do it together.
+/// For how long requests are counted while nothing happens. Watchers re-check after such a period, and those that
+/// started together do so together.
 const IDLE: Duration = Duration::from_secs(5);
 
-/// What a process has in memory, in bytes.
+/// The resident memory of a process, in bytes.
 fn resident(worker: &Worker) -> i64 {
     let path = format!("/proc/{}/status", worker.child().id());
     let status = std::fs::read_to_string(path).expect("it runs");
@@ -32,7 +33,7 @@ fn connected(url: &str, member: &str) -> Worker {
     worker
 }
 
-/// One process, the store included: what a member and a watch add to it.
+/// In one process that includes the store: how much memory a member needs, and a watch.
 #[test]
 fn a_watch_weighs_little() {
     rerun_alone(weigh_a_watch);
@@ -48,7 +49,7 @@ fn weigh_a_watch() {
     worker
         .call(json!({ "command": "join_many", "group": GROUP, "prefix": "member", "n": MEMBERS }));
     let joined = resident(&worker);
-    // The first one reads the group.
+    // The first watch reads the group, which is not measured.
     worker.call(json!({ "command": "watch_many", "group": GROUP, "n": 10 }));
     let watched = resident(&worker);
     worker.call(json!({ "command": "watch_many", "group": GROUP, "n": WATCHES }));
@@ -63,7 +64,7 @@ const PROCESSES: usize = 20;
 const EACH: usize = 50;
 const JOINS: u64 = 5;
 
-/// Sends a command to all and waits for all.
+/// Sends a command to all workers, and waits for all results.
 fn all(workers: &[Worker], command: impl Fn(usize) -> serde_json::Value) -> Vec<serde_json::Value> {
     let sent: Vec<_> =
         workers.iter().enumerate().map(|(at, worker)| worker.send(command(at))).collect();
@@ -115,7 +116,8 @@ async fn join_among_a_thousand(site: &Site) {
 
     let mut memberships = Vec::new();
     let mut told = Duration::ZERO;
-    // What is still under way must not be counted; nor heartbeats, and what a store asks while nothing happens.
+    // Waits for earlier requests to end, and then counts the requests that are made while nothing happens: heartbeats
+    // and re-checks.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let idle_before = block_in_place(|| site.server().request_counts());
     tokio::time::sleep(IDLE).await;
@@ -142,9 +144,9 @@ async fn join_among_a_thousand(site: &Site) {
         "{store}: a join reached {total} watches after {told:?} at the latest; {JOINS} joins cost {requests} requests: {counted:?}"
     );
     let idle = (1.2 * idle * counting.elapsed().div_duration_f64(IDLE).ceil()) as u64;
-    // On ZooKeeper: to have heard of everything, the names, and what is new.
+    // Reading a group on ZooKeeper takes three requests: a `sync`, the names, and the new nodes.
     let look = if store == "zookeeper" { 3 } else { 1 };
-    // Its own two; and a look by each process, or two where it had to look again.
+    // The join's own two requests, and a read by each process, or two if it had to read again.
     let wanted = look * (JOINS * (2 + 2 * PROCESSES as u64) + PROCESSES as u64);
     assert!(requests <= wanted + idle, "{counted:?}, and {idle} while nothing happens");
     assert!(told < Duration::from_secs(20), "{told:?}");
@@ -152,7 +154,7 @@ async fn join_among_a_thousand(site: &Site) {
     block_in_place(|| weigh(url, &store));
 }
 
-/// What a member weighs in its process, apart from the store.
+/// How much memory a member needs in its process, with a store that is outside.
 fn weigh(url: &str, store: &str) {
     const MEMBERS: i64 = 300;
     let worker = connected(url, "heavy");
@@ -160,11 +162,11 @@ fn weigh(url: &str, store: &str) {
         worker.call(json!({
             "command": "join_many", "group": GROUP, "prefix": prefix, "n": n,
         }));
-        // Then each is watched.
+        // Waits until each member is watched.
         std::thread::sleep(Duration::from_millis(500));
         resident(&worker)
     };
-    // What comes with the first ones, and with reading the group.
+    // The memory that comes with the first members, and with reading the group, is not measured.
     let before = join("early", 20);
     let member = (join("later", MEMBERS) - before) / MEMBERS;
     println!("{store}: {member} bytes for each of {MEMBERS} members of one process");

@@ -1,4 +1,4 @@
-//! Thirty-two processes come and go at one limiter for half a minute, on every store that processes share.
+//! Thirty-two processes enter and leave one limiter for half a minute, on every store that processes can share.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ const SLOTS: usize = 4;
 const STANDBY: usize = 2;
 const LENGTH: Duration = Duration::from_secs(30);
 
-/// A stay in a slot, from after its grant to before its release.
+/// A stay in a slot, measured from after its grant to before its release.
 #[derive(Clone, Copy, Debug)]
 struct Stay {
     slot: u64,
@@ -60,7 +60,7 @@ fn stay(told: &Value) -> Stay {
     Stay { slot: number(0), from: number(1), to: number(2), token: number(3) }
 }
 
-/// Looks at the limiter all the time: never more inside than may be. Answers how often it looked.
+/// Inspects the limiter all the time, and asserts that never more are inside than allowed. Returns how often it did.
 fn sample(url: &str) -> usize {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime").block_on(async {
@@ -84,7 +84,8 @@ fn sample(url: &str) -> usize {
     })
 }
 
-/// No two stays in one slot overlap, its tokens rise, and never are more slots in use than there are.
+/// Asserts that no two stays in one slot overlap, that each slot's tokens rise, and that there are never more slots
+/// than allowed.
 fn judge(mut stays: Vec<Stay>) {
     stays.sort_by_key(|stay| stay.from);
     let mut in_slot = [None::<Stay>; SLOTS];

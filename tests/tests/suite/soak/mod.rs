@@ -1,5 +1,5 @@
-//! What `tests/soak` runs: what takes long, keeps the whole machine busy, or is done a hundred times; the faults of the
-//! stores of which `gate` has none; and the checks that the gate leaves out.
+//! What `tests/soak` runs: tests that take long, keep the whole machine busy, or are repeated a hundred times; faults
+//! of stores of which `gate` has none; checks that the gate leaves out.
 
 mod chaos;
 mod connecting;

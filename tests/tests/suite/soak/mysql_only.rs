@@ -1,4 +1,4 @@
-//! What only MySQL and MariaDB have, or can have wrong: the poll, settings, character sets.
+//! What only MySQL and MariaDB have: polling, settings, character sets.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -44,7 +44,7 @@ impl SqlServer for Mysql {
     const RENEW: &'static str =
         "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; USE coordination;
         CALL coordination_renew('s0', 1, '', 49)";
-    /// MariaDB says no more than that it denies access.
+    /// MariaDB only says that it denies access, so the kind of error is no better.
     const WANTS_TLS: ErrorKind = ErrorKind::Auth;
     const SLEEPING: &'static str =
         "SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE 'SELECT SLEEP%'";
@@ -80,7 +80,7 @@ impl SqlServer for Mysql {
     fn end_connections(&self) {
         let ours = "SELECT id FROM information_schema.processlist WHERE db = 'coordination'";
         for id in self.ask(ours).lines() {
-            // It may have ended.
+            // The connection may have ended already.
             let _ = self.try_ask(&format!("KILL {id}"));
         }
     }
@@ -98,7 +98,7 @@ fn requests(mysql: &Mysql, of: &str) -> u64 {
     block_in_place(|| mysql.request_counts()).get(of).copied().unwrap_or_default()
 }
 
-/// Settings of the server that would undo what is promised do not.
+/// Settings of the server that would break the library's promises have no effect on the library.
 #[test]
 fn x1_settings_of_the_server_do_no_harm() {
     rerun_on_threads(async || {
@@ -125,7 +125,7 @@ fn x1_settings_of_the_server_do_no_harm() {
             let setting = format!("{name} = {value}");
             let before = ask(&*mysql, &format!("SELECT @@global.{name}"));
             ask(&*mysql, &format!("SET GLOBAL {setting}"));
-            // What is made there is made with the setting.
+            // The tables are created while the setting is in force.
             ask(
                 &*mysql,
                 &format!("SET autocommit = 1, tx_read_only = 0; CREATE DATABASE locks_{number}"),
@@ -147,7 +147,7 @@ fn x1_settings_of_the_server_do_no_harm() {
     });
 }
 
-/// S8: whatever the database's character set and collation, names that differ are apart.
+/// S8: names that differ are different locks, whatever the database's character set and collation.
 #[test]
 fn s8_names_are_apart_in_every_collation() {
     rerun_on_threads(async || {
@@ -176,8 +176,8 @@ fn s8_names_are_apart_in_every_collation() {
     });
 }
 
-/// A free lock costs a statement, and its release another; with a hundred who wait, a process has three connections, and asks at
-/// most four times a second while nothing happens.
+/// A free lock costs one statement to acquire and one to release. A process with a hundred waiters has three
+/// connections, and polls at most four times a second while nothing happens.
 #[test]
 fn l7_waiters_are_a_poll() {
     rerun_on_threads(async || {
@@ -222,7 +222,7 @@ fn lock_x(coordinator: &Coordinator) -> coordination::Lock {
     coordinator.lock("x").expect("a name")
 }
 
-/// L2: between two processes a lock that is busy changes hands within 50 ms.
+/// L2: a busy lock passes from one process to another within 50 ms.
 #[test]
 fn l2_a_busy_lock_changes_hands_soon() {
     rerun_on_threads(async || {
@@ -256,7 +256,7 @@ fn l2_a_busy_lock_changes_hands_soon() {
     });
 }
 
-/// L7: among a hundred thousand queues, sessions and entries each step finds its rows by an index.
+/// L7: with a hundred thousand queues, sessions and entries, each statement finds its rows by an index.
 #[test]
 fn l7_no_step_reads_a_table_through() {
     rerun_on_threads(async || {
@@ -307,13 +307,13 @@ fn l7_no_step_reads_a_table_through() {
             );
             let rows: f64 =
                 read.rsplit('\t').next().and_then(|rows| rows.parse().ok()).expect("a number");
-            // Of them are those of the server's own table of numbers.
+            // This includes reads of the server's own table of statistics.
             assert!(rows < 3_000.0, "{rows} rows are read by {step}");
         }
     });
 }
 
-/// What outlives a crash of the server is told as its settings have it.
+/// The characteristics say what survives a crash, according to the server's settings.
 #[test]
 fn r1_what_outlives_a_crash_is_told() {
     rerun_on_threads(async || {

@@ -1,4 +1,4 @@
-//! What operators, replicas and other programs of the database do to MySQL and MariaDB while clients are connected.
+//! What operators, replicas and other programs do to MySQL and MariaDB while clients are connected.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 use super::mysql_only::one;
 use crate::sql::{PATIENCE, SqlServer, try_connect_kind};
 
-/// What a URL says where a session is to be lost soon.
+/// The options of a URL whose session is lost quickly.
 const SHORT: &str = "ttl=2s&heartbeat=250ms";
 const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
 
@@ -26,7 +26,7 @@ fn ask(mysql: &Mysql, statement: &str) -> String {
     block_in_place(|| mysql.ask(statement))
 }
 
-/// Carries it out on a connection of its own, and returns when it has come to its `SELECT SLEEP`.
+/// Runs statements on a new connection, and returns when it has reached their `SELECT SLEEP`.
 fn begin(mysql: &Arc<Mysql>, work: &str) -> thread::JoinHandle<Result<String, String>> {
     let running = {
         let (mysql, work) = (Arc::clone(mysql), work.to_owned());
@@ -36,12 +36,12 @@ fn begin(mysql: &Arc<Mysql>, work: &str) -> thread::JoinHandle<Result<String, St
     running
 }
 
-/// The connections that are at a `SELECT SLEEP`.
+/// The ids of connections that run a `SELECT SLEEP`.
 fn sleeping(mysql: &Mysql) -> String {
     ask(mysql, "SELECT id FROM information_schema.processlist WHERE info LIKE 'SELECT SLEEP%'")
 }
 
-/// A primary, and a server that replicates from it and may be written to, as all may that are not told otherwise.
+/// A primary, and a server that replicates from it. The replica accepts writes, as it does by default.
 fn replicated() -> [Arc<Mysql>; 2] {
     block_in_place(|| {
         let numbered = |id| Mysql::options().set("server-id", id).set("log-bin", "log").start();
@@ -57,7 +57,7 @@ fn replicated() -> [Arc<Mysql>; 2] {
     })
 }
 
-/// S1: of several servers of the URL none is used that replicates from another, though it may be written to.
+/// S1: a server of the URL that replicates from another one is not used, although it accepts writes.
 #[test]
 fn s1_a_replica_that_may_be_written_to_is_not_used() {
     rerun_on_threads(async || {
@@ -80,14 +80,15 @@ fn s1_a_replica_that_may_be_written_to_is_not_used() {
         for coordinator in coordinators {
             coordinator.stop().await.expect("stopped");
         }
-        // It is made the primary.
+        // The replica becomes a primary.
         ask(&replica, "STOP SLAVE; RESET SLAVE ALL");
         let coordinator = Coordinator::connect(&url(&replica, "ttl=10s")).await.expect("a primary");
         coordinator.stop().await.expect("stopped");
     });
 }
 
-/// L7: while somebody's transaction stays open, so that nothing old can be purged, steps do not look at all that is old.
+/// L7: while another transaction stays open, old versions of rows cannot be purged, and the library's statements do not
+/// read all of them.
 #[test]
 fn l7_an_open_transaction_slows_nobody_down() {
     rerun_on_threads(async || {
@@ -100,7 +101,7 @@ fn l7_an_open_transaction_slows_nobody_down() {
             &mysql,
             "START TRANSACTION WITH CONSISTENT SNAPSHOT; INSERT INTO coordination.beside VALUES (1); SELECT SLEEP(600)",
         );
-        // An hour of heartbeats, and of others who took the lock.
+        // An hour of heartbeats of some sessions, and of other sessions that held the lock.
         ask(
             &mysql,
             &format!(
@@ -129,7 +130,7 @@ fn l7_an_open_transaction_slows_nobody_down() {
             ),
         );
         let guard = lock.acquire(PATIENCE).await.expect("free");
-        // Asked for before: how that is looked up is not the step's.
+        // Looked up before the measurement, because the look-up is not part of the statement.
         let ours = "SELECT id FROM coordination.coordination_sessions WHERE id NOT LIKE 's%'";
         let ours = ask(&mysql, ours);
         let entered = format!(
@@ -148,7 +149,7 @@ fn l7_an_open_transaction_slows_nobody_down() {
             "list('coordination/lock/', 'coordination/lock0', 100)".to_owned(),
             format!("fence('x', {})", guard.token()),
         ] {
-            // A heartbeat looks at all of them now and then.
+            // The minimum of several tries, because some heartbeats check all entries.
             let pages = (0..4).map(|_| pages_of(&mysql, &step)).min().expect("some tries");
             println!("L7 mysql: {pages} pages for {}", step.split('(').next().unwrap_or_default());
             assert!(pages < 2_000, "L7: {pages} pages: {step}");
@@ -159,7 +160,7 @@ fn l7_an_open_transaction_slows_nobody_down() {
     });
 }
 
-/// How many pages a step looks at.
+/// How many pages a statement reads.
 fn pages_of(mysql: &Mysql, step: &str) -> u64 {
     let pages = "SELECT '', variable_value FROM information_schema.global_status
                  WHERE variable_name = 'INNODB_BUFFER_POOL_READ_REQUESTS'";
@@ -176,12 +177,12 @@ fn pages_of(mysql: &Mysql, step: &str) -> u64 {
     after - before
 }
 
-/// S1: a primary that is made a replica grants nothing to those who wait, and confirms no release.
+/// S1: a primary that becomes a replica grants nothing to waiters, and confirms no release.
 #[test]
 fn s1_a_server_that_becomes_read_only_passes_no_lock_on() {
     rerun_on_threads(async || {
         let mysql = one();
-        // No heartbeat comes first.
+        // With a lease so long that no heartbeat notices it first.
         let holder = Coordinator::connect(&url(&mysql, "ttl=60s")).await.expect("a server");
         let guard = holder.lock("x").expect("a name").acquire(PATIENCE).await.expect("free");
         let other = Coordinator::connect(&url(&mysql, "ttl=60s")).await.expect("a server");
@@ -199,7 +200,7 @@ fn s1_a_server_that_becomes_read_only_passes_no_lock_on() {
             "released where nobody hears of it"
         );
         ask(&mysql, "SET GLOBAL read_only = 0");
-        // Its caller may have been told that it is not known.
+        // The release may have returned the error that its outcome is unknown.
         drop(releasing.await.expect("no panic"));
         waiting.await.expect("no panic").expect("granted").release().await.expect("released");
         other.stop().await.expect("stopped");
@@ -207,7 +208,7 @@ fn s1_a_server_that_becomes_read_only_passes_no_lock_on() {
     });
 }
 
-/// R1: an entry that was left, and cannot be removed yet, costs nobody his session.
+/// R1: if the removal of a left-over entry has to wait for a row lock, no session is lost by that.
 #[test]
 fn r1_what_was_left_and_is_locked_waits() {
     rerun_on_threads(async || {
@@ -215,7 +216,7 @@ fn r1_what_was_left_and_is_locked_waits() {
         let coordinator = Coordinator::connect(&url(&mysql, SHORT)).await;
         let coordinator = coordinator.expect("a server");
         let guard = coordinator.lock("x").expect("a name").acquire(PATIENCE).await.expect("free");
-        // As a server that took over would have them.
+        // Entries that have been left but not removed, as a server that took over may have them.
         ask(
             &mysql,
             "USE coordination;
@@ -249,7 +250,8 @@ fn r1_what_was_left_and_is_locked_waits() {
     });
 }
 
-/// S2: a transaction in which the check of a token would lock the rows of the session is refused, and ends nobody's session.
+/// S2: in a serializable transaction, checking a token would lock the session's row. Such a transaction is refused, and
+/// costs no session.
 #[test]
 fn s2_a_serializable_transaction_is_refused() {
     rerun_on_threads(async || {
@@ -275,7 +277,8 @@ fn s2_a_serializable_transaction_is_refused() {
     });
 }
 
-/// S1: where an address leads to another server while the connections of a client are made, all of them lead to one.
+/// S1: if an address leads to another server while a client makes its connections, all connections that the client uses
+/// lead to one server.
 #[test]
 fn s1_all_connections_lead_to_one_server() {
     rerun_on_threads(async || {
@@ -292,7 +295,7 @@ fn s1_all_connections_lead_to_one_server() {
             let accepted = Arc::clone(&accepted);
             async move {
                 while let Ok((mut client, _)) = listener.accept().await {
-                    // The first goes to one of them, and all others to the other one.
+                    // The first connection leads to one server, and all later ones to the other.
                     let nth = accepted.fetch_add(1, Ordering::SeqCst).min(1);
                     let target = targets[nth].clone();
                     tokio::spawn(async move {
@@ -321,7 +324,8 @@ fn s1_all_connections_lead_to_one_server() {
     });
 }
 
-/// A server that can only be read is refused, and says why; one that becomes so is left until it can be written to.
+/// A read-only server is refused with a reason; a server that becomes read-only is not used until it accepts writes
+/// again.
 #[test]
 fn r1_a_read_only_server_is_refused() {
     rerun_on_threads(async || {
@@ -338,7 +342,8 @@ fn r1_a_read_only_server_is_refused() {
     });
 }
 
-/// A deadlock, and a lock of another's that lasts, are nobody's errors: a step that the server has undone is made again.
+/// Deadlocks and long row locks of other transactions are not reported: a statement that the server has rolled back is
+/// repeated.
 #[test]
 fn l2_what_the_server_undoes_is_made_again() {
     rerun_on_threads(async || {
@@ -349,7 +354,7 @@ fn l2_what_the_server_undoes_is_made_again() {
         lock.acquire(PATIENCE).await.expect("free").release().await.expect("released");
         let transaction = {
             let mysql = Arc::clone(&mysql);
-            // Longer than a step waits for a lock.
+            // Longer than a statement waits for a row lock.
             let work = "BEGIN; SELECT id FROM coordination.coordination_queues FOR UPDATE; \
                         SELECT SLEEP(1.8); COMMIT";
             thread::spawn(move || mysql.try_ask(work).map(drop))
@@ -364,7 +369,7 @@ fn l2_what_the_server_undoes_is_made_again() {
     });
 }
 
-/// R1: connections that the server ends are made anew, and nothing is lost.
+/// R1: connections that the server closes are made again, and nothing is lost.
 #[test]
 fn r1_connections_are_made_anew() {
     rerun_on_threads(async || {
@@ -386,8 +391,8 @@ fn r1_connections_are_made_anew() {
     });
 }
 
-/// A step that is killed in its midst is undone before the connection is used again: the value and what is beside it are
-/// written together, or not at all.
+/// A statement that is killed while it runs is rolled back before its connection is used again: the value and its
+/// records are written together, or not at all.
 #[test]
 fn x1_a_step_that_is_killed_is_undone() {
     rerun_on_threads(async || {
@@ -395,7 +400,7 @@ fn x1_a_step_that_is_killed_is_undone() {
         let url = url(&mysql, "ttl=60s");
         let coordinator = Coordinator::connect(&url).await.expect("a server");
         let jobs = coordinator.queue("jobs").expect("a name");
-        // Not all servers run a handler in each case.
+        // Removes the procedure's own error handler, because not every server runs it when a statement is killed.
         ask(
             &mysql,
             "USE coordination;
@@ -409,7 +414,7 @@ fn x1_a_step_that_is_killed_is_undone() {
         );
         let transaction = {
             let mysql = Arc::clone(&mysql);
-            // Nobody else writes what is beside a value.
+            // Locks the records, so that the write waits between the value and its records.
             let work = "BEGIN; SELECT * FROM coordination.coordination_records FOR UPDATE; \
                         SELECT SLEEP(1.5); COMMIT";
             thread::spawn(move || mysql.try_ask(work).map(drop))
@@ -433,14 +438,14 @@ fn x1_a_step_that_is_killed_is_undone() {
     });
 }
 
-/// The connections on which a statement that begins so is carried out.
+/// The ids of connections that run a statement with this beginning.
 fn running(mysql: &Mysql, statement: &str) -> Vec<String> {
     let running = "SELECT id FROM information_schema.processlist WHERE info LIKE";
     let ids = ask(mysql, &format!("{running} '{statement}%'"));
     ids.lines().map(ToOwned::to_owned).collect()
 }
 
-/// L2: a change of which nothing tells is found within the lease of who waits, and not at the end of the holder's.
+/// L2: a change without a notification is found within the waiter's own lease, and not only at the end of the holder's.
 #[test]
 fn l2_a_change_that_is_not_told_is_found() {
     rerun_on_threads(async || {
@@ -461,7 +466,7 @@ fn l2_a_change_that_is_not_told_is_found() {
     });
 }
 
-/// A dump has no procedures unless that is asked for: what is missing is made by who connects next.
+/// A dump contains no procedures by default: the next client that connects creates what is missing.
 #[test]
 fn x1_what_is_missing_is_made_again() {
     rerun_on_threads(async || {
@@ -485,7 +490,7 @@ fn x1_what_is_missing_is_made_again() {
             takes(&coordinator, missing).await;
         }
         coordinator.stop().await.expect("stopped");
-        // The numbers of its rows would be given again, to other queues.
+        // A new table would assign the same ids again, to other queues.
         ask(&mysql, "DROP TABLE coordination.coordination_queues");
         assert_eq!(
             try_connect_kind(Coordinator::connect(&url(&mysql, SHORT)).await),
@@ -494,7 +499,7 @@ fn x1_what_is_missing_is_made_again() {
     });
 }
 
-/// S2: a token that is refused locks nothing, though the transaction goes on.
+/// S2: a check that refuses a token leaves no row lock, although its transaction goes on.
 #[test]
 fn s2_who_is_refused_is_in_nobodys_way() {
     rerun_on_threads(async || {
@@ -529,7 +534,7 @@ fn s2_who_is_refused_is_in_nobodys_way() {
     });
 }
 
-/// A primary that is made a replica grants nothing more, though the user may write there all the same.
+/// A primary that becomes a replica grants nothing more, even if the user could still write there.
 #[test]
 fn r1_a_server_that_becomes_read_only_is_left() {
     rerun_on_threads(async || {

@@ -1,4 +1,4 @@
-//! The pause study, as far as there is time for it here; `--bin pauses` does more.
+//! The study of pauses, for as long as a test may take; `--bin pauses` runs longer studies.
 
 use coordination_tests::checks::{Backend, tools::seed};
 use coordination_tests::faults::{Site, pauses::Study};

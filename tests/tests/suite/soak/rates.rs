@@ -1,4 +1,4 @@
-//! RL1: eight processes that take what they can for twenty seconds, on all stores at the same time.
+//! RL1: eight processes take as many permits as they get for twenty seconds, on all stores at the same time.
 
 use std::time::{Duration, Instant};
 
@@ -14,11 +14,11 @@ const PERMITS: u32 = 5;
 const WINDOW: Duration = Duration::from_millis(800);
 const LENGTH: Duration = Duration::from_secs(20);
 const PROCESSES: usize = 8;
-/// So many answers of the store may be late, which nobody can tell from here. A limiter that gives out too much is
-/// wrong for more than one permit in a row.
+/// How many answers may be late because of the store, which the test cannot see. A limiter that gives too many permits
+/// would be wrong more often.
 const LATE_ANSWERS: usize = 2;
 
-/// When each permit was returned, by one clock for all processes, in the order of the slots.
+/// For each permit, its slot and when it was returned, by one clock for all processes, in the order of the slots.
 fn receipts(answer: &Value) -> impl Iterator<Item = (Duration, Duration)> {
     let permits = answer["permits"].as_array().expect("permits").iter();
     slots_in(answer)
@@ -50,13 +50,13 @@ fn t5_saturated(backend: Backend) {
     }
     let took = start.elapsed();
 
-    // By the limiter's clock: never more than five in any window.
+    // By the limiter's own times, no window has more than five permits.
     permits.sort_unstable();
     let mut slots: Vec<_> = permits.iter().map(|permit| permit.0).collect();
     assert_kept(&mut slots, PERMITS, WINDOW);
 
-    // By the callers' clock: apart from how late each was told, which no limiter can help. Not from the first ones
-    // on: theirs are the answers that come when the queue has been made.
+    // By the callers' clock, windows have no more than five permits either, apart from the delay of responses, which no
+    // limiter can avoid. The first permits are left out: they are late, because the queue is created for them.
     let first_ones = PERMITS as usize;
     let mut received: Vec<_> = permits.iter().map(|permit| permit.1).collect();
     received.sort_unstable();
@@ -67,7 +67,7 @@ fn t5_saturated(backend: Backend) {
     let shortest = distances[LATE_ANSWERS];
     let missing = WINDOW.saturating_sub(shortest);
 
-    // After the first window's, which come at once.
+    // The permits of the first window come at once, so they are not included.
     let real = received[received.len() - 1] - received[0];
     let allowed = f64::from(PERMITS) * real.as_secs_f64() / WINDOW.as_secs_f64();
     let share = (permits.len() as f64 - f64::from(PERMITS)) / allowed;
@@ -78,10 +78,10 @@ fn t5_saturated(backend: Backend) {
         permits.len(),
         100.0 * share,
     );
-    // What the machine withheld is not the limiter's to give.
+    // Processor time that the machine withheld is allowed for.
     let starved = withheld.as_secs_f64() / took.as_secs_f64();
     assert!(share >= 0.95 - starved, "{share}, starved by {starved}");
-    // One return was late, by its timer and by its process' turn.
+    // One answer may be late, by its timer and by its process's wait for a processor.
     assert!(missing <= Duration::from_millis(20) + 2 * late, "{missing:?}");
 }
 

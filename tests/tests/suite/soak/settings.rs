@@ -1,4 +1,4 @@
-//! Every check of a store in the settings that promise nothing less: users and tokens, proxies, Sentinels and
-//! slots that move.
+//! All checks of each store in the settings in which all its promises hold: users and tokens, proxies, Sentinels, slots
+//! that move.
 
 coordination_tests::conformance!(settings);

@@ -1,4 +1,4 @@
-//! F-64: a program that has no descriptors left when its connection breaks.
+//! F-64: a program has no file descriptor left when its connection breaks.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tokio::time::sleep;
 
 use crate::WORKER;
 
-/// Enough for a client, its server's start and the runtime.
+/// Enough descriptors for a client, for starting its server, and for the runtime.
 const ENOUGH: u64 = 256;
 const LEASE: Duration = Duration::from_secs(8);
 
@@ -35,10 +35,10 @@ async fn over_a_shortage(site: &Site) -> Result<()> {
 
     proxy.refuse();
     let mut taken = take_all();
-    // The soak's count of faults needs one.
+    // One descriptor stays free, because the soak's count of faults writes to a file.
     taken.pop();
     proxy.reset_all();
-    // With those of the connections that are gone.
+    // Also takes the descriptors of the connections that have just been closed.
     taken.extend(take_all());
     let soon = Some(Duration::from_millis(200));
     let refused = one.lock("vol-8")?.acquire(soon).await.expect_err("no server can be reached");
@@ -49,7 +49,7 @@ async fn over_a_shortage(site: &Site) -> Result<()> {
     drop(taken);
     proxy.accept();
 
-    // In the same process, and without losing what is held.
+    // The same process goes on, and has not lost its lock.
     one.lock("vol-8")?.acquire(Some(LONG)).await?.release().await?;
     assert!(guard.is_held());
     guard.release().await?;

@@ -1,4 +1,4 @@
-//! Many processes at once, on stores that keep their queues in the tables of an SQL server.
+//! Many processes at the same time, on stores that keep their queues in the tables of an SQL server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,12 +11,12 @@ use serde_json::json;
 use crate::WORKER;
 
 pub(super) const PROCESSES: usize = 16;
-/// Each of them, in all.
+/// How many acquisitions each process makes.
 const TURNS: usize = 1_000;
-/// Nobody is to lose a session in a rush.
+/// A lease so long that no session is lost although the machine is busy.
 const LEASE: Duration = Duration::from_secs(60);
 
-/// Sixteen processes with a thousand acquisitions each, on one lock and then on a hundred.
+/// Sixteen processes acquire one lock, and then a hundred locks, a thousand times each.
 pub(super) fn contend_on(server: Arc<dyn Server>) {
     let site = Site::on(server, WORKER).with_ttl(LEASE).with_heartbeat(LEASE / 6);
     let processes: Vec<_> =
@@ -25,13 +25,13 @@ pub(super) fn contend_on(server: Arc<dyn Server>) {
     contend(&processes, 100, TURNS / 100);
 }
 
-/// Each process takes these locks in turn, one after the other, so often each; every grant is judged.
+/// Each process acquires these locks one after the other, each of them `turns` times; every grant is checked.
 fn contend(processes: &[Process], locks: usize, turns: usize) {
     let scratch = Scratch::new("load");
     let file = |lock: usize| scratch.join(format!("history-{lock}"));
     for step in 0..locks {
         let begin = |(index, process): (usize, &Process)| {
-            // Not all of them the same one at the same time.
+            // Each process begins with another lock.
             let lock = (step + index * locks / PROCESSES) % locks;
             let name = format!("load-{lock}");
             process

@@ -1,4 +1,4 @@
-//! The suite for stores on those whose server is optional; `gate::store_suite` has the others.
+//! The suite for stores, on stores whose server is optional; `gate::store_suite` runs it on the others.
 
 macro_rules! on_store {
     (@store [] $module:ident $backend:ident $share:ident $kind:ident) => {

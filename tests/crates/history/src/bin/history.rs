@@ -1,6 +1,7 @@
-//! Prints a history for people, in order of time.
+//! Prints a history as readable lines, in order of time.
 //!
-//! `history FILE`, and only what fits to all of `--client N`, `--object N`, `--attempt N`.
+//! `history FILE` prints all records; `--client N`, `--object N` and `--attempt N` restrict it to those that match all
+//! given options.
 
 use std::error::Error;
 use std::io::{self, BufWriter, Write};
@@ -14,7 +15,7 @@ fn main() {
     let arguments: Vec<_> = env::args().skip(1).collect();
     match show(&arguments, io::stdout().lock()) {
         Ok(()) => {}
-        // Whoever reads has seen enough.
+        // The reader closed the pipe (`history FILE | head`): no error.
         Err(error) if is_closed(&*error) => {}
         Err(error) => {
             eprintln!("{error}");

@@ -1,16 +1,19 @@
-//! O1: no two hold at once what one may hold.
+//! O1: no more clients hold at once than may.
 //!
-//! A grant holds *for certain* from the return of its acquire until the last moment before which its guard was asked
-//! and said "held": a guard that is lost stays lost, so it was held all the time between. Proved wrong are
+//! A grant holds *for certain* from the return of its acquire until the last time read before an `is_held` that
+//! returned true: a lost guard stays lost, so the guard was held all the time between. Reported are
 //!
-//! * two grants that both hold for certain at one moment (exclusive with any, or of one slot), and more such grants
-//!   of a semaphore than it has permits;
-//! * a grant that still holds after a **later** one had returned, though nobody asked the later one: its store granted
-//!   it before it returned, and by S3 the earlier one had ended by then. Later is who has the larger token, or who
-//!   was called after the other had returned;
-//! * a guard that says "held" again after it said otherwise, told its loss, or was released (S4).
+//! * two grants that both hold for certain at one moment (an exclusive one and any other, or two of one slot), and more
+//!   such grants of a semaphore than it has permits;
+//! * a grant that still holds for certain when a **later** one has returned, even if `is_held` was never called on the
+//!   later one: the store granted the later one before its acquire returned, and by S3 the earlier one had ended by
+//!   then. The later of two grants is the one with the larger token, or the one that was called after the other had
+//!   returned;
+//! * a guard whose `is_held` returns true again after it returned false, or after the guard reported its loss or was
+//!   released (S4).
 //!
-//! Not proved: overlaps between two questions. Ask often, and last of all just before a release.
+//! Not found: overlaps between two calls of `is_held`. So a test should call it often, and a last time right before
+//! each release.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -34,7 +37,7 @@ pub(super) fn judge(scope: &Scope<'_>, found: &mut Found<'_>) {
     finality(scope, found);
 }
 
-/// In the order in which the acquires returned; of equal ones the longest first.
+/// Sorts by the time at which the acquire returned; of equal times, the grant held longest comes first.
 fn by_return(grants: &mut [&Attempt]) {
     grants.sort_by_key(|grant| (grant.granted.at, Reverse(grant.held_until())));
 }
@@ -64,7 +67,8 @@ fn pairs(scope: &Scope<'_>, grants: &[&Attempt], found: &mut Found<'_>) {
     }
 }
 
-/// Of two grants, `one` returned first and holds for certain when `other` returns.
+/// Reports a violation if the two overlap, and returns whether they do. `one` returned first, and still holds for
+/// certain when `other` returns.
 fn judge_pair(scope: &Scope<'_>, one: &Attempt, other: &Attempt, found: &mut Found<'_>) -> bool {
     let from = other.granted.at;
     let both = one.held_until().min(other.held_until()).saturating_sub(from);
@@ -83,12 +87,12 @@ fn judge_pair(scope: &Scope<'_>, one: &Attempt, other: &Attempt, found: &mut Fou
     true
 }
 
-/// Whether `other` was called when `one` had returned.
+/// Whether `other` was called after `one` had returned.
 fn is_after(other: &Attempt, one: &Attempt) -> bool {
     other.call.time().is_some_and(|call| one.granted.at < call)
 }
 
-/// As many at once as there are permits, whichever slots they have.
+/// No more grants hold at once than there are permits, whichever slots they have.
 fn permits(scope: &Scope<'_>, count: usize, found: &mut Found<'_>) {
     let granted = scope.attempts.iter().copied().filter(|attempt| attempt.granted.is_some());
     let mut grants: Vec<_> = granted.filter(|grant| !found.excused(grant)).collect();
@@ -126,7 +130,7 @@ fn permits(scope: &Scope<'_>, count: usize, found: &mut Found<'_>) {
     }
 }
 
-/// What is lost stays lost.
+/// A guard that is lost or released stays so.
 fn finality(scope: &Scope<'_>, found: &mut Found<'_>) {
     let mut violations = 0;
     for grant in scope.attempts.iter().filter(|attempt| attempt.held.is_some()) {

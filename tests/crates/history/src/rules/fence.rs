@@ -1,12 +1,12 @@
-//! O3: the resource behind the lock.
+//! O3: the fenced resource behind the lock.
 //!
-//! It writes its own records, in the order in which it decides. Proved wrong are
+//! The resource writes its own records, in the order in which it decides. Reported are
 //!
-//! * a write that it applied after one with a larger token: an old holder wrote after a new one;
-//! * a value that it applied and does not hold at the end, or refused and holds, where
-//!   [`Final`](crate::Event::Final) was told.
+//! * a write that the resource applied after a write with a larger token: an old holder wrote after a new one;
+//! * a value that the resource applied but does not hold at the end, or that it refused but holds. This needs a record
+//!   [`Final`](crate::Event::Final).
 //!
-//! Not proved: anything about a resource that does not check tokens. A lock cannot promise it.
+//! Not checked: a resource that does not compare tokens. A lock cannot protect such a resource.
 
 use std::collections::HashSet;
 
@@ -20,12 +20,13 @@ pub(super) fn judge(scope: &Scope<'_>, found: &mut Found<'_>) {
     kept(scope, &applied, found);
 }
 
-/// Also answers all applied values.
+/// Returns all applied values.
 fn rising(scope: &Scope<'_>, found: &mut Found<'_>) -> HashSet<u64> {
     let records = &found.timeline.records;
     let mut applied = HashSet::new();
     let mut stale = Vec::new();
-    // The largest token of all writes before this moment, and of those at it, with their records.
+    // The largest token of all writes before the time `now`, and of those at `now`, each with its record's index. They
+    // are separate because records of equal time are unordered.
     let (mut before, mut here, mut now) = ((0, usize::MAX), (0, usize::MAX), 0);
     for index in &scope.told {
         let record = &records[*index];
@@ -73,7 +74,7 @@ fn kept(scope: &Scope<'_>, applied: &HashSet<u64>, found: &mut Found<'_>) {
     });
     let wrong: Vec<_> = wrong.take(ENOUGH as usize).collect();
     if kept.len() as u64 != total {
-        // Told in part: nothing can be said of what is missing.
+        // Some values have no `Kept` record, so a missing one proves nothing.
         found.report.misfits += 1;
         return;
     }

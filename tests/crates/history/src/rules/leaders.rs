@@ -1,13 +1,13 @@
-//! O7, leaders: who is said to lead did lead, as the store sees it, at some moment of the question.
+//! O7, leaders: an observer that reads a leader reads one that the store had as leader at some moment during the read.
 //!
-//! Proved wrong is an answer
+//! Reported is a read that returns
 //!
-//! * with a term that was never granted, before anybody was a candidate; or of a leader who was called only after the
-//!   answer, or whose resignation was confirmed before the question;
-//! * with a smaller term than one that was granted, or read, before the question;
-//! * "nobody", or somebody else, while one leader held for certain all through the question.
+//! * a term that was never granted, before anybody was a candidate; or a term whose leader became a candidate only
+//!   after the read, or whose resignation was confirmed before the read;
+//! * a smaller term than one that was granted, or read, before this read began;
+//! * no leader, or another leader, while one leader held for certain throughout the read.
 //!
-//! Not proved: answers while leaders change.
+//! Not checked: reads while the leader changes.
 
 use std::collections::HashMap;
 
@@ -30,8 +30,8 @@ pub(super) fn judge(scope: &Scope<'_>, found: &mut Found<'_>) {
     let mut terms: Vec<_> = granted.collect();
     terms.sort_by_key(|term| term.granted.at);
     let by_token: HashMap<_, _> = terms.iter().map(|term| (term.token, *term)).collect();
-    // A candidate whose session was lost before it was answered has had an entry that nobody knows of, and may have
-    // been granted another one since.
+    // From here on an unknown term may be read. If a candidate's session is lost before its campaign returns, the
+    // candidate had an entry whose token nobody recorded, and the store may have granted it the election.
     let nameless = scope.attempts.iter().map(|attempt| attempt.call.time().unwrap_or(0)).min();
     let mut violations = 0;
     for read in &reads {
@@ -58,7 +58,7 @@ pub(super) fn judge(scope: &Scope<'_>, found: &mut Found<'_>) {
     }
 }
 
-/// A read of a term before it can have begun, or after its end.
+/// Whether the term was read before it can have begun, or after its end.
 fn outside(term: &Attempt, read: &Small) -> Option<(&'static str, usize)> {
     if term.call.time().is_some_and(|call| call > read.returned) {
         return Some(("a term was read before its leader was a candidate", term.call.index));
@@ -70,7 +70,7 @@ fn outside(term: &Attempt, read: &Small) -> Option<(&'static str, usize)> {
     None
 }
 
-/// Another leader held all the time.
+/// Whether another leader held throughout the read.
 fn another(terms: &[&Attempt], read: &Small, found: &Found<'_>) -> Option<(&'static str, usize)> {
     let before = terms.partition_point(|term| term.granted.at < read.call);
     let term = terms.get(before.checked_sub(1)?)?;
@@ -81,7 +81,7 @@ fn another(terms: &[&Attempt], read: &Small, found: &Found<'_>) -> Option<(&'sta
     Some(("somebody else led all the time", term.held.index))
 }
 
-/// Terms that are read rise, as those that are granted do.
+/// Terms that are read or granted rise with time.
 fn rising(scope: &Scope<'_>, reads: &[&Small], terms: &[&Attempt], found: &mut Found<'_>) {
     let read = reads.iter().filter_map(|read| match read.answer {
         Answer::Leader { token } => Some((read.returned, token, read.index)),

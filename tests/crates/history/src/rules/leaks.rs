@@ -1,7 +1,7 @@
-//! O6: nothing is left at the store.
+//! O6: no entries are left at the store.
 //!
-//! Whoever runs the test waits until all that was killed has expired, counts the entries of each object, and writes
-//! [`Remains`](crate::Event::Remains). Not proved: anything about an object that was not counted.
+//! At its end the test waits until everything of killed clients has expired, counts the entries of each object, and
+//! writes [`Remains`](crate::Event::Remains). Not checked: objects without such a record.
 
 use super::Found;
 use crate::record::Event;

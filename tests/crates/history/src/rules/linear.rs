@@ -1,29 +1,31 @@
-//! A search for one order of operations that explains all answers (Wing and Gong; with Lowe's memory).
+//! Searches for an order of operations that explains all results, with the algorithm of Wing and Gong and Lowe's cache
+//! of visited states.
 //!
-//! Each operation took effect at one moment between its call and its return. The search takes operations in the order
-//! of their calls, goes back when an operation returned that cannot have been next, and remembers which sets of
-//! operations it has tried with which state. An operation without an answer may take effect at any time after its call,
-//! or never; it is tried where nothing else explains an answer, as most such operations matter to nobody.
+//! Each operation took effect at one moment between its call and its return. The search applies operations to a model
+//! in the order of their calls. If the next event is the return of an operation that was not applied, the search undoes
+//! its last choice. It also goes back when the same set of operations led to the same state before. An operation without
+//! a result may take effect at any time after its call, or never. The search applies it only where no other operation is
+//! possible, because most such operations explain no result.
 
 use std::collections::{HashMap, HashSet};
 
 use super::models::Model;
 use crate::timeline::Small;
 
-/// What the search found.
+/// The result of a search.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Linearizable,
-    /// No order explains the answer of the operation at this place, and all before it.
+    /// No order explains the result of the operation with this index together with all results before it.
     Not(usize),
-    /// The search was given up.
+    /// The search was given up, because it visited too many states.
     Undecided,
 }
 
-/// Before the first entry, and after the last.
+/// The list node before the first entry and after the last.
 const EDGE: usize = 0;
 
-/// States that a search may remember for each operation, and besides.
+/// How many visited states a search may store: for each operation, and in addition.
 const STATES: (usize, usize) = (4, 500_000);
 
 #[derive(Clone, Copy)]
@@ -36,30 +38,31 @@ enum Entry {
 #[derive(Clone, Copy)]
 enum Cursor {
     Entry(usize),
-    /// This one of the operations without an answer.
+    /// The operation with this index in `open`.
     Open(usize),
 }
 
 struct Search<'a, M> {
     operations: &'a [Small],
     entries: Vec<Entry>,
-    /// Where the entry of a call finds that of its return.
+    /// For the entry of a call, the index of its return's entry.
     partner: Vec<usize>,
     next: Vec<usize>,
     previous: Vec<usize>,
-    /// Operations without an answer, by call, and whether they have taken effect.
+    /// Operations without a result, in order of their calls; and whether each is applied at present.
     open: Vec<(usize, bool)>,
-    /// Of each open one, the one before it that asked the same.
+    /// For each element of `open`, the one before it with the same operation. Of equal ones only the first that is free
+    /// is tried.
     twin: Vec<Option<usize>>,
     state: M,
-    /// Which operations have taken effect, as a sum of their keys.
+    /// The set of applied operations, as the XOR of their keys.
     taken: u128,
     seen: HashSet<(u128, M)>,
     undo: Vec<(Cursor, M)>,
     left: usize,
 }
 
-/// Whether there is such an order, from the default state on.
+/// Whether an order exists that explains all results from the default state on.
 pub(super) fn search<M: Model>(operations: &[Small]) -> Verdict {
     let mut search = Search::<M>::new(operations);
     let mut cursor = Cursor::Entry(search.next[EDGE]);
@@ -92,7 +95,7 @@ impl<'a, M: Model> Search<'a, M> {
             if operation.returned == crate::record::NEVER {
                 open.push((place, false));
             } else {
-                // Calls come before returns of the same time: they may have overlapped.
+                // At equal times calls come before returns, because the operations may have overlapped.
                 moments.push((operation.call, 0, place));
                 moments.push((operation.returned, 1, place));
             }
@@ -134,7 +137,7 @@ impl<'a, M: Model> Search<'a, M> {
         }
     }
 
-    /// One step from here: where to go on, or `None` when nothing is left to try.
+    /// Tries the operation at the cursor. Returns where to continue, or `None` if nothing is left to try there.
     fn forward(&mut self, cursor: Cursor) -> Option<Cursor> {
         match cursor {
             Cursor::Entry(entry) => {
@@ -162,7 +165,7 @@ impl<'a, M: Model> Search<'a, M> {
         }
     }
 
-    /// Undoes the last step that had an effect, and goes on after it.
+    /// Undoes the last applied operation. Returns the cursor after it.
     fn back(&mut self) -> Option<Cursor> {
         let (cursor, state) = self.undo.pop()?;
         self.state = state;
@@ -184,7 +187,8 @@ impl<'a, M: Model> Search<'a, M> {
         }
     }
 
-    /// Lets the operation take effect here, unless its answer forbids it or all that follows was tried before.
+    /// Applies the operation to the state. False if its result does not fit, or if the set and state that follow were
+    /// visited before.
     fn take(&mut self, place: usize, cursor: Cursor) -> bool {
         let Small { what, answer, .. } = self.operations[place];
         let Some(state) = self.state.step(what, answer) else { return false };
@@ -197,7 +201,7 @@ impl<'a, M: Model> Search<'a, M> {
         true
     }
 
-    /// When the first operation returned that has not taken effect yet.
+    /// When the first operation returned that is not applied.
     fn blocked_at(&self) -> u64 {
         let mut entry = self.next[EDGE];
         while let Entry::Call(_) = self.entries[entry] {
@@ -215,14 +219,14 @@ impl<'a, M: Model> Search<'a, M> {
         self.previous[next] = previous;
     }
 
-    /// Undoes [`unlink`](Self::unlink), in the reverse order.
+    /// Reverts [`unlink`](Self::unlink). Calls have to be in reverse order.
     fn relink(&mut self, entry: usize) {
         let (previous, next) = (self.previous[entry], self.next[entry]);
         self.next[previous] = entry;
         self.previous[next] = entry;
     }
 
-    /// The operation that an entry is of.
+    /// The index of the operation to which an entry belongs.
     fn place(&self, entry: usize) -> usize {
         match self.entries[entry] {
             Entry::Call(place) | Entry::Return(place) => place,
@@ -231,7 +235,7 @@ impl<'a, M: Model> Search<'a, M> {
     }
 }
 
-/// 128 bits that stand for an operation: two sets of them have one sum in no history that is ever written.
+/// A random-looking 128-bit key for an operation. Two different sets practically never have the same XOR of keys.
 fn key(place: usize) -> u128 {
     let half = |seed: u64| {
         let mut mixed = (place as u64).wrapping_add(seed).wrapping_mul(0x9e37_79b9_7f4a_7c15);

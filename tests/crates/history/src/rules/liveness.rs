@@ -1,17 +1,17 @@
-//! O5: everybody is answered in time.
+//! O5: acquires and losses are reported in time.
 //!
-//! Proved wrong are
+//! Reported are
 //!
-//! * a waiter without an answer, or with a late one, though nothing was broken for
-//!   [`wait_bound`](super::Rules::wait_bound) since [`Healed`](crate::Event::Healed) and since its call. The next
-//!   fault, pause or crash ends the quiet, a crash from the last word of who died on;
-//! * an acquire that returns, or does not, [`timeout_slack`](super::Rules::timeout_slack) after its timeout. A try has
-//!   none, and is not judged;
-//! * a loss that was told later than [`lost_slack`](super::Rules::lost_slack) after the deadline, or after `is_held`
-//!   said false; and one that was never told, where [`losses_told`](super::Rules::losses_told).
+//! * a waiter that gets no result, or a late one, though nothing was broken for
+//!   [`wait_bound`](super::Rules::wait_bound) since [`Healed`](crate::Event::Healed) and since the waiter's call. The
+//!   next fault, pause or crash ends such a quiet period; a crash ends it at the last record of the client that died;
+//! * an acquire that has not returned within [`timeout_slack`](super::Rules::timeout_slack) after its timeout. This
+//!   does not apply to a try, which has no timeout;
+//! * a loss that is reported later than [`lost_slack`](super::Rules::lost_slack) after the deadline, or after `is_held`
+//!   returned false; and, with [`losses_told`](super::Rules::losses_told), a loss that is never reported.
 //!
-//! The time in which the client was paused does not count. An acquire that its caller dropped is not judged, nor one of
-//! a client that was killed before it was answered: when it died is not known exactly.
+//! The time in which the client was paused does not count. Not checked: an acquire that its caller dropped, or whose
+//! client was killed before the acquire returned. The exact moment of that client's death is not known.
 
 use super::{ENOUGH, Found};
 use crate::display::Span;
@@ -30,7 +30,7 @@ pub(super) fn judge(scope: &Scope<'_>, found: &mut Found<'_>) {
     }
 }
 
-/// Whether the acquire was answered too late.
+/// Reports whether the acquire returned too late.
 fn acquire(scope: &Scope<'_>, attempt: &Attempt, found: &mut Found<'_>) -> bool {
     let Some(call) = attempt.call.time() else { return false };
     let clients = &found.timeline.clients;
@@ -57,7 +57,7 @@ fn acquire(scope: &Scope<'_>, attempt: &Attempt, found: &mut Found<'_>) -> bool 
     true
 }
 
-/// When a waiter should have been answered that waited from `call` until `seen`, if it was not.
+/// For a waiter that waited from `call` to `seen`: when it should have had a result, if that was before `seen`.
 fn lost_in(client: u32, call: u64, seen: u64, found: &Found<'_>) -> Option<u64> {
     let clients = &found.timeline.clients;
     let bound = found.rules.wait_bound;
@@ -73,7 +73,7 @@ fn lost_in(client: u32, call: u64, seen: u64, found: &Found<'_>) -> Option<u64> 
     .next()
 }
 
-/// Whether the loss was told too late, or never.
+/// Reports whether the guard's loss was reported too late or never.
 fn loss(scope: &Scope<'_>, grant: &Attempt, found: &mut Found<'_>) -> bool {
     let (clients, slack) = (&found.timeline.clients, found.rules.lost_slack);
     if !grant.granted.is_some() || slack == NEVER {
@@ -84,7 +84,7 @@ fn loss(scope: &Scope<'_>, grant: &Attempt, found: &mut Found<'_>) -> bool {
         return false;
     }
     let due = clients.due_at(grant.client, over.max(grant.granted.at), slack);
-    // Who lets go no longer listens.
+    // A test no longer listens for the loss of a guard that it has released.
     if grant.release_call.time().is_some_and(|release| release <= due) {
         return false;
     }

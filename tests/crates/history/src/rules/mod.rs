@@ -1,8 +1,8 @@
-//! The checker: one module per rule.
+//! The checker: one module for each rule.
 //!
-//! All rests on one thing: the clock of every record was read on the safe side of the call that it tells of, so that
-//! the true moment lies between two records. A rule judges only what no choice of true moments can make right. Two
-//! records of one time are in no order.
+//! The clock of every record was read before or after its call as [`Event`](crate::Event) says, so the moment at which
+//! something happened lies between two records. A rule reports only what is wrong for every possible choice of these
+//! moments. Two records of equal time are unordered.
 
 mod exclusion;
 mod fence;
@@ -22,61 +22,63 @@ use crate::record::{NEVER, Record};
 use crate::report::{Report, Rule, TOLD, Violation};
 use crate::timeline::{Attempt, Timeline};
 
-/// Something that clients contend for.
+/// A lock, value or other thing that clients use together.
 #[derive(Clone, Debug)]
 pub struct Object {
-    /// As in [`Record::object`].
+    /// The number in [`Record::object`].
     pub id: u32,
-    /// For people.
+    /// For messages.
     pub name: String,
-    /// What may happen at once.
+    /// What clients may do with the object at once.
     pub kind: Kind,
-    /// Grants come in the order of the tokens, which are places in a queue.
+    /// Whether a token is a place in the queue, so that grants come in the order of tokens.
     pub fifo: bool,
 }
 
-/// What an object allows at once.
+/// What clients may do with an object at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// One exclusive holder, or any number of shared ones.
     Lock,
-    /// So many holders, each with a slot of its own: a semaphore, a limiter.
+    /// Several holders, each with a slot of its own: a semaphore or limiter.
     Slots {
-        /// How many.
+        /// How many holders.
         count: u32,
     },
     /// One leader.
     Leadership,
-    /// Nothing is held: a value, a counter, the fenced resource.
+    /// The object is not held: a value, a counter, the fenced resource.
     Other,
 }
 
-/// What a history is judged by. Times are in nanoseconds; [`NEVER`] as a bound: it is not judged.
+/// What a history is checked against. Times are in nanoseconds; with [`NEVER`] as its bound, a rule is not checked.
 #[derive(Clone, Debug)]
 pub struct Rules {
     /// All objects of the history.
     pub objects: Vec<Object>,
-    /// Names of the faults, by [`Event::Fault`](crate::Event::Fault)'s `kind`.
+    /// Names of the faults; [`Event::Fault`](crate::Event::Fault)'s `kind` is an index into them.
     pub faults: Vec<String>,
-    /// Kinds of faults after which a store may grant while a holder still believes: data lost, a session ended
-    /// early. O1 does not judge a grant that lived in one, and O2 still does.
+    /// Kinds of faults after which a store may grant while a holder still believes that it holds: data loss, a session
+    /// that was ended early. O1 skips grants during such a fault; O2 does not.
     pub untimed: Vec<u32>,
-    /// Whether tokens rise through all that happens in the run. Not where an etcd cluster lost its data.
+    /// Whether tokens rise throughout the run. False where an etcd cluster loses its data.
     pub tokens_rise: bool,
-    /// O5: from [`Healed`](crate::Event::Healed), or from its call if that is later, until a waiter is answered.
+    /// O5: time within which a waiter gets a result, from [`Healed`](crate::Event::Healed) or from the waiter's call,
+    /// whichever is later.
     pub wait_bound: u64,
-    /// O5: how much later than its timeout an acquire may return.
+    /// O5: how long after its timeout an acquire may return.
     pub timeout_slack: u64,
-    /// O5: how much later than the deadline, or than the first `is_held` that said false, a loss is told.
+    /// O5: how long after the deadline, or after the first `is_held` that returned false, a loss may be reported.
     pub lost_slack: u64,
-    /// O5: every guard has a listener that records its loss, so that a loss never told is one as well.
+    /// O5: whether every guard has a listener that records its loss, so that a missing report is a violation.
     pub losses_told: bool,
-    /// O7: how long an entry may be at the store after its attempt ended without a confirmed release.
+    /// O7: how long an entry may stay at the store after its attempt ended without a confirmed release.
     pub entry_bound: u64,
 }
 
 impl Rules {
-    /// The bounds of the clauses, and none for waiting and for left entries, which depend on the run.
+    /// The bounds that the specification's clauses give. There is none for waiting and for left entries; those depend
+    /// on the run.
     pub fn new(objects: Vec<Object>) -> Self {
         Self {
             objects,
@@ -92,10 +94,11 @@ impl Rules {
     }
 }
 
-/// Judges a history; the records may be in any order.
+/// Checks a history; the records may be in any order.
 ///
-/// What it calls a violation is one, as long as the recorder read the clock where [`Event`](crate::Event) says.
-/// What it does not, may be one that cannot be told from outside. O(n log n), O7's values and counters apart.
+/// All that is reported is a violation, as long as the test read the clock where [`Event`](crate::Event) says. Some
+/// violations cannot be seen from outside, so they are not reported. Takes O(n log n) time, except for the values and
+/// counters of O7.
 pub fn check(records: &[Record], rules: &Rules) -> Report {
     let mut report = Report::default();
     let timeline = Timeline::new(records, rules, &mut report);
@@ -114,7 +117,7 @@ pub fn check(records: &[Record], rules: &Rules) -> Report {
     found.report
 }
 
-/// Where the rules say what they find.
+/// What the rules check, and the report to which they add.
 struct Found<'a> {
     timeline: &'a Timeline<'a>,
     rules: &'a Rules,
@@ -122,7 +125,7 @@ struct Found<'a> {
 }
 
 impl Found<'_> {
-    /// A violation of `rule` on an object, proved by the records at these places.
+    /// Adds a violation of `rule` at an object, with the records at the indices `proof`.
     fn add(&mut self, rule: Rule, object: &Object, what: impl fmt::Display, proof: &[usize]) {
         let count = self.report.broken.entry(rule).or_default();
         *count += 1;
@@ -136,13 +139,13 @@ impl Found<'_> {
         self.report.violations.push(Violation { rule, text });
     }
 
-    /// Whether a fault broke timed exclusion while this grant may have lived.
+    /// Whether a fault of [`Rules::untimed`] was present while this grant may have existed.
     fn excused(&self, attempt: &Attempt) -> bool {
         let from = attempt.call.time().unwrap_or(0);
         self.timeline.clients.untimed(from, attempt.held_until())
     }
 }
 
-/// A rule judges no more of an object, or of a slot, that has so many violations: they follow from each other, and
-/// the search for more costs time.
+/// After this many violations, a rule stops checking the object or slot. Further violations mostly follow from the
+/// first ones, and finding them takes time.
 const ENOUGH: u64 = 20;

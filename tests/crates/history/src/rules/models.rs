@@ -1,21 +1,22 @@
-//! What a value and a counter do, one operation after the other.
+//! Sequential models of a value and of a counter: the results when one operation runs after another.
 
 use std::fmt::Debug;
 use std::hash::Hash;
 
 use crate::record::{Answer, Operation};
 
-/// The state of one object, without anything at the same time.
+/// The state of one object, without concurrent operations.
 pub(super) trait Model: Copy + Debug + Default + Eq + Hash {
-    /// The state after the operation; `None`: it would not have answered so. [`Answer::Unknown`]: with its effect.
+    /// The state after the operation; `None` if the operation cannot have this result. [`Answer::Unknown`] means that
+    /// the operation took effect.
     fn step(self, what: Operation, answer: Answer) -> Option<Self>;
 }
 
-/// A shared value with versions, absent at first.
+/// A shared value with a version, absent at first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Register {
     value: Option<u32>,
-    /// Of the last write, if `exact`; else all that is known is that it was a larger one.
+    /// The last write's version, if `exact` is set. Otherwise that version is only known to be larger than this.
     version: u64,
     exact: bool,
 }
@@ -27,34 +28,35 @@ impl Default for Register {
 }
 
 impl Register {
-    /// As it is with its version known to be this; `None`: it has another one, or there is no value.
+    /// The state once `version` is known to be the value's version; `None` if the value has another version or does not
+    /// exist.
     fn at(self, version: u64) -> Option<Self> {
         let is_it = if self.exact { version == self.version } else { version > self.version };
         (self.value.is_some() && is_it).then_some(Self { version, exact: true, ..self })
     }
 
-    /// As it is, if there is no value.
+    /// The state as it is; `None` if a value exists.
     fn absent(self) -> Option<Self> {
         self.value.is_none().then_some(self)
     }
 
-    /// As a compare finds it; 0 expects that there is no value.
+    /// The state if a compare with `version` succeeds, otherwise `None`; 0 expects that no value exists.
     fn expected(self, version: u64) -> Option<Self> {
         if version == 0 { self.absent() } else { self.at(version) }
     }
 
-    /// After a write of a version that is not known.
+    /// The state after a write that got an unknown version.
     fn changed(self, value: u32) -> Self {
         let version = self.version.saturating_add(u64::from(!self.exact));
         Self { value: Some(value), version, exact: false }
     }
 
-    /// After it was deleted, which may have taken a version or not.
+    /// The state after a delete. The delete may or may not have used a version.
     fn deleted(self) -> Self {
         Self { value: None, ..self }
     }
 
-    /// After a write that answered so.
+    /// The state after a write with this result.
     fn written(self, value: u32, answer: Answer) -> Option<Self> {
         let changed = self.changed(value);
         match answer {
@@ -64,9 +66,9 @@ impl Register {
         }
     }
 
-    /// After a compare that found something else.
+    /// The state as it is, if a compare with `expected` can fail; otherwise `None`.
     fn mismatch(self, expected: u64) -> Option<Self> {
-        // A version that is not known may be another one.
+        // If the exact version is unknown, it may differ from `expected`.
         let equal = if expected == 0 {
             self.value.is_none()
         } else {

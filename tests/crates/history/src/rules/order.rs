@@ -1,12 +1,12 @@
 //! O4: first come, first served; a token is the place in the queue.
 //!
-//! Proved wrong is a grant that returned **before** one with a smaller token that excludes it and that held for certain
-//! after that: had the smaller token been granted first, both would have held at once, so it was granted second, and
-//! overtaken. Where the object is not [`fifo`](super::Object::fifo) tokens are given with the grant, and the same is a
-//! violation of O2.
+//! Reported is a grant that returned **before** another one that has a smaller token, excludes it, and held for certain
+//! after its return. If the smaller token had been granted first, both would have held at once. So the smaller token
+//! was granted second: it was overtaken. Where the object is not [`fifo`](super::Object::fifo), tokens are given at the
+//! grant, and the same is a violation of O2.
 //!
-//! Not proved: who was overtaken and nobody asked whether it held; who came first, where both have no token yet. The
-//! moment at which a place in the queue is taken is not seen from outside.
+//! Not found: a grant that was overtaken, but on which `is_held` was never called; which of two acquires came first, if
+//! neither has a token yet. The moment at which an acquire takes its place in the queue is not visible from outside.
 
 use super::{ENOUGH, Found, Kind};
 use crate::report::Rule;
@@ -25,7 +25,7 @@ pub(super) fn judge(scope: &Scope<'_>, found: &mut Found<'_>) {
 
 fn overtaken(scope: &Scope<'_>, grants: &[&Attempt], found: &mut Found<'_>) {
     let rule = if scope.object.fifo { Rule::O4 } else { Rule::O2 };
-    // The grants with the largest tokens of those that returned so far.
+    // Of the grants that returned so far, the exclusive and the shared one with the largest token.
     let (mut alone, mut sharing): (Option<&Attempt>, Option<&Attempt>) = (None, None);
     let mut violations = 0;
     for grant in grants {
@@ -36,7 +36,7 @@ fn overtaken(scope: &Scope<'_>, grants: &[&Attempt], found: &mut Found<'_>) {
             && grant.held.is_some()
             && other.granted.at < grant.granted.at
             && other.granted.at < grant.held.at
-            // O1 tells those that hold at once, O2 those that were called later.
+            // O1 reports grants that hold at once, O2 those that were called later.
             && other.held_until() <= grant.granted.at
             && grant.call.time().is_none_or(|call| call <= other.granted.at)
         {

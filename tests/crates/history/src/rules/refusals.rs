@@ -1,13 +1,13 @@
-//! O7, tries: "not free" is said only while somebody else may have it.
+//! O7, tries: a try returns "not free" only while somebody else may hold the object or wait for it.
 //!
-//! An attempt may have an entry at the store from its call until its release was confirmed, or until
-//! [`entry_bound`](super::Rules::entry_bound) after it ended in any other way. A try that was refused without enough
-//! such attempts of others at any moment between its call and its answer is proved wrong: an exclusive one for a share of a
-//! lock, any one else. One is enough for a semaphore too, however many its permits: its entries decide in their order,
-//! and a try behind one that has not decided yet is refused.
+//! An attempt may have an entry at the store from its call until its release is confirmed, or until
+//! [`entry_bound`](super::Rules::entry_bound) after it ended in any other way. Reported is a refused try if too few
+//! attempts of others may have had an entry at any moment between the try's call and its return. A shared try of a lock
+//! needs one exclusive attempt, any other try needs one of any kind. One is enough for a semaphore too, whatever its
+//! number of permits: its entries are decided in order, and a try behind an undecided entry is refused.
 //!
-//! Not proved: a refusal because of somebody who was not in the way but might have been. The bound decides how sharp
-//! this is: give it where a run breaks nothing, and leave it out where an entry may stay for as long as its session.
+//! Not found: a refusal while another attempt could have been in the way, but was not. A smaller `entry_bound` finds
+//! more. Set it for runs that break nothing, and leave it out where an entry may stay as long as its session.
 
 use super::{ENOUGH, Found, Kind};
 use crate::record::Why;
@@ -32,7 +32,7 @@ pub(super) fn judge(scope: &Scope<'_>, found: &mut Found<'_>) {
         let Some(call) = refused.call.time() else { continue };
         let shares = lock && refused.shared;
         let others = if shares { &alone } else { &all };
-        // It is one of those that it is compared with, unless they are all exclusive.
+        // The refused try itself is among the attempts that are counted, unless only exclusive ones are.
         let met = others.between(call, refused.refused.at);
         if met <= usize::from(!shares) {
             let proof = [refused.call.index, refused.refused.index];
@@ -46,7 +46,7 @@ pub(super) fn judge(scope: &Scope<'_>, found: &mut Found<'_>) {
     }
 }
 
-/// When entries may have been at the store.
+/// The times at which entries may have been added to and removed from the store, each sorted.
 struct Entries {
     begins: Vec<u64>,
     ends: Vec<u64>,
@@ -66,7 +66,7 @@ impl Entries {
         Self { begins, ends }
     }
 
-    /// How many may have been there at some moment between the two.
+    /// How many entries may have been at the store at some moment between `from` and `to`.
     fn between(&self, from: u64, to: u64) -> usize {
         let begun = self.begins.partition_point(|begin| *begin <= to);
         begun.saturating_sub(self.ends.partition_point(|end| *end < from))

@@ -1,9 +1,10 @@
 //! O2: the later grant has the larger token.
 //!
-//! Later for certain is who was called when the other had returned. All grants of one lock are compared, exclusive and
-//! shared alike; those of a semaphore slot by slot, as its tokens rise. Two grants never have one token.
+//! A grant is certainly later than another if it was called after the other had returned. All grants of a lock are
+//! compared, exclusive and shared; those of a semaphore only within a slot, as tokens rise only there. Two grants never
+//! have the same token.
 //!
-//! Not proved: the order of grants whose acquires ran at the same time. O4 judges some of them.
+//! Not checked: the order of grants whose acquires ran at the same time. O4 checks some of them.
 
 use super::{ENOUGH, Found};
 use crate::report::Rule;
@@ -32,7 +33,7 @@ fn rising(scope: &Scope<'_>, grants: &mut [&Attempt], found: &mut Found<'_>) {
                 highest = Some(grant);
             }
         }
-        // Equal ones are told below.
+        // Equal tokens are reported by `unique`.
         let Some(earlier) = highest.filter(|highest| highest.token > later.token) else { continue };
         let what = format!("token {} after token {}", later.token, earlier.token);
         let proof = [earlier.granted.index, later.call.index, later.granted.index];

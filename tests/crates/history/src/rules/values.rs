@@ -1,10 +1,11 @@
-//! O7, values and counters: their answers are those of one operation after the other.
+//! O7, values and counters: their results are possible if operations run one after another.
 //!
-//! Each object by itself: if each is linearizable, all are together. A value is absent at first, a counter zero. Reads
-//! without an answer say nothing, writes without one may have been carried out at any time since.
+//! Each object is checked by itself: if each is linearizable, all together are. A value is absent at first, a counter
+//! zero. A read without a result says nothing. A write without a result may have taken effect at any time since its
+//! call, or never.
 //!
-//! Not proved: an object whose search was given up, [`undecided`](crate::Report::undecided). That takes very many
-//! operations at once, or many whose answers are not known.
+//! Not checked: an object whose search was given up, see [`undecided`](crate::Report::undecided). That happens only
+//! with very many operations at once, or with many whose results are not known.
 
 use super::Found;
 use super::linear::{Verdict, search};
@@ -42,7 +43,7 @@ fn conclude(
         Verdict::Undecided => found.report.undecided += 1,
         Verdict::Not(place) => {
             let wrong = &operations[place];
-            // What was at the same time, and what came right before.
+            // The proof: operations at the same time, and the last few before.
             let met = operations.iter().filter(|other| other.call <= wrong.returned);
             let mut met: Vec<_> = met.map(|other| (other.returned, other.index)).collect();
             met.sort_unstable();

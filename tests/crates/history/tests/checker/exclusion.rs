@@ -1,4 +1,4 @@
-//! O1.
+//! Tests of O1.
 
 use coordination_history::{Event, Kind, Record, Rule};
 
@@ -7,7 +7,7 @@ use crate::story::{
     told, whole,
 };
 
-/// Two clients, the second of which returns at 30; the first holds until the given time.
+/// Two clients. The second holds from 30 to 50, the first from 10 to `until`.
 fn two(until: u64) -> Vec<Record> {
     [whole(1, 5, 10, until, granted(1)), whole(2, 6, 30, 50, granted(2))].concat()
 }
@@ -34,7 +34,8 @@ fn a_hold_inside_a_hold() {
 
 #[test]
 fn still_held_when_the_next_had_returned() {
-    // Nobody asked the second; it is the later one by its token, and by its call.
+    // No `is_held` was called on the second grant. It is the later one by its token, and in the second case by its
+    // call.
     let next = |call, token| vec![of(2, call, CALL), of(2, 30, granted(token))];
     for (call, token) in [(6, 2), (20, 2)] {
         let records = |until| [whole(1, 5, 10, until, granted(1)), next(call, token)].concat();
@@ -50,7 +51,8 @@ fn still_held_when_the_next_had_returned() {
 
 #[test]
 fn a_paused_client_may_learn_of_its_grant_late() {
-    // The first was granted, stopped and expired before it could say so: the second came by its rights.
+    // Rightful: the first client was granted, then paused before it could record that, and its grant expired before the
+    // second was granted.
     let late = [of(1, 5, CALL), of(1, 40, granted(1)), of(1, 42, not_held(41))];
     passes(&lock(), &[late.to_vec(), whole(2, 6, 30, 60, granted(2))].concat());
     let wrong = [of(1, 5, CALL), of(1, 40, granted(1)), of(1, 42, held(41))];
@@ -74,11 +76,11 @@ fn shares() {
     passes(&lock(), &shares);
     passes(&lock(), &[shares.clone(), whole(4, 8, 60, 80, granted(4))].concat());
     breaks(Rule::O1, &lock(), &[shares.clone(), whole(4, 8, 59, 80, granted(4))].concat());
-    // A share while somebody has it alone.
+    // A shared grant during an exclusive one.
     let alone = whole(4, 8, 60, 80, granted(4));
     breaks(Rule::O1, &lock(), &[shares.clone(), alone.clone(), share(5, 9, 79, 90, 5)].concat());
     passes(&lock(), &[shares, alone, share(5, 9, 80, 90, 5)].concat());
-    // Elections and slots know no shares.
+    // Elections and slots have no shared mode, so these two count as exclusive.
     let two = [share(1, 5, 10, 40, 1), share(2, 6, 11, 40, 2)].concat();
     breaks(Rule::O1, &rules(Kind::Leadership), &two);
 }
@@ -107,7 +109,7 @@ fn one_slot_twice() {
         |other| [whole(1, 5, 10, 50, slot(1, 0)), whole(2, 6, 20, 40, slot(2, other))].concat();
     breaks(Rule::O1, &semaphore, &two(0));
     passes(&semaphore, &two(1));
-    // Tokens of different slots are in no order.
+    // Tokens of different slots are unordered.
     let records = [whole(1, 5, 10, 50, slot(9, 0)), whole(2, 60, 61, 70, slot(2, 1))].concat();
     passes(&semaphore, &records);
 }
@@ -125,7 +127,7 @@ fn more_than_there_are_permits() {
     };
     breaks(Rule::O1, &semaphore, &three(39));
     passes(&semaphore, &three(40));
-    // The third was not asked: it counts if it was called when the others had returned.
+    // No `is_held` was called on the third grant. It counts only if it was called after the others had returned.
     let third = |call| {
         let mut records = three(39);
         records.truncate(10);
@@ -160,7 +162,7 @@ fn faults_that_break_timed_exclusion() {
     breaks(Rule::O1, &lenient, &with(1, 1, 4));
     breaks(Rule::O1, &lenient, &with(1, 60, 70));
     assert!(passes(&lenient, &with(1, 12, 20)).excused > 0);
-    // It never ended.
+    // A fault that never ended.
     let open = [two(40), vec![told(15, Event::Fault { kind: 1 })]].concat();
     passes(&lenient, &open);
 }

@@ -1,4 +1,4 @@
-//! O3.
+//! Tests of O3.
 
 use coordination_history::{Event, Kind, Record, Rule, check};
 
@@ -21,7 +21,7 @@ fn an_old_holder_writes() {
     };
     breaks(Rule::O3, &resource, &records(true));
     passes(&resource, &records(false));
-    // Two of one time are in no order.
+    // Two writes of equal time are unordered.
     passes(&resource, &[write(10, 7, 1, true), write(10, 5, 2, true)]);
 }
 

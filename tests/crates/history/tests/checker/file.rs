@@ -1,4 +1,4 @@
-//! Records on disk.
+//! Tests of the file format, and of the checker on arbitrary records.
 
 use std::fs;
 use std::process::Command;
@@ -12,7 +12,7 @@ use proptest::prelude::*;
 
 use crate::story::{of, rules};
 
-/// Numbers as a history has them: times, tokens, versions.
+/// Times, tokens and versions.
 type Numbers = BoxedStrategy<u64>;
 
 fn any_operation(number: Numbers) -> impl Strategy<Value = Operation> {
@@ -90,7 +90,7 @@ fn any_record() -> impl Strategy<Value = Record> {
     )
 }
 
-/// A record of few clients, objects and moments, and of any event, so that histories hang together.
+/// A record with any event, but with few different clients, objects and times, so that some records belong together.
 fn near_record() -> impl Strategy<Value = Record> {
     let event = any_event(prop_oneof![9 => 0..40_u64, 1 => any::<u64>()].boxed());
     (0..40_u64, 0..3_u32, 0..3_u64, 0..4_u32, event).prop_map(

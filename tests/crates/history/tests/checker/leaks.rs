@@ -1,4 +1,4 @@
-//! O6.
+//! Tests of O6.
 
 use coordination_history::{Event, Rule};
 

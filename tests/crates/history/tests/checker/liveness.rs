@@ -1,4 +1,4 @@
-//! O5.
+//! Tests of O5.
 
 use coordination_history::{Event, Record, Rule, Rules, Why};
 
@@ -14,7 +14,7 @@ fn process(client: u32, at: u64, event: Event) -> Record {
     Record { attempt: 0, object: 0, ..of(client, at, event) }
 }
 
-/// The history goes on until this moment.
+/// A last record, so that the history lasts until this moment.
 fn until(at: u64) -> Record {
     told(at, Event::Remains { entries: 0 })
 }
@@ -24,7 +24,7 @@ fn a_lost_waiter() {
     let waits = |healed, end| vec![of(1, 50, CALL), told(healed, Event::Healed), until(end)];
     breaks(Rule::O5, &bounds(), &waits(60, 161));
     passes(&bounds(), &waits(60, 160));
-    // It called when all was well again.
+    // The waiter called after the run had healed, so its bound begins at its call.
     breaks(Rule::O5, &bounds(), &waits(20, 151));
     passes(&bounds(), &waits(20, 150));
     passes(&lock(), &waits(60, 1000));
@@ -54,7 +54,7 @@ fn new_faults_end_the_quiet() {
     }
     breaks(Rule::O5, &bounds(), &fault(told(162, Event::Fault { kind: 0 })));
     breaks(Rule::O5, &bounds(), &fault(process(2, 162, Event::Paused)));
-    // Healed once more.
+    // A second `Healed` begins a new quiet period.
     let mut again = fault(told(160, Event::Fault { kind: 0 }));
     again.push(told(200, Event::Healed));
     breaks(Rule::O5, &bounds(), &again);
@@ -65,7 +65,7 @@ fn the_dead_wait_for_nothing() {
     let waits = [of(1, 50, CALL), told(60, Event::Healed)].to_vec();
     let crash = |client, at| vec![process(client, at, Event::Crash), until(900)];
     passes(&bounds(), &[waits.clone(), crash(1, 500)].concat());
-    // Another one died, some time after its last word.
+    // Another client died, at an unknown moment after its last record. That ends the quiet period.
     let word = |at| vec![Record { attempt: 7, ..of(2, at, TRY) }];
     passes(&bounds(), &[waits.clone(), word(160), crash(2, 500)].concat());
     breaks(Rule::O5, &bounds(), &[waits, word(162), crash(2, 500)].concat());
@@ -73,7 +73,7 @@ fn the_dead_wait_for_nothing() {
 
 #[test]
 fn a_waiter_that_is_stopped() {
-    // From before the quiet; it went on in it.
+    // The pause began before the quiet period and ended within it.
     let waits = |answered| {
         vec![
             of(1, 50, CALL),
@@ -114,7 +114,7 @@ fn a_stopped_acquire_has_more_time() {
     };
     passes(&bounds(), &stopped(360));
     breaks(Rule::O5, &bounds(), &stopped(361));
-    // Another one was stopped.
+    // The pause of another client gives no more time.
     let mut other = stopped(300);
     other[1].client = 2;
     other[2].client = 2;
@@ -128,7 +128,7 @@ fn a_loss_is_told_late() {
     };
     passes(&bounds(), &lost(105));
     breaks(Rule::O5, &bounds(), &lost(106));
-    // Its guard came back after its deadline.
+    // The acquire returned only after the guard's deadline.
     passes(
         &bounds(),
         &[of(1, 5, CALL), of(1, 200, granted(1)), of(1, 205, Event::Lost { deadline: 100 })],
@@ -136,9 +136,9 @@ fn a_loss_is_told_late() {
     let stopped = |to| vec![process(1, 90, Event::Paused), process(1, to, Event::Resumed)];
     passes(&bounds(), &[lost(305), stopped(300)].concat());
     breaks(Rule::O5, &bounds(), &[lost(306), stopped(300)].concat());
-    // It went on before its deadline.
+    // A pause that ended before the deadline gives no more time.
     breaks(Rule::O5, &bounds(), &[lost(106), stopped(95)].concat());
-    // Who lets go no longer listens.
+    // No loss report is due after the release.
     passes(&bounds(), &[lost(306), vec![of(1, 104, Event::ReleaseCall)]].concat());
 }
 

@@ -1,4 +1,4 @@
-//! The checker is checked: for each rule histories that break it, beside the nearest ones that do not.
+//! Tests of the checker: for each rule, histories that break it, each next to a similar one that does not.
 
 mod exclusion;
 mod fence;

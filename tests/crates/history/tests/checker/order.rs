@@ -1,15 +1,16 @@
-//! O4.
+//! Tests of O4.
 
 use coordination_history::{Rule, Rules};
 
 use crate::story::{CALL, breaks, granted, held, lock, not_held, of, passes, share, whole};
 
 fn overtaken(rules: &Rules, rule: Rule) {
-    // The second has its place, token 1, and waits; the third comes later and is served first.
+    // Client 2 has token 1 and waits; client 3 comes later and is granted first.
     let third = whole(3, 8, 20, 30, granted(2));
     let second = |asked| vec![of(2, 5, CALL), of(2, 40, granted(1)), of(2, 42, asked)];
     breaks(rule, rules, &[third.clone(), second(held(41))].concat());
-    // Or was it granted long ago, and stopped before it could say so?
+    // No violation is proved if client 2 does not hold after its return: it may have been granted first and then paused
+    // before it could record that.
     passes(rules, &[third, second(not_held(41))].concat());
     let in_turn = [whole(2, 5, 20, 30, granted(1)), whole(3, 8, 40, 50, granted(2))].concat();
     passes(rules, &in_turn);
@@ -28,6 +29,6 @@ fn a_share_overtakes() {
     let writer = whole(2, 5, 40, 50, granted(2));
     breaks(Rule::O4, &lock(), &[share(3, 6, 20, 30, 3), writer.clone()].concat());
     passes(&lock(), &[share(3, 6, 20, 30, 1), writer].concat());
-    // Shares do not wait for each other.
+    // Shared grants do not wait for each other.
     passes(&lock(), &[share(3, 6, 20, 30, 3), share(4, 6, 25, 35, 2)].concat());
 }

@@ -1,4 +1,5 @@
-//! Histories of a queue that is right by its simplicity, and the same with one thing changed.
+//! Random histories of a queue that is too simple to be wrong, and the same histories with one change that breaks a
+//! rule.
 
 use std::collections::BTreeMap;
 
@@ -31,13 +32,13 @@ enum State {
     Idle,
     Called,
     Waiting,
-    /// The store granted it; the client does not know.
+    /// The store granted it; the client has not recorded that.
     Returning,
-    /// The store refused the try; the client does not know.
+    /// The store refused the try; the client has not recorded that.
     Refusing,
     Holding,
     Releasing,
-    /// Its entry is gone; the client does not know.
+    /// The client's entry is gone; the client has not recorded that.
     Released,
 }
 
@@ -52,7 +53,7 @@ struct Client {
     slot: u32,
 }
 
-/// The store: entries in the order in which they came.
+/// The store, with entries in the order in which they came, and its clients.
 struct World {
     kind: Kind,
     dice: Dice,
@@ -150,7 +151,7 @@ impl World {
     fn may_enter(&self, which: usize, place: usize) -> bool {
         let mut ahead = self.queue[..place].iter();
         match self.kind {
-            // In turn, so that the tokens of each slot rise.
+            // Slots are given in the order of the queue, so that the tokens of each slot rise.
             Kind::Slots { count } => {
                 place < count as usize && ahead.all(|other| self.clients[*other].slot != NO_SLOT)
             }
@@ -189,7 +190,7 @@ impl World {
         State::Releasing
     }
 
-    /// It dies, its session ends, and another takes its place.
+    /// The client is killed and its session ends. A new client takes its place.
     fn crash(&mut self, which: usize) {
         self.queue.retain(|other| *other != which);
         let id = self.clients[which].id;
@@ -199,7 +200,7 @@ impl World {
     }
 }
 
-/// What is known of one grant.
+/// What a history says about one grant.
 #[derive(Clone, Copy)]
 struct Grant {
     client: u32,
@@ -235,7 +236,7 @@ impl Grant {
         Record { attempt: self.attempt, ..of(self.client, at, event) }
     }
 
-    /// The history, with this one's guard cut off from here on.
+    /// The history without all records of this grant after its `Granted`, and without a crash of its client after it.
     fn without_end(&self, records: &[Record]) -> Vec<Record> {
         let own = |record: &Record| (record.client, record.attempt) == (self.client, self.attempt);
         let dead = |record: &Record| record.client == self.client && record.event == Event::Crash;
@@ -263,7 +264,7 @@ fn nothing_is_found_where_nothing_is_wrong() {
     }
 }
 
-/// The changed history breaks the rule, and the unchanged one does not. Answers how many there were.
+/// Changes many random histories with `change`, and checks that each changed history breaks the rule.
 fn all_caught(
     rule: Rule,
     rules: &Rules,
@@ -301,7 +302,7 @@ fn an_overlap_is_caught() {
 fn swapped_tokens_are_caught() {
     for kind in [Kind::Lock, Kind::Leadership, Kind::Slots { count: 1 }] {
         all_caught(Rule::O2, &judged(kind), |records, _, other| {
-            // Whoever was granted before the later one was called.
+            // The last grant that returned before `other` was called.
             let one = grants(records).into_iter().rfind(|one| one.granted < other.call)?;
             let mut bad = records.to_vec();
             let with = |index: usize, token| match records[index].event {
@@ -318,7 +319,7 @@ fn swapped_tokens_are_caught() {
 #[test]
 fn a_release_that_wakes_nobody_is_caught() {
     all_caught(Rule::O5, &judged(Kind::Leadership), |records, one, other| {
-        // The next one had called before this one's guard was there; all stops.
+        // The history ends when `one` is granted, though `other` already waits.
         let waits = other.call < one.granted;
         let mut bad: Vec<_> =
             records.iter().filter(|record| record.at <= one.granted).copied().collect();

@@ -1,10 +1,10 @@
-//! O7, tries.
+//! Tests of O7: refused tries.
 
 use coordination_history::{Event, Kind, Record, Rule, Rules, Why};
 
 use crate::story::{CALL, NOT_FREE, TRY, breaks, granted, lock, of, passes, rules, share, whole};
 
-/// It is refused between these two.
+/// A try of client 9 that is refused, from its call to its return.
 fn refused(call: u64, at: u64) -> Vec<Record> {
     vec![of(9, call, TRY), of(9, at, NOT_FREE)]
 }
@@ -16,7 +16,7 @@ fn bounded(mut rules: Rules) -> Rules {
 
 #[test]
 fn somebody_may_have_it() {
-    // From its call to the end of its release.
+    // A try may be refused from the holder's call to the end of its release.
     let holder = whole(1, 20, 30, 40, granted(1));
     for (call, at) in [(5, 20), (25, 26), (30, 39), (44, 50)] {
         passes(&lock(), &[holder.clone(), refused(call, at)].concat());
@@ -37,7 +37,7 @@ fn entries_outlive_their_attempts() {
             other.push(of(1, 25, granted(1)));
         }
         other.push(of(1, 30, end));
-        // The other may itself be refused because of this one.
+        // The other attempt may itself be a refused try, refused because of this one.
         passes(&bounded(lock()), &[other.clone(), refused(20, 40)].concat());
         passes(&bounded(lock()), &[other.clone(), refused(40, 50), refused_earlier()].concat());
         breaks(
@@ -47,7 +47,7 @@ fn entries_outlive_their_attempts() {
         );
         passes(&lock(), &[other, refused(900, 950), refused_earlier()].concat());
     }
-    // One that was killed, and one that never ended.
+    // A holder without an end, and one that was killed.
     let held = vec![of(1, 20, CALL), of(1, 25, granted(1))];
     passes(&bounded(lock()), &[held.clone(), refused(900, 950)].concat());
     let crash = Record { attempt: 0, object: 0, ..of(1, 30, Event::Crash) };
@@ -55,7 +55,7 @@ fn entries_outlive_their_attempts() {
     breaks(Rule::O7, &bounded(lock()), &[held, vec![crash], refused(41, 50)].concat());
 }
 
-/// It is in the way of the try at 20 only.
+/// A holder that explains a refusal at 20 to 30, and no later one.
 fn refused_earlier() -> Vec<Record> {
     [of(8, 21, CALL), of(8, 22, granted(9)), of(8, 23, Event::ReleaseCall)]
         .into_iter()
@@ -75,7 +75,7 @@ fn a_share_is_refused_for_the_lock_only() {
 
 #[test]
 fn one_in_the_way_is_enough_for_a_semaphore() {
-    // It may want many permits, or none be decided yet.
+    // The one attempt in the way may be waiting for several permits, or its grant may be undecided.
     let semaphore = rules(Kind::Slots { count: 2 });
     let one = whole(1, 20, 30, 40, granted(1));
     passes(&semaphore, &[one.clone(), refused(35, 36)].concat());

@@ -1,4 +1,4 @@
-//! What a report says to people.
+//! Tests of the report's text and numbers.
 
 use coordination_history::{Event, Record, check};
 

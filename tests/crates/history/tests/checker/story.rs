@@ -1,25 +1,25 @@
-//! Short words for histories.
+//! Short functions that build histories.
 
 use coordination_history::{
     Answer, Event, Kind, NEVER, NO_SLOT, Object, Operation, Record, Report, Rule, Rules, Why, check,
 };
 
-/// Rules for one object of this kind.
+/// Rules for a single object of this kind.
 pub(crate) fn rules(kind: Kind) -> Rules {
     Rules::new(vec![Object { id: 1, name: "it".into(), kind, fifo: true }])
 }
 
-/// Rules for a lock.
+/// Rules for a single lock.
 pub(crate) fn lock() -> Rules {
     rules(Kind::Lock)
 }
 
-/// A record of the only attempt of this client.
+/// A record of the client's only attempt.
 pub(crate) fn of(client: u32, at: u64, event: Event) -> Record {
     Record { at, client, attempt: 1, object: 1, event }
 }
 
-/// A record of a fault, a resource or the end, which belongs to no attempt.
+/// A record that belongs to no attempt: a fault, the resource's or the end's.
 pub(crate) fn told(at: u64, event: Event) -> Record {
     Record { at, client: 99, attempt: 0, object: 1, event }
 }
@@ -51,7 +51,7 @@ pub(crate) fn not_held(before: u64) -> Event {
     Event::Probe { before, held: false }
 }
 
-/// A client that was granted, holds for certain, and releases.
+/// An acquire that is called at `call`, holds for certain from `from` to `to`, and is then released.
 pub(crate) fn whole(client: u32, call: u64, from: u64, to: u64, grant: Event) -> Vec<Record> {
     vec![
         of(client, call, CALL),
@@ -62,14 +62,14 @@ pub(crate) fn whole(client: u32, call: u64, from: u64, to: u64, grant: Event) ->
     ]
 }
 
-/// The same, with others who share.
+/// The same as [`whole`], in shared mode.
 pub(crate) fn share(client: u32, call: u64, from: u64, to: u64, token: u64) -> Vec<Record> {
     let mut records = whole(client, call, from, to, granted(token));
     records[0].event = SHARE;
     records
 }
 
-/// The history breaks this rule, and no other.
+/// Checks that the history breaks this rule and no other.
 #[track_caller]
 pub(crate) fn breaks(rule: Rule, rules: &Rules, records: &[Record]) -> Report {
     let report = check(records, rules);
@@ -78,7 +78,7 @@ pub(crate) fn breaks(rule: Rule, rules: &Rules, records: &[Record]) -> Report {
     report
 }
 
-/// The history breaks nothing.
+/// Checks that the history breaks no rule.
 #[track_caller]
 pub(crate) fn passes(rules: &Rules, records: &[Record]) -> Report {
     let report = check(records, rules);

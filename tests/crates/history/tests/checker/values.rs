@@ -1,4 +1,4 @@
-//! O7, values and counters.
+//! Tests of O7: values and counters.
 
 use coordination_history::{Answer, Event, Kind, NEVER, Operation, Record, Rule, check};
 use proptest::prelude::*;
@@ -98,10 +98,10 @@ fn an_unknown_write_may_have_been_carried_out_at_any_time_or_never() {
     bad(&[first, unknown, read(50, 60, 8, 3), read(70, 80, 7, 1)]);
     bad(&[first, unknown, read(21, 29, 8, 3)]);
     bad(&[first, unknown, read(50, 60, 8, 1)]);
-    // Its version is not known: a compare that finds it may succeed, once.
+    // The unknown write's version is not known, so a compare with 4 may succeed, but only once.
     good(&[first, unknown, compare_and_set(50, 60, 4, 9, 5), read(61, 62, 9, 5)]);
     bad(&[first, unknown, compare_and_set(50, 60, 4, 9, 5), read(61, 62, 8, 4)]);
-    // That it was not carried out is as good as never asked.
+    // A write that certainly had no effect explains nothing.
     let refused = small(1, 30, 40, Operation::Set { value: 8 }, Answer::NotDone);
     bad(&[first, refused, read(50, 60, 8, 3)]);
 }
@@ -155,7 +155,7 @@ fn answers_that_are_none() {
 
 #[test]
 fn a_search_that_takes_too_long_is_given_up() {
-    // Thirty at once, each of which adds as much as all those before: every set of them has another sum.
+    // Thirty unknown operations at once, each of which adds another power of two: every subset has a different sum.
     let add = |place: u64| {
         let what = Operation::Add { by: 1 << place };
         small(1, 10 + place, 90, what, Answer::Unknown)
@@ -166,7 +166,7 @@ fn a_search_that_takes_too_long_is_given_up() {
     assert!(!report.is_clean());
 }
 
-/// All orders of a few operations, tried one by one.
+/// Whether some order of the operations explains their results, found by trying all orders.
 fn explained(left: &[Record], state: i64) -> bool {
     let returned = |record: &Record| match record.event {
         Event::Operation { answer: Answer::Unknown, .. } => NEVER,

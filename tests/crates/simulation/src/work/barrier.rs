@@ -1,4 +1,4 @@
-//! A barrier: who got through was let through.
+//! A barrier: a waiter returns only if the barrier was open.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,24 +11,24 @@ use rand::RngExt;
 use super::within;
 use crate::stage::{Process, Stage, lock};
 
-/// All that was ever done to the barrier.
+/// All changes of the barrier.
 #[derive(Default)]
 pub(crate) struct Ledger {
     changes: Vec<Change>,
 }
 
-/// It was to be opened, or closed.
+/// A call that opens or closes the barrier.
 #[derive(Debug)]
 struct Change {
     opens: bool,
     call: u64,
-    /// [`NEVER`]: nobody knows whether and when it has its effect.
+    /// [`NEVER`] if it is unknown whether and when the call has an effect.
     end: u64,
 }
 
 impl Ledger {
-    /// Whether it was so all the time from `call` to `end`: it was for certain at some time before, and nothing
-    /// could change that since.
+    /// Whether the barrier was certainly open (or closed) from `call` to `end`: a call that made it so had ended
+    /// before, and no call could have changed it since.
     fn was(&self, open: bool, call: u64, end: u64) -> bool {
         let last = self.changes.iter().filter(|change| change.opens == open && change.end < call);
         let Some(last) = last.max_by_key(|change| change.call) else { return false };
@@ -43,7 +43,7 @@ fn barrier(process: &Process) -> Barrier {
     process.coordinator.barrier("barrier").expect("the name is one")
 }
 
-/// Closes it, opens it, or waits at it.
+/// Closes the barrier, opens it, reads it, or waits at it.
 pub(crate) async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
     let barrier = barrier(process);
     match stage.draw(|random| random.random_range(0..8)) {
@@ -88,13 +88,13 @@ async fn wait(stage: &Stage, barrier: &Barrier) {
     }
 }
 
-/// BR1: it was so at some moment since the call.
+/// BR1: checks a result which means that the barrier was open (or closed) at some moment since `call`.
 fn judge(stage: &Stage, is_open: bool, call: u64, what: &str) {
     let (ledger, now) = (lock(&stage.ledgers.barrier), moment());
     if !stage.has_all_data() {
         return;
     }
-    // Where the other answer would have been caught.
+    // Counts only if the opposite result would have been noticed as wrong.
     if ledger.was(is_open, call, now) {
         stage.judges(if is_open { "BR1 open" } else { "BR1 closed" });
     }
@@ -104,7 +104,7 @@ fn judge(stage: &Stage, is_open: bool, call: u64, what: &str) {
     }
 }
 
-/// BR1: when it is opened all get through.
+/// BR1: when the barrier is opened, all waiters return.
 pub(crate) async fn conclude(stage: &Arc<Stage>) {
     let processes = stage.processes();
     let Some(first) = processes.first() else { return };

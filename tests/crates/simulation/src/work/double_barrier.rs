@@ -1,4 +1,4 @@
-//! A double barrier: in together, out together.
+//! A double barrier: parties enter together and leave together.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,9 +16,9 @@ const PARTIES: u32 = 2;
 
 #[derive(Default)]
 pub(crate) struct Ledger {
-    /// By number: when somebody came, and until when its entry may be there.
+    /// When each party came, and until when its entry may exist, by a unique number.
     came: BTreeMap<u64, (u64, u64)>,
-    /// Who is in.
+    /// The parties that are inside.
     inside: BTreeMap<FencingToken, Guest>,
 }
 
@@ -32,14 +32,14 @@ fn barrier(process: &Process) -> DoubleBarrier {
     process.coordinator.double_barrier("phase", PARTIES).expect("the name is one")
 }
 
-/// In and out.
+/// Enters and leaves.
 pub(crate) async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
     let (number, call) = (stage.number(), moment());
     lock(&stage.ledgers.double_barrier).came.insert(number, (call, NEVER));
     let timeout = stage.up_to(Duration::from_millis(300));
     let inside = match barrier(process).enter(Some(timeout)).await {
         Ok(inside) => Arc::new(inside),
-        // What it entered may be there for a while, or come to be.
+        // The entry of a failed call may exist for a while, or arrive later.
         Err(error) => return stage.failed("enter", &error),
     };
     let token = inside.token();
@@ -47,7 +47,8 @@ pub(crate) async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
     let guest = Guest { process: Arc::clone(process), inside, since: moment() };
     lock(&stage.ledgers.double_barrier).inside.insert(token, guest);
     tokio::time::sleep(stage.up_to(stage.plan.hold)).await;
-    // In from here on for nobody who looks; the entry may be there until the store has confirmed.
+    // From here on, no other party may count on this one being inside. Its entry may exist until the store has
+    // confirmed the leave.
     let Some(guest) = lock(&stage.ledgers.double_barrier).inside.remove(&token) else { return };
     let since = guest.since;
     let Some(inside) = Arc::into_inner(guest.inside) else {
@@ -67,7 +68,7 @@ pub(crate) async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
     }
 }
 
-/// BR2: as many as there are parties were there at one moment, this one among them.
+/// BR2: at one moment there were as many parties as needed, including this one.
 fn judge_in(stage: &Stage, number: u64, call: u64) {
     let ledger = lock(&stage.ledgers.double_barrier);
     let others = ledger.came.iter().filter(|(of, (_, end))| **of != number && *end >= call);
@@ -75,7 +76,7 @@ fn judge_in(stage: &Stage, number: u64, call: u64) {
     if !stage.has_all_data() {
         return;
     }
-    // Where one less would have been too few.
+    // Counts only if one party less would have been too few.
     if others + 1 == PARTIES as usize {
         stage.judges("BR2 in");
     }
@@ -84,7 +85,7 @@ fn judge_in(stage: &Stage, number: u64, call: u64) {
     }
 }
 
-/// BR2: all of the round, and of those before it, are out.
+/// BR2: all parties of this round and of earlier rounds are out.
 fn judge_out(stage: &Stage, token: FencingToken, since: u64) {
     stage.judges("BR2 out");
     let ledger = lock(&stage.ledgers.double_barrier);
@@ -99,7 +100,7 @@ fn judge_out(stage: &Stage, token: FencingToken, since: u64) {
     }
 }
 
-/// When enough come they get in, and out.
+/// Checks after the run that a round still succeeds: enough parties come, get in and get out.
 pub(crate) async fn conclude(stage: &Arc<Stage>) {
     let processes = stage.processes();
     let Some(first) = processes.first() else { return };

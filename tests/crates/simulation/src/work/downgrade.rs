@@ -1,7 +1,7 @@
-//! A lock that becomes a share of it.
+//! A lock that is downgraded to a shared lock.
 //!
-//! To the history its holder has it for itself until then. What is left is a share under the same token, which
-//! would look like a second grant: so the share is judged on the spot.
+//! In the history the lock ends with the downgrade. A shared lock with the same token would look like a second grant
+//! there, so what happens after the downgrade is checked here, without the history.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use coordination_history::Event;
 use super::held::Held;
 use crate::stage::{Process, Stage};
 
-/// Holds the lock, then a share of it.
+/// Holds the lock exclusively, then shared.
 pub(super) async fn hold(
     stage: &Arc<Stage>,
     process: &Arc<Process>,

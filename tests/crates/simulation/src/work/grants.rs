@@ -1,4 +1,4 @@
-//! Acquire, hold, release: everything that has a guard.
+//! Acquire, hold and release, for everything that has a guard.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -15,7 +15,7 @@ use super::downgrade;
 use super::held::Held;
 use crate::stage::{Process, Stage};
 
-/// What somebody wants.
+/// What a task wants to acquire.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wish {
     pub(super) object: u32,
@@ -30,21 +30,21 @@ enum Kind {
     Shared,
     Permit,
     Work,
-    /// As work; whoever comes last is next.
+    /// Like `Work`, but with `latest_wins`: the contender that comes last is next.
     Latest,
     Leader,
 }
 
-/// When an acquire is dropped by its caller.
+/// Whether and when the caller drops an acquire.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Drops {
     Never,
-    /// After it was polled so often.
+    /// The future is dropped after this many polls.
     Polled(u32),
     After(Duration),
 }
 
-/// One attempt at something, held for a while if it was granted.
+/// One attempt to acquire something, which is held for a while if it was granted.
 pub(crate) async fn attempt(stage: &Arc<Stage>, process: &Arc<Process>) {
     let wish = wish(stage);
     let attempt = stage.number();
@@ -116,7 +116,7 @@ pub(super) fn drops(stage: &Stage) -> Drops {
     })
 }
 
-/// Awaits a future, or drops it on its way.
+/// Awaits a future, or drops it before it completes.
 pub(super) async fn dropped<F: Future>(drops: Drops, future: F) -> Option<F::Output> {
     match drops {
         Drops::Never => Some(future.await),
@@ -179,9 +179,9 @@ pub(super) async fn acquire(
 enum Ends {
     Released,
     Dropped,
-    /// Released, and the caller does not wait for the answer.
+    /// Released by a call whose future is dropped after this many polls.
     ReleaseDropped(u32),
-    /// By itself, so long after it was granted.
+    /// By a timed release, this long after the grant.
     Timed(Duration),
 }
 
@@ -237,7 +237,7 @@ pub(super) async fn hold(
     }
 }
 
-/// TR1: never let go of before that time, unless it was lost.
+/// TR1: a timed release does not release before its time, unless the guard was lost.
 async fn timed(stage: &Stage, held: Held, called: u64, held_for: Duration) {
     let before = held.is_held();
     let Some(timed) = held.release_after(held_for) else { return };
@@ -256,12 +256,12 @@ async fn timed(stage: &Stage, held: Held, called: u64, held_for: Duration) {
     }
 }
 
-/// Holds it for a while; true: it was lost meanwhile.
+/// Holds the guard for a while; returns true if it was lost meanwhile.
 async fn stay(stage: &Stage, held: &Held, record: &impl Fn(Event)) -> bool {
     let end = nanos() + stage.up_to(stage.plan.hold).as_nanos() as u64;
     let mut lost = pin!(held.lost());
     let mut seems_lost = false;
-    // Once it was seen to be lost it is to be told soon.
+    // Once the guard is seen to be lost, `lost()` has to complete soon, so the loop waits for it.
     while nanos() < end || seems_lost {
         let step = stage.up_to(stage.plan.hold / 3) + Duration::from_millis(1);
         tokio::select! {
@@ -281,7 +281,7 @@ async fn stay(stage: &Stage, held: &Held, record: &impl Fn(Event)) -> bool {
     false
 }
 
-/// Drops a future after so many polls.
+/// Polls a future up to `times` times, and then drops it.
 struct Polled<F: Future> {
     future: Pin<Box<F>>,
     times: u32,

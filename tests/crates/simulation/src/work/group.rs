@@ -1,4 +1,4 @@
-//! A group: who is in it by what its members know, and by what others are told.
+//! A group: what its members know of themselves is compared with what others read.
 
 mod ledger;
 mod member;
@@ -15,14 +15,14 @@ pub(crate) use self::watcher::follow;
 use super::{becomes, within};
 use crate::stage::{Process, Stage, lock};
 
-/// Members that several processes want to be.
+/// Member ids that clients of several processes want.
 const IDS: [&str; 3] = ["disk-0", "disk-1", "disk-2"];
 
 fn group(process: &Process) -> Group {
     process.coordinator.group("group").expect("the name is one")
 }
 
-/// One thing with the group.
+/// Performs one random action with the group.
 pub(crate) async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
     match stage.draw(|random| random.random_range(0..40)) {
         0..18 => member::join(stage, process).await,
@@ -35,7 +35,7 @@ pub(crate) async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
     }
 }
 
-/// G1 and G4, by one look.
+/// G1 and G4: reads the members once and checks the result.
 async fn read(stage: &Stage, process: &Process) {
     let (call, left) = (moment(), lock(&stage.ledgers.group).left());
     let claims = lock(&stage.ledgers.group).said();
@@ -57,7 +57,7 @@ async fn read(stage: &Stage, process: &Process) {
 async fn create(stage: &Stage, process: &Process) {
     let call = moment();
     match group(process).create().await {
-        // It was not there.
+        // The group did not exist before.
         Ok(()) => lock(&stage.ledgers.group).judge_missing(stage, call),
         Err(error) if error.kind() == ErrorKind::GroupExists => {}
         Err(error) => stage.failed("create", &error),
@@ -85,10 +85,10 @@ async fn names(stage: &Stage, process: &Process) {
     }
 }
 
-/// As an operator does.
+/// Removes a member, as an operator does.
 async fn remove(stage: &Stage, process: &Process) {
     let id = IDS[stage.draw(|random| random.random_range(0..IDS.len()))];
-    // From here on, whatever became of it.
+    // Recorded before the call, because the removal may happen whatever the call returns.
     lock(&stage.ledgers.group).removes(id);
     if let Err(error) = group(process).remove(id).await {
         let is_out = matches!(error.kind(), ErrorKind::GroupMissing | ErrorKind::NotJoined);
@@ -99,7 +99,7 @@ async fn remove(stage: &Stage, process: &Process) {
     lock(&stage.ledgers.group).removed(id);
 }
 
-/// G2: whoever follows gets to know the last state.
+/// G2: in the end every watch reports the last state.
 pub(crate) async fn conclude(stage: &Arc<Stage>) {
     let Some(process) = stage.processes().first().cloned() else { return };
     let group = group(&process);

@@ -1,4 +1,4 @@
-//! A second coordinator of a process, which ends while something is held under it.
+//! A second coordinator in a process, which stops or is dropped while it holds something.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use super::grants::{acquire, hold, wish};
 use super::held::Held;
 use crate::stage::{Process, Stage};
 
-/// No loss is told later than this after a stop.
+/// How long after a stop the guards may take to report their loss.
 const TOLD: Duration = Duration::from_secs(60);
 
-/// Connects, acquires something, and stops or drops the coordinator while holding it.
+/// Connects, acquires something, and stops or drops the coordinator while it holds that.
 pub(crate) async fn visit(stage: &Arc<Stage>, process: &Arc<Process>) {
     let attempt = stage.number();
     let config = stage.config(format!("guest-{attempt}"));
@@ -29,7 +29,7 @@ pub(crate) async fn visit(stage: &Arc<Stage>, process: &Arc<Process>) {
             stop(stage, process, wish.object, attempt, coordinator, Arc::new(held)).await;
         }
         Ok(Some(held)) => {
-            // C7: the guard keeps the session.
+            // C7: the guard keeps the session alive.
             drop(coordinator);
             hold(stage, process, wish.object, (attempt, called), Arc::new(held)).await;
         }
@@ -41,7 +41,7 @@ pub(crate) async fn visit(stage: &Arc<Stage>, process: &Arc<Process>) {
     }
 }
 
-/// C7: what is held is lost with the stop, and that before anybody else has it.
+/// C7: a stop loses what is held, before anybody else gets it.
 async fn stop(
     stage: &Arc<Stage>,
     process: &Arc<Process>,
@@ -55,7 +55,7 @@ async fn stop(
     let delay = stage.up_to(stage.plan.hold);
     let stopping = process.client.spawn(async move {
         tokio::time::sleep(delay).await;
-        // Whether the store has confirmed it or not, the guards are lost.
+        // The guards are lost whether the store has confirmed the stop or not.
         drop(coordinator.stop().await);
     });
     stage.judges("C7");

@@ -1,4 +1,4 @@
-//! Whatever guard there is, held and given back in one way.
+//! [`Held`], a guard of any recipe, so that all are held and released by the same code.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -9,13 +9,13 @@ use coordination_history::NO_SLOT;
 
 use super::several::Bundle;
 
-/// A guard of some recipe.
+/// A guard of any recipe.
 pub(crate) enum Held {
     Lock(LockGuard),
     Permit(Permit),
     Work(WorkSlot),
     Leader(Leadership),
-    /// One of several that are held by one guard.
+    /// One of several objects that one guard holds.
     Part(Arc<Bundle>, usize),
 }
 
@@ -34,7 +34,7 @@ impl Deref for Held {
 }
 
 impl Held {
-    /// The slot, where there are some.
+    /// The slot, if the recipe has slots.
     pub(crate) fn slot(&self) -> u32 {
         match self {
             Self::Permit(permit) => permit.slot(),
@@ -44,7 +44,7 @@ impl Held {
         }
     }
 
-    /// Whether it is a lock that nobody else may have a share of.
+    /// Whether it is a lock that is held exclusively.
     pub(crate) fn excludes(&self) -> bool {
         match self {
             Self::Lock(guard) => !guard.is_shared(),
@@ -59,12 +59,12 @@ impl Held {
             Self::Permit(permit) => permit.release().await,
             Self::Work(slot) => slot.release().await,
             Self::Leader(leadership) => leadership.resign().await,
-            // All go with their own guard.
+            // All of them are released with their common guard.
             Self::Part(..) => Ok(()),
         }
     }
 
-    /// Releases it by itself, so long after it was granted.
+    /// Converts the guard into a timed release; none if it is one of several objects.
     pub(crate) fn release_after(self, held_for: Duration) -> Option<TimedRelease> {
         Some(match self {
             Self::Lock(guard) => guard.release_after(held_for),

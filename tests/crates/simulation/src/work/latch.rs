@@ -1,4 +1,4 @@
-//! Latches, one after the other: each count counts once.
+//! Latches, one after the other: each count is counted once.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,18 +12,18 @@ use crate::stage::{Process, Stage, lock};
 
 const COUNT: u32 = 5;
 
-/// The present latch.
+/// The current latch.
 #[derive(Default)]
 pub(crate) struct Ledger {
     number: u32,
-    /// Who has begun to count, and for whom it was confirmed.
+    /// How many counts were begun, and how many of them were confirmed.
     begun: u32,
     confirmed: u32,
     answers: BTreeSet<u32>,
 }
 
 impl Ledger {
-    /// The present one, or the next if that is done.
+    /// The number of the current latch; begins the next one if the current one is done.
     fn present(&mut self) -> u32 {
         if self.confirmed >= COUNT {
             *self = Self { number: self.number + 1, ..Self::default() };
@@ -36,7 +36,7 @@ fn latch(process: &Process, number: u32) -> Latch {
     process.coordinator.latch(format!("latch-{number}"), COUNT).expect("the name is one")
 }
 
-/// Counts, looks, or waits.
+/// Counts down, reads the count, or waits.
 pub(crate) async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
     let number = lock(&stage.ledgers.latch).present();
     let latch = latch(process, number);
@@ -82,14 +82,14 @@ async fn count(stage: &Stage, latch: &Latch, number: u32) {
     }
 }
 
-/// BR3: no fewer were counted than are confirmed, and no more than have begun.
+/// BR3: at least as many counts as were confirmed have been counted, and at most as many as were begun.
 fn judge(stage: &Stage, number: u32, confirmed: u32, remaining: u32) {
     if !stage.has_all_data() {
         return;
     }
     stage.judges("BR3");
     let ledger = lock(&stage.ledgers.latch);
-    // The latches before are at zero.
+    // Earlier latches are at zero.
     let begun = if ledger.number == number { ledger.begun } else { COUNT };
     let counted = COUNT.saturating_sub(remaining);
     if !(confirmed.min(COUNT)..=begun).contains(&counted) {
@@ -98,7 +98,7 @@ fn judge(stage: &Stage, number: u32, confirmed: u32, remaining: u32) {
     }
 }
 
-/// BR3: when it is at zero all get through.
+/// BR3: when the count is zero, all waiters return.
 pub(crate) async fn conclude(stage: &Arc<Stage>) {
     let Some(process) = stage.processes().first().cloned() else { return };
     let number = lock(&stage.ledgers.latch).present();

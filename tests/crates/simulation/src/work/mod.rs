@@ -1,4 +1,4 @@
-//! What the clients do.
+//! What the tasks of the clients do.
 
 mod barrier;
 mod double_barrier;
@@ -27,7 +27,7 @@ use rand::RngExt;
 use crate::plan::Recipe;
 use crate::stage::{Process, Stage};
 
-/// What the recipes' promises are judged by, each by its own.
+/// The ledger of each recipe, against which its promises are checked.
 #[derive(Default)]
 pub(crate) struct Ledgers {
     barrier: Mutex<barrier::Ledger>,
@@ -55,7 +55,7 @@ pub(crate) async fn start(stage: &Arc<Stage>) -> Arc<Process> {
     process
 }
 
-/// One task: does one thing after the other until the run is over.
+/// One task: performs one action after the other until the run is over.
 async fn work(stage: Arc<Stage>, process: Arc<Process>) {
     while !stage.is_over() {
         let think = stage.up_to(stage.plan.think);
@@ -70,14 +70,14 @@ async fn work(stage: Arc<Stage>, process: Arc<Process>) {
             8 => resize::act(&stage, &process).await,
             _ => grants::attempt(&stage, &process).await,
         }
-        // A store within the process never lets time pass by itself.
+        // The calls of a store within the process take no time, so simulated time would never pass.
         if !stage.plan.traits.is_remote && stage.draw(|random| random.random_ratio(1, 10)) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
 }
 
-/// What a process does all the time.
+/// Starts what a process does for a recipe in the background.
 fn follow(stage: &Arc<Stage>, process: &Arc<Process>, recipe: Recipe) {
     let (stage, of) = (Arc::clone(stage), Arc::clone(process));
     match recipe {
@@ -89,7 +89,7 @@ fn follow(stage: &Arc<Stage>, process: &Arc<Process>, recipe: Recipe) {
     }
 }
 
-/// One thing with one of the run's recipes.
+/// Performs an action with one of the run's recipes.
 async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
     let recipes = &stage.plan.recipes;
     match recipes[stage.draw(|random| random.random_range(0..recipes.len()))] {
@@ -106,9 +106,9 @@ async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
     }
 }
 
-/// Everything works again: whether all who follow something get to know how it stands.
+/// After the faults have ended, checks for each recipe that observers and waiters reach the last state.
 pub(crate) async fn conclude(stage: &Arc<Stage>) {
-    // What was sent before may come so late.
+    // Messages that were sent before may arrive this late.
     tokio::time::sleep(5 * stage.plan.ttl).await;
     for recipe in &stage.plan.recipes {
         match recipe {
@@ -126,7 +126,7 @@ pub(crate) async fn conclude(stage: &Arc<Stage>) {
     }
 }
 
-/// Asks until it is so; what is wrong if it never is.
+/// Checks repeatedly until nothing is wrong; returns what is wrong if that never happens.
 async fn becomes(stage: &Stage, mut wrong: impl AsyncFnMut() -> Option<String>) -> Option<String> {
     let bound = nanos() + stage.plan.recovery().as_nanos() as u64;
     loop {
@@ -138,7 +138,7 @@ async fn becomes(stage: &Stage, mut wrong: impl AsyncFnMut() -> Option<String>) 
     }
 }
 
-/// Does this within a process, where its clocks are.
+/// Runs the task within a process, by that process's clocks.
 async fn within<T: Send + 'static>(
     process: &Process,
     task: impl Future<Output = T> + Send + 'static,

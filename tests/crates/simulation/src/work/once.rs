@@ -1,4 +1,4 @@
-//! Once per period, by clocks that differ a little.
+//! Once per period, with wall clocks that differ a little.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,11 +24,11 @@ struct Made {
     end: u64,
     at: SystemTime,
     next: SystemTime,
-    /// It may be given back.
+    /// The client may have given the claim back.
     is_given_back: bool,
 }
 
-/// Claims the period if it is free, and gives it back now and then.
+/// Claims the period if it is free, and sometimes gives the claim back.
 pub(crate) async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
     let once = process.coordinator.once_per("once", PERIOD).expect("the name is one");
     let call = nanos();
@@ -62,7 +62,7 @@ async fn return_it(stage: &Stage, claim: Claim) {
     }
 }
 
-/// ON1: a period lies between two claims, unless the first was given back.
+/// ON1: two claims are a period apart, unless the first one was given back.
 pub(crate) fn conclude(stage: &Stage) {
     if !stage.has_all_data() {
         return;

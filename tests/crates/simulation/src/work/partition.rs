@@ -1,4 +1,4 @@
-//! Keys shared out among the members of a group.
+//! Keys that are partitioned among the members of a group.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::stage::{Process, Stage, lock};
 
 const PARTITIONS: u32 = 4;
 
-/// Whom each process asks.
+/// The partitioner of each process.
 #[derive(Default)]
 pub(crate) struct Ledger {
     partitioners: BTreeMap<u32, Partitioner>,
@@ -23,7 +23,7 @@ fn group(process: &Process) -> Group {
     process.coordinator.group("shards").expect("the name is one")
 }
 
-/// A partitioner for the life of the process.
+/// Creates a partitioner that lives as long as the process.
 pub(crate) async fn follow(stage: Arc<Stage>, process: Arc<Process>) {
     loop {
         match group(&process).partitioner(PARTITIONS).await {
@@ -39,7 +39,7 @@ pub(crate) async fn follow(stage: Arc<Stage>, process: Arc<Process>) {
     }
 }
 
-/// Takes a share for a while.
+/// Joins with a weight for a while.
 pub(crate) async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
     let (weight, called) = (stage.draw(|random| random.random_range(0..4)), nanos());
     let (membership, mut partitioner) = match group(process).join_partitioned(weight).await {
@@ -47,7 +47,7 @@ pub(crate) async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
         Err(error) => {
             let is_there =
                 matches!(error.kind(), ErrorKind::AlreadyJoined | ErrorKind::MemberExists);
-            // Only a store that lost its data has lost the group.
+            // The group is missing only if the store has lost its data.
             let is_missing = error.kind() == ErrorKind::GroupMissing && !stage.has_all_data();
             if !is_there && !is_missing {
                 stage.failed("join", &error);
@@ -69,10 +69,11 @@ pub(crate) async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
     }
 }
 
-/// HR1: all who see the same members place every key alike.
+/// HR1: all processes that see the same members place every key on the same member.
 pub(crate) async fn conclude(stage: &Arc<Stage>) {
     if !stage.has_all_data() {
-        // The group that they follow is no more.
+        // The group was lost with the store's data. The partitioners still follow it, so they would not see members
+        // that join now.
         return;
     }
     let processes = stage.processes();

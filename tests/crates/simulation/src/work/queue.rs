@@ -1,4 +1,4 @@
-//! A queue of work: items that are claimed, acknowledged and given back.
+//! A work queue: items that are claimed, acknowledged and given back.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,15 +13,15 @@ use rand::RngExt;
 use super::{becomes, within};
 use crate::stage::{Process, Stage, lock};
 
-/// How many claims one visit makes.
+/// How many claims a task makes in one action.
 const ROUNDS: usize = 3;
 
 #[derive(Default)]
 pub(crate) struct Ledger {
-    /// Each process keeps one, as it should.
+    /// One handle for each process, as a program should have.
     queues: BTreeMap<u32, WorkQueue>,
     items: BTreeMap<ItemId, Item>,
-    /// Claims that somebody has.
+    /// Claims that a client holds.
     live: Vec<Live>,
     highest: Option<FencingToken>,
 }
@@ -29,22 +29,22 @@ pub(crate) struct Ledger {
 /// What is known of an item.
 #[derive(Default)]
 struct Item {
-    /// Whoever posted it was told that it is there.
+    /// Whether its post was confirmed.
     is_posted: bool,
-    /// The largest token of those that were given it.
+    /// The largest token of a claim that got the item.
     highest: Option<FencingToken>,
-    /// When it was acknowledged: the end of the call.
+    /// When its acknowledgement had returned.
     done: Option<u64>,
-    /// Acknowledgements of which it is not known what became of them.
+    /// How many acknowledgements have no known outcome yet.
     open: usize,
 }
 
-/// A claim that somebody has.
+/// A claim that a client holds.
 struct Live {
     process: Arc<Process>,
     claim: Arc<WorkClaim>,
     since: u64,
-    /// Those that it has neither acknowledged nor given back.
+    /// Items of the claim that were neither acknowledged nor given back.
     items: BTreeSet<ItemId>,
 }
 
@@ -53,7 +53,7 @@ fn queue(stage: &Stage, process: &Process) -> WorkQueue {
     lock(&stage.ledgers.queue).queues.entry(process.number).or_insert_with(made).clone()
 }
 
-/// Posts, or claims and does some of what it has got.
+/// Posts items, or claims some and acknowledges or gives back part of them.
 pub(crate) async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
     let queue = queue(stage, process);
     if stage.draw(|random| random.random_ratio(1, 2)) {
@@ -74,7 +74,7 @@ pub(crate) async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
     }
 }
 
-/// False: there was nothing to claim.
+/// Makes a claim and works on it; returns false if there was nothing to claim.
 async fn claim_some(stage: &Arc<Stage>, process: &Arc<Process>, queue: &WorkQueue) -> bool {
     let limit = stage.draw(|random| random.random_range(1..=4));
     let ttl = [20, 40, 150, 2_000][stage.draw(|random| random.random_range(0..4))];
@@ -94,7 +94,7 @@ async fn claim_some(stage: &Arc<Stage>, process: &Arc<Process>, queue: &WorkQueu
     let claim = Arc::new(claim);
     begin(stage, process, &claim, call, highest);
     if stage.draw(|random| random.random()) {
-        // Some sleep until others have what they believe to have.
+        // Some workers sleep so long that their claim may have ended and others have its items.
         tokio::time::sleep(stage.up_to(Duration::from_millis(2 * ttl.min(150)))).await;
     }
     for item in claim.items() {
@@ -119,7 +119,7 @@ async fn claim_some(stage: &Arc<Stage>, process: &Arc<Process>, queue: &WorkQueu
     true
 }
 
-/// WK1: nobody else believes to have one of these items, and the token is larger than those before.
+/// WK1: no other client believes that it has one of these items, and the token is larger than those of earlier claims.
 fn begin(
     stage: &Stage,
     process: &Arc<Process>,
@@ -145,7 +145,8 @@ fn begin(
                 continue;
             }
             stage.judges("WK1");
-            // As its owner would, by its own clock. Ours may be over: its answer may have come late.
+            // Asked within the other owner's process, so that `is_held` uses that process's clock. This claim may be
+            // over already, because the reply to it may have arrived late.
             if claim.is_held() && other.process.client.enter(|| other.claim.is_held()) {
                 stage.broken(format!("WK1: {} has two claims that are held", item.id()));
             }
@@ -157,13 +158,13 @@ fn begin(
     ledger.live.push(Live { process, claim, since: call, items });
 }
 
-/// WK2, WK3: an item is acknowledged once, by the claim that has it, and is gone for no other reason.
+/// WK2, WK3: an item is acknowledged once, by the claim that has it, and disappears for no other reason.
 async fn acknowledge(stage: &Stage, claim: &WorkClaim, id: ItemId) {
     let taken = {
         let mut ledger = lock(&stage.ledgers.queue);
         let item = ledger.items.entry(id).or_default();
         item.open += 1;
-        // Somebody was given it by a later claim, before this call.
+        // A later claim had got the item before this call began.
         item.highest > Some(claim.token())
     };
     let answer = claim.ack(id).await;
@@ -196,19 +197,20 @@ async fn acknowledge(stage: &Stage, claim: &WorkClaim, id: ItemId) {
     }
 }
 
-/// The claim is over, or has the item no more: nothing was changed.
+/// Errors that mean that the claim is over, or does not have the item any more, so that the call changed nothing.
 fn is_refusal(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::NoSuchClaim | ErrorKind::NotClaimed | ErrorKind::NotClaimedBy)
 }
 
-/// WK2, WK4: whatever became of those who had them, all items that are left can be claimed and done, and none is lost.
+/// WK2, WK4: in the end, whatever happened to earlier claims, all items that are left can be claimed and acknowledged,
+/// and no item is lost.
 pub(crate) async fn conclude(stage: &Arc<Stage>) {
     let Some(process) = stage.processes().first().cloned() else { return };
     lock(&stage.ledgers.queue).live.clear();
     let queue = queue(stage, &process);
     finished(stage, &process, &queue).await;
     drop(queue);
-    // With it goes the entry that each process has had for its claims.
+    // Dropping the last handle of each process also removes the entry that the process has for its claims.
     let mut queues = std::mem::take(&mut lock(&stage.ledgers.queue).queues);
     for process in stage.processes() {
         process.client.enter(|| drop(queues.remove(&process.number)));
@@ -234,7 +236,7 @@ async fn finished(stage: &Arc<Stage>, process: &Arc<Process>, queue: &WorkQueue)
     }
 }
 
-/// Does all that is ready; what is left if there is something.
+/// Claims and acknowledges everything that is ready; returns what is left, if anything is.
 async fn finish(stage: &Stage, queue: &WorkQueue) -> Option<String> {
     loop {
         match queue.claim(ClaimOptions::default().limit(100)).await {

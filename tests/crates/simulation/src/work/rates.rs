@@ -1,4 +1,4 @@
-//! A rate limiter: so many permits in every window.
+//! A rate limiter: every window has a limited number of permits.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ const WINDOW: Duration = Duration::from_millis(120);
 
 #[derive(Default)]
 pub(crate) struct Ledger {
-    /// Each process has one, which learns.
+    /// One limiter for each process, because a limiter learns from its calls.
     limiters: BTreeMap<u32, RateLimiter>,
     given: Vec<Given>,
 }
 
-/// A permit: its slot is somewhere between these, by true time.
+/// A permit. `call` and `end` are when its call began and ended, by the world's time; `slot` is by the store's clock.
 struct Given {
     call: u64,
     end: u64,
@@ -34,7 +34,7 @@ fn limiter(stage: &Stage, process: &Process) -> RateLimiter {
     limiter.or_insert_with(|| made().expect("the settings are right")).clone()
 }
 
-/// Takes some permits, now or in a while.
+/// Takes some permits, at once or after a wait.
 pub(crate) async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
     let limiter = limiter(stage, process);
     let permits = stage.draw(|random| random.random_range(1..=2));
@@ -46,7 +46,7 @@ pub(crate) async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
         Err(error) => return stage.failed("rate", &error),
     };
     let end = nanos();
-    // The store's clock is the run's.
+    // The store's clock is the world's time.
     let slot = permit.slot();
     let is_early = stage.plan.traits.has_clock && Duration::from_nanos(end) < slot;
     if is_early && stage.has_all_data() {
@@ -66,7 +66,7 @@ async fn acquire(limiter: &RateLimiter, permits: u32, waits: bool) -> Result<Opt
     })
 }
 
-/// RL1: no window has more permits than it may have.
+/// RL1: no window has more permits than allowed.
 pub(crate) fn conclude(stage: &Stage) {
     if !stage.has_all_data() {
         return;
@@ -76,7 +76,7 @@ pub(crate) fn conclude(stage: &Stage) {
     let window = WINDOW.as_nanos() as u64;
     for first in &ledger.given {
         stage.judges("RL1");
-        // Their slots are within less than a window, wherever they are.
+        // All these slots are within less than a window, whatever they are exactly.
         let within = |it: &&Given| it.call >= first.call && it.end < first.call + window;
         let count = ledger.given.iter().filter(within).count();
         if count > most {

@@ -12,35 +12,36 @@ use super::grants::hold;
 use super::held::Held;
 use crate::stage::{Process, Stage, lock};
 
-/// Its number in the history.
+/// The semaphore's id in the history.
 pub(crate) const SIZED: u32 = 10;
-/// The most permits that it is given.
+/// The largest number of permits that the semaphore is ever given.
 pub(crate) const MOST: u32 = 3;
-/// How many it has at first.
+/// The number of permits that the semaphore has first.
 const FIRST: u32 = 2;
 
-/// The sizes that it was given, in the order in which the calls began.
+/// The numbers of permits that the semaphore was given, in the order in which the calls began.
 #[derive(Default)]
 pub(crate) struct Ledger(Vec<Size>);
 
 struct Size {
     permits: u32,
     called: u64,
-    /// When the store had confirmed it; `None`: it may come into force at any time.
+    /// When the store had confirmed the number; `None` if that is unknown, so that the number may come into force at
+    /// any time.
     confirmed: Option<u64>,
 }
 
 impl Ledger {
-    /// The last that was confirmed.
+    /// The number that was confirmed last.
     fn last(&self) -> u32 {
         let confirmed = self.0.iter().filter(|size| size.confirmed.is_some());
         confirmed.max_by_key(|size| size.confirmed).map_or(FIRST, |size| size.permits)
     }
 
-    /// The largest number that may have been in force at some moment since then.
+    /// The largest number of permits that may have been in force at some moment since `since`.
     fn most_since(&self, since: u64) -> u32 {
         let confirmed = |size: &Size| size.confirmed.unwrap_or(u64::MAX);
-        // What was confirmed before this one was called is not in force any more.
+        // A number that was confirmed before a later call began is not in force any more.
         let ruling = self.0.iter().filter(|size| confirmed(size) < since);
         let ruled_since = ruling.map(|size| size.called).max();
         let may_rule = |size: &&Size| ruled_since.is_none_or(|moment| confirmed(size) >= moment);
@@ -49,7 +50,7 @@ impl Ledger {
     }
 }
 
-/// Acquires a permit, and sometimes gives the semaphore another size while it has it.
+/// Acquires a permit, and sometimes resizes the semaphore while it holds the permit.
 pub(crate) async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
     let size = lock(&stage.ledgers.resize).last();
     let semaphore = process.coordinator.semaphore("sized", size).expect("the name is one");
@@ -71,7 +72,7 @@ pub(crate) async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
         Err(error) => {
             record(Event::Refused { why: error.kind().into() });
             match (error.kind(), timeout) {
-                // Somebody has resized it meanwhile.
+                // Another client has resized the semaphore meanwhile.
                 (ErrorKind::Mismatch, _) => resize(stage, semaphore).await,
                 (_, None) => stage.failed_without_limit("acquire", &error),
                 _ => stage.failed("acquire", &error),
@@ -80,7 +81,8 @@ pub(crate) async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
     }
 }
 
-/// P1: entries decide in the order of their tokens, so whoever has the largest one has counted all others that hold.
+/// P1: entries are decided in the order of their tokens, so the holder with the largest token has counted all other
+/// holders.
 fn judge(stage: &Stage, process: &Process, held: &Held, called: u64) {
     let others = stage.who_holds(SIZED);
     let is_last = others.iter().all(|other| *other < held.token());
@@ -113,7 +115,7 @@ async fn resize(stage: &Stage, mut semaphore: Semaphore) {
         Err(error) => {
             stage.failed("resize", &error);
             if error.effect() == Effect::None {
-                // Not carried out: as if it had been the smallest, and that is no news.
+                // The resize did not happen. Zero never counts as the largest number.
                 lock(&stage.ledgers.resize).0[index].permits = 0;
             }
         }

@@ -1,6 +1,7 @@
-//! Several at once: two locks by one guard, several permits of one semaphore.
+//! Several objects at once: two locks by one guard, or several permits of one semaphore.
 //!
-//! In the history each lock and each permit is an attempt of its own, so that they are judged with all the others.
+//! In the history, each lock and each permit is an attempt of its own, so that the checker compares it with those of
+//! single guards.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,10 +15,10 @@ use super::grants::{dropped, drops};
 use super::held::Held;
 use crate::stage::{Process, Stage};
 
-/// As many permits as the semaphore of object 8 has.
+/// The number of permits of the semaphore with the object id 8.
 pub(crate) const PERMITS: u32 = 3;
 
-/// A guard that holds several.
+/// A guard that holds several objects.
 pub(crate) enum Bundle {
     Locks(MultiGuard),
     Permits(Permit),
@@ -82,7 +83,7 @@ impl Wish {
     }
 }
 
-/// One attempt at several, held for a while if it was granted.
+/// One attempt to acquire several objects, which are held for a while if they were granted.
 pub(crate) async fn attempt(stage: &Arc<Stage>, process: &Arc<Process>) {
     let (wish, timeout) = stage.draw(|random| {
         let wish = match random.random_range(0..4) {
@@ -108,7 +109,8 @@ pub(crate) async fn attempt(stage: &Arc<Stage>, process: &Arc<Process>) {
                 None => stage.failed_without_limit("several", &error),
                 Some(_) => stage.failed("several", &error),
             }
-            // One that was not free is why all are refused.
+            // The call failed because one of the objects was not free, which does not mean that each of them was not
+            // free.
             let why = match error.kind().into() {
                 Why::NotFree => Why::Other,
                 why => why,
@@ -118,7 +120,7 @@ pub(crate) async fn attempt(stage: &Arc<Stage>, process: &Arc<Process>) {
     }
 }
 
-/// What becomes of all of them.
+/// Writes the same event for each of the objects.
 fn record(stage: &Stage, process: &Process, parts: &[(u32, u64)], event: Event) {
     for (object, attempt) in parts {
         stage.record(process.number, *object, *attempt, event);
@@ -127,7 +129,7 @@ fn record(stage: &Stage, process: &Process, parts: &[(u32, u64)], event: Event) 
 
 async fn acquire(process: &Process, wish: Wish, timeout: Option<Duration>) -> Result<Bundle> {
     Ok(match wish {
-        // In the wrong order, with one twice.
+        // The names are in the wrong order, and one is there twice, which the library has to correct.
         Wish::Locks { shared } => {
             let locks = process.coordinator.locks(["ab", "a", "ab"])?;
             Bundle::Locks(match shared {

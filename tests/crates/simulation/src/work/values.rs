@@ -1,4 +1,4 @@
-//! Small operations: values, counters, who leads.
+//! Short operations on a value, a counter and an election.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use rand::RngExt;
 
 use crate::stage::{Process, Stage};
 
-/// One operation on the value, the counter, or the election.
+/// Performs one operation on the value, the counter, or the election.
 pub(crate) async fn operate(stage: &Arc<Stage>, process: &Arc<Process>) {
     let (object, what) = choose(stage);
-    // What a process was at when it was killed may be carried out all the same.
+    // Registered before the call, because an operation may be carried out even if its process is killed meanwhile.
     let operation = stage.begins(process, object, what);
     let outcome = match object {
         6 => value(stage, process, what).await,
@@ -54,7 +54,7 @@ async fn value(stage: &Stage, process: &Process, what: Operation) -> Result<Answ
             }
         }
         Operation::CompareAndDelete { expected } => {
-            // Chosen only where a version was seen.
+            // This operation is chosen only if a version was seen before.
             match stage.version(expected) {
                 Some(version) if shared.compare_and_delete(version).await? => Answer::Deleted,
                 _ => Answer::Mismatch,

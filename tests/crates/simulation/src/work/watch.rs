@@ -1,4 +1,4 @@
-//! Those who watch a value.
+//! Watchers of a value.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,13 +8,13 @@ use coordination::{ErrorKind, Versioned};
 use super::{becomes, within};
 use crate::stage::{Process, Stage, lock};
 
-/// What each process was told last.
+/// The version that each process's watch reported last.
 #[derive(Default)]
 pub(crate) struct Ledger {
     told: BTreeMap<u32, Option<Versioned<u32>>>,
 }
 
-/// VA3: versions rise.
+/// VA3: a watch reports rising versions.
 pub(crate) async fn follow(stage: Arc<Stage>, process: Arc<Process>) {
     let value = process.coordinator.value::<u32>("value").expect("the name is one");
     let mut watch = value.watch();
@@ -36,7 +36,7 @@ pub(crate) async fn follow(stage: Arc<Stage>, process: Arc<Process>) {
     }
 }
 
-/// VA3: whoever watches reaches the last one.
+/// VA3: every watch reaches the last value.
 pub(crate) async fn conclude(stage: &Arc<Stage>) {
     let Some(process) = stage.processes().first().cloned() else { return };
     let value = process.coordinator.value::<u32>("value").expect("the name is one");

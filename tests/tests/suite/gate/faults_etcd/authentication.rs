@@ -1,4 +1,4 @@
-//! F-56: authentication is turned off and on again, and a password is changed, while clients are there.
+//! F-56: authentication is turned off and on again, and a password is changed, while clients are connected.
 
 use std::time::Duration;
 
@@ -14,7 +14,8 @@ fn lock(client: &Coordinator, name: &str) -> Lock {
     client.lock(name).expect("a good name")
 }
 
-/// Clients go on without their user, and with it again; whoever comes new with a user is told that there is none.
+/// Clients go on when authentication is turned off, and when it is turned on again. A new client with a user is refused
+/// while authentication is off.
 #[test]
 fn f56_authentication_turned_off_and_on() {
     rerun_on_threads(async || {
@@ -36,7 +37,7 @@ fn f56_authentication_turned_off_and_on() {
                 assert_eq!(new.kind(), ErrorKind::Auth, "{new}");
             }
             let broken = take(&one, "broken").await;
-            // A call that is made once is told of the connection's end.
+            // This call is tried only once, so it may fail because the old connection has ended.
             while let Err(error) = lock(&other, "broken").break_lock().await {
                 assert_eq!(error.kind(), ErrorKind::Unavailable, "{turned}: {error}");
             }
@@ -54,7 +55,7 @@ fn f56_authentication_turned_off_and_on() {
     });
 }
 
-/// Who waits goes on waiting while its password is not the right one.
+/// A waiter goes on waiting while its password is wrong.
 #[test]
 fn f56_password_changed_while_waiting() {
     rerun_on_threads(async || {
@@ -69,7 +70,7 @@ fn f56_password_changed_while_waiting() {
         while lock(&one, "vol").holders().await.expect("it can be read").len() < 2 {}
         block_in_place(|| {
             etcd.change_password("another");
-            // It is the other's turn, and its session lives; but nobody believes who it is.
+            // The lock is free for the waiter, and its session lives, but the server does not accept its password.
             assert!(etcd.delete_key(&keys[0]));
         });
         sleep(Duration::from_secs(1)).await;
@@ -80,7 +81,7 @@ fn f56_password_changed_while_waiting() {
     });
 }
 
-/// So does a worker whose queue had nothing for it before.
+/// A worker that waits for an item goes on waiting while its password is wrong.
 #[test]
 fn f56_password_changed_while_a_worker_waits() {
     rerun_on_threads(async || {
@@ -93,7 +94,7 @@ fn f56_password_changed_while_a_worker_waits() {
         let waits = jobs.clone();
         let options = ClaimOptions::default();
         let waiting = tokio::spawn(async move { waits.claim_wait(options, Some(SOON)).await });
-        // It has found nothing that is ready.
+        // By then the worker has found no item that is ready.
         sleep(Duration::from_secs(1)).await;
         block_in_place(|| etcd.change_password("another"));
         sleep(Duration::from_secs(2)).await;

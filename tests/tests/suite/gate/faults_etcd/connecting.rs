@@ -1,4 +1,4 @@
-//! F-48, F-71 with what etcd has of its own: users and certificates.
+//! F-48, F-71: the part that only etcd has: users and certificates.
 
 use std::sync::Arc;
 use std::thread::sleep;
@@ -21,7 +21,7 @@ fn f48_users() {
         client.refused(&format!("etcd://tester:canary-34@{at}"), &["Auth"]);
         client.refused(&format!("etcd://nobody:canary-34@{at}"), &["Auth"]);
         client.refused(&format!("etcd://{at}"), &["Auth"]);
-        // The user's role ends at its prefix.
+        // The user has rights on its prefix only.
         let user = Etcd::user_information();
         client.refused(&format!("etcd://{user}{at}/elsewhere"), &["Permission"]);
         client.connects(&format!("etcd://{user}{at}"));
@@ -32,7 +32,7 @@ fn f48_users() {
     });
 }
 
-/// F-73: each right that the documentation lists is missing, one by one, or given for a part of the prefix.
+/// F-73: each right that the documentation lists is missing, one by one, or given for a part of the prefix only.
 #[test]
 fn f73_each_right_is_missing() {
     rerun_if_starved(|| {
@@ -57,7 +57,7 @@ fn f73_each_right_is_missing() {
             given = rights;
             client.refused_with(&url, &["Permission"], &format!("`{missing}`"));
         }
-        // Nothing is left of the tries.
+        // The failed attempts have left nothing.
         assert_eq!(etcd.keys("fleet/"), [""; 0]);
         etcd.administer(&[
             "role",
@@ -71,14 +71,14 @@ fn f73_each_right_is_missing() {
     });
 }
 
-/// F-72: a learner among the endpoints answers the probe, and refuses the rest.
+/// F-72: a learner among the endpoints answers the first request, and refuses all others.
 #[test]
 fn f72_a_learner_among_the_endpoints() {
     rerun_if_starved(|| {
         let etcd = Etcd::one();
         let learner = etcd.start_learner();
         let mut client = Traced::new(WORKER, &[]);
-        // Which is the first is left to chance.
+        // Repeated, because the client may begin with either endpoint.
         for _ in 0..6 {
             client.connects(&format!("etcd://{},{}", learner.address(), etcd.authority()));
         }
@@ -123,8 +123,8 @@ fn f71_certificates_replaced() {
     });
 }
 
-/// F-71: the password is changed in the file that the URL names, and at the server, which does not tell tokens apart until it
-/// restarts, or refuses them from then on.
+/// F-71: the password is changed in the file that the URL names, and at the server. The server either goes on accepting
+/// old tokens until it restarts, or refuses them at once.
 #[test]
 fn f71_password_replaced() {
     rerun_if_starved(|| {
@@ -148,7 +148,7 @@ fn f71_password_replaced() {
             sleep(site.lease() + Duration::from_secs(1));
             holder.keeps("it");
         }
-        // The server is told later than the file.
+        // The password is changed in the file first, and at the server later.
         put("fourth");
         etcd.node(0).restart();
         etcd.wait_ready();

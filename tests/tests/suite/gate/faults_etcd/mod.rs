@@ -1,6 +1,6 @@
 //! The fault matrix on `etcd://`: a test for each row, or the reason why there is none.
 //!
-//! Leases are of two seconds and heartbeats 300 ms apart, unless a row needs longer ones.
+//! Leases are two seconds and heartbeats 300 ms, unless a row needs longer ones.
 
 mod authentication;
 mod connecting;
@@ -12,7 +12,7 @@ use coordination_tests::faults::matrix;
 
 coordination_tests::fault_rows!(gate server Etcd);
 
-/// Rows without a test here, and why.
+/// Rows without a test here, and the reason.
 const NOT_APPLICABLE: &[(u32, &str)] = &[
     (35, "there is no lock file; F-23 deletes the key"),
     (37, "there is no directory; a role without the permission is in F-48"),

@@ -1,4 +1,4 @@
-//! F-36: a server whose administrator forgot it.
+//! F-36: a server whose storage quota is used up.
 
 use std::{
     sync::Arc,
@@ -20,11 +20,11 @@ use tokio::task::{JoinSet, block_in_place};
 use crate::WORKER;
 
 const LOCK: &str = "space";
-/// How many tries fail.
+/// How many attempts fail.
 const TRIES: usize = 10_000;
-/// How many of them at a time.
+/// How many attempts run at the same time.
 const AT_ONCE: usize = 40;
-/// Beside what the coordinators need anyway; it stands for those that end in a moment.
+/// How many tasks may be left, besides those of the coordinators: tasks that are about to end.
 const FEW_TASKS: usize = 20;
 
 #[test]
@@ -49,7 +49,7 @@ fn f36_out_of_space() {
         assert_eq!(error["kind"], "Quota", "{error}");
         thread::sleep(2 * site.lease() + site.heartbeat);
         holder.keeps(LOCK);
-        // Deleting needs no space, and who waits has its entry.
+        // Deleting needs no space, and the waiter already has its entry.
         other.release("released");
         holder.granted(waiting, bounds::served() + SCHEDULING);
         holder.release("released");
@@ -61,7 +61,8 @@ fn f36_out_of_space() {
     });
 }
 
-/// Whoever asks again and again while there is no space leaves nothing behind, and keeps nobody from giving back what he holds.
+/// A client that tries again and again while there is no space leaves nothing behind, and does not prevent a holder
+/// from releasing.
 #[test]
 fn f36_tries_without_space_leave_nothing() {
     rerun_on_threads(async || {
@@ -72,7 +73,7 @@ fn f36_tries_without_space_leave_nothing() {
         let proxies = site.proxies();
         let client = site.builder("holder").heartbeat_on_current_runtime(true);
         let client = client.connect(&site.by(&proxies).url).await.expect("it is there");
-        // Whether the first call for it may still come is not known: its answer is lost.
+        // The answer to the first call is lost, so the library does not know whether that call may still arrive late.
         proxies[0].cut_before(Direction::ToClient, Unit::Messages, 1);
         let held = client.lock(LOCK).expect("a good name").acquire(None).await;
         let held = held.expect("it is free");
@@ -105,7 +106,7 @@ fn f36_tries_without_space_leave_nothing() {
     });
 }
 
-/// A server that takes less than we may store says so, and nothing is lost by it.
+/// A server that accepts smaller requests than the library may send refuses the value, and the old value stays.
 #[test]
 fn a_value_over_the_servers_limit() {
     rerun_on_threads(async || {
@@ -120,11 +121,11 @@ fn a_value_over_the_servers_limit() {
     });
 }
 
-/// etcd refuses what uses up the last of its space, and carries it out nevertheless: nobody may be told that it
-/// certainly was not (X1).
+/// etcd may refuse a write that uses up its last space, and carry it out nevertheless. X1: the error must not say that
+/// the write certainly had no effect.
 #[tokio::test(flavor = "multi_thread")]
 async fn f36_refused_and_yet_carried_out() {
-    // Whether etcd looks at several writes before it carries out the first is its scheduler's choice.
+    // It depends on etcd's scheduler whether it checks several writes before it carries out the first one.
     for _ in 0..20 {
         let carried_out = refused_and_yet_carried_out().await;
         println!("F-36 etcd: {carried_out} writes were refused and carried out");
@@ -138,12 +139,13 @@ async fn f36_refused_and_yet_carried_out() {
 async fn refused_and_yet_carried_out() -> usize {
     let etcd = Etcd::options()
         .flag("--quota-backend-bytes=2097152")
-        // The size that etcd looks at grows when a batch is committed: let that be between a look and the deed.
+        // etcd updates the size that it checks when a batch is committed. With one write per batch, the size grows
+        // between checking a write and carrying it out.
         .flag("--backend-batch-limit=1")
         .start();
     let site = Site::on(Arc::new(etcd), WORKER);
     let client = site.client("client").await;
-    // At the same time: each finds that there is room, until there is not.
+    // At the same time, so that several writes are checked while there is still space.
     let writes: Vec<_> = (0..400)
         .map(|index| {
             let value = client.value::<String>(format!("value-{index}")).expect("a valid name");

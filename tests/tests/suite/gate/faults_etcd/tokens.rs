@@ -1,4 +1,4 @@
-//! F-56: the token with which a stream of watches was opened ends.
+//! F-56: the authentication token expires with which a stream of watches was opened.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,8 @@ use tokio::time::{sleep, timeout};
 const SOON: Duration = Duration::from_secs(10);
 const ROUNDS: usize = 10;
 
-/// A stream keeps the token with which it was opened, and etcd 3.4 reads it no more once it has refused a watch on it.
+/// A stream keeps the token with which it was opened. etcd 3.4 stops reading the stream once it has refused a watch on
+/// it because the token expired.
 #[test]
 fn f56_watches_after_their_token() {
     rerun_on_threads(async || {
@@ -20,7 +21,7 @@ fn f56_watches_after_their_token() {
         let other = Coordinator::connect(&url).await.expect("the server is there");
         let lock = |client: &Coordinator, name: &str| client.lock(name).expect("a good name");
         let take = async |lock: Lock| lock.acquire(Some(SOON)).await.expect("it is free");
-        // Both watch something.
+        // Each client has a stream of watches now.
         let _held = take(lock(&one, "one")).await;
         let _kept = take(lock(&other, "other")).await;
         sleep(Duration::from_secs(7)).await;

@@ -1,7 +1,7 @@
-//! F-35: somebody removes, replaces or cuts what the locks are made of.
+//! F-35: somebody removes, replaces or truncates the files of the locks.
 //!
-//! The holder learns of it with its next heartbeat, the waiter at once; in between both may believe to
-//! hold the lock, and fencing covers it.
+//! The holder notices that with its next heartbeat, and the waiter at once. In between both may claim to hold the lock,
+//! and only fencing protects.
 
 use std::{
     fs::{self, File},
@@ -20,7 +20,7 @@ use super::site;
 const LOCK: &str = "damaged";
 const LONG: Duration = Duration::from_secs(10);
 
-/// A lock that is held and waited for.
+/// A lock that one process holds and another one waits for.
 struct Contended {
     _scratch: Scratch,
     site: Site,
@@ -47,8 +47,8 @@ impl Contended {
         self.directory.join("coordination/queues").join(format!("lock.{LOCK}"))
     }
 
-    /// After the damage at that time: the holder loses within a heartbeat, the waiter is served, and
-    /// the lock works as before.
+    /// Asserts that after damage at this time the holder loses the lock within a heartbeat interval, the waiter gets
+    /// it, and the lock works as before.
     fn settles(&self, damaged_ns: u64) {
         let lost = self.holder.lost(LONG);
         let took = since(damaged_ns, lost.t_ns);
@@ -60,7 +60,8 @@ impl Contended {
         assert!(!self.holder.is_held(LOCK));
         let mut next = self.waiter.granted(self.waiting, LONG);
         must_hold!(next.token > self.token, "{next:?} after {}", self.token);
-        // It may have been served from what is left of the old files, and learns of it in its turn.
+        // The waiter may have been granted the lock from what is left of the old files. Then it notices that with its
+        // next heartbeat, and loses the lock too.
         let settled = (HEARTBEAT + SCHEDULING).saturating_sub(since(damaged_ns, now_ns()));
         std::thread::sleep(settled);
         if !self.waiter.is_held(LOCK) {
@@ -70,7 +71,7 @@ impl Contended {
         self.works(next.token);
     }
 
-    /// Nobody but the waiter holds it, and those who come later are served in turn.
+    /// Asserts that only the waiter holds the lock, and that later contenders are served in order.
     fn works(&self, token: u64) {
         let third = self.site.process("third");
         assert!(third.try_acquire(LOCK).is_none(), "granted to two");
@@ -106,7 +107,7 @@ fn f35_lock_file_replaced() {
     });
 }
 
-/// The copy says what the original said, so nobody loses anything.
+/// The copy has the same entries as the original, so nobody loses anything.
 #[test]
 fn f35_lock_file_replaced_by_its_copy() {
     rerun_if_starved(|| {
@@ -124,7 +125,7 @@ fn f35_lock_file_replaced_by_its_copy() {
     });
 }
 
-/// What is released in the old file must not stand in the new one for ever.
+/// An entry that is released in the old file must not stay in the new file for ever.
 #[test]
 fn f35_lock_file_replaced_by_its_copy_and_released_at_once() {
     rerun_if_starved(|| {
@@ -145,19 +146,19 @@ fn f35_lock_file_emptied() {
     rerun_if_starved(|| cut_to(|_| 0));
 }
 
-/// The header is not whole.
+/// The file ends within the header.
 #[test]
 fn f35_lock_file_cut_in_the_header() {
     rerun_if_starved(|| cut_to(|_| 40));
 }
 
-/// Header and name stay, every entry is gone.
+/// The file has its header and name, and no entry.
 #[test]
 fn f35_lock_file_cut_after_the_header() {
     rerun_if_starved(|| cut_to(|text| text.find("\n+ ").expect("there are entries") + 1));
 }
 
-/// The holder's entry is cut in the middle, the waiter's is gone.
+/// The holder's entry is truncated, and the waiter's entry is gone.
 #[test]
 fn f35_lock_file_cut_in_an_entry() {
     rerun_if_starved(|| cut_to(|text| text.find("\n+ ").expect("there are entries") + 30));

@@ -1,6 +1,6 @@
-//! F-36, F-37: a disk that is full or read-only, and a directory that is not ours.
+//! F-36, F-37: a disk that is full or read-only, and a directory that belongs to another user.
 //!
-//! Mounting takes root, which tests run as here and in CI.
+//! Mounting requires root, which tests have here and in CI.
 
 use std::{
     fs::{self, File, Permissions},
@@ -26,13 +26,14 @@ use crate::WORKER;
 #[test]
 fn f36_disk_full() {
     rerun_if_starved(|| {
-        // A page for each session, each member and each lock, one for the floor, and one to spare.
+        // Room for a page of each session, each member and each lock, one page for the file of the largest numbers, and
+        // one more.
         let disk = Mounted::new("size=36k");
         let site = Site::file(&disk.path().join("locks"), WORKER);
         let (holder, other) = (site.process("holder"), site.process("other"));
         let first = holder.acquire("held");
         holder.observe("held");
-        // The file is there and empty: only the token does not fit.
+        // The queue's file exists and is empty, so only the line with the number does not fit.
         other.acquire("known");
         other.release("known");
         File::options()
@@ -65,7 +66,7 @@ fn f36_disk_full() {
     });
 }
 
-/// One lock over and over, until its file would need a page that is not to be had.
+/// One lock is acquired and released again and again, until its file needs another page, which the disk does not have.
 #[test]
 fn f36_disk_full_while_in_use() {
     rerun_if_starved(|| {
@@ -97,7 +98,7 @@ fn f36_disk_full_while_in_use() {
     });
 }
 
-/// Whoever waits already has its entry: it is served when the holder releases, and when it dies.
+/// Waiters already have their entries. They are served when the holder releases, and when it dies.
 #[test]
 fn f36_waiters_served_on_a_full_disk() {
     rerun_if_starved(|| {
@@ -125,7 +126,7 @@ fn f36_waiters_served_on_a_full_disk() {
     });
 }
 
-/// The other recipes: an error, and what was there stays; nothing is counted that was not written.
+/// The other recipes return an error, and earlier values stay; an addition that was not written is not counted.
 #[tokio::test(flavor = "multi_thread")]
 async fn f36_recipes_on_a_full_disk() {
     let disk = Mounted::new("size=68k");
@@ -155,7 +156,7 @@ async fn f36_recipes_on_a_full_disk() {
     permit.expect("none was lost").release().await.expect("the store confirms");
 }
 
-/// Whoever waits for permits or a slot needs a line more than for a lock, and is served all the same.
+/// A waiter for permits or a slot has to write one more line than a waiter for a lock, and is served nevertheless.
 #[tokio::test(flavor = "multi_thread")]
 async fn f36_permits_and_slots_are_served_on_a_full_disk() {
     let disk = Mounted::new("size=1m");
@@ -182,7 +183,7 @@ async fn f36_permits_and_slots_are_served_on_a_full_disk() {
         }
     }
     disk.fill();
-    // Whoever asks in vain writes two lines, and takes the room that the files have left.
+    // A call that fails to acquire writes two lines. So these calls use up the room that is left in the files.
     let asks = async || permits[0].try_acquire_many(40).await.map(drop);
     until_refused(asks).await;
     until_refused(async || newcomer.enter().await.map(drop)).await;
@@ -210,7 +211,7 @@ async fn f36_a_claim_outlasts_a_full_disk() {
     let filler = disk.fill();
     until_refused(async || claim.renew(None, None).await.map(drop)).await;
     claim.keep_alive();
-    // The first renewal is due after a third.
+    // The first renewal is due after a third of the ttl.
     tokio::time::sleep(ttl / 2).await;
     fs::remove_file(filler).expect("it is ours");
     tokio::time::sleep(ttl).await;
@@ -218,7 +219,7 @@ async fn f36_a_claim_outlasts_a_full_disk() {
     assert_eq!(claim.ack_all().await.expect("there is room again"), 1);
 }
 
-/// Repeats it until there is no room for it.
+/// Repeats a call until it fails because there is no room.
 async fn until_refused(asks: impl AsyncFn() -> coordination::Result<()>) {
     for _ in 0..1_000 {
         if let Err(error) = asks().await {
@@ -236,14 +237,14 @@ async fn works(limiter: Limiter) -> WorkSlot {
     }
 }
 
-/// Whoever comes to free some of it needs none for that.
+/// Pruning frees room, and needs none itself.
 #[test]
 fn f36_pruning_frees_a_full_disk() {
     rerun_on_threads(async || {
         let disk = Mounted::new("size=1m");
         let site = Site::file(&disk.path().join("locks"), WORKER);
         block_in_place(|| {
-            // What a process has open stays on the disk: so it is one that ends.
+            // A file that a process has open keeps its room on the disk, so this process ends before the pruning.
             let client = site.process("client");
             for number in 0..20 {
                 client.acquire(&format!("vol-{number}"));
@@ -323,7 +324,7 @@ fn f37_directory_of_another_user() {
     });
 }
 
-/// A program that runs the worker as this user, in this group, with this umask.
+/// Writes a script that runs the worker as this user, in this group, with this umask.
 fn as_user(scratch: &Scratch, (user, group, umask): (u32, u32, &str)) -> String {
     let program = scratch.join(format!("worker-{user}-{group}"));
     let script = format!(
@@ -334,7 +335,8 @@ fn as_user(scratch: &Scratch, (user, group, umask): (u32, u32, &str)) -> String 
     program.display().to_string()
 }
 
-/// Users of the directory's group share it, whatever their umask; others are refused, and told whose it is.
+/// Users of the directory's group can share it, whatever their umask. Others are refused, with an error that names the
+/// owner.
 #[test]
 fn f37_users_of_one_group() {
     rerun_if_starved(|| {
@@ -357,7 +359,7 @@ fn f37_users_of_one_group() {
         other.granted(waiting, LONG);
         let again = one.wait_for("it");
         other.sees_contenders("it", 2);
-        // Who was killed leaves nothing that the others could not clear away.
+        // A killed process leaves nothing that the others could not remove.
         drop(other);
         one.granted(again, LONG);
         let message = refused(&site_of(12_347, 34_567, "022", "mode=0770"), "Permission");
@@ -370,7 +372,7 @@ fn f37_users_of_one_group() {
     });
 }
 
-/// A umask that takes rights from the owner himself.
+/// A umask that takes rights even from the owner.
 #[test]
 fn f37_umask() {
     rerun_if_starved(|| {
@@ -403,7 +405,7 @@ fn f37_lock_file_planted() {
         fs::create_dir(queues.join("lock.directory")).expect("the directory is ours");
         let fifo = queues.join("lock.fifo");
         assert!(Command::new("mkfifo").arg(fifo).status().is_ok_and(|status| status.success()));
-        // Not `client`, which has checked the file before.
+        // Another process than `client`, which has checked the directory of queues already.
         let other = site.process("other");
         for lock in ["foreign", "symlink", "hardlink", "directory", "fifo"] {
             let begun = Instant::now();
@@ -418,7 +420,7 @@ fn f37_lock_file_planted() {
     });
 }
 
-/// Connecting fails with this kind, at once, and changes nothing. Answers the message.
+/// Asserts that connecting fails at once with this kind of error, and without effect. Returns the message.
 fn refused(site: &Site, kind: &str) -> String {
     let client = Process::unconnected(site);
     let begun = Instant::now();

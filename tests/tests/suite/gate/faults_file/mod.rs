@@ -12,7 +12,7 @@ use coordination_tests::{
     harness::{Scratch, rerun_if_starved},
 };
 
-/// Rows without a test here, and why.
+/// Rows without a test here, and the reason.
 const NOT_APPLICABLE: &[(u32, &str)] = &[
     (4, "a session is a locked file: no reply of a heartbeat extends anything"),
     (6, "a session is a locked file: it does not depend on a task that runs"),
@@ -39,7 +39,7 @@ fn every_row_has_a_test_or_a_reason() {
     matrix::assert_complete(Backend::File, &sources, NOT_APPLICABLE);
 }
 
-/// A directory that is gone with the test, and the site in it.
+/// A new directory, removed with the test, and the site in it.
 fn site() -> (Scratch, Site) {
     let scratch = Scratch::new("faults-file");
     let site = Site::file(&scratch.join("locks"), WORKER);
@@ -50,7 +50,7 @@ use crate::WORKER;
 
 coordination_tests::fault_rows!(gate file File);
 
-/// No lease runs out, however long.
+/// No pause loses the lock, because there is no lease.
 #[test]
 fn f03_holder_paused_long() {
     rerun_if_starved(|| {

@@ -1,4 +1,5 @@
-//! Processes in containers of one host that share the directory: they have other process ids and other clocks.
+//! Processes in containers of one host that share the directory. Their process ids and clocks may be different from
+//! ours.
 
 use std::{
     fs,
@@ -19,7 +20,7 @@ use crate::WORKER;
 
 const LOCK: &str = "shared";
 
-/// The same site, whose clients run under a command.
+/// The same site, with clients that run under this command.
 fn under(site: &Site, scratch: &Scratch, command: &str) -> Site {
     let script = scratch.join("contained");
     let text = format!("#!/bin/sh\nexec {command} -- {WORKER} \"$@\"\n");
@@ -30,7 +31,7 @@ fn under(site: &Site, scratch: &Scratch, command: &str) -> Site {
     contained
 }
 
-/// Each has the process id 1.
+/// Each process has the process id 1 in its container.
 #[test]
 fn process_ids_of_containers_are_not_mixed_up() {
     rerun_if_starved(|| {
@@ -51,7 +52,7 @@ fn process_ids_of_containers_are_not_mixed_up() {
     });
 }
 
-/// Parent and child both have the process id 1, each in a pid namespace of its own.
+/// Parent and child both have the process id 1, each in its own pid namespace.
 #[test]
 fn c9_a_forked_child_with_the_number_of_its_parent() {
     rerun_if_starved(|| {
@@ -69,7 +70,7 @@ fn c9_a_forked_child_with_the_number_of_its_parent() {
     });
 }
 
-/// One clock is eleven days ahead, and the boot is the same.
+/// One container's monotonic clock is eleven days ahead, with the same boot id.
 #[test]
 fn clocks_of_containers_are_not_mixed_up() {
     rerun_if_starved(|| {
@@ -82,9 +83,9 @@ fn clocks_of_containers_are_not_mixed_up() {
         here.call(rate(40));
         ahead.call(rate(1));
         let took = begun.elapsed();
-        // Of 42 permits the first and the last have 41 windows between them.
+        // 42 permits have 41 windows between the first and the last.
         assert!(took >= Duration::from_millis(950), "{took:?}");
-        // Ten times that. A clock that stands still makes each wait longer than the one before.
+        // Ten times the expected time. If a clock were misread, each wait would be longer than the one before.
         assert!(took < Duration::from_secs(10), "{took:?}");
     });
 }

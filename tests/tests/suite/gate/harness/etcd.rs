@@ -1,4 +1,4 @@
-//! etcd: started, paused, killed, with TLS and users.
+//! The harness's etcd: starting, pausing and killing servers, TLS and users.
 
 use std::{
     collections::BTreeMap, io::Write, net::TcpStream, path::Path, process::Command, time::Instant,
@@ -127,17 +127,17 @@ fn is_served(etcd: &Etcd, arguments: &[&str]) -> bool {
     output.status.success()
 }
 
-/// Whether it is not, within a second: `etcdctl` tries again until its time is over.
+/// Whether such a client is refused within a second; without the limit, `etcdctl` would retry for longer.
 fn is_refused(etcd: &Etcd, arguments: &[&str]) -> bool {
     !is_served(etcd, &[arguments, &["--command-timeout=1s"]].concat())
 }
 
-/// The argument of `etcdctl` that makes it trust `authority`.
+/// The argument with which `etcdctl` trusts `authority`.
 fn trusting(authority: &Path) -> String {
     format!("--cacert={}", authority.display())
 }
 
-/// The arguments of `etcdctl` that make it show `identity`.
+/// The arguments with which `etcdctl` presents `identity`.
 fn showing(identity: &Identity) -> [String; 2] {
     [
         format!("--cert={}", identity.certificate.display()),
@@ -197,13 +197,13 @@ fn wrong_server_certificates_are_wrong() {
         for identity in wrong {
             let etcd = Etcd::options().tls(Tls::new(&certificates).server(identity)).start();
             assert!(is_refused(&etcd, &[&ca]));
-            // The administrator does not mind.
+            // The harness's administrator accepts any certificate.
             etcd.administer(&["put", "a", "x"]);
         }
     });
 }
 
-/// Why `openssl` does not trust each wrong certificate: exactly what its name says.
+/// Each wrong certificate is refused by `openssl` for exactly the reason that its name says.
 #[test]
 fn wrong_certificates_are_wrong_in_one_way() {
     rerun_if_starved(|| {
@@ -275,7 +275,7 @@ fn a_proxied_etcd_shows_its_requests() {
             version.expect("the key exists").to_owned()
         };
         let before = version();
-        // The request is carried out, its answer is lost.
+        // The server carries out the request, and its answer is lost.
         let answers = proxy.messages_in(Direction::ToClient);
         proxy.cut_before(Direction::ToClient, Unit::Messages, 1);
         assert!(!put());

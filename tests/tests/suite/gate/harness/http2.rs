@@ -1,4 +1,4 @@
-//! The proxy counting HTTP/2 frames, which are made by hand here.
+//! The proxy counts HTTP/2 frames, which are made by hand here.
 
 use std::{
     io::{self, Read, Write},
@@ -26,7 +26,7 @@ fn frame(kind: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&header, payload].concat()
 }
 
-/// What a client sends: two requests, of one and two messages.
+/// The bytes of a client: two requests, with one and two messages.
 fn conversation() -> Vec<u8> {
     [
         PREFACE.to_vec(),
@@ -38,7 +38,7 @@ fn conversation() -> Vec<u8> {
         frame(HEADERS, 3, b"path"),
         frame(DATA, 3, &[9; 40_000]),
         frame(DATA, 3, b"third message"),
-        // Trailers open no stream.
+        // Trailers, which do not open a stream.
         frame(HEADERS, 1, b"trailers"),
     ]
     .concat()
@@ -64,7 +64,7 @@ fn proxy_counts_frames_however_they_are_split() {
     });
 }
 
-/// The server's bytes begin with a frame, so a server that skips the preface stands in for one.
+/// A server that drops the preface and sends everything else back: a real server's bytes begin with a frame, too.
 fn server_without_preface() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("bound");
@@ -94,7 +94,7 @@ fn proxy_counts_frames_of_the_server() {
 fn proxy_cuts_at_a_frame() {
     rerun_if_starved(|| {
         let all = conversation();
-        // What reaches the server and comes back, for each way to cut.
+        // Each way to cut, with the number of bytes that reach the server.
         let until_second = PREFACE.len() + 9 + 13 + 22 + 9 + 17 + 13;
         let cases = [
             (true, Unit::Frames, 1, PREFACE.len() + 9),
@@ -106,7 +106,7 @@ fn proxy_cuts_at_a_frame() {
             (false, Unit::Requests, 2, until_second - 13),
         ];
         for (inclusive, unit, count, passed) in cases {
-            // The bytes that reached the server are read there: what it sends back meets the cut.
+            // The server reads the bytes and sends nothing back, because that would meet the cut.
             let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
             let proxy = Proxy::start(listener.local_addr().expect("bound"));
             match inclusive {
@@ -116,7 +116,7 @@ fn proxy_cuts_at_a_frame() {
             let client = client_of(&proxy);
             let (server, _) = listener.accept().expect("the proxy connects");
             server.set_read_timeout(Some(30 * SECOND)).expect("not zero");
-            // May fail when the cut comes first.
+            // The write may fail if the connection is cut before it ends.
             let _ = (&client).write_all(&all);
             let got = rest(&server).expect("an ordinary end");
             assert_eq!(got.len(), passed, "{unit:?} {count} {inclusive}");

@@ -1,4 +1,4 @@
-//! The harness itself: faults it makes must be the faults it says.
+//! Tests of the harness itself: the faults that it causes must be the faults that they claim to be.
 
 mod etcd;
 mod http2;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use coordination_tests::harness::{Scratch, eventually, ports::free_port};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// Long enough for anything local to happen, short enough to wait for in vain.
+/// Long enough for anything local to happen, and short enough to wait although nothing happens.
 const MOMENT: Duration = Duration::from_millis(150);
 
 #[test]

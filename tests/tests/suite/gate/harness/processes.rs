@@ -11,7 +11,7 @@ fn sleeper(scratch: &Scratch) -> Child {
     Launch::new("sleep", scratch.join("log")).args(["60"]).start()
 }
 
-/// Running (`R`, `S`), stopped (`T`), a zombie (`Z`), or gone.
+/// The state in `/proc`: running (`R`, `S`), stopped (`T`), a zombie (`Z`); none if the process is gone.
 fn process_state(id: u32) -> Option<char> {
     let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
     stat.rsplit(')').next()?.trim().chars().next()
@@ -64,14 +64,15 @@ fn a_child_is_terminated_or_killed() {
     });
 }
 
-/// The parent is this test binary, run again; see the next test.
+/// Not a test by itself: the next test runs this test binary again, with only this function, as the parent of a child.
 #[test]
 fn parent_of_an_orphan() {
     let Some(path) = std::env::var_os("HARNESS_ORPHAN") else {
         return;
     };
     let scratch = Scratch::new("orphan");
-    // From a thread that ends when the child has its signal set: the child must live on all the same.
+    // Started from a thread that ends soon after. The child must live on: the death of that thread must not send it a
+    // signal.
     let start = || {
         let child = sleeper(&scratch);
         thread::sleep(MOMENT);

@@ -1,4 +1,4 @@
-//! The proxy, in front of a server that sends back what it gets.
+//! The proxy, in front of a server that sends back whatever it receives.
 
 use std::{
     io::{self, ErrorKind, Read, Write},
@@ -41,7 +41,7 @@ pub(super) fn client_of(proxy: &Proxy) -> TcpStream {
     client
 }
 
-/// Sends `message` and reads as many bytes back.
+/// Sends `message`, and reads as many bytes back.
 fn echo(mut client: &TcpStream, message: &[u8]) -> io::Result<Vec<u8>> {
     client.write_all(message)?;
     let mut answer = vec![0; message.len()];
@@ -49,7 +49,7 @@ fn echo(mut client: &TcpStream, message: &[u8]) -> io::Result<Vec<u8>> {
     Ok(answer)
 }
 
-/// Whether nothing comes for a moment.
+/// Whether nothing arrives for a moment.
 pub(super) fn is_silent(mut client: &TcpStream) -> bool {
     client.set_read_timeout(Some(MOMENT)).expect("not zero");
     let silent = client.read(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock);
@@ -57,7 +57,7 @@ pub(super) fn is_silent(mut client: &TcpStream) -> bool {
     silent
 }
 
-/// Reads to the end; the error tells a reset.
+/// Reads to the end of the stream; an error means a reset.
 pub(super) fn rest(mut client: &TcpStream) -> io::Result<Vec<u8>> {
     let mut rest = Vec::new();
     client.read_to_end(&mut rest)?;
@@ -129,7 +129,7 @@ fn proxy_holds_what_is_sent_and_delivers_it_after_the_client() {
         (&client).write_all(b"late").expect("open");
         assert!(wait_until(30 * SECOND, || proxy.bytes(Direction::ToServer) == 4));
         assert!(is_silent(&server));
-        // What the server says passes.
+        // Bytes from the server pass while the client's bytes are held.
         (&server).write_all(b"x").expect("open");
         (&client).read_exact(&mut [0]).expect("open");
         proxy.part();
@@ -145,7 +145,7 @@ fn proxy_holds_what_is_sent_and_delivers_it_after_the_client() {
         proxy.let_go();
         (&server).read_exact(&mut read[..4]).expect("delivered");
         assert_eq!(&read[..4], b"late");
-        // Nor does the server hear that the client has gone.
+        // The server does not learn that the client has closed its connection.
         assert!(is_silent(&server));
         proxy.close_all();
         assert_eq!(rest(&server).expect("an ordinary end"), b"");
@@ -199,7 +199,7 @@ fn proxy_half_closes() {
             proxy.set(direction, Mode::HalfClose);
             from.write_all(b"lost").expect("open");
             assert_eq!(rest(to).expect("an ordinary end"), b"");
-            // The other direction goes on, and its sender is not told.
+            // The other direction goes on, and the sender of the closed direction does not learn of it.
             to.write_all(b"hello").expect("open");
             let mut answer = [0; 5];
             from.read_exact(&mut answer).expect("open");
@@ -242,7 +242,7 @@ fn proxy_dribbles() {
             read += server.read(&mut buffer).expect("open");
             pieces += 1;
         }
-        // Some are read together when the reader is slow.
+        // A slow reader may get several bytes at once.
         assert!(pieces > 10, "{pieces}");
     });
 }
@@ -277,8 +277,8 @@ fn proxy_refuses_and_accepts() {
     });
 }
 
-/// Does it again and again while processes start. One that is being started has copies of all our sockets, also of one
-/// that listens.
+/// Repeats `work` while processes are being started. Until its program begins, such a process has copies of all our
+/// sockets, including listening ones.
 fn while_processes_start(mut work: impl FnMut()) {
     let starting = thread::spawn(|| {
         for _ in 0..500 {

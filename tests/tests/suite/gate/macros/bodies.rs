@@ -1,4 +1,4 @@
-//! Ways out of a body, and what they leave behind.
+//! Ways in which a body ends, and what happens to the lock.
 
 use std::fmt::Display;
 
@@ -69,7 +69,7 @@ async fn a_dropped_future_frees_the_lock() -> Result {
     }
     becomes_free(&c.lock("dropped")?).await?;
 
-    // While it waits for the lock.
+    // The future is dropped while it waits for the lock.
     let holder = c.lock("dropped")?.acquire(None).await?;
     assert!(timeout(Duration::from_millis(50), stays(&c, &entered)).await.is_err());
     holder.release().await?;

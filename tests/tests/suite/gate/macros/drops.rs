@@ -1,8 +1,8 @@
-//! What a function was given belongs to its body, in whatever edition: it is dropped as in a plain function, and before the
-//! lock is released.
+//! A function's parameters belong to its body, in every edition: they are dropped as in a plain function, and before
+//! the lock is released.
 //!
-//! The functions are in `drops/functions.rs`, which is compiled here and, by the crate `coordination-edition-2021`, as
-//! users of that edition compile it.
+//! The functions are in `drops/functions.rs`. That file is compiled here, and also by the crate
+//! `coordination-edition-2021`, with that edition.
 
 use super::*;
 

@@ -1,10 +1,10 @@
-//! What becomes of a body, and of its result, when the lock is lost.
+//! What happens to a body and its result when the lock is lost.
 
 use std::sync::atomic::AtomicBool;
 
 use super::*;
 
-/// Tells that the body was dropped.
+/// Records that the body was dropped.
 struct Dropped<'a>(&'a AtomicBool);
 
 impl Drop for Dropped<'_> {
@@ -85,7 +85,7 @@ async fn a_success_without_an_await_becomes_lost() -> Result {
     Ok(())
 }
 
-/// A success is replaced, a failure is not.
+/// Asserts that a success was replaced by `Lost`, and that the body's own error was not.
 fn lost_or_own(result: Result<(), Failure>, success: bool) {
     match result {
         Err(Failure::Lock(error)) if success => assert_eq!(error.kind(), ErrorKind::Lost),

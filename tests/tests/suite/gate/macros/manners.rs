@@ -1,4 +1,4 @@
-//! Shares of locks, and permits of semaphores.
+//! Shared locks, and permits of semaphores.
 
 use super::*;
 
@@ -71,7 +71,7 @@ async fn no_more_than_the_permits_run_at_once() -> Result {
     }
     assert!((1..=3).contains(&room.most.load(Ordering::SeqCst)));
     assert_eq!(room.visits.load(Ordering::SeqCst), 16);
-    // Who says another number is told so.
+    // A caller with another number of permits gets an error.
     let refused = work(one, 1, 4, room).await.expect_err("it has three");
     assert_eq!(refused.kind(), ErrorKind::Mismatch);
     Ok(())
@@ -88,7 +88,7 @@ async fn permits_of_several_semaphores() -> Result {
     assert_eq!(names(&c).await?, ["a", "b"]);
     let held = c.semaphore("b", 1)?.acquire(None).await?;
     assert_eq!(names(&c).await.expect_err("taken").kind(), ErrorKind::Timeout);
-    // What was taken before is given back, and a lock of the name is another thing.
+    // The permit that was acquired before the timeout is given back. A lock with the semaphore's name is independent.
     c.semaphore("a", 1)?.acquire(Some(PATIENCE)).await?.release().await?;
     assert!(is_free(&c.lock("b")?).await?);
     held.release().await
@@ -154,7 +154,7 @@ async fn a_manner_for_each_name() -> Result {
 
     let (c, all) = (connect("each-manner").await?, Arc::new(tokio::sync::Barrier::new(3)));
     let leaves: Vec<_> = (1..3).map(|id| tokio::spawn(leaf(c.clone(), id, all.clone()))).collect();
-    // Both have a share of the tree.
+    // Both calls hold the shared lock `tree`.
     becomes_shared(&c.lock("tree")?, 2).await?;
     assert_eq!(tree(&c).await.expect_err("shared").kind(), ErrorKind::Timeout);
     let same = leaf(c.clone(), 1, all.clone());

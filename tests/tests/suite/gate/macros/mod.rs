@@ -1,6 +1,6 @@
 //! `#[synchronized]` at run time, on the memory store.
 //!
-//! What it refuses when it is compiled is in `coordination-macros/tests/ui/`.
+//! Code that the attribute refuses to compile is in `coordination-macros/tests/ui/`.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ const HEARTBEAT: Duration = Duration::from_millis(50);
 
 type Result<T = (), E = Error> = std::result::Result<T, E>;
 
-/// A store of its own for each test, and one more session on it for each call.
+/// Connects to a store of this name; each test has its own store, and each call opens another session.
 async fn connect(store: &str) -> Result<Coordinator> {
     Coordinator::builder().heartbeat(HEARTBEAT).connect(&format!("memory://macros-{store}")).await
 }
@@ -39,12 +39,12 @@ async fn is_free(lock: &Lock) -> Result<bool> {
     }
 }
 
-/// For releases in the background.
+/// Waits until the lock is free, because releases may happen in the background.
 async fn becomes_free(lock: &Lock) -> Result {
     lock.acquire(Some(PATIENCE)).await?.release().await
 }
 
-/// What a body sees of other bodies that run at the same time.
+/// Counts the bodies that run at the same time.
 #[derive(Default)]
 struct Room {
     inside: AtomicUsize,
@@ -73,7 +73,7 @@ impl Room {
     }
 }
 
-/// An error type of the user's own.
+/// The error type of a user.
 #[derive(Debug)]
 enum Failure {
     Lock(Error),

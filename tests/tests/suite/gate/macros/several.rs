@@ -69,7 +69,7 @@ async fn one_timeout_covers_all() -> Result {
     let waited = start.elapsed();
     assert!(waited < Duration::from_millis(480), "{waited:?}: the timer started again");
     two.release().await?;
-    // What was taken before the failure is given back.
+    // The lock that was acquired before the timeout is released.
     becomes_free(&c.lock("one")?).await?;
     becomes_free(&c.lock("three")?).await
 }

@@ -1,4 +1,4 @@
-//! Functions and methods of every kind.
+//! Functions and methods with all kinds of signatures.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -37,7 +37,7 @@ impl Volume {
         Ok(self.size)
     }
 
-    /// Not a method.
+    /// An associated function that is not a method.
     #[synchronized("vol-new", coordinator = coordinator)]
     pub(super) async fn new(coordinator: Coordinator) -> Result<Self> {
         Ok(Self { id: 1, size: 10, coordinator })

@@ -1,20 +1,20 @@
-//! How large the future of a synchronized function is, beside that of the plain one.
+//! The size of the future of a synchronized function, compared with that of the plain function.
 
 use super::*;
 
-/// What the attribute may add on each level (X2a).
+/// X2a: how many bytes the attribute may add on each level of calls.
 const MOST: usize = 512;
-/// Levels above the leaf.
+/// How many levels of calls there are above the innermost function.
 const LEVELS: usize = 8;
 
-/// What a table has of one kind of function: the sizes of its chains of 0 to 8 levels.
+/// The sizes of the futures of one kind of function, for chains of 0 to 8 levels.
 type Sizes = [usize; LEVELS + 1];
 
 fn size<T>(future: T) -> usize {
     size_of_val(&future)
 }
 
-/// A module with a leaf and eight levels above it, each of which calls the one below.
+/// Makes a module with an innermost function and eight levels above it, each of which calls the level below.
 macro_rules! chain {
     ($module:ident, [$($attribute:tt)*], ($($parameter:ident: $type:ty = $value:expr)?), $leaf:block) => {
         mod $module {
@@ -99,7 +99,7 @@ parameter!(documented_parameter, [
 named!(plain_name, []);
 named!(locked_name, [#[synchronized("a-<id.len()>")]]);
 
-/// The same of methods that take a `self` of this size.
+/// The same for methods that take `self` by value, with a `Self` of this size.
 macro_rules! methods {
     ($module:ident, [$($attribute:tt)*]) => {
         mod $module {
@@ -234,8 +234,8 @@ fn six_levels_fit_on_a_small_stack() {
     assert_eq!(page, 7);
 }
 
-/// Levels of plain functions of which rustc's limit of recursion lets a task be made, with a few to spare: 32. These are
-/// two thirds of them.
+/// With plain functions, rustc's recursion limit allows a task of about 32 levels of calls. This is a chain of two
+/// thirds as many synchronized functions.
 mod two_thirds {
     use super::*;
 
@@ -261,7 +261,7 @@ mod two_thirds {
 #[tokio::test]
 async fn a_task_of_many_levels_compiles() -> Result {
     let c = connect("levels").await?;
-    // The first one stops it, so that the second is refused: that it compiles is what counts.
+    // The innermost call stops the coordinator, so later calls are refused. What matters is that this compiles.
     let ended = tokio::spawn(two_thirds::l22(c)).await.expect("it does not panic");
     assert_eq!(ended.expect_err("it was stopped").kind(), ErrorKind::Closed);
     Ok(())

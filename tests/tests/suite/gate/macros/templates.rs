@@ -30,7 +30,7 @@ async fn every_form_of_path() -> Result {
         guard = guard
     )]
     async fn paths(c: &Coordinator, id: &str, share: Share) -> Result<String> {
-        // The parameters belong to the body, although the name was made from them.
+        // The body owns its parameters although the name was made from them, so it can move them.
         let _moved = share;
         Ok(guard.name().to_owned())
     }

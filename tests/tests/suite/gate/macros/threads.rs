@@ -1,4 +1,4 @@
-//! Plain functions, which wait on their thread.
+//! Plain functions, which block their thread.
 
 use coordination::blocking;
 

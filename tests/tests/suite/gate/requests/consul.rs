@@ -1,4 +1,4 @@
-//! On Consul.
+//! The costs on Consul.
 
 use std::sync::Arc;
 use std::sync::mpsc::{self, TryRecvError};
@@ -10,7 +10,7 @@ use coordination_tests::harness::{Consul, rerun_on_threads};
 
 use super::{Counted, SOON, WAITERS, every};
 
-/// Longer than what is counted takes: then no heartbeat is among it.
+/// So long that no heartbeat is sent while requests are counted.
 const HEARTBEAT: Duration = Duration::from_secs(3);
 
 const IDLE: Duration = Duration::from_secs(6);
@@ -19,7 +19,7 @@ async fn counted() -> Counted {
     Counted::new(|| Arc::new(Consul::one()), every(HEARTBEAT)).await
 }
 
-/// Waits until a request was made, a heartbeat, and is over.
+/// Waits for the next request, which is a heartbeat, and until it is over.
 async fn after_a_heartbeat(server: &Counted) {
     let beat = server.proxy.requests();
     while server.proxy.requests() == beat {
@@ -40,7 +40,7 @@ fn an_uncontended_lock_is_one_request_and_its_release_another() {
     });
 }
 
-/// Held for a while it is watched, by one query.
+/// A lock that is held for a while is watched by one blocking query.
 #[test]
 fn a_lock_that_is_held_for_a_while_is_watched() {
     rerun_on_threads(async || {
@@ -53,7 +53,7 @@ fn a_lock_that_is_held_for_a_while_is_watched() {
     });
 }
 
-/// A try that fails is a request, and another to leave.
+/// A try that fails costs one request, and another one to remove its entry.
 #[test]
 fn a_try_in_vain_is_two_requests() {
     rerun_on_threads(async || {
@@ -76,15 +76,15 @@ fn idle_waiters_cost_a_few_queries() {
     rerun_on_threads(async || {
         let server = counted().await;
         let [idle, handing] = server.waited_for(Duration::from_secs(10)).await;
-        // Three queries, each of which is asked again each second, a look each five seconds whether those who share one
-        // still wait for the same entries, and heartbeats.
+        // Three blocking queries, each of which is repeated every second; a re-check every five seconds for the waiters
+        // that share a query; heartbeats.
         assert!(idle.requests <= 3 * 10 + 2 + 4, "{idle}");
-        // Leave, and look where one stands; and what the queries are told.
+        // For each hand-over: the request to leave, the read of the waiter's own entry, and the queries that end.
         assert!(handing.requests <= 4 * (WAITERS as u64 + 1), "{handing}");
     });
 }
 
-/// Whatever others write meanwhile, some hundred times a second.
+/// A third client writes some hundred times a second meanwhile.
 #[test]
 fn a_watch_of_a_value_that_was_never_set_costs_two_queries_a_second() {
     rerun_on_threads(async || {
@@ -112,7 +112,7 @@ fn a_watch_of_a_value_that_was_never_set_costs_two_queries_a_second() {
         let written: u32 = writer.join().expect("it writes");
         println!("beside {written} foreign writes: {cost}");
         assert!(written > 100, "{written} foreign writes are few");
-        // A heartbeat or two, and what the watch read at first.
+        // One or two heartbeats, and the watch's first read.
         assert!(cost.requests <= 2 * IDLE.as_secs() + 4, "{cost}");
     });
 }

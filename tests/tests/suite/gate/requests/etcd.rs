@@ -1,4 +1,4 @@
-//! On etcd.
+//! The costs on etcd.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use coordination_tests::harness::{Etcd, rerun_on_threads};
 
 use super::{Counted, SETTLED, SOON, WAITERS, every};
 
-/// With no heartbeat while anything is counted: each is a request.
+/// With a heartbeat interval so long that no heartbeat is counted.
 async fn counted() -> Counted {
     let heartbeat = Duration::from_secs(60);
     Counted::new(|| Arc::new(Etcd::one()), every(heartbeat).ttl(6 * heartbeat)).await
@@ -31,8 +31,7 @@ fn an_uncontended_lock_is_one_request_and_its_release_another() {
     });
 }
 
-/// Held for a while it is watched: one stream for all that is watched, and a read for a key that is
-/// new to it.
+/// A lock that is held for a while is watched: one stream serves all watches, and a key that is new to it is read once.
 #[test]
 fn a_lock_that_is_held_for_a_while_is_watched() {
     rerun_on_threads(async || {
@@ -45,20 +44,21 @@ fn a_lock_that_is_held_for_a_while_is_watched() {
         assert_eq!((first.of("Watch"), first.of("Range")), (1, 1));
         let second = server.cost(hold()).await;
         println!("the second lock held for 200 ms: {second}");
-        // The key is watched still, from before this entry was put: nothing can have been missed.
+        // The key is still watched since the first hold, before this entry was written, so no event can have been
+        // missed.
         assert_eq!((second.requests, second.served()), (2, 2));
         assert_eq!((second.of("Watch"), second.of("Range")), (0, 0));
     });
 }
 
-/// A try that fails is a request, and another to leave.
+/// A try that fails costs one request, and another one to remove its entry.
 #[test]
 fn a_try_in_vain_is_two_requests() {
     rerun_on_threads(async || {
         let server = counted().await;
         let lock = server.lock("taken");
         let guard = lock.acquire(Some(SOON)).await.expect("it is free");
-        // The watch on its own entry is there.
+        // By then the holder's own entry is watched.
         tokio::time::sleep(SETTLED).await;
         let cost = server.cost(server.try_in_vain(&lock)).await;
         println!("a try in vain: {cost}");
@@ -71,17 +71,17 @@ fn a_try_in_vain_is_two_requests() {
 fn idle_waiters_cost_nothing_but_heartbeats() {
     rerun_on_threads(async || {
         let server = beating().await;
-        // Shorter than the re-check of each waiter, which comes after three and a half seconds at the soonest.
+        // Shorter than the time until a waiter's re-check, which is at least three and a half seconds.
         let [idle, handing] = server.waited_for(Duration::from_millis(1_500)).await;
         assert_eq!(idle.served(), idle.of("LeaseKeepAlive"));
         assert!((1..=3).contains(&idle.sent), "a heartbeat each second: {idle}");
-        // Leave, and look where one stands; a read more where the watch came late.
+        // The request to leave and the read of the waiter's own entry, and a further read if a watch started late.
         assert!(handing.requests <= 3 * (WAITERS as u64 + 1), "{handing}");
         assert_eq!((handing.of("LeaseGrant"), handing.of("Watch")), (0, 0));
     });
 }
 
-/// What `docs/recipes/groups.md` says of a group.
+/// The costs in `docs/recipes/groups.md`.
 #[test]
 fn a_group_is_a_few_requests() {
     rerun_on_threads(async || {
@@ -94,7 +94,7 @@ fn a_group_is_a_few_requests() {
         let cost = server.cost(joining).await;
         println!("joining a group: {cost}");
         assert_eq!(cost.requests, 2, "join: {cost}");
-        // Then its own entry is watched.
+        // The member's own entry is watched after the join.
         let cost = server.cost(tokio::time::sleep(SETTLED)).await;
         println!("staying in a group: {cost}");
         assert_eq!((cost.of("Range"), cost.of("Txn")), (1, 0), "{cost}");
@@ -132,7 +132,8 @@ fn a_group_is_a_few_requests() {
     });
 }
 
-/// The numbers on the recipes' pages. Each is counted from its second use on: the first one stores the limits.
+/// The costs on the recipes' pages. They are counted from the second use on, because the first use also stores the
+/// settings.
 #[test]
 fn permits_slots_and_terms_are_a_few_requests() {
     rerun_on_threads(async || {
@@ -163,7 +164,7 @@ fn permits_slots_and_terms_are_a_few_requests() {
         };
 
         let held = server.lock("catalogue").acquire_shared(Some(SOON)).await.expect("free");
-        // Its holder watches it from 20 ms after the grant.
+        // The holder's own entry is watched from 20 ms after the grant.
         tokio::time::sleep(SETTLED).await;
         shared().await;
         assert_eq!(server.cost(shared()).await.requests, 2, "a share beside another");

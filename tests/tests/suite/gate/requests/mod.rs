@@ -1,4 +1,4 @@
-//! What locking costs at each store, counted on the wire, and by the server where it counts.
+//! The cost of locking at each store, counted by the proxy, and by the server if it counts requests.
 #![cfg(any(feature = "consul", feature = "etcd", feature = "redis", feature = "zookeeper"))]
 
 #[cfg(feature = "consul")]
@@ -18,25 +18,25 @@ use tokio::task::block_in_place;
 
 const SOON: Duration = Duration::from_secs(5);
 const WAITERS: usize = 20;
-/// By then what follows a grant, after 20 ms, is done; it is shorter than each re-check.
+/// Long enough for everything that the library does from 20 ms after a grant; shorter than the time until a re-check.
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 const SETTLED: Duration = Duration::from_millis(1_500);
 
-/// A server, a proxy that counts, and a client behind it.
+/// A server, a proxy that counts, and a client behind the proxy.
 struct Counted {
     server: Arc<dyn Server>,
     proxy: Proxy,
     client: Coordinator,
 }
 
-/// What was counted between two moments.
+/// The counts of a piece of work.
 struct Cost {
     requests: u64,
-    /// Messages to the server; heartbeats' and watches' among them.
+    /// Messages to the server, including heartbeats and watches.
     sent: u64,
-    /// Messages from it.
+    /// Messages from the server.
     received: u64,
-    /// As the server counts them.
+    /// Requests by kind, counted by the server.
     by_kind: BTreeMap<String, i64>,
 }
 
@@ -53,14 +53,14 @@ impl Counted {
         self.client.lock(name).expect("a good name")
     }
 
-    /// Takes a free lock and gives it back, so often.
+    /// Acquires and releases a free lock, `rounds` times.
     async fn cycle(&self, lock: &Lock, rounds: u64) {
         for _ in 0..rounds {
             self.hold(lock, Duration::ZERO).await;
         }
     }
 
-    /// Takes a free lock and holds it for so long.
+    /// Acquires a free lock, and holds it for this long.
     async fn hold(&self, lock: &Lock, length: Duration) {
         let guard = lock.acquire(Some(SOON)).await.expect("it is free");
         if !length.is_zero() {
@@ -69,20 +69,20 @@ impl Counted {
         guard.release().await.expect("the store confirms");
     }
 
-    /// Tries to take a lock that somebody has, and waits until that is cleaned up.
+    /// Tries to acquire a lock that is held, and waits until the entry of the try is removed.
     async fn try_in_vain(&self, lock: &Lock) {
         assert!(lock.try_acquire().await.expect("the store answers").is_none());
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 
-    /// What it costs to take a lock that nobody else wants and to give it back, so often.
+    /// The cost of acquiring and releasing a lock that nobody else wants, `rounds` times.
     async fn uncontended(&self, lock: &Lock, rounds: u64) -> Cost {
         let cost = self.cost(self.cycle(lock, rounds)).await;
         println!("{rounds} uncontended acquires and releases: {cost}");
         cost
     }
 
-    /// What it costs that all the waiters wait for so long, and then to give the lock to one after the other.
+    /// The costs of several waiters: while they wait for `length`, and while the lock is handed from one to the next.
     async fn waited_for(&self, length: Duration) -> [Cost; 2] {
         let lock = self.lock("waited-for");
         let guard = lock.acquire(Some(SOON)).await.expect("it is free");
@@ -110,9 +110,10 @@ impl Counted {
         [idle, handing]
     }
 
-    /// Many give up while the server's answers are held back: for longer than a call may take, and for so short that calls
-    /// wait to be sent, and are given up. What ends the doubt about one call does so for all, and what was not sent leaves
-    /// none and is sent no more: it takes so many requests for each, at the most, until nothing of theirs is left.
+    /// Many calls are given up while the server's answers are held back. In one case this lasts longer than a call may
+    /// take. In the other it is so short that some calls are given up before they were sent. A single request settles
+    /// the outcome of all calls that were sent; a call that was not sent leaves nothing to settle. Until nothing is
+    /// left at the store, this costs at most `requests` requests for each call.
     async fn give_up_in_silences(&self, requests: u64) {
         for silence in [2_500, 500] {
             self.give_up_in_silence(300, Duration::from_millis(silence), requests).await;

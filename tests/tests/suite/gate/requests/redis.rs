@@ -1,4 +1,4 @@
-//! On Redis.
+//! The costs on Redis.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,10 +12,10 @@ use super::{Cost, Counted, SOON, WAITERS, every};
 
 const HEARTBEAT: Duration = Duration::from_secs(1);
 
-/// With a client that knows its scripts.
+/// With a client that has sent its scripts already.
 async fn counted() -> Counted {
     let counted = Counted::new(|| Arc::new(Redis::one()), every(HEARTBEAT)).await;
-    // Each script is sent in full once.
+    // Uses each script once, because the first use sends it in full.
     let lock = counted.lock("first");
     let guard = lock.acquire(Some(SOON)).await.expect("it is free");
     counted.try_in_vain(&lock).await;
@@ -25,12 +25,13 @@ async fn counted() -> Counted {
     counted
 }
 
-/// What was sent, but for a look at what the server is, each ten seconds: its settings, and a greeting.
+/// The messages that were sent, without those by which the client checks every ten seconds what the server is: a read
+/// of its settings, and a greeting.
 fn without_looks(cost: &Cost) -> u64 {
     cost.sent - 2 * cost.of("config|get").unsigned_abs()
 }
 
-/// Whether everything that was sent was a script that the server knew.
+/// Whether every message called a script that the server knew.
 fn is_known(cost: &Cost) -> bool {
     i64::try_from(cost.sent) == Ok(cost.of("evalsha") + cost.of("config|get"))
 }
@@ -42,13 +43,13 @@ fn an_uncontended_lock_is_one_request_and_its_release_another() {
         let lock = server.lock("uncontended");
         let rounds = 10;
         let cost = server.uncontended(&lock, rounds).await;
-        // A heartbeat may be among them, and nothing else.
+        // One heartbeat may be included, and nothing else.
         let sent = without_looks(&cost);
         assert!((2 * rounds..=2 * rounds + 1).contains(&sent) && is_known(&cost), "{cost}");
     });
 }
 
-/// Where nobody observes a queue, scripts tell nobody, and of a lock that is free nothing is left.
+/// If nobody observes a queue, scripts publish nothing; and a free lock leaves no key.
 #[test]
 fn an_uncontended_lock_is_few_commands() {
     rerun_on_threads(async || {
@@ -68,7 +69,7 @@ fn an_uncontended_lock_is_few_commands() {
         }
         let run = block_in_place(|| commands(&redis)) - before;
         println!("{rounds} uncontended acquires and releases: {run} commands within scripts");
-        // Seven to enter and five to leave; a heartbeat may be among them.
+        // Seven commands to enter and five to leave; one heartbeat may be included.
         assert!((12 * rounds..=12 * rounds + 20).contains(&run), "{run}");
         let guard = lock.acquire(Some(SOON)).await.expect("it is free");
         let keys = || block_in_place(|| redis.ask(&["KEYS", "*lock/uncontended"]).texts());
@@ -80,7 +81,7 @@ fn an_uncontended_lock_is_few_commands() {
     });
 }
 
-/// The commands that the server ran within scripts, of those that ours have.
+/// The number of commands that the server has executed, of those that the library's scripts use.
 fn commands(redis: &Redis) -> u64 {
     let info = redis.ask(&["INFO", "commandstats"]).text().unwrap_or_default();
     let is_ours = |name: &str| {
@@ -100,20 +101,20 @@ fn commands(redis: &Redis) -> u64 {
 fn idle_waiters_cost_nothing_but_heartbeats() {
     rerun_on_threads(async || {
         let server = counted().await;
-        // Shorter than the re-check of each waiter, which comes after three and a half seconds at the soonest.
+        // Shorter than the time until a waiter's re-check, which is at least three and a half seconds.
         let [idle, handing] = server.waited_for(Duration::from_millis(1_500)).await;
         let sent = without_looks(&idle);
         assert!((1..=3).contains(&sent) && is_known(&idle), "a heartbeat each second: {idle}");
-        // Each leaves, and hears that it is its turn.
+        // For each waiter one request to leave; the next waiter is notified.
         assert!(without_looks(&handing) <= WAITERS as u64 + 3, "{handing}");
     });
 }
 
-/// How many names are looked at once each, and so many at a time.
+/// How many names are watched once each, and how many of them at a time.
 const NAMES: usize = 512;
 const TOGETHER: usize = 64;
 
-/// Each has a channel, for as long as somebody listens to it and a moment longer.
+/// Each watched name has a channel, as long as it is watched and a moment longer.
 #[test]
 fn names_that_were_looked_at_once_cost_nothing() {
     rerun_on_threads(async || {
@@ -127,14 +128,14 @@ fn names_that_were_looked_at_once_cost_nothing() {
             for watch in &mut watches {
                 watch.next().await.expect("the server answers");
             }
-            // A watch tells what it has read before it listens.
+            // A watch returns the first value before it has subscribed.
             let limit = Instant::now() + 3 * SOON;
             while channels(&redis, &format!("*value/{batch}-*")) < TOGETHER {
                 assert!(Instant::now() < limit, "they are looked at by something else");
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         }
-        // They linger for ten seconds.
+        // A subscription is kept for ten seconds after its last watch.
         let limit = Instant::now() + 3 * SOON;
         while channels(&redis, "*") > 1 {
             assert!(Instant::now() < limit, "{} channels", channels(&redis, "*"));
@@ -143,7 +144,7 @@ fn names_that_were_looked_at_once_cost_nothing() {
     });
 }
 
-/// How many of these the server has.
+/// How many channels match the pattern.
 fn channels(redis: &Redis, like: &str) -> usize {
     match block_in_place(|| redis.ask(&["PUBSUB", "CHANNELS", like])) {
         Reply::List(channels) => channels.len(),

@@ -1,4 +1,4 @@
-//! On ZooKeeper.
+//! The costs on ZooKeeper.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ async fn counted() -> Counted {
     Counted::new(|| Arc::new(Zookeeper::one()), builder).await
 }
 
-/// Whether that many requests were made, and no others than heartbeats.
+/// Whether this many requests were made, apart from heartbeats.
 fn is_about(requests: u64, expected: u64, took: Duration) -> bool {
     let heartbeats = 1 + took.as_secs();
     (expected..=expected + heartbeats).contains(&requests)
@@ -26,7 +26,7 @@ fn an_uncontended_lock_is_two_requests_and_its_release_another() {
     rerun_on_threads(async || {
         let server = counted().await;
         let lock = server.lock("uncontended");
-        // The first one makes the queue's node and those above it.
+        // The first round creates the queue's node and the nodes above it.
         server.cycle(&lock, 1).await;
         let rounds = 100;
         let began = Instant::now();
@@ -47,7 +47,7 @@ fn a_lock_that_is_held_for_a_while_is_watched() {
         hold().await;
         let cost = server.cost(hold()).await;
         println!("a lock held for 200 ms: {cost}");
-        // The watch, and its end.
+        // The watch is two requests: setting it and removing it.
         assert!((4..=6).contains(&cost.requests), "{cost}");
     });
 }
@@ -58,7 +58,7 @@ fn a_try_in_vain_is_three_requests() {
         let server = counted().await;
         let lock = server.lock("taken");
         let guard = lock.acquire(Some(SOON)).await.expect("it is free");
-        // The watch on its own node is there.
+        // By then the holder's own node is watched.
         tokio::time::sleep(SETTLED).await;
         let cost = server.cost(server.try_in_vain(&lock)).await;
         println!("a try in vain: {cost}");
@@ -67,7 +67,7 @@ fn a_try_in_vain_is_three_requests() {
     });
 }
 
-/// Those of one process that come at once share listings of those who wait.
+/// Contenders of one process that enter at the same time share listings of the queue.
 #[test]
 fn a_rush_lists_seldom() {
     const MANY: u64 = 300;
@@ -91,7 +91,8 @@ fn a_rush_lists_seldom() {
         let mut waiting = Vec::new();
         let cost = server.cost(async { waiting = rush.await }).await;
         println!("{MANY} enter at once: {cost}");
-        // One that makes the node and one that watches the node before it, each; a listing each would be one more.
+        // For each contender, one request creates its node, and one watches the node before it; without sharing, a
+        // listing would be a third one.
         assert!(cost.requests < MANY * 5 / 2, "{cost}");
         waiting.iter().for_each(|waiter| waiter.abort());
         guard.release().await.expect("the store confirms");
@@ -102,10 +103,10 @@ fn a_rush_lists_seldom() {
 fn idle_waiters_cost_nothing_but_heartbeats() {
     rerun_on_threads(async || {
         let server = counted().await;
-        // Shorter than the re-check of each waiter, which comes after three and a half seconds at the soonest.
+        // Shorter than the time until a waiter's re-check, which is at least three and a half seconds.
         let [idle, handing] = server.waited_for(Duration::from_millis(1_500)).await;
         assert!((1..=3).contains(&idle.requests), "a heartbeat each second: {idle}");
-        // Leave, and look where one stands.
+        // The request to leave, and the read of the waiter's own entry.
         assert!(handing.requests <= 3 * (WAITERS as u64 + 1), "{handing}");
     });
 }

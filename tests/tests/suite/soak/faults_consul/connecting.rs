@@ -1,4 +1,4 @@
-//! F-48 with what Consul has of its own: tokens, short leases and certificates; F-49 and F-71.
+//! F-48, F-49, F-71: the part that only Consul has: tokens, short leases and certificates.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -36,21 +36,21 @@ fn f48_tokens() {
         let at = consul.authority();
         client.refused(&format!("consul://:{wrong}@{at}"), &["Auth"]);
         client.refused(&format!("consul://{at}"), &["Permission"]);
-        // The token's rights end at its prefix.
+        // The token has rights on its prefix only.
         client.refused(&format!("consul://:{TOKEN}@{at}/elsewhere"), &["Permission"]);
         client.connects(&format!("consul://:{TOKEN}@{at}"));
         let file = consul.directory().join("token");
         std::fs::write(&file, format!("{TOKEN}\n")).expect("the directory is ours");
         client.connects(&format!("consul://{at}?token_file={}", file.display()));
         client.is_discreet();
-        // Where there are no ACLs nobody looks at a token.
+        // An agent without ACLs ignores tokens.
         let open = Consul::one();
         client.connects(&format!("consul://:{wrong}@{}", open.authority()));
         client.is_discreet();
     });
 }
 
-/// The token of a policy with these rules.
+/// Creates a policy with these rules, and returns a token of it.
 fn token(consul: &Consul, name: &str, rules: &str) -> String {
     let policy = json!({ "Name": name, "Rules": rules }).to_string();
     let token = json!({ "Policies": [{ "Name": name }] }).to_string();
@@ -61,7 +61,7 @@ fn token(consul: &Consul, name: &str, rules: &str) -> String {
     token["SecretID"].as_str().expect("it has a secret").to_owned()
 }
 
-/// F-73: each right that the documentation lists is missing, one by one, or given for a part of what it is for.
+/// F-73: each right that the documentation lists is missing, one by one, or given for a part only.
 #[test]
 fn f73_each_right_is_missing() {
     rerun_if_starved(|| {
@@ -85,15 +85,15 @@ fn f73_each_right_is_missing() {
             let token = token(&consul, &format!("lacking-{nth}"), rules);
             client.refused_with(&url(&token), &["Permission"], missing);
         }
-        // Nothing is left of the tries.
+        // The failed attempts have left nothing.
         assert_eq!((consul.keys("fleet/"), consul.sessions().len()), (Vec::new(), 0));
-        // The agent need not be read.
+        // The right to read the agent is not needed.
         client.connects(&url(&token(&consul, "enough", &format!("{keys}{sessions}"))));
     });
 }
 
-/// F-73: the agent closes the connection on which the rights are asked for, once or always: what is missing is told all the same, or
-/// that this is not known. Nobody connects who could not take a lock.
+/// F-73: the agent closes the connection on which the client checks its rights, once or always. The client still
+/// reports the missing right, or that it could not find out. It never connects without the rights that a lock needs.
 #[test]
 fn f73_a_right_is_missing_and_a_question_is_lost() {
     rerun_if_starved(|| {
@@ -105,13 +105,13 @@ fn f73_a_right_is_missing_and_a_question_is_lost() {
     });
 }
 
-/// What an agent answers that lets the token make sessions, and write no key. It says nothing to the first transactions, so many of
-/// them.
+/// Starts a simulated agent whose token may create sessions but may not write keys. It does not answer the first
+/// `unanswered` transactions.
 fn agent_that_forbids(unanswered: usize) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let at = listener.local_addr().expect("it is bound").to_string();
     let mut left = unanswered;
-    // It ends with the test's process.
+    // The thread ends with the test's process.
     thread::spawn(move || {
         for stream in listener.incoming() {
             let Ok(mut stream) = stream else { continue };
@@ -139,7 +139,7 @@ fn agent_that_forbids(unanswered: usize) -> String {
     at
 }
 
-/// The path of a request, which is read to its end.
+/// The path of a request; reads the request to its end.
 fn asked_for(stream: &TcpStream) -> Option<String> {
     let mut reader = BufReader::new(stream);
     let (mut path, mut length) = (None, 0);
@@ -157,13 +157,13 @@ fn asked_for(stream: &TcpStream) -> Option<String> {
     path
 }
 
-/// A server that is none of Consul's, and answers everything with this status.
+/// Starts another HTTP service, which is no Consul agent and answers everything with this status.
 fn another_service(status: u16) -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let at = listener.local_addr().expect("it is bound").to_string();
     let asked = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&asked);
-    // It ends with the test's process.
+    // The thread ends with the test's process.
     thread::spawn(move || {
         for stream in listener.incoming() {
             let Ok(mut stream) = stream else { continue };
@@ -184,7 +184,7 @@ fn f48_a_host_that_is_no_agent_is_left() {
         let mut client = Traced::new(WORKER, &[]);
         for status in [200, 403, 404] {
             let (at, asked) = another_service(status);
-            // The hosts are tried in random order.
+            // Repeated, because the client tries the hosts in random order.
             for _ in 0..20 {
                 client.connects(&format!("consul://{at},{}", consul.authority()));
                 if asked.load(Ordering::SeqCst) > 0 {
@@ -196,7 +196,8 @@ fn f48_a_host_that_is_no_agent_is_left() {
     });
 }
 
-/// What leads to an agent until it is said to be another service, on the connections that are open too.
+/// A relay in front of an agent. When `is_other` is set, it no longer forwards requests but replies like another
+/// service, also on connections that are open already.
 struct Relay {
     authority: String,
     connections: Arc<AtomicUsize>,
@@ -220,7 +221,7 @@ fn relay(agent: String, answer: (u16, &'static str)) -> Relay {
     relay
 }
 
-/// Passes on what client and agent say, or answers the client itself.
+/// Forwards between client and agent, or answers the client itself.
 fn pass(
     client: &TcpStream,
     server: &TcpStream,
@@ -232,7 +233,8 @@ fn pass(
         let mut request = [0; 16_384];
         while let Ok(length @ 1..) = { client }.read(&mut request) {
             if is_other.load(Ordering::SeqCst) {
-                // Once: a request may come in several parts, and what follows it is another's answer.
+                // The relay answers once and closes the connection: a request may arrive in several parts, and a second
+                // answer would be taken for the answer to the next request.
                 let length = body.len();
                 let head = format!("HTTP/1.1 {status} It\r\nContent-Length: {length}");
                 let answer = format!("{head}\r\nConnection: close\r\n\r\n{body}");
@@ -247,7 +249,7 @@ fn pass(
     });
 }
 
-/// A lock that this client holds, and one that the other holds while it waits for that.
+/// A lock that `holder` holds and `other` waits for, and one that `other` holds.
 fn hold_and_wait(
     holder: &Coordinator,
     other: &Coordinator,
@@ -265,7 +267,7 @@ fn hold_and_wait(
 
 type Waits = thread::JoinHandle<coordination::Result<()>>;
 
-/// Waits for a lock and gives it back.
+/// Waits for a lock, and releases it.
 fn waits(client: &Coordinator, name: &str, lease: Duration) -> Waits {
     let lock = client.lock(name).expect("a good name");
     thread::spawn(move || release(lock.acquire(Some(3 * lease))?))
@@ -281,7 +283,7 @@ fn f48_a_host_that_becomes_another_service_is_left() {
             let relay = relay(consul.authority(), answer);
             let url = format!("consul://{},{}/becomes", relay.authority, consul.authority());
             let holder = loop {
-                // The hosts are tried in random order.
+                // Repeated, because the client tries the hosts in random order.
                 let holder = Coordinator::connect(&url).expect("one of them is there");
                 if relay.connections.load(Ordering::SeqCst) > 0 {
                     break holder;
@@ -317,7 +319,8 @@ fn f48_another_service_answers_for_a_while() {
             let lease = Duration::from_secs(10);
             let (guard, wanted, waiter) = hold_and_wait(&holder, &other, lease);
             relay.is_other.store(true, Ordering::SeqCst);
-            // What waits at the agent is answered, and what comes next is not.
+            // Requests that wait at the agent are still answered by the agent; new requests are answered by the other
+            // service.
             let early = waits(&holder, "early", lease);
             thread::sleep(lease / 3);
             relay.is_other.store(false, Ordering::SeqCst);
@@ -351,13 +354,13 @@ fn f49_token_revoked_while_held() {
             "{refused}"
         );
         holder.not_held(LONG);
-        // By then it backs off.
+        // By then the client retries with long delays.
         thread::sleep(2 * site.lease());
         let before: u64 = consul.request_counts().values().sum();
         thread::sleep(Duration::from_secs(12));
         let asked = consul.request_counts().values().sum::<u64>() - before;
         println!("F-49 consul: {asked} requests within 12 s with a revoked token");
-        // Two for each try to open a session, and back-off may begin with several short ones.
+        // Two requests for each attempt to open a session; the first delays may be short.
         assert!(asked <= 40, "{asked} requests");
     });
 }
@@ -402,8 +405,8 @@ fn f71_certificates_replaced() {
     });
 }
 
-/// F-71: the token in the file is another one, and the one before is revoked; and then one that nobody knows, and the agent
-/// restarts.
+/// F-71: first, the token in the file is replaced by a valid one, and the old one is revoked. Then it is replaced by
+/// one that nobody knows, and the agent restarts.
 #[test]
 fn f71_token_replaced() {
     rerun_if_starved(|| {

@@ -1,4 +1,4 @@
-//! F-72: the agent takes no more connections from one address.
+//! F-72: the agent accepts no more connections from one address.
 
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use coordination_tests::faults::{LONG, SCHEDULING};
 use coordination_tests::harness::{Consul, Server, rerun_if_starved};
 use serde_json::json;
 
-/// How long a session lives without a heartbeat.
+/// The lease of the clients.
 const LEASE: Duration = Duration::from_secs(10);
-/// The setting of the agent, which whoever is refused is told of.
+/// The agent's setting, which the error message has to name.
 const SETTING: &str = "http_max_conns_per_client";
 
 fn agent(limit: usize) -> (Consul, String) {
@@ -24,14 +24,14 @@ fn agent(limit: usize) -> (Consul, String) {
     (consul, url)
 }
 
-/// Takes a lock of its own, within time.
+/// Acquires a lock that nobody else uses, within the timeout of tests.
 fn take(client: &Coordinator, name: &str) -> LockGuard {
     let lock = client.lock(name).expect("a good name");
     lock.acquire(Some(LONG)).expect("nobody else wants it")
 }
 
-/// Another program of this host takes all connections that it can get. Who is connected keeps its session, and who comes is told
-/// of the limit.
+/// Another program on this host uses up the agent's connections. Connected clients keep their sessions, and a new
+/// client gets an error that names the limit.
 #[test]
 fn f72_no_connection_is_left() {
     rerun_if_starved(|| {
@@ -57,19 +57,19 @@ fn f72_no_connection_is_left() {
     });
 }
 
-/// The same: who is connected goes on, on the one connection that each has. Waiters are served, a holder whose lock is broken is told,
-/// and callers who go away cost no connection.
+/// In the same situation, connected clients go on with the single connection that each of them has: waiters are served,
+/// a holder whose lock is broken learns of it, and dropped calls cost no connection.
 #[test]
 fn f72_all_goes_on_without_another_connection() {
     rerun_if_starved(|| {
         const LIMIT: usize = 24;
-        // Within which waiters are served and losses told.
+        // The time within which waiters are served and losses are reported.
         let bound = bounds::served() + SCHEDULING;
         let (consul, url) = agent(LIMIT);
         let clients = [(); 2].map(|()| Coordinator::connect(&url).expect("there is room"));
         let kept = [take(&clients[0], "kept-0"), take(&clients[1], "kept-1")];
         let strangers = Strangers::at(&consul.authority());
-        // Each moves to new connections every ten seconds, in vain.
+        // Clients try to move to new connections every ten seconds; here that fails.
         thread::sleep(Duration::from_secs(11));
         let until = Instant::now() + 2 * LEASE;
         let (mut turns, mut slowest) = (0, Duration::ZERO);
@@ -106,7 +106,7 @@ fn f72_all_goes_on_without_another_connection() {
     });
 }
 
-/// Connections that say nothing; each that the agent closes is made again.
+/// Idle connections that use up the agent's limit; one that the agent closes is opened again.
 struct Strangers {
     ended: Arc<AtomicBool>,
     task: Option<thread::JoinHandle<()>>,
@@ -145,12 +145,12 @@ fn is_open(stream: &TcpStream) -> bool {
     peeked.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
 }
 
-/// Ten processes more than the agent has connections for, each of which holds a lock and waits for one: all sessions live, after a
-/// restart of the agent too, and all are served.
+/// There are ten processes more than the agent has connections for, and each of them holds a lock and waits for
+/// another. All keep their sessions, also over a restart of the agent, and all waiters are served.
 #[test]
 fn f72_more_processes_than_connections() {
     rerun_if_starved(|| {
-        // Each process has five: its heartbeat's, one for calls, and those of three queries.
+        // A process uses five connections: one for heartbeats, one for calls, and three for blocking queries.
         const BORNE: usize = 8;
         const PROCESSES: usize = BORNE + 10;
         let (consul, url) = agent(5 * BORNE);
@@ -180,7 +180,7 @@ fn all_are_well(clients: &[Process], during: Duration) {
     }
 }
 
-/// What a process does: it holds a lock, and takes turns at another, which it shares with its neighbours.
+/// A process: it holds a lock, and takes turns at another lock, which it shares with its neighbours.
 struct Process {
     number: usize,
     client: Coordinator,

@@ -1,6 +1,6 @@
 //! The fault matrix on `consul://`: a test for each row, or the reason why there is none.
 //!
-//! Leases are of four seconds and heartbeats 300 ms apart, unless a row needs longer ones.
+//! Leases are four seconds and heartbeats 300 ms, unless a row needs longer ones.
 
 mod connecting;
 mod limits;
@@ -16,7 +16,7 @@ mod of_three {
     coordination_tests::fault_rows!(all three Consul);
 }
 
-/// Rows without a test here, and why.
+/// Rows without a test here, and the reason.
 const NOT_APPLICABLE: &[(u32, &str)] = &[
     (35, "there is no lock file; F-23 deletes the key"),
     (36, "a server without space for its log stops to lead: F-8 is what clients see"),

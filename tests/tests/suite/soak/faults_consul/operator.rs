@@ -1,4 +1,4 @@
-//! What operators do to Consul: snapshots that are restored, and `consul lock` among our keys.
+//! What operators do to Consul: restored snapshots, and `consul lock` on the library's keys.
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ fn consul(server: &Consul, arguments: &[&str]) -> Command {
     command
 }
 
-/// F-52: the index goes back to where it was, under those who wait by it.
+/// F-52: a restored snapshot sets the index back, while blocking queries wait for a larger one.
 #[test]
 fn f52_the_index_goes_back() {
     rerun_if_starved(|| {
@@ -52,7 +52,8 @@ fn f52_the_index_goes_back() {
     });
 }
 
-/// `consul lock` on a queue's prefix and on the namespace: neither minds the other, and nothing is spoiled.
+/// `consul lock` on a queue's prefix, and on the whole namespace: the library and `consul lock` do not disturb each
+/// other.
 #[test]
 fn f23_consul_lock_among_our_keys() {
     rerun_if_starved(|| {
@@ -82,8 +83,8 @@ fn f23_consul_lock_among_our_keys() {
     });
 }
 
-/// With a lock-delay nobody gets what was taken from a holder before it is over, whoever comes and goes meanwhile. What
-/// is given back is free at once.
+/// With `lock_delay`, a lock that was taken from its holder is granted to nobody before the delay is over, even if
+/// clients enter and leave the queue meanwhile. A lock that was released is free at once.
 #[test]
 fn f23_a_lock_delay_keeps_what_was_taken() {
     rerun_if_starved(|| {
@@ -115,7 +116,7 @@ fn f23_a_lock_delay_keeps_what_was_taken() {
             let ended = Instant::now();
             held.lost().await;
             println!("told after {:?}", ended.elapsed());
-            // Not even the one behind it is followed at once when he gives up.
+            // The lock is not even granted when the waiter just behind the holder gives up.
             let refused = passing.await.expect("no panic").expect_err("it is kept");
             assert_eq!(refused.kind(), ErrorKind::Timeout);
             assert!(lock(&late).try_acquire().await.expect("it can be asked for").is_none());
@@ -124,7 +125,7 @@ fn f23_a_lock_delay_keeps_what_was_taken() {
             println!("granted after {waited:?}");
             assert!(waited >= DELAY - Duration::from_millis(200), "after {waited:?}");
             must_hold!(guard.token() > held.token());
-            // What is given back, by a session that ends in peace, is not kept.
+            // A lock whose session was closed by its client is not delayed.
             drop(guard);
             let guard = lock(&late).acquire(Some(LONG)).await.expect("it is free");
             let stopped = Instant::now();
@@ -138,8 +139,8 @@ fn f23_a_lock_delay_keeps_what_was_taken() {
     });
 }
 
-/// With a lock-delay, each of those who wait for what a crashed process had tries once when it finds that, and one of them when the
-/// delay is over. Nothing stays of the process, not even the key of its member.
+/// With `lock_delay`, each waiter for a lock of a crashed process tries once when it finds the lock delayed, and one of
+/// them tries when the delay is over. No key of the process is left, not even its member's.
 #[test]
 fn f23_a_lock_delay_is_tried_seldom() {
     rerun_if_starved(|| {

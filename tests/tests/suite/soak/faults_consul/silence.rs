@@ -1,4 +1,4 @@
-//! A network that keeps silent under those who share a query.
+//! F-10: the network delivers nothing for a while to waiters that share a blocking query.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,17 +10,17 @@ use tokio::runtime::Runtime;
 
 use crate::WORKER;
 
-/// More than have queries of their own.
+/// More waiters than have a query of their own.
 const LOCKS: usize = 5;
-/// Longer than until those who share one are looked for.
+/// Longer than the time until shared waiters are re-checked.
 const SILENCE: Duration = Duration::from_secs(7);
 
-/// F-10: nothing gets through for a while, and then all who wait are served.
+/// F-10: nothing is delivered for a while, and then all waiters are served.
 #[test]
 fn f10_silence_under_those_who_share_a_query() {
     rerun_if_starved(|| {
         let server = Arc::new(Consul::one());
-        // No session is lost by it.
+        // With a lease so long that no session is lost.
         let site = Site::on(server, WORKER).with_ttl(Duration::from_secs(60));
         let proxy = site.proxies().remove(0);
         let name = |number| format!("lock-{number}");

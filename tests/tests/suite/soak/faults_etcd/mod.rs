@@ -1,4 +1,4 @@
-//! The rows of the fault matrix on `etcd://` that the gate leaves out, and those of three servers.
+//! The fault rows on `etcd://` that the gate leaves out, and those of three servers.
 #![cfg(feature = "etcd")]
 
 mod restarts;

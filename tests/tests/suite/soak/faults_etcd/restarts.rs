@@ -1,4 +1,4 @@
-//! F-58: many users' clients come back at once.
+//! F-58: the clients of many users reconnect at the same time.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use tokio::time::{sleep, timeout};
 
 const CLIENTS: usize = 50;
 const RESTARTS: usize = 10;
-/// A session can be saved for as long. The server needs 100 ms of a processor to look at a password.
+/// A lease long enough to keep a session: with this cost the server needs 100 ms of a processor to check a password.
 const LEASE: Duration = Duration::from_secs(20);
 
-/// Nobody's session is lost, though the server is busy with passwords for seconds after each restart.
+/// No session is lost, although the server checks passwords for seconds after each restart.
 #[test]
 fn f58_fifty_users_after_a_restart() {
     rerun_on_threads(async || {

@@ -1,4 +1,4 @@
-//! F-68: restored from a snapshot under those who hold and wait.
+//! F-68: the store is restored from a snapshot while clients hold and wait.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::WORKER;
 const LOCK: &str = "restored";
 const OTHER: &str = "kept";
 
-/// The snapshot has an entry that was removed since, of a session that lives: it must block nobody.
+/// The snapshot has an entry that was removed later, of a session that still lives. The entry must not block anybody.
 #[test]
 fn f68_what_was_given_back_since_blocks_nobody() {
     rerun_if_starved(|| {
@@ -32,7 +32,7 @@ fn f68_what_was_given_back_since_blocks_nobody() {
         one.observe(OTHER);
         two.observe(LOCK);
         etcd.restore(&snapshot);
-        // All three sessions are in the snapshot, with an entry of `one` and none of the others'.
+        // The snapshot has all three sessions, an entry of `one`, and no entry of the others.
         one.lost(LONG);
         two.lost(LONG);
         three.granted(waiting, LONG);

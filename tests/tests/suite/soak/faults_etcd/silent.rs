@@ -1,4 +1,4 @@
-//! A member that takes nothing more, while many ask it to watch.
+//! A server that stops reading while many watches are being started on it.
 
 use std::time::{Duration, Instant};
 
@@ -9,11 +9,11 @@ use tokio::time::{sleep, timeout};
 
 const LOCKS: usize = 1_000;
 const LEASE: Duration = Duration::from_secs(10);
-/// So much is let through, in which the stream of watches is opened.
+/// How many bytes are delivered before the connection falls silent; the stream of watches is opened with these.
 const PASSES: u64 = 20 * 1024;
 
-/// All that wait ask for their watches anew, on a connection that falls silent meanwhile. When the connection is given up, they are
-/// watched by the next member.
+/// All waiters restart their watches on a connection that falls silent meanwhile. When the client has given that
+/// connection up, the watches are started at the next server.
 #[test]
 fn l2_a_member_falls_silent_while_many_begin_to_watch() -> Result<()> {
     rerun_on_threads(watch_at_a_silent_member)
@@ -52,7 +52,7 @@ async fn watch_at_a_silent_member() -> Result<()> {
         sleep(Duration::from_millis(10)).await;
     }
     println!("the next member is silent");
-    // The connection is given up, and there is another one.
+    // By then the client has given the connection up and made another one.
     sleep(LEASE).await;
     for guard in guards.drain(..20) {
         let begun = Instant::now();

@@ -1,4 +1,4 @@
-//! Many processes at once, and what that leaves in the tables.
+//! Many processes at the same time, and what they leave in the tables.
 
 use std::sync::Arc;
 
@@ -6,14 +6,15 @@ use coordination_tests::harness::{Mysql, rerun_if_starved};
 
 use crate::soak::sql_load::{PROCESSES, contend_on};
 
-/// S1, S2: sixteen processes with a thousand acquisitions each, on one lock and on a hundred: never two at once, tokens rise,
-/// and nobody is told of a deadlock. What is left of it in the tables is bounded.
+/// S1, S2: sixteen processes acquire one lock, and then a hundred locks, a thousand times each. There are never two
+/// holders, tokens rise, and no call reports a deadlock. The number of rows that are left is bounded.
 #[test]
 fn s2_sixteen_processes_on_one_lock_and_on_a_hundred() {
     rerun_if_starved(|| {
         let mysql = Arc::new(Mysql::options().set("general-log", "off").start());
         contend_on(Arc::clone(&mysql) as Arc<_>);
-        // The innermost count is what the server has undone, and nobody was told of.
+        // How many transactions the server has rolled back because of deadlocks. The library repeats them, so no caller
+        // notices.
         println!("deadlocks: {}", mysql.ask("SHOW GLOBAL STATUS LIKE 'Innodb_deadlocks'"));
         let rows = |table: &str| {
             let count =

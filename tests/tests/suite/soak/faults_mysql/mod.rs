@@ -1,6 +1,6 @@
 //! The fault matrix on `mysql://`: a test for each row, or the reason why there is none.
 //!
-//! Leases are of two seconds and heartbeats 300 ms apart, unless a row needs others.
+//! Leases are two seconds and heartbeats 300 ms, unless a row needs others.
 
 mod load;
 mod shared;
@@ -10,7 +10,7 @@ use coordination_tests::faults::matrix;
 
 coordination_tests::fault_rows!(all server Mysql);
 
-/// Rows without a test here, and why.
+/// Rows without a test here, and the reason.
 const NOT_APPLICABLE: &[(u32, &str)] = &[
     (35, "there is no lock file; F-23 deletes the entry"),
     (36, "a server without space for its log waits for some: F-9 is what clients see"),

@@ -1,5 +1,5 @@
-//! Rows that stand in the soak's `crowd`, `connecting` and `shortage` for all other stores: those parts of the soak need no
-//! MariaDB.
+//! Rows that for all other stores are in the soak's modules `crowd`, `connecting` and `shortage`. They are here for
+//! MariaDB, so that those parts of the soak do not need MariaDB.
 
 use coordination_tests::checks::Backend;
 use coordination_tests::harness::{rerun_alone, rerun_if_starved};

@@ -1,4 +1,4 @@
-//! Many processes at once, and what that leaves in the tables.
+//! Many processes at the same time, and what they leave in the tables.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use coordination_tests::harness::{Postgres, Server, rerun_if_starved, wait_until
 use super::LONG;
 use crate::soak::sql_load::contend_on;
 
-/// S1, S2: sixteen processes with a thousand acquisitions each, on one lock and on a hundred: never two at once, tokens rise,
-/// and nobody is told of a deadlock. What is left of it in the tables is bounded.
+/// S1, S2: sixteen processes acquire one lock, and then a hundred locks, a thousand times each. There are never two
+/// holders, tokens rise, and no call reports a deadlock. The size of the tables is bounded.
 #[test]
 fn s2_sixteen_processes_on_one_lock_and_on_a_hundred() {
     rerun_if_starved(|| {
@@ -26,7 +26,7 @@ fn s2_sixteen_processes_on_one_lock_and_on_a_hundred() {
                      FROM pg_stat_user_tables WHERE schemaname = 'coordination'";
         let dead =
             "SELECT max(n_dead_tup) FROM pg_stat_user_tables WHERE schemaname = 'coordination'";
-        // Twice as many as those that are not worth being swept.
+        // Twice the number of dead rows below which autovacuum does not run.
         let is_swept = || postgres.ask(dead).parse::<u64>().is_ok_and(|dead| dead < 1_500);
         let swept = wait_until(LONG, is_swept);
         println!("tables: {}", postgres.ask(sizes));

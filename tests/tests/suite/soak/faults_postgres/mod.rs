@@ -1,6 +1,6 @@
 //! The fault matrix on `postgres://`: a test for each row, or the reason why there is none.
 //!
-//! Leases are of two seconds and heartbeats 300 ms apart, unless a row needs others.
+//! Leases are two seconds and heartbeats 300 ms, unless a row needs others.
 
 mod load;
 mod pooler;
@@ -13,10 +13,10 @@ use coordination_tests::faults::matrix;
 
 coordination_tests::fault_rows!(all server Postgres);
 
-/// Longer than anything that a row waits for.
+/// The timeout of waits; longer than any row should take.
 const LONG: Duration = Duration::from_secs(30);
 
-/// Rows without a test here, and why.
+/// Rows without a test here, and the reason.
 const NOT_APPLICABLE: &[(u32, &str)] = &[
     (35, "there is no lock file; F-23 deletes the entry"),
     (36, "a server without space for its log ends: F-8 is what clients see"),

@@ -1,6 +1,7 @@
-//! Through pgbouncer, which gives each transaction another connection to the server.
+//! Clients behind pgbouncer, which may use another connection to the server for each transaction.
 //!
-//! These checks do nothing on a machine without it: Debian's package `pgbouncer`, which `tests/install` installs if it can.
+//! On a machine without pgbouncer these tests do nothing. It is in Debian's package `pgbouncer`, which `tests/install`
+//! installs if it can.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,10 +14,10 @@ use coordination_tests::must_hold;
 use super::LONG;
 use crate::WORKER;
 
-/// Of L2.
+/// L2: how soon a waiter is served.
 const NO_LOST_WAITER: Duration = Duration::from_secs(2).saturating_add(SCHEDULING);
 
-/// A server, a pooler before it with so many connections, and the site whose clients come by the pooler.
+/// A server, a pooler with this number of connections to it, and a site whose clients connect to the pooler.
 fn site(connections: usize) -> Option<(Arc<Postgres>, Pooler, Site)> {
     if !Pooler::is_installed() {
         println!("there is no pgbouncer here: not run");
@@ -28,7 +29,7 @@ fn site(connections: usize) -> Option<(Arc<Postgres>, Pooler, Site)> {
     Some((postgres, pooler, site))
 }
 
-/// L2: a waiter is granted the lock without a notification, and nobody's `LISTEN` stays on the connections of all.
+/// L2: a waiter gets the lock although no notification reaches it, and no `LISTEN` stays on a shared connection.
 #[test]
 fn l2_a_waiter_is_served_through_a_pooler() {
     rerun_if_starved(|| {
@@ -54,7 +55,7 @@ fn l2_a_waiter_is_served_through_a_pooler() {
     });
 }
 
-/// F-7 with a pooler between, which says in its own words that the server is gone.
+/// F-7: the server restarts behind a pooler, whose error messages are different from the server's.
 #[test]
 fn f07_the_server_is_restarted_behind_a_pooler() {
     rerun_if_starved(|| {
@@ -75,13 +76,14 @@ fn f07_the_server_is_restarted_behind_a_pooler() {
     });
 }
 
-/// X1: what transactions of the role begin with is not changed on a connection that others get as well: it is refused.
+/// X1: a role's transaction settings cannot be changed on a connection that other clients also use, so connecting is
+/// refused.
 #[test]
 fn x1_settings_of_the_role_are_refused_behind_a_pooler() {
     rerun_if_starved(|| {
         let Some((postgres, pooler, site)) = site(1) else { return };
         postgres.ask("ALTER ROLE postgres SET default_transaction_isolation = 'serializable'");
-        // The pooler's connections are older than that.
+        // The pooler has to make new connections, because its old ones do not have the setting.
         postgres.ask(
             "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
                WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'",

@@ -1,4 +1,4 @@
-//! F-25: a replica is made the primary, which may not have heard of the newest grants.
+//! F-25: a replica is promoted, which may not have received the newest grants.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,21 +10,21 @@ use coordination_tests::must_hold;
 use super::LONG;
 use crate::WORKER;
 
-/// A primary, its replica, and the site that names both.
+/// A primary, its replica, and a site whose URL names both.
 fn site() -> (Arc<Postgres>, Site) {
     let postgres = Arc::new(Postgres::options().replicas(1).start());
     let site = Site::on(Arc::clone(&postgres) as Arc<_>, WORKER);
     (postgres, site)
 }
 
-/// Waits until the node answers the statement so.
+/// Waits until the node's answer to the statement is `answer`.
 fn until(postgres: &Postgres, node: usize, statement: &str, answer: &str) {
     let seen = || postgres.try_ask(node, statement).as_deref() == Ok(answer);
     assert!(wait_until(LONG, seen), "{statement}: {:?}", postgres.try_ask(node, statement));
 }
 
-/// The replica hears no more from the primary: the newest grant is forgotten. Its holder is told with the first heartbeat that
-/// the new primary answers, and the token rises nevertheless.
+/// The replica stops receiving from the primary, so it does not know the newest grant when it is promoted. The holder
+/// learns of its loss with the first heartbeat to which the new primary replies, and tokens rise nevertheless.
 #[test]
 fn f25_a_replica_that_lags_is_promoted() {
     rerun_if_starved(|| {
@@ -55,13 +55,14 @@ fn f25_a_replica_that_lags_is_promoted() {
     });
 }
 
-/// Nothing is answered that it has not confirmed: what was granted stays so, over the fail-over.
+/// Nothing is acknowledged that the replica has not confirmed, so a grant survives the promotion.
 #[test]
 fn f25_a_replica_that_confirms_is_promoted() {
     rerun_if_starved(|| {
         let (postgres, site) = site();
         let site = site.with_ttl(LONG / 3);
-        // Of the primary only: the other would wait for a replica of its own once it is promoted.
+        // Set on the primary only: with this setting, the other server would wait for a replica of its own after its
+        // promotion.
         postgres.ask("ALTER SYSTEM SET synchronous_standby_names = '*'");
         postgres.ask("SELECT pg_reload_conf()");
         until(&postgres, 0, "SHOW synchronous_standby_names", "*");

@@ -1,6 +1,7 @@
-//! F-28, F-29: clocks are set, the server's and the client's.
+//! F-28, F-29: the server's or the client's clock is set. F-62, F-65: what depends on the server's clock.
 //!
-//! A shim that is compiled here and loaded before the C library adds to the time what a file says.
+//! A library is compiled here and loaded before the C library. It adds a number of milliseconds, which it reads from a
+//! file, to the time.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -76,7 +77,7 @@ time_t time(time_t *into) {
 }
 "#;
 
-/// A clock that can be set.
+/// A clock that the test can set.
 struct Clock {
     library: PathBuf,
     offset: PathBuf,
@@ -99,14 +100,14 @@ impl Clock {
         clock
     }
 
-    /// So many milliseconds ahead.
+    /// Sets the clock this number of milliseconds ahead.
     fn set(&self, milliseconds: i64) {
         let new = self.offset.with_extension("new");
         fs::write(&new, milliseconds.to_string()).expect("the scratch directory is writable");
         fs::rename(new, &self.offset).expect("the scratch directory is writable");
     }
 
-    /// A server whose clock it is.
+    /// A server that sees this clock, and a site at it.
     fn site(&self) -> (Arc<Redis>, Site) {
         self.site_with(Redis::options())
     }
@@ -124,7 +125,7 @@ impl Clock {
     }
 }
 
-/// Set forward, it ends leases early: holders learn that with their next heartbeat.
+/// A clock that is set forward ends leases early: holders learn of it with their next heartbeat.
 #[test]
 fn f28_server_clock_set_forward() {
     rerun_if_starved(|| {
@@ -143,8 +144,8 @@ fn f28_server_clock_set_forward() {
     });
 }
 
-/// Set back by an hour, it goes on for us from where it was: nothing is lost, tokens rise, and whoever dies is
-/// followed within the lease.
+/// A clock that is set back by an hour does not affect the library's time, which goes on from where it was: nothing is
+/// lost, tokens rise, and a dead holder is followed within its lease.
 #[test]
 fn f28_server_clock_set_back() {
     rerun_if_starved(|| {
@@ -171,7 +172,7 @@ fn f28_server_clock_set_back() {
     });
 }
 
-/// Stepping each second, a little forward and back.
+/// The clock is changed every second, a little forward and back.
 #[test]
 fn f28_server_clock_steps() {
     rerun_if_starved(|| {
@@ -193,7 +194,8 @@ fn f28_server_clock_steps() {
     });
 }
 
-/// F-62: it starts with a clock that is an hour behind, and that is set right: it is not up for longer by that.
+/// F-62: the server starts with a clock that is an hour behind and is then set right. The quarantine does not end
+/// earlier because of that.
 #[test]
 fn f62_a_clock_set_right_after_the_start_ends_no_quarantine() {
     rerun_if_starved(|| {
@@ -215,7 +217,8 @@ fn f62_a_clock_set_right_after_the_start_ends_no_quarantine() {
     });
 }
 
-/// Set forward, it does not forget which writes have made a value: one that comes again is to be known.
+/// After the clock was set forward, the server still remembers which writes created a value, so that it recognises a
+/// repeated write.
 #[test]
 fn f28_a_clock_set_forward_forgets_no_write() {
     rerun_if_starved(|| {
@@ -228,13 +231,14 @@ fn f28_a_clock_set_forward_forgets_no_write() {
         });
         clock.set(70_000);
         let kept = redis.ask(&["ZRANGE", "{coordination}:done", "0", "-1"]).texts();
-        // Sessions that were closed are noted there too.
+        // The same key also records sessions that were closed.
         let writes = kept.iter().filter(|what| what.starts_with("created:")).count();
         assert_eq!(writes, 1, "{kept:?}");
     });
 }
 
-/// F-65: when all clients have died, nothing of them stays but the clock, without which tokens could go back.
+/// F-65: when all clients have died, all their keys are removed in the end, except the clock, without which tokens
+/// could go back.
 #[test]
 fn f65_the_keys_of_dead_clients_go() {
     rerun_if_starved(|| {
@@ -259,7 +263,7 @@ fn f65_the_keys_of_dead_clients_go() {
     });
 }
 
-/// The client's wall clock is of no interest.
+/// The client's wall clock does not matter.
 #[test]
 fn f29_client_clock_set() {
     rerun_if_starved(|| {

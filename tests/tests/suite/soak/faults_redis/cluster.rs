@@ -1,4 +1,4 @@
-//! F-60: in a cluster the keys move to another node, and the only node of the URL leaves.
+//! F-60: in a cluster, the keys move to another node, and the only node of the URL leaves.
 
 use std::thread::{self, sleep};
 use std::time::Duration;
@@ -13,8 +13,8 @@ fn three() -> RedisOptions {
     Redis::options().nodes(3).cluster(3)
 }
 
-/// The slot moves away from the only node of the URL, and on, while it is half here and half there: holders keep their lock,
-/// nobody else gets it, and who waits is served.
+/// The slot moves away from the only node of the URL, and then further, and is divided between two nodes for a while.
+/// Holders keep their lock, nobody else gets it, and waiters are served.
 #[test]
 fn f60_a_slot_moves() {
     rerun_if_starved(|| {
@@ -26,13 +26,13 @@ fn f60_a_slot_moves() {
         holder.observe("x");
         let waiting = other.wait_for("x");
         holder.sees_contenders("x", 2);
-        // Longer than a lease.
+        // All these moves together take longer than a lease.
         for step in 1..=6 {
             thread::scope(|scope| {
                 let moving =
                     scope.spawn(|| redis.move_slot(CLOCK, (first + step) % 3, site.heartbeat * 2));
                 sleep(site.heartbeat);
-                // Who comes meanwhile waits.
+                // A call that is made meanwhile waits.
                 other.acquire_within("y", LONG).expect("it is free");
                 moving.join().expect("it moves");
             });
@@ -44,14 +44,14 @@ fn f60_a_slot_moves() {
         redis.move_slot(CLOCK, (first + 1) % 3, site.heartbeat);
         holder.release("x");
         must_hold!(other.granted(waiting, LONG).token > held.token);
-        // Who comes now has the URL only.
+        // A new client knows only the URL.
         other.release("x");
         let late = site.process("late");
         assert!(late.acquire_within("x", LONG).is_ok());
     });
 }
 
-/// The only node of the URL has never had the slot, and dies: its cluster is known.
+/// The only node of the URL has never had the slot, and dies. The client knows the other nodes of the cluster by then.
 #[test]
 fn f60_the_node_of_the_url_leaves() {
     rerun_if_starved(|| {
@@ -63,19 +63,19 @@ fn f60_the_node_of_the_url_leaves() {
         holder.acquire("x");
         holder.observe("x");
         redis.node(named).kill();
-        // It has to find another way.
+        // The client has to reconnect through another node.
         redis.try_ask(owner, &["CLIENT", "KILL", "TYPE", "normal"]).expect("it answers");
         redis.try_ask(owner, &["CLIENT", "KILL", "TYPE", "pubsub"]).expect("it answers");
         sleep(site.lease() * 2);
         holder.keeps("x");
-        // The slot moves to a node that no URL names.
+        // The slot moves to a node that the URL does not name.
         redis.move_slot(CLOCK, (owner + 2) % 3, Duration::ZERO);
         sleep(site.lease() * 2);
         holder.keeps("x");
     });
 }
 
-/// A replica takes over, in order: the lock is kept. The node of the URL is a replica from then on.
+/// A replica takes over by command: the lock is kept. The node of the URL is a replica from then on.
 #[test]
 fn f60_failover_in_order() {
     rerun_if_starved(|| {
@@ -89,13 +89,13 @@ fn f60_failover_in_order() {
         assert!(wait_until(LONG, || redis.owner(CLOCK) == master + 3), "no fail-over");
         sleep(site.lease() * 2);
         holder.keeps("x");
-        // By way of a replica.
+        // A new client connects to the replica first.
         let late = site.process("late");
         assert!(late.acquire_within("x", site.heartbeat).is_err());
     });
 }
 
-/// The master dies, which is the only node of the URL: afterwards all goes on by itself.
+/// The master dies, which is the only node in the URL. Afterwards everything works again without help.
 #[test]
 fn f60_failover_after_a_death() {
     rerun_if_starved(|| {
@@ -110,7 +110,8 @@ fn f60_failover_after_a_death() {
     });
 }
 
-/// A node dies with its slot, which an operator gives to another one. That has run for long, but not with these keys.
+/// A node dies with its slot, and an operator gives the slot to another node, which has run for long but does not have
+/// these keys.
 #[test]
 fn f60_the_slot_of_a_dead_node_goes_to_another() {
     rerun_if_starved(|| {

@@ -1,4 +1,4 @@
-//! F-48, F-49, F-71 with what Redis has of its own: users, certificates, sockets.
+//! F-48, F-49, F-71: the part that only Redis has: users, certificates, sockets.
 
 use std::sync::Arc;
 use std::thread::sleep;
@@ -11,7 +11,7 @@ use coordination_tests::harness::{Redis, Scratch, Server, rerun_if_starved};
 use super::{LONG, site, with_url};
 use crate::WORKER;
 
-/// What a user needs: as the documentation says.
+/// The rights that a user needs, according to the documentation.
 const RIGHTS: [&str; 16] = [
     "~{coordination}:*",
     "&{coordination}:*",
@@ -44,7 +44,7 @@ fn f48_users() {
         client.refused(&format!("redis://ours:canary-34@{at}"), &["Auth"]);
         client.refused(&format!("redis://nobody:canary-34@{at}"), &["Auth"]);
         client.connects(&format!("redis://ours:right-canary-1@{at}?quarantine=off"));
-        // The user's rights end at the namespace.
+        // The user has rights on its namespace only.
         client.refused(
             &format!("redis://ours:right-canary-1@{at}?namespace=elsewhere"),
             &["Permission"],
@@ -57,7 +57,8 @@ fn f48_users() {
     });
 }
 
-/// F-73: each right that the documentation lists is missing, one by one; a category, by each command of it that is used.
+/// F-73: each right that the documentation lists is missing, one by one. For a category of commands, each command of it
+/// that the library uses is forbidden.
 #[test]
 fn f73_each_right_is_missing() {
     rerun_if_starved(|| {
@@ -74,7 +75,7 @@ fn f73_each_right_is_missing() {
             given.extend(RIGHTS.iter().filter(|right| *right != missing));
             given.extend(of_categories.iter().filter(|right| *right == missing));
             redis.ask(&given);
-            // A category is named by the first of its commands that is used.
+            // If a category is missing, the error names the first of its commands that the library uses.
             let named = match *missing {
                 "+@hash" => "hget",
                 "+@sortedset" => "zadd",
@@ -91,12 +92,13 @@ fn f73_each_right_is_missing() {
         given.extend(RIGHTS);
         redis.ask(&given);
         client.connects(&url);
-        // Nothing is left of the tries.
+        // The failed attempts have left nothing.
         assert_eq!(redis.ask(&["EXISTS", "{coordination}:nowhere"]).text().as_deref(), Some("0"));
     });
 }
 
-/// F-49: the user is removed while it holds: kept until the deadline, then lost; few tries are made.
+/// F-49: the user is removed while a client holds a lock. The lock is held until the deadline, then lost, and the
+/// client makes few attempts to connect.
 #[test]
 fn f49_user_removed() {
     rerun_if_starved(|| {
@@ -166,7 +168,7 @@ fn f71_certificates_replaced() {
     });
 }
 
-/// F-71: the password is another one, in the file that the URL names and in the server's, and the server restarts.
+/// F-71: the password is replaced in the file that the URL names and in the server's file, and the server restarts.
 #[test]
 fn f71_password_replaced() {
     rerun_if_starved(|| {
@@ -187,7 +189,7 @@ fn f71_password_replaced() {
         let holder = site.process("holder");
         holder.acquire("x");
         holder.observe("x");
-        // The last one is at the server later than in the file.
+        // In the last round, the new password is in the file before it is at the server.
         for (password, at_the_server) in [("two", "two"), ("", "two"), ("three", "two")] {
             put(password, at_the_server);
             redis.node(0).restart();

@@ -1,4 +1,4 @@
-//! F-36: the memory is full of other keys, and nothing is evicted (`maxmemory`, `noeviction`).
+//! F-36: other keys fill the server's memory, and nothing is evicted (`maxmemory`, `noeviction`).
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio::time::{sleep, timeout};
 
 use super::{LONG, site};
 
-/// Fills the memory, or makes room again.
+/// Sets `maxmemory`, to simulate a full memory or to make room again.
 fn set_limit(redis: &Redis, bytes: &str) {
     block_in_place(|| redis.ask(&["CONFIG", "SET", "maxmemory", bytes]));
 }
@@ -19,14 +19,14 @@ fn is_full<T>(outcome: Result<T, Error>) {
     assert_eq!(error.kind(), ErrorKind::Quota, "{error}");
 }
 
-/// How many wait at a lock beside its holder.
+/// How many clients wait for a lock that is held.
 async fn waiting(client: &Coordinator, lock: &str) -> usize {
     let holders = client.lock(lock).expect("a good name").holders().await;
     holders.expect("reading takes no memory").len() - 1
 }
 
-/// Whatever is held is kept, over restarts of the server too; whoever waits is served; what is given up is gone, and can
-/// be read to be. Only what is new is refused, at once, and made when there is room again.
+/// Locks stay held, also over restarts of the server; waiters are served; a release takes effect and can be seen by
+/// reading. Only new entries are refused, at once, and they can be made when there is room again.
 #[test]
 fn f36_what_is_held_is_kept_while_the_memory_is_full() {
     rerun_on_threads(async || {
@@ -95,7 +95,7 @@ fn f36_what_is_held_is_kept_while_the_memory_is_full() {
         });
         let (next, _shared, _permit, leader) = served.await.expect("who waits is served");
 
-        // The log is read again, and there is no more room than before.
+        // The server reads its log again, with as little room as before.
         block_in_place(|| {
             redis.node(0).restart();
             redis.wait_ready();
@@ -112,7 +112,8 @@ fn f36_what_is_held_is_kept_while_the_memory_is_full() {
     });
 }
 
-/// The first answer is lost, and then there is no memory to ask again: whoever is told that nothing was done finds nothing.
+/// The first answer is lost, and then there is no memory for the repeated request. If the error says that nothing was
+/// done, there must be no entry.
 #[test]
 fn f36_refused_after_a_lost_answer() {
     rerun_on_threads(async || {
@@ -131,7 +132,7 @@ fn f36_refused_after_a_lost_answer() {
             set_limit(&redis, "1");
             proxies[0].heal();
             match asking.await.expect("no panic") {
-                // The answer reached the proxy after it was healed.
+                // The answer arrived at the proxy after the fault had ended.
                 Ok(granted) => drop(granted),
                 Err(error) => {
                     refused += 1;

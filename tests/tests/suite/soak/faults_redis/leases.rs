@@ -1,4 +1,4 @@
-//! F-61: what one client's longer lease means for all others.
+//! F-61: how one client's longer lease affects all others.
 
 use std::time::{Duration, Instant};
 
@@ -6,15 +6,15 @@ use coordination_tests::harness::{Redis, Server, rerun_if_starved, wait_until};
 
 use super::{CLOCK, LONG, quarantined, site};
 
-/// A client with a lease of a day comes to a namespace in which others work: nothing stops for them, nor after a restart of
-/// a server that forgets nothing.
+/// A client with a lease of a day connects to a namespace that others use. Their calls do not stop, not even after a
+/// restart of a server that loses nothing.
 #[test]
 fn f61_a_longer_lease_stops_nobody() {
     rerun_if_starved(|| {
         let (redis, site) = site(Redis::options());
         let site = quarantined(&site, "");
         let worker = site.process("worker");
-        // The namespace is new, and nobody has said how long leases were.
+        // The namespace is new, so nobody knows how long the leases were, and there is a quarantine.
         let waiting = worker.wait_for("x");
         worker.granted(waiting, 3 * LONG);
         worker.release("x");
@@ -28,7 +28,8 @@ fn f61_a_longer_lease_stops_nobody() {
     });
 }
 
-/// What the next quarantine would take is known by who was there lately, and not by a client that came once.
+/// The next quarantine is as long as the longest lease of clients that were connected lately; a client that connected
+/// once does not lengthen quarantines for ever.
 #[test]
 fn f61_a_longer_lease_counts_for_as_long_as_it_may_live() {
     rerun_if_starved(|| {
@@ -40,7 +41,7 @@ fn f61_a_longer_lease_counts_for_as_long_as_it_may_live() {
         let longest = || redis.ask(&["HGET", CLOCK, "longest"]).text();
         assert_eq!(longest().as_deref(), Some("31000000"));
         let begun = Instant::now();
-        // Two periods of that length, and the heartbeats after them.
+        // Twice the long lease, and the heartbeats after that.
         let is_lowered = wait_until(5 * LONG, || longest().as_deref() != Some("31000000"));
         println!("F-61 redis: after {:?} the longest lease is {:?} µs", begun.elapsed(), longest());
         assert!(is_lowered);

@@ -1,4 +1,4 @@
-//! F-72: the server has all the clients that it takes. F-65: one session has more names than one answer may list.
+//! F-72: the server has as many clients as it accepts. F-65: one session has more names than one answer can list.
 
 use std::time::Duration;
 
@@ -11,10 +11,11 @@ use tokio::task::block_in_place;
 use super::site;
 use crate::WORKER;
 
-/// What such a server says.
+/// A part of the server's error message.
 const FULL: &str = "max number of clients";
 
-/// Who connects is told so in the server's words, and costs it one connection; who has lost his connection comes back.
+/// A new client gets an error with the server's message, and its attempt makes one connection; a client that has lost
+/// its connection reconnects.
 #[test]
 fn f72_the_server_is_full() {
     rerun_if_starved(|| {
@@ -43,11 +44,11 @@ fn f72_the_server_is_full() {
     });
 }
 
-/// A list of what is in use comes in pages, also where all of it belongs to one session.
+/// The names in use are listed in pages, even if all of them belong to one session.
 #[test]
 fn f65_the_names_of_one_session_are_listed_in_pages() {
     rerun_on_threads(async || {
-        /// More than the server keeps in one piece.
+        /// More names than the server stores in its compact encoding.
         const NAMES: usize = 2_000;
         let (redis, site) = block_in_place(|| site(Redis::options()));
         let holder = site.client("holder").await;
@@ -65,7 +66,7 @@ fn f65_the_names_of_one_session_are_listed_in_pages() {
         let calls = calls() - before;
         println!("F-65 redis: {calls} calls");
         assert_eq!(names.len(), NAMES);
-        // A few heartbeats may be among them.
+        // A few heartbeats may be included.
         assert!(calls >= NAMES as u64 / 500 + 4, "{calls} calls");
     });
 }

@@ -1,4 +1,5 @@
-//! F-61, F-68: a log that does not have all that was answered, whatever it says of itself.
+//! F-61, F-68: the server restarts with a log in which acknowledged writes are missing, although its settings say that
+//! it is synced.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -9,8 +10,9 @@ use coordination_tests::must_hold;
 
 use super::{CLOCK, LONG, granted_once_lost, quarantined, site};
 
-/// The log is turned off while the server runs. A restart reads what it had until then, where it says that it is synced for
-/// each write. Who was there knows better, and nothing is granted before the old holder has lost.
+/// The log is turned off while the server runs. After a restart the server has only what the log contained until then,
+/// and the namespace's record in the log still says that each write is synced. A client that was connected before has
+/// noticed that this is wrong, so nothing is granted before the old holder has lost its lock.
 #[test]
 fn f61_the_log_is_turned_off_while_the_server_runs() {
     rerun_if_starved(|| {
@@ -29,8 +31,8 @@ fn f61_the_log_is_turned_off_while_the_server_runs() {
     });
 }
 
-/// The same, and the server is restarted once more, with clients in between that do not know better: whoever was there still
-/// does, when he comes back.
+/// The same, and the server restarts a second time. In between only new clients connect, which cannot know that the log
+/// was off. A client that was connected before still knows it when it reconnects.
 #[test]
 fn f61_the_log_is_turned_off_and_the_server_restarted_twice() {
     rerun_if_starved(|| {
@@ -54,7 +56,7 @@ fn f61_the_log_is_turned_off_and_the_server_restarted_twice() {
     });
 }
 
-/// That the log is not synced any more, or is again, is noticed by clients that stay.
+/// Connected clients notice that the log is not synced any more, and that it is synced again.
 #[test]
 fn f61_a_log_that_is_not_synced_any_more_is_noticed() {
     rerun_if_starved(|| {
@@ -76,7 +78,8 @@ fn f61_a_log_that_is_not_synced_any_more_is_noticed() {
     });
 }
 
-/// While the log is written for the first time, a restart would read what was there before.
+/// While a new log is being written for the first time, a restart would read the old one, so the log does not count as
+/// synced.
 #[test]
 fn f61_a_log_that_is_being_written_is_not_synced_yet() {
     rerun_if_starved(|| {
@@ -84,7 +87,7 @@ fn f61_a_log_that_is_being_written_is_not_synced_yet() {
         site.process("first").kill();
         redis.ask(&["CONFIG", "SET", "appendonly", "no"]);
         redis.ask(&["DEBUG", "POPULATE", "20000"]);
-        // Microseconds for each key.
+        // The delay for each key, in microseconds.
         redis.ask(&["CONFIG", "SET", "rdb-key-save-delay", "1000"]);
         redis.ask(&["CONFIG", "SET", "appendonly", "yes"]);
         let client = site.process("second");
@@ -96,7 +99,8 @@ fn f61_a_log_that_is_being_written_is_not_synced_yet() {
     });
 }
 
-/// F-68: an older log is restored under clients. The holder is told with its next heartbeat, and tokens go on rising.
+/// F-68: an older log is restored while clients are connected. The holder learns of its loss with its next heartbeat,
+/// and tokens go on rising.
 #[test]
 fn f68_restored_from_an_older_log() {
     rerun_if_starved(|| {
@@ -120,8 +124,8 @@ fn f68_restored_from_an_older_log() {
     });
 }
 
-/// F-68: an older log of the same record is restored while the holder is cut off, and the server restarted once more, with
-/// clients in between that do not know better: whoever was there does.
+/// F-68: an older log with the same record is restored while the holder is cut off, and the server restarts once more,
+/// with only new clients in between. A client that was connected before knows that writes are missing.
 #[test]
 fn f68_restored_from_an_older_log_and_restarted() {
     rerun_if_starved(|| {
@@ -147,8 +151,8 @@ fn f68_restored_from_an_older_log_and_restarted() {
     });
 }
 
-/// F-68: an older copy of all keys takes their place while the server runs and everybody stays. The next who comes waits as long
-/// as the old holder may hold, and tokens go on rising.
+/// F-68: an older copy of all keys replaces them while the server runs and clients stay connected. The next contender
+/// waits for as long as the old holder may hold its lock, and tokens go on rising.
 #[test]
 fn f68_keys_are_brought_back_while_the_server_runs() {
     const COPY: &str = "
@@ -173,8 +177,8 @@ return 'OK'";
     });
 }
 
-/// A log that is written anew in between, clean restarts, and clients that were away meanwhile: nothing is forgotten, and
-/// nobody has to wait.
+/// The log is rewritten, the server restarts in order, and a client is away meanwhile: nothing is lost, and nobody has
+/// to wait.
 #[test]
 fn f61_nothing_was_forgotten_while_a_client_was_away() {
     rerun_if_starved(|| {
@@ -205,7 +209,8 @@ fn f61_nothing_was_forgotten_while_a_client_was_away() {
     });
 }
 
-/// F-68: the same where its record is removed before anybody comes, as the page advises: there is quarantine.
+/// F-68: the same, but the namespace's record is removed before any client connects, as the documentation advises:
+/// there is a quarantine.
 #[test]
 fn f68_restored_without_its_record() {
     rerun_if_starved(|| {
@@ -223,29 +228,29 @@ fn f68_restored_without_its_record() {
     });
 }
 
-/// Turns the log off, once the namespace is out of quarantine, and waits until all who are there know.
+/// Turns the log off once the quarantine has ended, and waits until all clients know.
 fn turn_off(redis: &Redis, client: &Process) {
     client.acquire_within("y", LONG).expect("the quarantine ends");
     redis.ask(&["CONFIG", "SET", "appendonly", "no"]);
     assert!(wait_until(LONG, || is_synced(redis) == Some(false)), "nobody has noticed");
-    // By then all have looked.
+    // By then all clients have checked the server's settings.
     std::thread::sleep(Duration::from_secs(11));
 }
 
-/// What the namespace's record says of the log.
+/// Whether the namespace's record says that the log is synced.
 fn is_synced(redis: &Redis) -> Option<bool> {
     let answer = redis.try_ask(0, &["HGET", CLOCK, "synced"]).ok()?.text()?;
     Some(answer == "1")
 }
 
-/// Copies the data of the first node.
+/// Copies the data of the first node; returns the copy's path.
 fn keep_copy(redis: &Redis) -> String {
     let copy = redis.directory().join("copy").display().to_string();
     run(&["cp", "-a", &redis.directory().join("n0").display().to_string(), &copy]);
     copy
 }
 
-/// Kills the first node, and starts it again with these data.
+/// Kills the first node, and starts it again with this copy of the data.
 fn restore(redis: &Redis, copy: &str) {
     let directory = redis.directory().join("n0").display().to_string();
     redis.node(0).kill();

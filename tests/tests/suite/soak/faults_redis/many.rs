@@ -1,4 +1,4 @@
-//! F-65, and answers that are large, or of no use.
+//! F-65: many sessions, names and watches. Also: large answers, and connections that fall silent.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,8 @@ use tokio::time::timeout;
 
 use super::{CLOCK, LONG, site};
 
-/// So many sessions that are over, or live for so many microseconds more, each with an entry in one queue.
+/// A script that creates sessions, each with an entry in one queue. The sessions have ended, or live for a given number
+/// of microseconds more.
 const PLANT: &str = "
 local base, queue, mode = '{coordination}:', ARGV[1], ARGV[2]
 local time = redis.call('TIME')
@@ -29,7 +30,7 @@ end
 return 'OK'";
 
 fn plant(redis: &Redis, queue: &str, count: usize, lives: Duration, text: usize) {
-    // One call stops the server for as long as it takes.
+    // Split into several calls, because the server does nothing else during a call.
     const PART: usize = 1_000;
     for first in (1..=count).step_by(PART) {
         let last = count.min(first + PART - 1);
@@ -39,19 +40,19 @@ fn plant(redis: &Redis, queue: &str, count: usize, lives: Duration, text: usize)
     }
 }
 
-/// With a lease that a busy machine does not end.
+/// Connects with a lease so long that a busy machine does not lose the session.
 async fn connected(url: &str) -> Coordinator {
     let builder = Coordinator::builder().ttl(Duration::from_secs(20));
     builder.connect(url).await.expect("the server is there")
 }
 
-/// How many connections clients have made.
+/// How many connections clients have made: each begins with a `HELLO`.
 fn greetings(redis: &Redis) -> u64 {
     block_in_place(|| redis.request_counts()).get("hello").copied().unwrap_or_default()
 }
 
-/// Twenty thousand sessions end at once, all of which waited for one lock. Whoever comes then does not pay for all of them
-/// in one call, and the server stands still for nobody.
+/// Twenty thousand sessions end at once, all of which waited for one lock. The next contender does not remove all of
+/// them in one call, so no call makes the server slow.
 #[test]
 fn f65_all_who_waited_are_dead() {
     const DEAD: usize = 20_000;
@@ -76,7 +77,7 @@ fn f65_all_who_waited_are_dead() {
     });
 }
 
-/// Somebody else has keys where ours are to be: that is said, with the key.
+/// If another program has a key where the library's key should be, the error names the key.
 #[test]
 fn a_key_of_another_type_is_told() {
     rerun_on_threads(async || {
@@ -103,7 +104,7 @@ fn a_key_of_another_type_is_told() {
     });
 }
 
-/// An answer that is larger than what a server keeps for a subscriber: it cuts off nobody.
+/// An answer that is larger than the server's buffer limit for subscribers does not make the server close a connection.
 #[test]
 fn an_answer_larger_than_a_subscribers_limit() {
     const HOLDERS: usize = 3_000;
@@ -124,12 +125,12 @@ fn an_answer_larger_than_a_subscribers_limit() {
             assert_eq!(holders.expect("it answers").len(), HOLDERS);
         }
         assert!(guard.is_held() && state.current() == State::Connected);
-        // One for all, and one for listings.
+        // One connection for calls, and one for listings.
         assert_eq!(greetings(&redis), 2, "a connection was given up");
     });
 }
 
-/// The connection for listings falls silent, which no heartbeat notices: the next listing comes on another one.
+/// The connection for listings falls silent, which heartbeats do not notice: the next listing uses a new connection.
 #[test]
 fn a_silent_connection_for_listings() {
     rerun_on_threads(async || {
@@ -152,13 +153,13 @@ fn a_silent_connection_for_listings() {
         assert_eq!(client.state().current(), State::Connected);
         assert!(!working.is_finished());
         working.abort();
-        // One for all, and two for listings.
+        // One connection for calls, and two for listings.
         assert_eq!(proxy.connections(), 3);
         drop(site);
     });
 }
 
-/// The connection for all else falls silent while listings are answered: another one is made before the lease is over.
+/// The connection for calls falls silent while listings are answered: a new one is made before the lease ends.
 #[test]
 fn a_silent_connection_beside_that_for_listings() {
     rerun_on_threads(async || {
@@ -182,7 +183,8 @@ fn a_silent_connection_beside_that_for_listings() {
     });
 }
 
-/// The one on which replicas are waited for falls silent while others are answered: likewise.
+/// The connection on which the client waits for replicas falls silent while others are answered: a new one is made
+/// before the lease ends.
 #[test]
 fn a_silent_connection_on_which_replicas_are_waited_for() {
     rerun_on_threads(async || {
@@ -212,8 +214,8 @@ fn a_silent_connection_on_which_replicas_are_waited_for() {
     });
 }
 
-/// The server closes the connection for listings, as it does with idle ones: the other one stays, and the next listing
-/// comes on a new one.
+/// The server closes the connection for listings, as it does with idle connections. The other connection stays, and the
+/// next listing uses a new one.
 #[test]
 fn the_connection_for_listings_is_closed() {
     rerun_on_threads(async || {
@@ -237,7 +239,7 @@ fn the_connection_for_listings_is_closed() {
     });
 }
 
-/// Five thousand watches and more begin at once: each is told what there is, and what is new, on one connection.
+/// More than five thousand watches start at once: each reports the present value and the next one, on one connection.
 #[test]
 fn f65_a_storm_of_watches() {
     const WATCHES: usize = 6_000;
@@ -272,7 +274,7 @@ fn f65_a_storm_of_watches() {
     });
 }
 
-/// The server is not asked by each of many waiters whether the quarantine is over.
+/// Waiters in quarantine share their checks: not each of them asks the server whether the quarantine is over.
 #[test]
 fn l7_waiters_in_quarantine_ask_seldom() {
     const WAITERS: usize = 200;

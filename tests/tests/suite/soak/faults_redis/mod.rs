@@ -1,6 +1,6 @@
 //! The fault matrix on `redis://`: a test for each row, or the reason why there is none.
 //!
-//! Leases are of two seconds and heartbeats 300 ms apart, unless a row needs others.
+//! Leases are two seconds and heartbeats 300 ms, unless a row needs others.
 
 mod clock;
 mod cluster;
@@ -28,12 +28,13 @@ use crate::WORKER;
 
 coordination_tests::fault_rows!(all server Redis);
 
-/// Longer than anything that a row waits for.
+/// The timeout of waits; longer than any row should take.
 const LONG: Duration = Duration::from_secs(30);
-/// The namespace's record. In a cluster it tells the slot of all keys.
+/// The key with the namespace's record. In a cluster, all keys of the namespace are in the slot of this key.
 const CLOCK: &str = "{coordination}:clock";
 
-/// The other is granted the lock "x", when the quarantine is over, and after the holder, who is cut off, has lost it.
+/// Asserts that `other` is granted the lock "x" once the quarantine is over, and only after the holder, which is cut
+/// off, has lost it.
 fn granted_once_lost(holder: &Process, token: u64, other: &Process) {
     let asked = Instant::now();
     let new = other.acquire_within("x", LONG).expect("the quarantine ends");
@@ -43,7 +44,7 @@ fn granted_once_lost(holder: &Process, token: u64, other: &Process) {
     assert!(old.last_true_ns < new.t_ns, "held by two");
 }
 
-/// Lets a node work for so long, by the processor's time of its main thread.
+/// Keeps a node busy until its main thread has used this much processor time.
 fn work(redis: &Redis, node: usize, length: Duration) {
     let worked = || {
         let info = redis.try_ask(node, &["INFO", "cpu"]).expect("it answers").text()?;
@@ -56,7 +57,7 @@ fn work(redis: &Redis, node: usize, length: Duration) {
     }
 }
 
-/// Rows without a test here, and why.
+/// Rows without a test here, and the reason.
 const NOT_APPLICABLE: &[(u32, &str)] = &[
     (35, "there is no lock file; F-23 deletes the entry"),
     (37, "there is no directory; a user without the permission is in F-48"),
@@ -83,14 +84,14 @@ fn every_row_has_a_test_or_a_reason() {
     matrix::assert_complete(Backend::Redis, &sources, NOT_APPLICABLE);
 }
 
-/// Such a server, and the site there.
+/// A server with these options, and a site at it.
 fn site(options: RedisOptions) -> (Arc<Redis>, Site) {
     let redis = Arc::new(options.start());
     let site = Site::on(Arc::clone(&redis) as Arc<_>, WORKER);
     (redis, site)
 }
 
-/// The same store with this quarantine; by default without a word.
+/// The same store with this quarantine; empty for the default.
 fn quarantined(site: &Site, quarantine: &str) -> Site {
     let option = match quarantine {
         "" => String::new(),
@@ -99,7 +100,7 @@ fn quarantined(site: &Site, quarantine: &str) -> Site {
     with_url(site.clone(), site.url.replace("quarantine=off", &option))
 }
 
-/// The same store by another URL.
+/// The same store with another URL.
 fn with_url(site: Site, url: String) -> Site {
     let mut site = site;
     site.url = url;

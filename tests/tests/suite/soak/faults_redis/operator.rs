@@ -1,4 +1,4 @@
-//! F-26, F-27: what an operator, or a full memory, does to a server.
+//! F-26, F-27: what an operator, or a full memory, does to a server. F-61: damaged keys.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use coordination_tests::must_hold;
 
 use super::{CLOCK, LONG, site};
 
-/// F-27: the scripts are forgotten, and sent again.
+/// F-27: the server drops all cached scripts, and the client sends them again.
 #[test]
 fn f27_scripts_flushed() {
     rerun_if_starved(|| {
@@ -28,7 +28,7 @@ fn f27_scripts_flushed() {
     });
 }
 
-/// F-27: connections are killed; the session stays, and a waiter hears of a release all the same.
+/// F-27: connections are killed. The session stays, and a waiter still learns of a release.
 #[test]
 fn f27_clients_killed() {
     rerun_if_starved(|| {
@@ -49,7 +49,8 @@ fn f27_clients_killed() {
     });
 }
 
-/// F-27: a script of somebody else keeps the server busy for less than a lease; all others are told so.
+/// F-27: another program's script keeps the server busy for less than a lease; the server refuses other requests
+/// meanwhile.
 #[test]
 fn f27_busy() {
     rerun_if_starved(|| {
@@ -71,7 +72,7 @@ fn f27_busy() {
     });
 }
 
-/// F-27: it becomes a replica for a while: nothing is written, and nothing lost.
+/// F-27: the server refuses writes for a while, for lack of a replica: nothing is written, and nothing is lost.
 #[test]
 fn f27_read_only_for_a_while() {
     rerun_if_starved(|| {
@@ -92,7 +93,8 @@ fn f27_read_only_for_a_while() {
     });
 }
 
-/// F-26: without `noeviction` the store says so; what was evicted is told with the next heartbeat.
+/// F-26: without `noeviction` the store reports that leases may end early. If a session's key is evicted, the holder
+/// learns of its loss with its next heartbeat.
 #[test]
 fn f26_evicted() {
     rerun_if_starved(|| {
@@ -114,8 +116,8 @@ fn f26_evicted() {
     });
 }
 
-/// Somebody has changed the namespace's record: what is held stays held, and who is there and who comes goes on. Numbers are
-/// of no use, or beyond what clocks and leases can be.
+/// Somebody changes the namespace's record to useless numbers, or to numbers beyond any clock or lease. Locks stay
+/// held, and connected and new clients go on.
 #[test]
 fn f61_a_record_that_somebody_has_changed() {
     rerun_if_starved(|| {
@@ -162,7 +164,7 @@ fn f61_a_record_that_somebody_has_changed() {
                 newest = token;
             };
             println!("F-61 redis: {field} {text}");
-            // By the short way, of which all is known.
+            // Acquired by the fast script, which uses these numbers.
             granted(&other, &format!("a{number}"));
             redis.ask(&["HSET", CLOCK, field, text]);
             granted(&other, &format!("b{number}"));
@@ -174,7 +176,7 @@ fn f61_a_record_that_somebody_has_changed() {
     });
 }
 
-/// A session's key is of another type: that is the end of this session and of no other.
+/// A session's key is replaced by a key of another type: that session ends, and no other one.
 #[test]
 fn f61_a_session_of_another_type() {
     rerun_if_starved(|| {
@@ -193,7 +195,7 @@ fn f61_a_session_of_another_type() {
         println!("F-61 redis: granted after {:?}", asked.elapsed());
         must_hold!(new.token > old.token);
         must_hold!(!spoilt.is_held("y"), "held by two");
-        // Its end was due meanwhile, for whoever sends heartbeats.
+        // By now the damaged session's lease is over, so other clients' heartbeats have removed what is left of it.
         sleep(2 * site.lease());
         holder.keeps("x");
         holder.release("x");
@@ -205,7 +207,7 @@ fn f61_a_session_of_another_type() {
     });
 }
 
-/// A queue's key is of another type: that is the end of what is held there, and of nothing else.
+/// A queue's key is replaced by a key of another type: what is held in this queue is lost, and nothing else.
 #[test]
 fn f61_a_queue_of_another_type_and_its_holder() {
     rerun_if_starved(|| {
@@ -227,7 +229,7 @@ fn f61_a_queue_of_another_type_and_its_holder() {
     });
 }
 
-/// What else belongs to a session is of another type, and the session ends: nobody else is concerned.
+/// Other keys of a session are replaced by keys of another type, and the session ends: no other session is affected.
 #[test]
 fn f61_a_queue_and_a_member_of_another_type() {
     rerun_if_starved(|| {

@@ -1,4 +1,4 @@
-//! F-59: the master is cut off from its replica and from two of three Sentinels, and another takes over.
+//! F-59: the master is cut off from its replica and from two of three Sentinels, and a replica takes over.
 
 use std::time::Duration;
 
@@ -8,24 +8,24 @@ use coordination_tests::must_hold;
 
 use super::{LONG, site, with_url};
 
-/// How often each is tried.
+/// How often each test is repeated.
 const ROUNDS: usize = 10;
-/// How long Sentinels wait for a master.
+/// After how long Sentinels consider a silent master down.
 const DOWN_AFTER: Duration = Duration::from_secs(1);
 
-/// How long Sentinels take at most to tell each other of a new master, and a client to ask them.
+/// The longest time until all Sentinels know of a new master and a client has asked them.
 const SPREAD: Duration = Duration::from_secs(3);
 
-/// Where the client is that holds the lock.
+/// Which servers the holder of the lock reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
-    /// With the master that loses: of the Sentinels it reaches one.
+    /// The old master's side of the partition, with one Sentinel.
     Losing,
-    /// It reaches all.
+    /// All servers.
     Both,
 }
 
-/// With `min-replicas-to-write` nobody holds while another does.
+/// With `min-replicas-to-write` there are never two holders.
 #[test]
 fn f59_with_min_replicas_on_the_losing_side() {
     (0..ROUNDS).for_each(|_| parted(Side::Losing, true, Duration::ZERO));
@@ -36,24 +36,26 @@ fn f59_with_min_replicas_on_both_sides() {
     (0..ROUNDS).for_each(|_| parted(Side::Both, true, Duration::ZERO));
 }
 
-/// Without, what was granted before is safe from there: who does not reach most Sentinels confirms nothing.
+/// Without `min-replicas-to-write`, a holder on the losing side is safe, because a client that does not reach most
+/// Sentinels accepts no heartbeat as confirmed.
 #[test]
 fn f59_without_on_the_losing_side() {
     (0..ROUNDS).for_each(|_| parted(Side::Losing, false, Duration::ZERO));
 }
 
-/// Without, the old master confirms heartbeats until most Sentinels name the new one: until the next heartbeat after that.
+/// Without `min-replicas-to-write`, a client that reaches all servers accepts heartbeats of the old master until most
+/// Sentinels name the new one.
 #[test]
 fn f59_without_on_both_sides() {
     (0..ROUNDS).for_each(|_| parted(Side::Both, false, SPREAD));
 }
 
-/// The holder's guard is good for so long at most after another was granted the lock.
+/// Asserts that the holder's guard is held for at most `bound` after another client was granted the lock.
 fn parted(side: Side, is_confirmed: bool, bound: Duration) {
     rerun_if_starved(|| {
         let options = Redis::options().sentinels(DOWN_AFTER).apart();
         let options = match is_confirmed {
-            // A new master needs one, too.
+            // Three nodes, because the new master needs a replica, too.
             true => options
                 .nodes(3)
                 .flag("min-replicas-to-write", "1")
@@ -92,7 +94,7 @@ fn parted(side: Side, is_confirmed: bool, bound: Duration) {
             "F-59 redis: {side:?}, confirmed: {is_confirmed}: both for {overlap:?}, none for {early:?}"
         );
 
-        // What lost is a replica afterwards, and all goes on.
+        // In the end the old master is a replica, and everything works.
         redis.rejoin();
         far.iter().for_each(Proxy::heal);
         let follows = || {
@@ -105,11 +107,11 @@ fn parted(side: Side, is_confirmed: bool, bound: Duration) {
     });
 }
 
-/// What replicas have not confirmed does not count, also while the master goes on answering: no heartbeat, and no grant.
+/// While replicas do not confirm, no heartbeat renews a session and no grant is returned, even if the master replies.
 #[test]
 fn f59_without_a_replica_nothing_counts() {
     rerun_if_starved(|| {
-        // It would take requests without its replica for longer than all this takes.
+        // With this lag the master accepts writes without its replica for longer than the test takes.
         let options = Redis::options().nodes(2).flag("min-replicas-to-write", "1");
         let (redis, site) = site(options.flag("min-replicas-max-lag", "3600"));
         redis.wait_replicated(1);

@@ -1,4 +1,4 @@
-//! F-7, F-24: what a server forgets, and the time in which it grants nothing.
+//! F-7, F-24, F-61: a server that loses data, and the quarantine in which it grants nothing.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use coordination_tests::must_hold;
 
 use super::{CLOCK, LONG, granted_once_lost, quarantined, site, work};
 
-/// F-24: all data are gone. The holder learns it with its next heartbeat, and tokens go on rising.
+/// F-24: all data are deleted. The holder learns of its loss with its next heartbeat, and tokens go on rising.
 #[test]
 fn f24_all_is_flushed() {
     rerun_if_starved(|| {
@@ -28,15 +28,15 @@ fn f24_all_is_flushed() {
     });
 }
 
-/// F-7, F-24: a server that keeps nothing is killed and comes back. The holder loses, and nobody is granted
-/// anything before the longest lease is over.
+/// F-7, F-24: a server that keeps nothing is killed and restarts. The holder loses its lock, and nothing is granted
+/// before the longest lease is over.
 #[test]
 fn f07_restarted_with_nothing_left() {
     rerun_if_starved(|| {
         let quarantine = Duration::from_secs(3);
         let (redis, site) = site(Redis::options().forgetful());
         let site = quarantined(&site, "3s");
-        // It has no record of the namespace: the same quarantine.
+        // The server has no record of the namespace at first, which also means a quarantine.
         let begun = Instant::now();
         let (holder, other) = (site.process("holder"), site.process("other"));
         let old = holder.acquire("x");
@@ -59,7 +59,7 @@ fn f07_restarted_with_nothing_left() {
     });
 }
 
-/// The same with the quarantine turned off: the next is granted at once, and only the token tells.
+/// The same without a quarantine: the next contender gets the lock at once, and only the token protects.
 #[test]
 fn f07_without_quarantine() {
     rerun_if_starved(|| {
@@ -73,7 +73,7 @@ fn f07_without_quarantine() {
     });
 }
 
-/// A server comes back with older data: a lock that was released since is not held again by that.
+/// A server restarts with older data: a lock that was released since then does not block.
 #[test]
 fn f07_restarted_with_older_data() {
     rerun_if_starved(|| {
@@ -89,15 +89,15 @@ fn f07_restarted_with_older_data() {
         let new = other.acquire_within("x", LONG).expect("nobody holds it");
         println!("F-7 redis: granted {:?} after a restart with older data", restarted.elapsed());
         must_hold!(new.token > old.token);
-        // Its session was in those data too, or is a new one.
+        // The client's session was in those data too, or the client has opened a new one.
         let waiting = one.wait_for("x");
         other.release("x");
         must_hold!(one.granted(waiting, LONG).token > new.token);
     });
 }
 
-/// F-61: its log is synced for each write, and its directory is gone all the same: the old holder is cut off, and
-/// believes what it knows.
+/// F-61: the log is synced for each write, but its directory is lost. The old holder is cut off, and relies on its
+/// lease.
 #[test]
 fn f61_the_data_are_gone_although_the_log_is_synced() {
     rerun_if_starved(|| {
@@ -113,8 +113,8 @@ fn f61_the_data_are_gone_although_the_log_is_synced() {
     });
 }
 
-/// F-61: a process that executes itself anew keeps its processor time, and none of its data: it has not run for as long as
-/// that says.
+/// F-61: a server that executes itself again keeps its process, and so its processor time, but none of its data. The
+/// library must not conclude from the processor time that the server has run all the time and lost nothing.
 #[test]
 fn f61_a_restart_within_the_same_process() {
     rerun_if_starved(|| {
@@ -133,14 +133,14 @@ fn f61_a_restart_within_the_same_process() {
             info.lines().find(|line| line.starts_with("run_id:")).map(str::to_owned)
         };
         let before = run();
-        // It answers nothing.
+        // The restarting server sends no reply.
         let _ = redis.try_ask(0, &["DEBUG", "RESTART"]);
         assert!(wait_until(LONG, || run().is_some_and(|run| Some(run) != before)), "no restart");
         granted_once_lost(&holder, old.token, &other);
     });
 }
 
-/// F-61: whoever wants a longer quarantine than others waits for it, also when his turn comes before.
+/// F-61: a client with a longer quarantine than others waits for the end of its own, even if its turn comes earlier.
 #[test]
 fn f61_a_waiter_that_wants_a_longer_quarantine() {
     rerun_if_starved(|| {
@@ -153,7 +153,7 @@ fn f61_a_waiter_that_wants_a_longer_quarantine() {
         waiter.acquire_within("y", LONG).expect("its quarantine ends");
         let waiting = waiter.wait_for("x");
         holder.sees_contenders("x", 2);
-        // What was written is on the disk.
+        // By then everything that was written is on the disk.
         std::thread::sleep(Duration::from_secs(3));
         let record = || redis.ask(&["HGET", CLOCK, "server"]).text();
         let before = record();
@@ -162,7 +162,7 @@ fn f61_a_waiter_that_wants_a_longer_quarantine() {
         let restarted = Instant::now();
         redis.wait_ready();
         assert!(wait_until(LONG, || record() != before), "the holder does not come back");
-        // As if all leases had been so short: otherwise it takes half a minute.
+        // Sets the needed quarantine as if all leases had been short; otherwise this would take half a minute.
         redis.ask(&["HSET", CLOCK, "needed", "5000000"]);
         proxies[0].set_both(Mode::Pass);
         holder.acquire_within("z", LONG).expect("its quarantine ends");
@@ -170,12 +170,12 @@ fn f61_a_waiter_that_wants_a_longer_quarantine() {
         holder.release("x");
         waiter.granted(waiting, LONG);
         println!("F-61 redis: granted {:?} after the restart", restarted.elapsed());
-        // Its start took a moment of that.
+        // The server's start took part of the twelve seconds.
         assert!(restarted.elapsed() > Duration::from_secs(11), "{:?}", restarted.elapsed());
     });
 }
 
-/// F-61: nobody knows any more how long the longest lease was. One of thirty seconds is waited for.
+/// F-61: nobody knows any more how long the longest lease was. A lease of thirty seconds is respected.
 #[test]
 fn f61_a_longer_lease_of_another_is_waited_for() {
     rerun_if_starved(|| {
@@ -194,7 +194,7 @@ fn f61_a_longer_lease_of_another_is_waited_for() {
     });
 }
 
-/// F-61: the time goes on while no client is there, as with a job that cron starts and that does not wait.
+/// F-61: the quarantine goes on while no client is connected, as with jobs that cron starts and that do not wait.
 #[test]
 fn f61_nobody_has_to_stay_until_the_quarantine_is_over() {
     rerun_if_starved(|| {
@@ -213,7 +213,7 @@ fn f61_nobody_has_to_stay_until_the_quarantine_is_over() {
     });
 }
 
-/// F-7: with the log synced for each write nothing is forgotten, and nobody has to wait after a restart.
+/// F-7: with the log synced for each write nothing is lost, and there is no quarantine after a restart.
 #[test]
 fn f07_a_synced_log_needs_no_quarantine() {
     rerun_if_starved(|| {

@@ -1,4 +1,4 @@
-//! F-25: another server takes over, which may not have heard of the newest grants.
+//! F-25: another server takes over, which may not have received the newest grants.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -14,10 +14,10 @@ use coordination_tests::must_hold;
 use super::{CLOCK, LONG, granted_once_lost, quarantined, site, with_url};
 use crate::WORKER;
 
-/// The exclusive entries of the lock "x".
+/// The key with the exclusive entries of the lock "x".
 const QUEUE: &str = "{coordination}:exclusive:lock/x";
 
-/// From here on the node is a replica of this one; `None`: a master.
+/// Makes a node a replica of the server at `of`; `None` makes it a master.
 fn replicate(redis: &Redis, node: usize, of: Option<SocketAddr>) {
     let port = of.map(|of| of.port().to_string());
     let words = match &port {
@@ -27,7 +27,7 @@ fn replicate(redis: &Redis, node: usize, of: Option<SocketAddr>) {
     redis.try_ask(node, &words).expect("it answers");
 }
 
-/// A replica is refused at connect, with advice.
+/// A client refuses to connect to a replica, with an error that gives advice.
 #[test]
 fn f25_a_replica_is_refused() {
     rerun_if_starved(|| {
@@ -37,13 +37,13 @@ fn f25_a_replica_is_refused() {
         let refused = Process::unconnected(&replica).try_connect(&replica, "x");
         let refused = refused.expect_err("a replica takes no writes");
         assert!(refused["message"].to_string().contains("replica"), "{refused}");
-        // Whichever of the two is tried first.
+        // With both in the URL, the client connects to the master, whichever it tries first.
         site.at(format!("{},{}", redis.node(1).address(), redis.node(0).address())).process("y");
     });
 }
 
-/// The two change places by hand, and the one that is the replica now may be written to. Whoever stays connected to it is
-/// granted nothing there, of which the master would know nothing.
+/// The two servers change roles by hand, and the new replica accepts writes. A client that stays connected to it is
+/// granted nothing there, because the master would not know of it.
 #[test]
 fn f25_a_master_becomes_a_replica_that_takes_writes() {
     rerun_if_starved(|| {
@@ -65,8 +65,8 @@ fn f25_a_master_becomes_a_replica_that_takes_writes() {
     });
 }
 
-/// The master dies, and a replica that lags takes its place: the newest grant is forgotten, its holder is told
-/// with its next heartbeat, and the token still rises.
+/// The master dies, and a replica that lags takes over: it does not know the newest grant. That grant's holder learns
+/// of its loss with its next heartbeat, and tokens still rise.
 #[test]
 fn f25_failover_to_a_lagging_replica() {
     rerun_if_starved(|| {
@@ -75,14 +75,14 @@ fn f25_failover_to_a_lagging_replica() {
         let addresses = [redis.node(0).address(), redis.node(1).address()];
         let site = site.at(format!("{},{}", addresses[0], addresses[1]));
         let (holder, other) = (site.process("holder"), site.process("other"));
-        // It hears no more from here on.
+        // From here on the replica receives nothing.
         redis.try_ask(1, &["REPLICAOF", "127.0.0.1", "1"]).expect("it answers");
         let old = holder.acquire("x");
         holder.observe("x");
         redis.node(0).kill();
         redis.try_ask(1, &["REPLICAOF", "NO", "ONE"]).expect("it answers");
         let promoted = Instant::now();
-        // Its entry is gone, its session may be there still.
+        // The entry is lost; the session may still exist.
         let lost = holder.lost(LONG);
         println!("F-25 redis: told {:?} after the fail-over: {}", promoted.elapsed(), lost.reason);
         let new = other.acquire_within("x", LONG).expect("the replica serves");
@@ -90,8 +90,8 @@ fn f25_failover_to_a_lagging_replica() {
     });
 }
 
-/// What was released last stands there yet, where the server that takes over has not heard of it, and the session that it
-/// belongs to goes on. That server has run all the while: nothing but its taking over tells that it may lack something.
+/// The server that takes over has not received the last release, so the released entry is still there, and its session
+/// lives. That server has run all the time: only its change of role shows that writes may be missing.
 #[test]
 fn f25_a_forgotten_release() {
     rerun_if_starved(|| {
@@ -106,7 +106,7 @@ fn f25_a_forgotten_release() {
         let entries = |node| redis.try_ask(node, &["ZCARD", QUEUE]).ok();
         let both = || [0, 1].map(entries) == [const { Some(Reply::Number(1)) }; 2];
         assert!(wait_until(LONG, both), "the replica does not hear of it");
-        // It hears no more from here on.
+        // From here on the replica receives nothing.
         replicate(&redis, 1, Some(free_address()));
         holder.release("x");
         redis.node(0).kill();
@@ -116,13 +116,14 @@ fn f25_a_forgotten_release() {
         let new = other.acquire_within("x", LONG).expect("nobody has it");
         println!("F-25 redis: granted {:?} after the fail-over", promoted.elapsed());
         must_hold!(new.token > old.token, "{} after {}", new.token, old.token);
-        // It was not the end of its session that has removed the entry.
+        // The session still lives: the entry was not removed because its session ended.
         holder.keeps("y");
     });
 }
 
-/// The master fails over, and back again while its process runs on: its data are the other's then, without the newest grant,
-/// although the record in them names its own run. Its holder is cut off.
+/// The replica takes over, and then the old master again, while its process runs on. The old master now has the data of
+/// the other server, without the newest grant, although the record in these data names its own run. The holder is cut
+/// off.
 #[test]
 fn f25_failed_over_and_back_within_one_run() {
     rerun_if_starved(|| {
@@ -132,11 +133,11 @@ fn f25_failed_over_and_back_within_one_run() {
         let tell = |node, to| replicate(&redis, node, to);
         let proxy = redis.proxy_to(0);
         let holder = site.at(proxy.address()).with_ttl(Duration::from_secs(8)).process("holder");
-        // The namespace is out of quarantine.
+        // Waits until the quarantine of the namespace has ended.
         let other = quarantined(&site.at(addresses[0]), "8s").process("other");
         other.acquire_within("y", LONG).expect("the quarantine ends");
         other.release("y");
-        // It hears no more from here on.
+        // From here on the replica receives nothing.
         tell(1, Some(free_address()));
         let old = holder.acquire("x");
         holder.observe("x");
@@ -149,8 +150,8 @@ fn f25_failed_over_and_back_within_one_run() {
     });
 }
 
-/// A replica with a log of its own is restarted with other settings, as a master. It does not know the newest grant, and
-/// nothing that it says of itself tells that it was a replica.
+/// A replica with a log of its own is restarted as a master. It does not know the newest grant, and nothing shows that
+/// it was a replica.
 #[test]
 fn f25_a_replica_is_restarted_as_the_master() {
     rerun_if_starved(|| {
@@ -158,10 +159,10 @@ fn f25_a_replica_is_restarted_as_the_master() {
         let proxies = one.proxies();
         let holder = one.by(&proxies).with_ttl(Duration::from_secs(8)).process("holder");
         replicate(&second, 0, Some(first.node(0).address()));
-        // Heartbeats, which it hears as a replica.
+        // The replica receives these heartbeats.
         let other = quarantined(&one, "8s").process("other");
         other.acquire_within("y", LONG).expect("the quarantine ends");
-        // It hears no more from here on.
+        // From here on the replica receives nothing.
         replicate(&second, 0, Some(free_address()));
         let old = holder.acquire("x");
         holder.observe("x");
@@ -173,8 +174,9 @@ fn f25_a_replica_is_restarted_as_the_master() {
     });
 }
 
-/// The master dies, another takes over and grants, and dies as well. The old master comes back with its own log, which it
-/// takes for whole: whoever was there knows that it is older than what he has seen.
+/// The master dies, another one takes over and grants the lock, and dies as well. The old master restarts with its own
+/// log, which it considers complete. A client that was connected knows that this log is older than what the client has
+/// seen.
 #[test]
 fn f25_the_old_master_comes_back_with_its_own_log() {
     rerun_if_starved(|| {
@@ -201,8 +203,8 @@ fn f25_the_old_master_comes_back_with_its_own_log() {
     });
 }
 
-/// The first replica of a server comes. That gives it another id, and nothing is forgotten by it, whether the log is synced
-/// for each write or not.
+/// A server gets its first replica, which gives the server another replication id. Nothing is lost by that, and nobody
+/// has to wait, whether the log is synced for each write or not.
 #[test]
 fn f25_a_first_replica_stops_nobody() {
     rerun_if_starved(|| {
@@ -232,7 +234,7 @@ fn f25_a_first_replica_stops_nobody() {
     });
 }
 
-/// Sentinels move the master: clients follow.
+/// Sentinels appoint another master, and clients follow.
 #[test]
 fn f25_sentinels() {
     rerun_if_starved(|| {
@@ -242,7 +244,7 @@ fn f25_sentinels() {
         let sentinel = free_address();
         let _sentinel = start_sentinel(&scratch, sentinel, redis.node(0).address());
         let ask = |words: &[&str]| coordination_tests::harness::redis::ask(sentinel, None, words);
-        // It has heard of the replica.
+        // Waits until the Sentinel knows the replica.
         let knows = || {
             ask(&["SENTINEL", "REPLICAS", "mymaster"]).is_ok_and(|found| {
                 found.texts().iter().any(|text| *text == redis.node(1).address().port().to_string())
@@ -254,7 +256,7 @@ fn f25_sentinels() {
         let holder = by.process("holder");
         let first = holder.acquire("x");
         holder.release("x");
-        // Not before it trusts the replica.
+        // Repeated until the Sentinel trusts the replica.
         let begins = || {
             let begun = ask(&["SENTINEL", "FAILOVER", "mymaster"]);
             begun.is_ok_and(|reply| reply == Reply::Text("OK".to_owned()))
@@ -276,7 +278,7 @@ fn f25_sentinels() {
     });
 }
 
-/// A Sentinel that the URL names twice, or by two names, is one of those that have to agree, and not most of them.
+/// A Sentinel that the URL names twice, or by two names, has one vote in the majority.
 #[test]
 fn f59_a_sentinel_with_two_names() {
     rerun_if_starved(|| {
@@ -290,7 +292,7 @@ fn f59_a_sentinel_with_two_names() {
         let url = |hosts: &str| format!("redis://{hosts}/?sentinel=mymaster&quarantine=off");
         let by_name = format!("localhost:{}", sentinel.port());
         client.connects(&url(&sentinel.to_string()));
-        // All of one.
+        // The same Sentinel twice counts as one, and one of one is a majority.
         client.connects(&url(&format!("{sentinel},{sentinel}")));
         client.connects(&url(&format!("{sentinel},{by_name}")));
         for other in [sentinel.to_string(), by_name] {
@@ -318,11 +320,12 @@ fn start_sentinel(scratch: &Scratch, at: SocketAddr, master: SocketAddr) -> impl
         .start()
 }
 
-/// A cluster's node that has all slots, and one that has none and says where they are.
+/// A cluster's node that has all slots, and one that has none and redirects clients.
 #[test]
 fn f27_moved() {
     rerun_if_starved(|| {
-        // Ten thousand above its own, the default, may be somebody else's.
+        // Each node's cluster bus gets a free port. By default it is the client port plus 10,000, which another process
+        // may use.
         let buses = [free_address().port().to_string(), free_address().port().to_string()];
         let options =
             |bus: &str| Redis::options().flag("cluster-enabled", "yes").flag("cluster-port", bus);

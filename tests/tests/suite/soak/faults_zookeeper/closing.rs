@@ -1,4 +1,4 @@
-//! The end of a session, told by a connection that breaks.
+//! The end of a session, reported when the connection breaks.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use tokio::task::block_in_place;
 use tokio::time::{sleep, timeout};
 
 const LEASE: Duration = Duration::from_secs(30);
-/// Longer than any word of the server takes, so that heartbeats bring none.
+/// Longer than the server takes to report anything, so that no heartbeat reports it first.
 const HEARTBEAT: Duration = Duration::from_secs(5);
 
 async fn client_of(zookeeper: &Zookeeper) -> Result<Coordinator> {
@@ -17,13 +17,14 @@ async fn client_of(zookeeper: &Zookeeper) -> Result<Coordinator> {
     builder.connect(&format!("zookeeper://{}", zookeeper.authority())).await
 }
 
-/// An operator ends the session of a client.
+/// Ends the client's session, as an operator would.
 fn end_session(zookeeper: &Zookeeper) {
     let session = zookeeper.session_of_member("coordination", "it").expect("it is connected");
     assert!(zookeeper.end_session(&session));
 }
 
-/// The server has ended the session: who stops is told that it is over, whether the client knew before or hears it then.
+/// If the server has ended the session, `stop` confirms that it is over, whether the client knew that before or learns
+/// it then.
 #[test]
 fn a_stop_of_a_session_that_is_over_is_confirmed() -> Result<()> {
     rerun_on_threads(stop_what_is_over)
@@ -43,7 +44,8 @@ async fn stop_what_is_over() -> Result<()> {
     Ok(())
 }
 
-/// T3: a session that the server has ended is lost when the client hears of it, and not with its next heartbeat.
+/// T3: a session that the server has ended is lost as soon as the server reports the end, not only at the client's next
+/// heartbeat.
 #[test]
 fn t3_the_end_of_a_session_is_told_at_once() -> Result<()> {
     rerun_on_threads(tell_the_end)
@@ -54,7 +56,7 @@ async fn tell_the_end() -> Result<()> {
     for _ in 0..3 {
         let client = client_of(&zookeeper).await?;
         let mut state = client.state();
-        // Without a guard, which would watch its own node.
+        // There is no guard, because its watch on its own node would report the loss first.
         block_in_place(|| end_session(&zookeeper));
         let begun = Instant::now();
         let bound = zookeeper.notice_of_end(HEARTBEAT) + SCHEDULING;
@@ -68,7 +70,7 @@ async fn tell_the_end() -> Result<()> {
     Ok(())
 }
 
-/// The server ends the session, and its answer is lost: the next connection says so.
+/// The server closes the session, and its reply is lost: the next connection tells the client that the session is over.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_whose_answer_is_lost_is_confirmed() {
     let zookeeper = block_in_place(Zookeeper::one);
@@ -89,8 +91,8 @@ async fn a_stop_whose_answer_is_lost_is_confirmed() {
     }
 }
 
-/// The answer to the next session's opening comes when the try that asked for it has been given up, and a later try takes it:
-/// heartbeats bring the whole lease all the same.
+/// The answer to the opening of the next session arrives when its attempt has been given up, and a later attempt uses
+/// it. Heartbeats then extend the session by the whole lease nevertheless.
 #[test]
 fn a_session_that_opened_late_has_the_whole_lease() -> Result<()> {
     rerun_on_threads(open_late)
@@ -104,8 +106,9 @@ async fn open_late() -> Result<()> {
     let client = builder.connect(&format!("zookeeper://{}", proxy.address())).await?;
     let lock = client.lock("it")?;
     let before = most_left(&lock).await?;
-    // A try is given up after a sixth of the lease, and the client crate gives up after a third. The next session may be asked for
-    // as late as a sixth after the loss, which is how long the end of the old one is waited for.
+    // An attempt is given up after a sixth of the lease, and the client crate gives up after a third. The next session
+    // may be requested up to a sixth of the lease after the loss, because the library first tries to end the old
+    // session for that long.
     for late in [SHORT / 4, SHORT / 3, SHORT * 5 / 12] {
         let mut state = client.state();
         proxy.set(Direction::ToClient, Mode::Stall);
@@ -126,10 +129,10 @@ async fn open_late() -> Result<()> {
     client.stop().await
 }
 
-/// The most that is left of the lease of a lock that is held for some heartbeats.
+/// The longest time that was left of the lease while a lock was held for some heartbeats.
 async fn most_left(lock: &Lock) -> Result<Duration> {
     let guard = lock.acquire(None).await?;
-    // Until the opening counts no longer.
+    // By then the deadline comes from heartbeats, and not from the opening.
     sleep(Duration::from_secs(2)).await;
     let mut most = Duration::ZERO;
     for _ in 0..200 {

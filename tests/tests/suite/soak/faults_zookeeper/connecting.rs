@@ -1,4 +1,4 @@
-//! F-48, F-71 with what ZooKeeper has of its own: users and certificates, servers that only read, and hosts that keep silent.
+//! F-48, F-71: the part that only ZooKeeper has: users and certificates, read-only servers, and silent hosts.
 
 use std::net::TcpListener;
 use std::sync::{Arc, OnceLock};
@@ -13,7 +13,7 @@ use tokio::task::{JoinSet, block_in_place};
 
 use crate::WORKER;
 
-/// A server takes any password: what counts is whom the nodes let in.
+/// A server accepts any password; only the access control lists of the nodes distinguish users.
 #[test]
 fn f48_users() {
     rerun_if_starved(|| {
@@ -83,7 +83,7 @@ fn f71_certificates_replaced() {
     });
 }
 
-/// F-71: an operator gives the nodes to another password, which is in the file by then.
+/// F-71: an operator transfers the nodes to a user with another password, which is in the file by then.
 #[test]
 fn f71_password_replaced() {
     rerun_if_starved(|| {
@@ -113,11 +113,11 @@ fn secured(zookeeper: Zookeeper) -> Started {
     (Arc::new(zookeeper), at)
 }
 
-/// A server without the others that lets clients read is none for us.
+/// The library does not use a server that is cut off from the others and only serves reads.
 #[test]
 fn f48_a_server_that_only_reads() {
     rerun_if_starved(|| {
-        // The switch is a property of the Java machine, and the line of the configuration becomes one.
+        // The switch is a Java property; ZooKeeper makes a property of this line of the configuration.
         let line = "readonlymode.enabled=true";
         let zookeeper = Zookeeper::options().nodes(3).line(line).start();
         zookeeper.node(1).kill();
@@ -129,8 +129,8 @@ fn f48_a_server_that_only_reads() {
     });
 }
 
-/// Two hosts of three take connections and say nothing: whatever the order in which they are tried, the third is reached
-/// in time.
+/// Two hosts of three accept connections and never answer. In whatever order the client tries them, it reaches the
+/// third one in time.
 #[tokio::test(flavor = "multi_thread")]
 async fn silent_hosts() {
     let zookeeper = block_in_place(Zookeeper::one);

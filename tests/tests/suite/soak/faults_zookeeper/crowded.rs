@@ -1,4 +1,4 @@
-//! Many who come at once, and a queue that is long.
+//! Many clients that connect or enter at the same time, and long queues.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,17 +15,17 @@ use tokio::time::{sleep, timeout};
 
 use crate::WORKER;
 
-/// As long as the servers under test grant.
+/// The longest lease that the servers under test grant.
 const LEASE: Duration = Duration::from_secs(4);
-/// Of this time the server works a part.
+/// The server runs for a part of each such period, and is paused for the rest.
 const TURN: Duration = Duration::from_millis(80);
-/// How much the server does in that part: so many of an administrator's questions a second, had it nothing else to do.
+/// How fast the slowed-down server is: the number of an administrator's requests that it serves in a second.
 const RATE: f64 = 280.0;
 const ENTRIES: usize = 10_000;
 const QUEUE: &str = "/coordination/lock/long";
 
-/// F-44 with a server that has little of a processor: what a thousand waiters ask it for when they come keeps it busy for
-/// longer than a heartbeat may take, and nobody loses a session all the same.
+/// F-44 with a server that gets little processor time: when a thousand waiters enter, their requests keep it busy for
+/// longer than a heartbeat may take. No session is lost nevertheless.
 #[test]
 fn f44_a_slow_server() {
     rerun_alone(come_to_a_slow_server);
@@ -56,11 +56,11 @@ fn come_to_a_slow_server() {
     assert_eq!(site.entries(), [""; 0]);
 }
 
-/// Which part of the time makes it as slow as it is to be, on whatever machine: a quarter at the least.
+/// The part of the time for which the server must run to be so slow on this machine; at least a quarter.
 fn share_of_time(zookeeper: &Zookeeper) -> f64 {
     const QUESTIONS: u32 = 300;
     let ask = || (0..QUESTIONS).for_each(|_| drop(zookeeper.look("/")));
-    // A Java machine is slow at first.
+    // The first requests are not measured, because a Java virtual machine is slow at first.
     ask();
     let begun = Instant::now();
     ask();
@@ -69,7 +69,7 @@ fn share_of_time(zookeeper: &Zookeeper) -> f64 {
     (RATE / rate).clamp(0.25, 1.0)
 }
 
-/// Who looks at a long queue for the first time reads all of it, in the time of one call.
+/// A client that reads a long queue for the first time reads all of it, within the time of one call.
 #[test]
 fn a_long_queue_is_listed_by_the_first_call() -> Result<()> {
     rerun_on_threads(list_a_long_queue)
@@ -90,8 +90,8 @@ async fn list_a_long_queue() -> Result<()> {
     client.stop().await
 }
 
-/// What one process holds is more than the client crate can watch anew on a connection: all is held beyond the end of one, and what
-/// is taken away is told.
+/// One process holds more locks than the client crate can watch again after a reconnect. All locks stay held when the
+/// connection breaks, and the loss of any of them is reported.
 #[test]
 fn l5_many_locks_of_one_process() -> Result<()> {
     rerun_on_threads(hold_many_locks)
@@ -100,7 +100,7 @@ fn l5_many_locks_of_one_process() -> Result<()> {
 async fn hold_many_locks() -> Result<()> {
     let (_zookeeper, proxy, operator, client) = cuttable().await?;
     let guards = hold(&client).await?;
-    // By then each has its watch, if it gets one.
+    // By then each entry has its watch, if it gets one.
     sleep(Duration::from_secs(2)).await;
     cut(&proxy).await;
     let lost = guards.iter().filter(|guard| !guard.is_held()).count();
@@ -117,11 +117,12 @@ async fn hold_many_locks() -> Result<()> {
     client.stop().await
 }
 
-/// How many entries, with their long names, have more paths than a connection is told of anew.
+/// With their long names, these entries have more bytes of paths than the client crate can watch again on a new
+/// connection.
 const MANY: usize = 600;
 const LONG_LEASE: Duration = Duration::from_secs(10);
 
-/// A client whose connection can be cut, and one beside it.
+/// A client whose connection can be cut, and one whose connection cannot.
 async fn cuttable() -> Result<(Zookeeper, Proxy, Coordinator, Coordinator)> {
     let start = || Zookeeper::options().line("maxSessionTimeout=10000").start();
     let zookeeper = block_in_place(start);
@@ -134,7 +135,7 @@ async fn cuttable() -> Result<(Zookeeper, Proxy, Coordinator, Coordinator)> {
     Ok((zookeeper, proxy, beside, client))
 }
 
-/// The connection breaks, and there is time enough for the session to end.
+/// Cuts the connection, and waits for longer than the lease.
 async fn cut(proxy: &Proxy) {
     proxy.cut_after(Direction::ToClient, Unit::Bytes, 1);
     sleep(LONG_LEASE * 5 / 4).await;

@@ -1,4 +1,4 @@
-//! F-19 to F-21: an ensemble that is cut in two, and a session that a server ended.
+//! F-19 to F-21: an ensemble that is cut in two, and entries of a session that was lost.
 
 use std::sync::Arc;
 use std::thread;
@@ -24,13 +24,13 @@ fn follower(zookeeper: &Zookeeper) -> usize {
     (leader + 1) % 3
 }
 
-/// F-19: the holder's only server is cut off from the leader, and answers reads all the while.
+/// F-19: the only server that the holder knows is cut off from the leader, and goes on answering reads.
 ///
-/// The canary `deadline-from-reads` is caught by this: docs/testing.md.
+/// The canary `deadline-from-reads` makes this test fail: docs/testing.md.
 #[test]
 fn f19_follower_cut_off() {
     rerun_if_starved(|| {
-        // Five seconds, longer than the lease.
+        // Five seconds, which is longer than the lease.
         let options = Zookeeper::options().nodes(3).peers_by_proxy().line("syncLimit=25");
         let zookeeper = Arc::new(options.start());
         let site = Site::on(Arc::clone(&zookeeper) as Arc<dyn Server>, WORKER);
@@ -49,7 +49,7 @@ fn f19_follower_cut_off() {
             let lost = holder.lost(LONG);
             let next = waiter.granted(waiting, LONG);
             must_hold!(next.token > first.token);
-            // S3: here first, then there.
+            // S3: the holder loses the lock before the waiter gets it.
             assert!(lost.t_ns < next.t_ns, "lost {} ns too late", lost.t_ns - next.t_ns);
             let ahead = Duration::from_nanos(next.t_ns - lost.t_ns);
             println!("F-19 {}: lost {ahead:?} before the next grant: {}", site.name(), lost.reason);
@@ -62,14 +62,14 @@ fn f19_follower_cut_off() {
     });
 }
 
-/// F-19: a holder that knows the other servers moves, and keeps what it has.
+/// F-19: a holder that knows the other servers moves to one of them, and keeps its lock.
 #[test]
 fn f19_moves_to_another_server() {
     rerun_if_starved(|| {
         let (zookeeper, site) = ensemble();
         let proxies = site.proxies();
         let cut_off = follower(&zookeeper);
-        // Its first connection is to the one that will be cut off.
+        // Makes the holder connect first to the server that will be cut off.
         (0..3).filter(|index| *index != cut_off).for_each(|index| proxies[index].refuse());
         let holder = site.by(&proxies).with_ttl(Duration::from_secs(10)).process("holder");
         proxies.iter().for_each(coordination_tests::harness::Proxy::accept);
@@ -83,7 +83,7 @@ fn f19_moves_to_another_server() {
     });
 }
 
-/// F-20: without a majority nothing is granted, and what is held is lost in time.
+/// F-20: without a majority nothing is granted, and held locks are lost in time.
 #[test]
 fn f20_majority_lost() {
     rerun_if_starved(|| {
@@ -108,7 +108,8 @@ fn f20_majority_lost() {
     });
 }
 
-/// F-21, CURATOR-604: the client is back before the server has removed what it had in the session that was lost.
+/// F-21, CURATOR-604: the client reconnects before the server has removed the entries of its lost session. The client
+/// does not adopt them.
 #[test]
 fn f21_an_old_entry_is_not_adopted() {
     rerun_if_starved(|| {

@@ -1,6 +1,6 @@
 //! The fault matrix on `zookeeper://`: a test for each row, or the reason why there is none.
 //!
-//! Leases are of four seconds and heartbeats 300 ms apart, unless a row needs longer ones.
+//! Leases are four seconds and heartbeats 300 ms, unless a row needs longer ones.
 
 mod closing;
 mod connecting;
@@ -18,7 +18,7 @@ mod of_three {
     coordination_tests::fault_rows!(all three Zookeeper);
 }
 
-/// Rows without a test here, and why.
+/// Rows without a test here, and the reason.
 const NOT_APPLICABLE: &[(u32, &str)] = &[
     (35, "there is no lock file; F-23 deletes the node"),
     (36, "a server that cannot write its log ends: F-7 and F-8"),

@@ -1,4 +1,4 @@
-//! What an operator has removed by hand.
+//! Nodes that an operator has removed by hand.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tokio::task::block_in_place;
 
 const RECORDS: &str = "/coordination/records";
 
-/// WK2: a queue of work goes on without a record that somebody has removed.
+/// WK2: a work queue goes on working after somebody has removed one of its records.
 #[test]
 fn wk2_a_queue_goes_on_without_a_record_that_was_removed() -> Result<()> {
     rerun_on_threads(go_on_without_a_record)
@@ -19,7 +19,7 @@ async fn go_on_without_a_record() -> Result<()> {
     let url = format!("zookeeper://{}", zookeeper.authority());
     let client = Coordinator::builder().ttl(Duration::from_secs(4)).connect(&url).await?;
     let jobs = client.queue("jobs")?;
-    // Bodies of that length stand beside the items.
+    // Bodies of this length are stored in records beside the queue's value.
     let post = async || jobs.post(&[NewItem::new(vec![7; 4_096])]).await;
     post().await?;
     let claim = jobs.claim(ClaimOptions::default().limit(1)).await?.expect("it is ready");
@@ -32,7 +32,7 @@ async fn go_on_without_a_record() -> Result<()> {
     client.stop().await
 }
 
-/// Removes the records of bodies, of all queues, and answers how many there were.
+/// Removes the records with bodies of all queues; returns how many there were.
 fn remove_bodies(zookeeper: &Zookeeper) -> usize {
     let below = |path: &String| {
         let children = zookeeper.children(path).into_iter();

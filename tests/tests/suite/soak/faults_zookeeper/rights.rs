@@ -1,4 +1,4 @@
-//! F-73: rights that the nodes do not give.
+//! F-73: rights that the nodes' access control lists do not give.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ fn f73_each_right_is_missing() {
         let zookeeper = Zookeeper::one();
         let mut client = Traced::new(WORKER, &[]);
         let url = format!("zookeeper://{}/fleet/locks", zookeeper.authority());
-        // Made by an administrator, and later by clients that were here before.
+        // In the first round only an administrator has used the nodes, in the second round clients have.
         zookeeper.create_all(["/fleet", "/fleet/locks"].map(str::to_owned));
         for _ in 0..2 {
             for missing in RIGHTS {
@@ -30,13 +30,13 @@ fn f73_each_right_is_missing() {
             zookeeper.permit_all_but("/fleet/locks", None);
             client.connects(&url);
         }
-        // Nothing is left of the tries.
+        // The failed attempts have left nothing.
         let kinds = zookeeper.children("/fleet/locks");
         assert_eq!(kinds, ["lock", "member", "session"]);
     });
 }
 
-/// The node of a queue does not let its entries be removed: a release says so, and works once it does.
+/// If the queue's node does not allow its entries to be removed, a release says so; it works once the node allows it.
 #[test]
 fn a_release_without_the_right_says_so() -> Result<()> {
     rerun_on_threads(release_without_the_right)

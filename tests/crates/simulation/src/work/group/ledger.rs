@@ -1,4 +1,4 @@
-//! Who says that it is a member, and what is to be so because of that.
+//! The memberships that clients claim to have, and what has to be true because of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,20 +7,20 @@ use coordination::{FencingToken, Members, Membership};
 
 use crate::stage::{Process, Stage};
 
-/// One who is in the group, by its own word.
+/// A membership, as its own client knows it.
 pub(super) struct Claim {
     pub(super) process: Arc<Process>,
     pub(super) membership: Arc<Membership>,
     /// When the join had returned.
     pub(super) since: u64,
-    /// The last number that it says of itself for certain, and the newest that it may say.
+    /// The number in its capabilities: the last one that is certain, and the newest one that is possible.
     pub(super) says: (u64, u64),
-    /// Somebody takes it out.
+    /// Another client has removed the member, or may have.
     is_removed: bool,
 }
 
 impl Claim {
-    /// Whether its own guard says so, at this moment, and the store has kept its word.
+    /// Whether the membership claims to be held at this moment, and the store has kept its promises.
     fn is_held(&self, stage: &Stage) -> bool {
         let client = &self.process.client;
         !self.is_removed
@@ -33,16 +33,16 @@ impl Claim {
 #[derive(Default)]
 pub(crate) struct Ledger {
     claims: BTreeMap<FencingToken, Claim>,
-    /// Who has left, and the store has confirmed.
+    /// Incarnations that have left, as the store has confirmed.
     left: BTreeSet<FencingToken>,
-    /// The highest incarnation that anybody was told of.
+    /// The largest incarnation that any client has seen.
     highest: Option<FencingToken>,
-    /// Members that somebody is just taking out.
+    /// How many calls are just removing each member.
     removing: BTreeMap<String, u32>,
-    /// How often somebody was done with that, and as which of these times each member id.
+    /// How many removals have ended, and the number of the last removal of each member id.
     removals: u64,
     removed: BTreeMap<String, u64>,
-    /// What each process' watch comes to.
+    /// The members that each process's watch has reported.
     seen: BTreeMap<u32, Members>,
 }
 
@@ -59,12 +59,13 @@ impl Ledger {
         self.left.clone()
     }
 
-    /// Who claims to be in, and what it says for certain.
+    /// The incarnations that claim to be members, with the last certain number in their capabilities.
     pub(super) fn said(&self) -> BTreeMap<FencingToken, u64> {
         self.claims.iter().map(|(token, claim)| (*token, claim.says.0)).collect()
     }
 
-    /// G1 and G3: somebody has joined, who called when this was the highest incarnation, and after so many removals.
+    /// G1 and G3: records a join. When its call began, `highest` was the largest incarnation, and there had been
+    /// `removals` removals.
     pub(super) fn joined(
         &mut self,
         stage: &Stage,
@@ -79,7 +80,7 @@ impl Ledger {
         }
         self.highest = self.highest.max(Some(incarnation));
         let (process, membership) = (Arc::clone(process), Arc::clone(membership));
-        // He may have been taken out while the answer was on its way.
+        // The member may have been removed while the answer to its join was on its way.
         let is_removed = self.removing.contains_key(id)
             || self.removed.get(id).is_some_and(|number| *number > removals);
         let says = (says, says);
@@ -92,7 +93,7 @@ impl Ledger {
         self.claims.insert(incarnation, new);
     }
 
-    /// It is about to say this, or says it for certain.
+    /// Records that the member's capabilities are being changed to this number, or have been.
     pub(super) fn says(&mut self, incarnation: FencingToken, number: u64, is_certain: bool) {
         if let Some(claim) = self.claims.get_mut(&incarnation) {
             claim.says.1 = number;
@@ -102,7 +103,7 @@ impl Ledger {
         }
     }
 
-    /// It is about to leave.
+    /// Records that the member is about to leave.
     pub(super) fn leaves(&mut self, incarnation: FencingToken) {
         self.claims.remove(&incarnation);
     }
@@ -126,7 +127,7 @@ impl Ledger {
         self.removing.retain(|_, count| *count > 0);
     }
 
-    /// A look that began when these were in, and saw these.
+    /// G1 and G4: checks a list of members, given the claims when the read began.
     pub(super) fn judge_listed(
         &self,
         stage: &Stage,
@@ -154,7 +155,7 @@ impl Ledger {
         }
     }
 
-    /// The group was not there at some moment since `call`.
+    /// G1: the group did not exist at some moment since `call`, so it can have had no member then.
     pub(super) fn judge_missing(&self, stage: &Stage, call: u64) {
         let mut claims = self.claims.values();
         let is_in = |claim: &&Claim| claim.since < call && claim.is_held(stage);

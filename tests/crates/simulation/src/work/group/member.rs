@@ -1,4 +1,4 @@
-//! Being in the group for a while.
+//! A client that is a member of the group for a while.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use rand::RngExt;
 use super::{IDS, group};
 use crate::stage::{Process, Stage, lock};
 
-/// Joins, says other things of itself, leaves.
+/// Joins, updates its capabilities, and leaves.
 pub(super) async fn join(stage: &Arc<Stage>, process: &Arc<Process>) {
     let before = {
         let ledger = lock(&stage.ledgers.group);
@@ -25,7 +25,7 @@ pub(super) async fn join(stage: &Arc<Stage>, process: &Arc<Process>) {
     lock(&stage.ledgers.group).joined(stage, process, joined, before);
     for _ in 0..stage.draw(|random| random.random_range(0..4)) {
         tokio::time::sleep(stage.up_to(stage.plan.hold)).await;
-        // On return everybody who asks sees it.
+        // Once `join` or `update` has returned, every reader sees the member so.
         super::read(stage, process).await;
         let number = stage.number();
         lock(&stage.ledgers.group).says(token, number, false);
@@ -70,7 +70,7 @@ fn refused(stage: &Stage, error: &Error) {
     }
 }
 
-/// G3: a membership that comes back does so under higher numbers.
+/// G3: a membership that comes back after a loss has a larger incarnation.
 pub(super) async fn rejoin(stage: &Arc<Stage>, process: &Arc<Process>) {
     let number = stage.number();
     let mut membership = match enter(stage, process, number).await {
@@ -102,7 +102,7 @@ pub(super) async fn rejoin(stage: &Arc<Stage>, process: &Arc<Process>) {
             }
         }
     }
-    // What was lost before may be listed until its lease is over.
+    // An incarnation that was lost before may be listed until its lease is over.
     if let Err(error) = membership.leave().await {
         stage.failed("leave of a rejoining member", &error);
     }

@@ -1,4 +1,4 @@
-//! G2: a watch, replayed.
+//! G2: replays the events of a watch.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use coordination::{ErrorKind, GroupEvent, GroupWatch, Member, Members};
 use super::group;
 use crate::stage::{Process, Stage, lock};
 
-/// Follows the group as long as the process lives, through all its lives.
+/// Watches the group for as long as the process lives; starts again when the group was deleted.
 pub(crate) async fn follow(stage: Arc<Stage>, process: Arc<Process>) {
     let group = group(&process);
     loop {
@@ -23,7 +23,7 @@ pub(crate) async fn follow(stage: Arc<Stage>, process: Arc<Process>) {
     }
 }
 
-/// One life of the group.
+/// Replays a watch until the group is deleted.
 async fn replay(stage: &Stage, process: u32, mut watch: GroupWatch) {
     let mut members = watch.members();
     loop {
@@ -50,7 +50,7 @@ async fn replay(stage: &Stage, process: u32, mut watch: GroupWatch) {
     }
 }
 
-/// What is wrong with an event after those before it.
+/// Why an event does not fit to the events before it, if it does not.
 fn unfit(members: &Members, event: &GroupEvent) -> Option<&'static str> {
     let has = |member: &Member| members.get(&member.id).map(|member| member.incarnation);
     match event {

@@ -1,4 +1,5 @@
-//! Each function twice, plain and synchronized, in async code and not, and what it drops.
+//! Each function in four variants: plain and synchronized, async and not. Both variants have to drop their values in
+//! the same order.
 
 use std::sync::{Arc, Mutex};
 
@@ -6,7 +7,7 @@ use coordination::{Coordinator, Error, blocking, synchronized};
 
 type Result<T = (), E = Error> = std::result::Result<T, E>;
 
-/// What was dropped, in that order, and whether the lock was held then.
+/// Which values were dropped, in order, and whether the lock was held then.
 #[derive(Clone)]
 struct Log {
     dropped: Arc<Mutex<Vec<&'static str>>>,
@@ -32,14 +33,14 @@ impl Log {
     }
 }
 
-/// Tells when it is dropped.
+/// A value that records when it is dropped.
 struct Noisy {
     name: &'static str,
     log: Log,
 }
 
 impl Noisy {
-    /// A temporary that refers to it.
+    /// A temporary value that borrows from this one.
     fn temporary(&self) -> Noisy {
         self.log.noisy("temporary")
     }
@@ -70,8 +71,8 @@ impl Pair {
     }
 }
 
-/// The function plain and synchronized, in async code and not; all of them are called with `$arguments`, which are made
-/// from a log.
+/// Makes the four variants of a function and a function that compares them. `$arguments` are the arguments of each
+/// call, made from a log.
 macro_rules! row {
     ($name:ident, ($($parameters:tt)*), |$log:ident| ($($argument:expr),*), $body:block) => {
         mod $name {
@@ -165,7 +166,7 @@ row!(returned_early, (one: Noisy, _: Noisy), |log| (log.noisy("one"), log.noisy(
     Ok(2)
 });
 
-// Dropped before what the body makes in edition 2024, and after it before that.
+// In edition 2024 the temporary is dropped before the body's local variables, and in earlier editions after them.
 row!(last_temporary, (one: Noisy, _two: Noisy), |log| (log.noisy("one"), log.noisy("two")), {
     let _local = one.log.noisy("local");
     Ok(one.temporary().len())
@@ -189,7 +190,7 @@ row!(last_condition, (one: Noisy, _two: Noisy), |log| (log.noisy("one"), log.noi
     }
 });
 
-/// Compares all of them.
+/// Compares the variants of each function.
 pub(super) async fn compare(c: &Coordinator) -> Result {
     used::compare(c).await?;
     unused::compare(c).await?;
@@ -249,7 +250,7 @@ mod methods {
     }
 }
 
-/// Names that are made from what a pattern binds.
+/// Names of locks that are made from variables in a parameter's pattern.
 mod names {
     use super::*;
 
