@@ -51,6 +51,7 @@ impl Node {
         &self.name
     }
 
+    /// The address at which the process listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

@@ -44,6 +44,7 @@ impl Scratch {
         Self { _lock: lock, directory }
     }
 
+    /// The path of the directory.
     pub fn path(&self) -> &Path {
         self.directory.path()
     }
