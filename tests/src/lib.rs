@@ -2,7 +2,7 @@
 //!
 //! * [`bounds`] says how long operations may take according to the clauses.
 //! * [`harness`] starts, pauses, cuts off and kills servers and client processes.
-//! * [`stores`] has the tables of stores and of settings of stores.
+//! * [`mod@stores`] has the tables of stores and of settings of stores.
 //! * [`checks`] checks the guarantees, as plain async functions over a store under test.
 //! * [`faults`] checks the guarantees under faults that are the same on several stores.
 //! * [`store_suite`] runs the library's own suite for stores.

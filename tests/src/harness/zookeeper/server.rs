@@ -165,7 +165,7 @@ impl Server for Zookeeper {
     }
 
     /// The server closes the connection when the session ends, and the client learns of the end when it reconnects. But
-    /// a server that has [stumbled](STUMBLE) over the closing of the old connection may not read from the new one
+    /// a server that has stumbled (`STUMBLE`) over the closing of the old connection may not read from the new one
     /// before the next heartbeat.
     fn notice_of_end(&self, heartbeat: Duration) -> Duration {
         self.notice(heartbeat) + RECONNECT + self.until_replaced(heartbeat)
