@@ -63,8 +63,8 @@ const DELIVERY: Duration = Duration::from_secs(1);
 const LONGEST_RELEASE: Duration = Duration::from_secs(10 * 60);
 /// How long one who waits relies on being told of changes, where it has reason to ask itself.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// How long one who waits for an item leaves letters that are not delivered to other processes, before it tries to deliver them. A
-/// delivery that is refused for good is not repeated more often.
+/// How long one who waits for an item leaves letters that are not delivered to other processes, before it tries to deliver them. All
+/// who wait in one process try no more often together.
 const LETTERS_AGAIN: Duration = Duration::from_secs(5);
 
 /// A work queue, which all processes share. Made by [`Coordinator::queue`], without I/O; cheap to clone. Keep it,
@@ -314,6 +314,7 @@ impl WorkQueue {
             // The queue is as it was: perhaps it was looked at too soon, by another clock.
             () = self.engine.queue.out_of_time(Some(LOOK_AGAIN)) => return Ok(()),
         };
+        let mut letters_at = Instant::now() + LETTERS_AGAIN;
         loop {
             let look = self.engine.queue.named(self.engine.read("claim", &view.listing))?;
             let wake = match is_ready(&look) {
@@ -322,14 +323,25 @@ impl WorkQueue {
                 Ok(()) => Some(LOOK_AGAIN),
                 Err(wake) => wake.map(|wake| wait_for(wake, &look)),
             };
-            // Nobody else may come who would deliver these letters.
-            let wake = match look.head.letters.0 < look.head.letters.1 {
-                true => Some(wake.map_or(LETTERS_AGAIN, |wake| wake.min(LETTERS_AGAIN))),
-                false => wake,
-            };
+            let until = letters_at.saturating_duration_since(Instant::now());
+            let letters_in = look.head.has_letters().then_some(until);
             tokio::select! {
                 next = views.next() => view = self.engine.queue.named(next)?,
                 () = self.engine.queue.out_of_time(wake), if wake.is_some() => return Ok(()),
+                // Nobody else may come who would deliver the letters. Whatever else happens in the queue puts this off no longer.
+                () = self.engine.queue.out_of_time(letters_in), if letters_in.is_some() => {
+                    letters_at = Instant::now() + LETTERS_AGAIN;
+                    if self.engine.is_delivery_due(LETTERS_AGAIN) {
+                        self.engine.note_letters(&look.head);
+                        let queue = self.clone();
+                        // On the session's runtime, as the caller may have none.
+                        let delivering = async move {
+                            queue.deliver_briefly(DELIVERY).await;
+                            Ok(())
+                        };
+                        self.engine.queue.run("claim", delivering).await?;
+                    }
+                }
             }
         }
     }

@@ -108,6 +108,8 @@ struct State<L: Link> {
     making: Option<watch::Receiver<Option<Made<L>>>>,
     /// The servers that refused us, until when none of them is asked again, and why. Other servers are asked meanwhile.
     refused: HashMap<Place, (Instant, Failure)>,
+    /// Why the servers refused us, if all that were known did, and until when none of them is asked again.
+    all_refused: Option<(Instant, Failure)>,
     /// The time that is left for the first connection; `None` once there has been one.
     first: Option<First>,
 }
@@ -142,6 +144,7 @@ impl<L: Link> Connections<L> {
             state: Mutex::new(State {
                 making: None,
                 refused: HashMap::new(),
+                all_refused: None,
                 first: Some(First::default()),
             }),
         }
@@ -163,15 +166,24 @@ impl<L: Link> Connections<L> {
     }
 
     /// [`connection`](Self::connection), tried with one server after the other until one can be reached.
+    ///
+    /// Of several errors, one that may pass by itself is answered rather than a refusal: the caller goes on trying then, and a
+    /// server that is starting now may let us in. Not so before the first connection: who has just given a wrong password is to
+    /// be told.
     pub(crate) async fn reach(self: &Arc<Self>) -> Made<L> {
-        let mut tried = 0;
+        let (mut tried, mut passing) = (0, None);
         loop {
             let outcome = self.connection().await;
             tried += 1;
             // Looking up a host's name may have added servers, so the number is read after each try.
             let is_one_left = tried < self.rotation.servers();
             match outcome {
-                Err(failure) if failure.is_broken && is_one_left => {}
+                Err(failure) if failure.is_broken && is_one_left => {
+                    passing = Some(failure).filter(Failure::is_passing).or(passing);
+                }
+                Err(failure) if failure.is_refusal() && self.has_connected() => {
+                    return Err(passing.unwrap_or(failure));
+                }
                 outcome => return outcome,
             }
         }
@@ -194,9 +206,8 @@ impl<L: Link> Connections<L> {
     /// that connection and makes none.
     fn making(self: &Arc<Self>) -> Result<watch::Receiver<Option<Made<L>>>, Failure> {
         let mut state = self.state();
-        state.refused.retain(|_, (until, _)| Instant::now() < *until);
-        if state.refused.len() >= self.rotation.servers()
-            && let Some((_, failure)) = state.refused.values().next()
+        if let Some((until, failure)) = &state.all_refused
+            && Instant::now() < *until
         {
             return Err(failure.clone());
         }
@@ -267,10 +278,20 @@ impl<L: Link> Connections<L> {
             && failure.is_refusal()
             && self.has_connected()
         {
-            let refused = (Instant::now() + BELIEVED, failure.clone());
-            self.state().refused.insert(place, refused);
+            self.note_refusal(place, failure);
         }
         connected
+    }
+
+    fn note_refusal(&self, place: Place, failure: &Failure) {
+        let now = Instant::now();
+        let mut state = self.state();
+        state.refused.retain(|_, (until, _)| now < *until);
+        state.refused.insert(place, (now + BELIEVED, failure.clone()));
+        // Asked now, as the addresses of a name are forgotten when all servers have failed, and one of them may have let us in.
+        if self.rotation.all(|place| state.refused.contains_key(place)) {
+            state.all_refused = state.refused.values().min_by_key(|(until, _)| *until).cloned();
+        }
     }
 
     /// Why this server refused us a moment ago, if it did.

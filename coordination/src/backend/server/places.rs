@@ -40,6 +40,11 @@ impl Places {
         self.all.len()
     }
 
+    /// Whether all places are so.
+    pub(super) fn all(&self, is_so: impl Fn(&Place) -> bool) -> bool {
+        self.all.iter().all(|(place, _)| is_so(place))
+    }
+
     /// The place to connect to.
     pub(super) fn current(&self) -> Place {
         // Invariant: there is at least one place for each host, and `current` is the index of a place.

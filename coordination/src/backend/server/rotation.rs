@@ -106,6 +106,11 @@ impl<C> Rotation<C> {
         self.current().places.count()
     }
 
+    /// Whether this holds for all servers that are known.
+    pub(crate) fn all(&self, is_so: impl Fn(&Place) -> bool) -> bool {
+        self.current().places.all(is_so)
+    }
+
     /// The connection in use and its epoch, if there is one.
     pub(crate) fn connected(&self) -> Option<(C, u64)>
     where

@@ -44,6 +44,11 @@ const UNDER_WAY: usize = 8;
 const LOOKUP: Duration = Duration::from_millis(500);
 /// How long an address may take to accept a connection before it counts as silent.
 const ACCEPTING: Duration = Duration::from_millis(500);
+/// Where a host has several addresses, which may fall silent or be replaced during the session: how long all places in the list of
+/// servers together may be silent, and ([`SHORTEST`]) how long each of them may be at least. A server answers a heartbeat after
+/// the commits before it, so a shorter time would give up connections to servers whose disks are slow.
+const SEVERAL: Duration = Duration::from_secs(3);
+const SHORTEST: Duration = Duration::from_secs(1);
 
 /// Opens sessions at the servers of the URL.
 pub(super) struct Connector {
@@ -92,11 +97,11 @@ impl Connector {
         member: String,
         write_fence: WriteFence,
     ) -> Result<Connection, ZooKeeperError> {
-        let servers = self.places().await;
+        let (servers, silence) = self.places().await;
         let asked = BootInstant::now();
         let mut connector = Client::connector()
             .with_session_timeout(ttl)
-            .with_connection_timeout(self.silence)
+            .with_connection_timeout(silence)
             // The crate fails after one pass over the servers: whoever calls `open` paces the retries.
             .with_fail_eagerly();
         let password = self.identity.password();
@@ -133,7 +138,7 @@ impl Connector {
     /// connection, and so never gets past a silent address. Therefore the crate is given the addresses that accept connections
     /// now, and behind them the name too, as the name may have other addresses later in the session. With TLS the crate is given
     /// names only: it takes from this list the name that the certificate must have.
-    async fn places(&self) -> String {
+    async fn places(&self) -> (String, Duration) {
         let mut hosts = Vec::new();
         for host in &self.servers {
             let found = match self.identity.is_secure() {
@@ -144,16 +149,18 @@ impl Connector {
             hosts.push((host, if found.len() > 1 { found } else { Vec::new() }));
         }
         let accepting = accepting(hosts.iter().flat_map(|(_, found)| found.iter().copied())).await;
-        let mut places = Vec::new();
+        let (mut places, mut has_several) = (Vec::new(), false);
         for (host, found) in hosts {
-            let accepts = |address: &&SocketAddr| accepting.contains(address);
-            let accept: Vec<_> = found.iter().filter(accepts).map(ToString::to_string).collect();
-            // Where none accepts now, one may in a moment.
-            let all = || found.iter().map(ToString::to_string).collect();
-            places.extend(if accept.is_empty() { all() } else { accept });
+            has_several |= !found.is_empty();
+            let (accept, silent): (Vec<_>, Vec<_>) =
+                found.into_iter().partition(|address| accepting.contains(address));
+            // If most are silent now, the network is to blame, and they may answer again during the session.
+            let silent = if accept.len() < silent.len() { silent } else { Vec::new() };
+            places.extend(accept.iter().chain(&silent).map(ToString::to_string));
             places.push(host.to_string());
         }
-        places.join(",")
+        let silence = silence(self.silence, has_several, places.len());
+        (places.join(","), silence)
     }
 
     /// The addresses of a host; none where they cannot be found out now.
@@ -161,6 +168,12 @@ impl Connector {
         let found = names::addresses(&host.name, host.port.unwrap_or_default());
         timeout(LOOKUP, found).await.ok().and_then(Result::ok).unwrap_or_default()
     }
+}
+
+/// How long each of so many places may be silent, if one that is the only one may be for `alone`.
+fn silence(alone: Duration, has_several: bool, places: usize) -> Duration {
+    let places = u32::try_from(places).unwrap_or(u32::MAX).max(1);
+    if has_several { alone.min((SEVERAL / places).max(SHORTEST)) } else { alone }
 }
 
 /// Those of the addresses that accept connections now. The time of a session that is to be opened is short, and none of it is to
@@ -494,5 +507,18 @@ fn missing<T>(operation: &'static str, result: MultiReadResult) -> Result<Option
             let message = "the server's answer is to another question";
             Err(Error::new(ErrorKind::Unavailable, operation, message))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_place_is_given_up_before_a_slow_disk_has_answered() {
+        let alone = Duration::from_millis(1_500);
+        assert_eq!(silence(alone, false, 9), alone);
+        assert_eq!(silence(alone, true, 2), alone);
+        assert_eq!(silence(alone, true, 9), SHORTEST);
     }
 }

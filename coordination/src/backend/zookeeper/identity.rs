@@ -143,11 +143,13 @@ impl Identity {
         }
         let password = self.password().filter(|password| told.as_ref() != Some(password));
         let Some(password) = password else { return false };
-        let is_taken = client.auth("digest", &self.digest(&password)).await.is_ok();
-        if is_taken {
-            *presented.confirmed() = Some(password);
+        match client.auth("digest", &self.digest(&password)).await {
+            Ok(()) => *presented.confirmed() = Some(password),
+            Err(ZooKeeperError::AuthFailed) => return false,
+            // The connection broke, say. The call is sent again, is refused again, and then the server is told once more.
+            Err(_) => {}
         }
-        is_taken
+        true
     }
 
     fn offered(&self) -> MutexGuard<'_, Offered> {

@@ -48,6 +48,8 @@ pub(super) struct Engine {
     has_letters: AtomicBool,
     /// Held by who brings letters to where they are to go.
     pub(super) delivering: tokio::sync::Mutex<()>,
+    /// When one of those who wait for an item last tried to deliver letters.
+    last_delivery: Mutex<Option<Instant>>,
     lacks_clock: AtomicBool,
     lacks_witness: AtomicBool,
     follower: Mutex<Option<(AbortHandle, Process)>>,
@@ -108,6 +110,7 @@ impl Engine {
             line: Mutex::default(),
             has_letters: AtomicBool::new(false),
             delivering: tokio::sync::Mutex::default(),
+            last_delivery: Mutex::default(),
             lacks_clock: AtomicBool::new(false),
             lacks_witness: AtomicBool::new(false),
             follower: Mutex::default(),
@@ -241,8 +244,18 @@ impl Engine {
         }
     }
 
-    fn note_letters(&self, head: &Head) {
-        self.has_letters.store(head.letters.0 < head.letters.1, Ordering::Release);
+    pub(super) fn note_letters(&self, head: &Head) {
+        self.has_letters.store(head.has_letters(), Ordering::Release);
+    }
+
+    /// Whether nobody in this process has said yes here for so long; then this caller has.
+    pub(super) fn is_delivery_due(&self, pause: Duration) -> bool {
+        let mut last = self.last_delivery.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let is_due = last.is_none_or(|last| last.elapsed() >= pause);
+        if is_due {
+            *last = Some(Instant::now());
+        }
+        is_due
     }
 
     pub(super) fn has_letters(&self) -> bool {

@@ -65,6 +65,11 @@ impl Head {
         Self { live: Contents { generation, ..Contents::default() }, ..Self::default() }
     }
 
+    /// Whether there are letters on their way to the dead letter queue.
+    pub(super) fn has_letters(&self) -> bool {
+        self.letters.0 < self.letters.1
+    }
+
     /// Whether too much is to be removed for the head to grow by more.
     pub(super) fn is_cluttered(&self) -> bool {
         self.litter.len() > MOST_LITTER || self.trash.len() > MOST_TRASH

@@ -193,7 +193,10 @@ impl<'a> Precedence<'a> {
         let counts = |(own, first_since): &(Grant, Option<Instant>)| {
             own.is_held() && first_since.is_none_or(|since| since.elapsed() < COURTESY)
         };
-        let had_its_turn = self.own.as_ref().is_some_and(|(_, first_since)| first_since.is_some());
+        let had_its_turn = self
+            .own
+            .as_ref()
+            .is_some_and(|(own, first_since)| own.is_held() && first_since.is_some());
         self.own = self.own.take().filter(counts);
         if had_its_turn && self.own.is_none() {
             self.in_vain += 1;

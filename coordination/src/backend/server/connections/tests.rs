@@ -181,6 +181,50 @@ async fn r1_one_server_that_refuses_keeps_nobody_from_the_next_one() -> Result<(
     Ok(())
 }
 
+/// One server is about to start. Whoever is told that another one refuses would give up.
+#[tokio::test]
+async fn an_error_that_passes_is_told_rather_than_a_refusal() -> Result<()> {
+    let starts: Says = |_| Err(failed(ErrorKind::Unavailable));
+    let connections = connections(&[|_| Ok("a"), starts, |_| Err(failed(ErrorKind::Auth))])?;
+    let (_, epoch) = connections.reach_for("enter").await?;
+    // The first one is gone from now on.
+    connections.state().refused.insert(
+        connections.rotation.turn().place,
+        (Instant::now() + BELIEVED, failed(ErrorKind::Auth)),
+    );
+    connections.rotation.give_up(epoch);
+    let error = connections.reach_for("enter").await.expect_err("nobody lets us in");
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    Ok(())
+}
+
+/// A name has two addresses, and the server at one of them refuses.
+#[cfg(coordination_internals)]
+#[tokio::test]
+async fn r1_one_address_that_refuses_keeps_nobody_from_the_other_one() -> Result<()> {
+    let name = format!("r{}.test", std::process::id());
+    let directory = std::env::temp_dir().join("coordination-names");
+    std::fs::create_dir_all(&directory).expect("it may be made");
+    let file = directory.join(&name);
+    std::fs::write(&file, "10.0.0.1\n10.0.0.2").expect("the file is ours");
+    let answers: Says = |place| match place.address.map(|address| address.to_string()) {
+        Some(address) if address == "10.0.0.2:7" => Ok("b"),
+        _ => Err(failed(ErrorKind::Auth)),
+    };
+    let connections = at(vec![Host { name, port: Some(7) }], &[answers])?;
+    for _ in 0..5 {
+        let (connection, epoch) = connections.reach_for("enter").await?;
+        assert_eq!(connection, "b");
+        connections.rotation.give_up(epoch);
+        // The other address is tried next, refuses, and with that all have failed: the name is looked up anew.
+        drop(connections.reach().await);
+        let (_, epoch) = connections.reach_for("enter").await?;
+        connections.rotation.give_up(epoch);
+    }
+    std::fs::remove_file(&file).expect("the file is ours");
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_server_that_hangs_up_may_want_something_else() -> Result<()> {
     let hangs_up: Says = |_| Err(Failure { is_hang_up: true, ..failed(ErrorKind::Unavailable) });

@@ -95,10 +95,11 @@ impl<D: Dialect> OpenSessions<D> {
         batches.rotate_left(next);
         let begun = Instant::now();
         for (done, batch) in batches.into_iter().enumerate() {
-            self.next.store(next + done, Ordering::Relaxed);
-            if done > 0 && begun.elapsed() > self.connections.patience / 2 {
+            if done > 0 && begun.elapsed() > self.connections.patience / 4 {
                 break;
             }
+            // Stored before the call: a batch that cannot be asked after is not the first one again.
+            self.next.store(next + done + 1, Ordering::Relaxed);
             let ids = batch.iter().map(|entry| entry.id.as_str().into()).collect();
             let width = batch.first().map_or(1, |entry| entry.id.as_str().len());
             let call = Call::new("renew", "renew").of(session).with(Argument::Ids(ids));

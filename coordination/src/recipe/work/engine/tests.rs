@@ -130,6 +130,19 @@ async fn wk2_one_who_waits_delivers_the_letters_that_others_have_left() -> Resul
     Ok(())
 }
 
+/// A plain thread may wait for an item, and so may a runtime without timers.
+#[test]
+fn an_item_is_waited_for_where_no_runtime_has_timers() -> Result<()> {
+    let coordinator = crate::blocking::Coordinator::connect("memory://work-plain")?;
+    let queue = coordinator.as_async().queue("jobs")?;
+    let limit = Some(Duration::from_millis(50));
+    let wait = || queue.claim_wait(ClaimOptions::default(), limit);
+    assert!(crate::blocking::wait(wait())?.is_none());
+    let bare = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    assert!(bare.block_on(wait())?.is_none());
+    Ok(())
+}
+
 /// Whether a write was done is not known, and the store cannot be asked.
 #[cfg(coordination_internals)]
 #[tokio::test(start_paused = true)]
