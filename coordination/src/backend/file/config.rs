@@ -1,22 +1,21 @@
-//! URL → typed configuration.
+//! Parses a URL into a typed configuration.
 
 use std::path::PathBuf;
 
 use crate::error::{Error, Result};
 use crate::url::Url;
 
-/// What the URL says.
+/// The options of a `file` URL.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
-    /// The directory; an absolute path.
+    /// The directory of the store, as an absolute path.
     pub(super) directory: PathBuf,
-    /// Tokens and values survive loss of power: every grant and every write waits for the disk.
-    /// Default: false.
+    /// Whether tokens and values survive a loss of power: then every grant and every write waits for the disk. Default: false.
     pub(super) durable: bool,
-    /// Use a network file system although `flock` does not reach other hosts on some of them, and notifications do on none.
-    /// Default: false.
+    /// Whether a network file system is accepted. On some of them `flock` does not reach other hosts, and on none of them do
+    /// notifications. Default: false.
     pub(super) network_allowed: bool,
-    /// The users of the directory's group share it. Default: false, only its owner uses it.
+    /// Whether the users of the directory's group share it. Default: false, only its owner uses it.
     pub(super) is_for_group: bool,
 }
 

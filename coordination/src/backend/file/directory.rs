@@ -24,7 +24,7 @@ const SAFE: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC).union(OFlags::NONBL
 const QUIET: OFlags = OFlags::NOATIME;
 
 /// How often, and with which pauses, a file or directory is opened again if access is denied: its creator may not have set its mode
-/// yet, and until then the creator's umask may keep out others, or even the creator.
+/// yet, and until then the creator's umask may keep out other users, or even the creator.
 const TRIES: usize = 20;
 const BEFORE_TRY: Duration = Duration::from_millis(1);
 
@@ -42,7 +42,8 @@ const OLD: Duration = Duration::from_secs(60 * 60);
 /// A new file counts as fresh for about this long: its creator may be about to lock it.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// A file's identity, and when it was changed. Once the file has [settled](Glimpse), this differs from every earlier state.
+/// A file's identity, and when it was changed: to find out later whether it has changed again. If the file had [settled](Glimpse),
+/// every later state of it has another moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Moment {
     pub(super) inode: Inode,
@@ -67,7 +68,8 @@ pub(super) struct Directory {
 }
 
 impl Directory {
-    /// Opens the namespace's directory within the configured one. Makes each of them if it is missing, but not the parent.
+    /// Opens the namespace's directory within the configured one. Makes each of the two if it is missing, but not the parent of the
+    /// configured one.
     pub(super) fn open(config: &Config, namespace: &str) -> Result<Self> {
         let path = &config.directory;
         let is_new = make(path)?;
@@ -122,7 +124,7 @@ impl Directory {
     }
 
     fn open_file(&self, name: &str, flags: OFlags) -> Result<Option<OwnedFd>> {
-        // In a shared directory the file may have another owner.
+        // In a shared directory the file may have another owner, and then the system refuses `QUIET`.
         let flags = if self.group.is_none() { flags | QUIET } else { flags };
         match patiently(|| fs::openat(&self.handle, name, flags, self.file_mode())) {
             Ok(file) => self.checked(name, file).map(Some),
@@ -180,7 +182,7 @@ impl Directory {
         }
     }
 
-    /// Whether this file was made just now, and not written to yet.
+    /// Whether this file was made just now, and not written to yet: its creator may be about to lock it.
     pub(super) fn is_fresh(&self, name: &str) -> Result<bool> {
         let what = StatxFlags::SIZE | StatxFlags::MTIME;
         match fs::statx(&self.handle, name, AtFlags::SYMLINK_NOFOLLOW, what) {
@@ -208,7 +210,7 @@ impl Directory {
         self.listing()?.filter_map(Result::transpose).collect()
     }
 
-    /// The names of the files in the directory, one after the other; `None` for a name that is not ours.
+    /// The names of the files in the directory, one after the other. `None` stands for a name that none of our files can have.
     pub(super) fn listing(
         &self,
     ) -> Result<impl Iterator<Item = Result<Option<String>>> + Send + use<'_>> {
@@ -216,7 +218,7 @@ impl Directory {
         let listing = fs::Dir::read_from(&self.handle).map_err(failed)?;
         Ok(listing.map(move |item| {
             let item = item.map_err(failed)?;
-            // The names of our files are ASCII.
+            // The names of our files are ASCII, so a name that is not UTF-8 is not one of them.
             let name = item.file_name().to_str().ok();
             Ok(name.filter(|name| !matches!(*name, "." | "..")).map(str::to_owned))
         }))
@@ -246,8 +248,8 @@ impl Directory {
         &self.path
     }
 
-    /// SEC-6: accepts only a regular file of ours with only one name. Otherwise whoever put it there could keep our locks from
-    /// working, or do harm through it.
+    /// SEC-6: accepts only a regular file of ours that has only one name. Through any other file, whoever put it there could keep
+    /// our locks from working, or do other harm.
     fn checked(&self, name: &str, file: OwnedFd) -> Result<OwnedFd> {
         let path = self.path.join(name);
         let stat = fs::fstat(&file).map_err(|errno| storage("open", &path, errno))?;
@@ -262,7 +264,7 @@ impl Directory {
             return refuse("has more than one name (hard links)");
         }
         self.check_owner(&stat)?;
-        // If the file is our own, sets the mode: the umask of its maker may have removed a part.
+        // If the file is our own, sets the mode: the umask of the process that made the file may have removed a part of the mode.
         let wanted = self.file_mode();
         if stat.st_uid == own() && !Mode::from_raw_mode(stat.st_mode).contains(wanted) {
             fs::fchmod(&file, wanted).map_err(|errno| storage("open", &path, errno))?;
@@ -293,8 +295,8 @@ impl Directory {
         if self.group.is_some() { own | Mode::RGRP | Mode::WGRP } else { own }
     }
 
-    /// Sets the mode of a directory that was just made, whatever the umask is. With a group, files in the directory get that
-    /// group.
+    /// Sets the mode of a directory that was just made, whatever the umask is. If there is a group, the mode includes the
+    /// set-group-ID bit, so that files in the directory get that group.
     fn set_mode(&self) -> Result<()> {
         let mode = match self.group {
             None => Mode::RWXU,
@@ -322,12 +324,12 @@ impl Directory {
     fn filesystem(&self) -> Result<u64> {
         let statfs =
             fs::fstatfs(&self.handle).map_err(|errno| storage("statfs", &self.path, errno))?;
-        // Magic numbers are 32 bits wide, whatever the field is.
+        // Magic numbers are 32 bits wide, however wide the field `f_type` is.
         Ok(statfs.f_type as u64 & 0xffff_ffff)
     }
 }
 
-/// A moment by the wall clock, which file systems use.
+/// The moment that was this long ago, in seconds of UNIX time: to be compared with the times of files.
 fn seconds_ago(duration: Duration) -> i64 {
     let then = Duration::from_micros(unix_micros()).saturating_sub(duration);
     i64::try_from(then.as_secs()).unwrap_or(i64::MAX)
@@ -354,7 +356,8 @@ fn user(id: u32) -> String {
     name.map_or_else(|| id.to_string(), |name| format!("{name} ({id})"))
 }
 
-/// Opens a file or directory that somebody may have made a moment ago, without having set its mode yet.
+/// Opens a file or directory that somebody may have made a moment ago, without having set its mode yet: tries again while access is
+/// denied.
 fn patiently(open: impl Fn() -> Result<OwnedFd, Errno>) -> Result<OwnedFd, Errno> {
     for _ in 0..TRIES {
         match open() {

@@ -1,4 +1,4 @@
-//! Entries: each change is made under the short lock of the queue's file.
+//! Entries: each change is made under the queue's short lock, a `flock` of the queue's file.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

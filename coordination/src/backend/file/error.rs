@@ -1,4 +1,4 @@
-//! Errors of the operating system → our errors.
+//! Translates errors of the operating system into our errors.
 
 use std::io;
 use std::path::Path;
@@ -13,12 +13,12 @@ pub(super) fn is_for_want_of_descriptors(error: &Error) -> bool {
     cause.and_then(Errno::from_io_error).is_some_and(wants_descriptors)
 }
 
-/// [`is_for_want_of_descriptors`], of the error of a system call.
+/// Whether this error of a system call says that no file descriptor is left, for the process or for the machine.
 pub(super) fn wants_descriptors(errno: Errno) -> bool {
     matches!(errno, Errno::MFILE | Errno::NFILE)
 }
 
-/// The error of a system call on `path`.
+/// The error for a failed system call on `path`.
 pub(super) fn storage(operation: &'static str, path: &Path, errno: Errno) -> Error {
     let kind = match errno {
         Errno::ACCESS | Errno::PERM | Errno::ROFS | Errno::LOOP => ErrorKind::Permission,

@@ -1,9 +1,9 @@
 //! The floor: the number above which the numbers of a new queue file begin. It keeps numbers rising in a queue whose file was
 //! removed; see [`prune`](super::prune).
 //!
-//! The number is in a file beside those of the queues. This file is created with the directory, so that raising the floor needs no
-//! space on the disk: on a full disk, other files are removed to get space. Each heartbeat of a session checks the file: if
-//! somebody has removed it, it is created again, with a number that is no lower.
+//! The number is in a file of its own, next to the files of the queues. This file is created with the directory, so that raising
+//! the floor needs no space on the disk: on a full disk, other files are removed to get space. Each heartbeat of a session checks
+//! the file: if somebody has removed it, it is created again, with a number that is no lower.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ use super::liveness::lock_named;
 use crate::env::unix_micros;
 use crate::error::{Error, ErrorKind, Result};
 
-/// The name of the file. No queue's file has this name, as it has no kind.
+/// The name of the file. No queue's file has this name, as the name of a queue's file begins with a kind and a dot.
 const FLOOR: &str = "floor";
 /// The largest length of the file, in bytes.
 const LENGTH: usize = 64;
@@ -62,10 +62,10 @@ impl Floor {
         }
     }
 
-    /// Locks the file, so that nobody else prunes meanwhile. `None`: another process has it locked.
+    /// Locks the file, so that no other process prunes as long as it is locked. `None`: another process has it locked.
     pub(super) fn lock(&self, directory: &Directory) -> Result<Option<Raising<'_>>> {
         let Some(file) = lock_named(directory, FLOOR)? else { return Ok(None) };
-        // From here on the drop unlocks.
+        // From here on, dropping `raising` unlocks the file.
         let mut raising = Raising { floor: self, file, inode: 0, written: 0 };
         raising.inode =
             inode(&raising.file).map_err(|errno| storage("stat", directory.path(), errno))?;
@@ -113,8 +113,8 @@ impl Raising<'_> {
         if last <= self.written {
             return Ok(());
         }
-        // Raised to the clock's time, which is above the last numbers of most queues: so one write of the file does for many
-        // removals.
+        // The floor is raised to the clock's time, which is above the last numbers of most queues: so one write of the file is
+        // enough for many removals.
         let last = last.max(unix_micros());
         let mut line = String::new();
         header::sealed(&mut line, |line| line.push_str(&format!("floor {last:020}")));
@@ -132,7 +132,8 @@ impl Raising<'_> {
 
 impl Drop for Raising<'_> {
     fn drop(&mut self) {
-        // Unlocks explicitly, not by closing: a child forked meanwhile has a copy of the descriptor.
+        // Unlocks explicitly, not by closing: a child process that was forked while the file was locked has a copy of the
+        // descriptor.
         let _ = fs::flock(&self.file, FlockOperation::Unlock);
     }
 }

@@ -1,7 +1,7 @@
 //! A fuzz target: files with any contents, because somebody has edited them or a disk has lost a part.
 //!
-//! Because of the checksums, nearly all random contents would be refused at once. So most inputs here have right checksums, on
-//! lines and headers that nobody wrote.
+//! Because of the checksums, nearly all random contents would be refused immediately. So most inputs here have right checksums, on
+//! lines and headers that this library would not write.
 
 use std::fs;
 use std::path::Path;
@@ -25,7 +25,8 @@ use crate::key::QueueKey;
 /// The id of the session that is open during a run.
 const OWN: &str = "00000000000000aa";
 const NAME: &str = "a b";
-/// A file that belongs to no queue.
+/// A file that belongs to no queue. Some of the ids in the inputs would lead to it if they were used as paths; no run may
+/// remove it.
 const VICTIM: &str = "victim";
 /// The largest number of bytes that one run may add to a queue's file; see `compact`.
 const ADDED: usize = 8 * 1024;
@@ -186,7 +187,7 @@ struct Visit {
     seen: [Listing; 2],
 }
 
-/// Enters, writes and leaves, as a lock with a value does.
+/// Enters an entry, writes the value, and removes the entry, as a lock with a value does.
 fn visit(store: &Store, other: &Store, queue: &QueueKey) -> Result<Visit> {
     let before = done(|| store.read(queue))?;
     let entry = new_entry(own(), queue);

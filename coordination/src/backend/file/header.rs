@@ -1,6 +1,6 @@
 //! The header of a queue's file, the line with the queue's name, and the checksum at the end of each line.
 //!
-//! The header is written in one piece, within one page.
+//! The header is written in one piece, within one memory page, so that no other process reads half of it.
 
 use std::fmt::Write as _;
 
@@ -9,11 +9,11 @@ use crate::key;
 /// The length of the header line, in bytes.
 pub(super) const HEADER: usize = 108;
 
-/// The largest number that is accepted. No clock and no file size reaches it, and numbers that are counted on from it stay within
-/// what the system accepts.
+/// The largest number that is accepted. No clock and no file size reaches it, and a number that is somewhat larger still fits into
+/// the `i64` of system calls.
 pub(super) const LARGEST: u64 = 1 << 62;
 
-/// What the header says.
+/// The fields of the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     /// Rises when the file does not continue what was there before, so that a process that has read the file reads it anew.
@@ -45,7 +45,8 @@ impl Header {
     }
 }
 
-/// A number in a queue's file: microseconds of the wall clock, or an offset.
+/// Parses a number in a queue's file, which is in microseconds of the wall clock, or an offset. `None`: it is no number, or above
+/// [`LARGEST`].
 pub(super) fn number(text: &str) -> Option<u64> {
     text.parse().ok().filter(|number| *number <= LARGEST)
 }
@@ -55,7 +56,7 @@ pub(super) fn name_line(name: &str) -> String {
     format!("name {}\n", key::escape(name))
 }
 
-/// The largest length of that line: escaping makes at most three bytes of each byte of a name.
+/// The largest length of the line with the queue's name: escaping makes at most three bytes of each byte of a name.
 pub(super) const LONGEST_NAME_LINE: usize = "name \n".len() + 3 * key::HARD_MAX_NAME_BYTES;
 
 /// The name in the line after the header, if the line is complete.

@@ -2,8 +2,8 @@
 //! programs that clean up old files leave them alone.
 //!
 //! There may be ten thousand entries, each in a file of its own. So a file is read only if it has changed since the last heartbeat
-//! that read it, and other tasks of the session's thread run in between. A queue that cannot be read now does not hold up the
-//! others: the next heartbeat tries it again.
+//! that read it, and each time that [`SHARE`] has passed, other tasks of the session's thread may run. A queue that cannot be read
+//! now does not hold up the others: the next heartbeat tries it again.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,7 @@ use super::store::Store;
 use crate::backend::{EntryId, EntryRef, Gone};
 use crate::error::Result;
 
-/// How long this uses the session's thread before it lets other tasks run.
+/// How long a loop over many files uses the session's thread before it lets other tasks run.
 const SHARE: Duration = Duration::from_micros(200);
 
 /// For each held entry, the state of its queue's file in which the entry was last found.
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
     use crate::backend::{Entries, NewSession, SessionId, Sessions};
 
-    /// The limit for what has to happen.
+    /// How long a test waits at most for something that has to happen.
     const SOON: Duration = Duration::from_secs(30);
 
     /// A session that holds some entries.
@@ -210,7 +210,7 @@ mod tests {
         assert!(floor.exists(), "the next heartbeat makes it again");
     }
 
-    /// The directory exists, and others see the session in it; only its path cannot be resolved for the moment.
+    /// The directory exists, and other processes see the session in it; only its path cannot be resolved for the moment.
     #[tokio::test]
     async fn a_path_that_cannot_be_looked_at_ends_no_session() {
         let holder = Holder::of(&["a", "b"]).await;
@@ -220,7 +220,7 @@ mod tests {
         fs::rename(path, &elsewhere).expect("it is ours");
         std::os::unix::fs::symlink(path, path).expect("its name is free");
         let renewed = holder.store.renew(holder.session.id, &holder.held, &|_| {}).await;
-        // Others have the directory open. An entry that they remove meanwhile is reported.
+        // Other processes have the directory open. An entry that they remove while its path cannot be resolved is reported.
         other.leave(&holder.held[1], None).expect("nobody has it").expect("the disk works");
         let gone: Mutex<Vec<EntryId>> = Mutex::default();
         let note = |id: &EntryId| gone.lock().expect("no panic").push(id.clone());

@@ -52,7 +52,8 @@ struct Shared {
     ended: Mutex<Ended>,
 }
 
-/// When the ends of sessions were notified. Kept for as long as their locks may still be there.
+/// When the ends of sessions were notified. Each is remembered for as long as the session's lock may still be there
+/// ([`UNLOCKING`]).
 #[derive(Default)]
 struct Ended {
     of: HashMap<SessionId, Instant>,
@@ -98,7 +99,7 @@ impl Watcher {
         };
         let shared = shared.inspect_err(|errno| self.warn(*errno, "max_user_instances"));
         let waiting = shared.ok()?.listen(queue, session);
-        // The queue's file was pruned a moment ago: the system is not short of watches.
+        // `NOENT` means that the queue's file was pruned a moment ago, not that the system is short of watches.
         let is_shortage = |errno: &&Errno| **errno != Errno::NOENT;
         if let Some(errno) = waiting.as_ref().err().filter(is_shortage) {
             self.warn(*errno, "max_user_watches");
@@ -106,7 +107,7 @@ impl Watcher {
         waiting.ok()
     }
 
-    /// Logs the warning once, because a waiter that polls comes here every time.
+    /// Logs the warning only once, because a waiter without a watch calls this at every poll.
     fn warn(&self, errno: Errno, limit: &str) {
         if !self.has_warned.swap(true, Ordering::Relaxed) {
             tracing::warn!(
@@ -242,9 +243,9 @@ impl Waiting {
     /// Runs `check`. If it returns false, waits for the next change, or until it is time to check again.
     ///
     /// Listening begins before the check, so that no change in between is missed. The kernel notifies the close of a session's file
-    /// a moment before it drops the file's lock, so a check right after the notification may come too early. So the next checks
-    /// come soon, and then less and less often. Meanwhile the queue is listened to as well, because most sessions that end are not
-    /// the one that is waited for.
+    /// a moment before it drops the file's lock, so a check right after the notification may come too early. So after a
+    /// notification the checks come soon at first, and then less and less often. Between these checks, changes of the queue are
+    /// listened to as well, because most sessions that end are not the one that is waited for.
     pub(super) async fn unless<E>(
         &self,
         check: impl Future<Output = Result<bool, E>>,
@@ -288,7 +289,7 @@ async fn keep_distributing(shared: Weak<Shared>) {
 async fn distribute(shared: Weak<Shared>) {
     loop {
         let Some(shared) = shared.upgrade() else { return };
-        // Bounded, because the backend may be dropped meanwhile.
+        // The wait is bounded, because the backend may be dropped while this waits.
         let readable =
             tokio::time::timeout(Duration::from_secs(5), shared.inotify.readable()).await;
         let Ok(readable) = readable else { continue };

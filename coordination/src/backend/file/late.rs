@@ -1,5 +1,5 @@
-//! Calls on a durable store that were given up before their step had begun, or before it was done. The suite of checks for all
-//! stores tests the same with a network connection in between.
+//! Tests of calls on a durable store that are given up before their change of the queue's file has begun, or before it is done. The
+//! checks that all stores have in common also test calls that are given up, with a network connection between client and store.
 
 use std::fs::File;
 use std::future::Future;
@@ -24,14 +24,15 @@ use crate::key::QueueKey;
 const WHILE: Duration = Duration::from_millis(10);
 /// The number of threads for blocking work, in a test that needs few.
 const THREADS: usize = 8;
-/// How often something is tried that only chance brings together.
+/// How often a test is repeated if what it tests happens only by chance.
 const ROUNDS: usize = 100;
-/// The limit for what has to happen.
+/// How long a test waits at most for something that has to happen.
 const SOON: Duration = Duration::from_secs(5);
 
 /// A durable store, and a runtime that begins no blocking work until `free` sends or is dropped.
 struct Crowded {
-    /// Before the runtime, which waits for its threads when it is dropped.
+    /// Declared before the runtimes, so that it is dropped first: the drop of a runtime waits for its threads, and those of
+    /// `crowded` wait for this.
     free: mpsc::Sender<()>,
     crowded: Runtime,
     runtime: Runtime,
@@ -79,13 +80,13 @@ impl Crowded {
         self.runtime.block_on(call).expect("the disk works")
     }
 
-    /// Makes a call whose step finds no thread, and gives the call up.
+    /// Makes a call whose change of the queue finds no free thread, and gives the call up.
     fn keep_back<T>(&self, call: impl Future<Output = Result<T>>) {
         let answer = self.crowded.block_on(async { timeout(WHILE, call).await });
         assert!(answer.is_err(), "it was answered, though it cannot have begun");
     }
 
-    /// Starts the work that was kept back, and returns what the queue has after that.
+    /// Starts the change that was kept back, and returns what the queue has after it.
     fn arrive(self) -> Listing {
         drop(self.free);
         let last = self.crowded.spawn_blocking(|| ());
@@ -160,7 +161,7 @@ fn session_end_refuses_an_enter_that_is_late() {
     assert_eq!(crowded.arrive().entries, []);
 }
 
-/// F-70: if there is no thread, the session's own thread runs the step.
+/// F-70: if no thread can be started, the session's own thread makes the change.
 #[cfg(coordination_internals)]
 #[test]
 fn f70_a_write_goes_on_while_no_thread_can_be_started() {

@@ -18,7 +18,7 @@ use crate::key;
 /// When a session is opened, this many files of each directory are checked for what dead processes have left.
 const SWEEP: usize = 256;
 
-/// The open sessions of this process, and the directories that show which others live.
+/// The open sessions of this process, and the directories that show which other sessions live.
 pub(super) struct OpenSessions {
     /// One file per session, named by the session's id, and locked as long as the session lives.
     sessions: Directory,
@@ -40,7 +40,7 @@ struct Own {
 /// The outcome of [`OpenSessions::open`].
 pub(super) enum Opened {
     Yes,
-    /// A live session has the member id, or a process that has locked the member's file but not written its session's id into it
+    /// A live session has the member id. Or a process has locked the member's file, and has not written its session's id into it
     /// yet.
     MemberTaken,
     /// One of the files is locked by a process that only checks whether the file's owner lives.
@@ -67,7 +67,7 @@ impl OpenSessions {
             return Ok(if is_taken { Opened::MemberTaken } else { Opened::NotYet });
         };
         let name = new.id.to_string();
-        // No other session has this id, so a lock on its file is that of a process that only checks it.
+        // No other session has this id, so whoever has its file locked only checks whether the session lives.
         let session = match lock_named(&self.sessions, &name) {
             Ok(Some(session)) => session,
             other => {
@@ -75,11 +75,11 @@ impl OpenSessions {
                 return other.map(|_| Opened::NotYet);
             }
         };
-        // For people who look into the file.
+        // This text is for people who look into the file.
         let escaped = key::escape(&new.member);
         let note = format!("{} {escaped}\n", std::process::id());
         let _ = rustix::io::pwrite(&session, note.as_bytes(), 0);
-        // Read by `has_owner`. All ids have the same length, so that nothing is left of an earlier one.
+        // `has_owner` reads this id. All ids have the same length, so that nothing is left of an earlier one.
         let _ = rustix::io::pwrite(&member, name.as_bytes(), 0);
         let own = Own {
             session,
@@ -229,7 +229,8 @@ fn remove_own(directory: &Directory, name: &str, file: &OwnedFd) -> Result<()> {
     }
 }
 
-/// Unlocks explicitly: closing is not enough, because a child forked meanwhile has a copy of the descriptor.
+/// Unlocks explicitly: closing is not enough, because a child process that was forked since the file was locked has a copy of the
+/// descriptor.
 fn unlock(file: &OwnedFd) {
     let _ = fs::flock(file, FlockOperation::Unlock);
 }
@@ -260,7 +261,7 @@ pub(super) fn lock_named(directory: &Directory, name: &str) -> Result<Option<Own
 fn is_locked(directory: &Directory, name: &str) -> Result<bool> {
     let Some(file) = directory.file_to_probe(name)? else { return Ok(false) };
     let is_taken = is_taken(directory, &file)?;
-    // Explicitly, because a child forked meanwhile has a copy of the descriptor.
+    // Unlocks explicitly, because a child process that was forked since the file was locked has a copy of the descriptor.
     let _ = fs::flock(&file, FlockOperation::Unlock);
     Ok(is_taken)
 }
@@ -374,7 +375,7 @@ mod tests {
         assert_eq!(read, Err(Errno::AGAIN), "those who wait look for a death that was none");
     }
 
-    /// The file's owner may be about to lock it, and must not find it locked.
+    /// The file's owner may be about to lock the file, and must not find it locked by a sweep.
     #[test]
     fn what_was_made_just_now_is_not_cleared_away() {
         let directory = TempDir::new().expect("a directory");

@@ -15,19 +15,19 @@
 //!
 //! `+` appends an entry: sequence number, id, wall clock in ms, member; then mode (`x` exclusive, `s` shared) and data in base64,
 //! which are left out if the entry is exclusive and has no data. `~` gives an entry another mode and other data, `-` removes one.
-//! `=` writes the queue's value: version, the id of the write, data; then the records beside it, each with its name and its data,
-//! or `-` if the record is removed. `.` is a record as it is at this version of the value. `/` removes the value: its number, the
-//! id of the write, the version removed. Every line of the log ends with a CRC-32 of the text before it, which tells the
-//! half-written last line of a killed writer from damage: a line whose checksum is right was written in full. A line that is
-//! there twice has the effect of one.
+//! `=` writes the queue's value: version, the id of the write, data; then the records that are written together with it, each with
+//! its name and its data, or `-` if the record is removed. `.` is a record as it is at this version of the value. `/` removes the
+//! value: its number, the id of the write, the version removed. Every line of the log ends with a CRC-32 of the text before it,
+//! which tells the half-written last line of a killed writer from damage: a line whose checksum is right was written in full. A
+//! line that is there twice has the effect of one.
 //!
 //! Tabs after an entry's data reserve space on the disk: their number says how many bytes will be written for the entry before its
 //! turn has come.
 //!
 //! When the live lines are written again (`compact.rs`), the value comes first, then its records, and then the entries, in order.
 //! Otherwise numbers rise from line to line: an entry's number is above those of all entries before, a value's above all numbers
-//! before. A line whose number does not rise is damage: it is left from before a loss of power, beyond the end of the log at that
-//! time, and the log has grown up to it.
+//! before. A line whose number does not rise is damage: it was written before a loss of power. The log that was left after that
+//! ended before this line, and has grown up to it since.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -55,7 +55,7 @@ pub(super) struct Record {
     /// The member id, [escaped](crate::key::escape).
     pub(super) member: Arc<str>,
     pub(super) mode: Mode,
-    /// The data, with [tabs](with_room) after it as long as updates are to come.
+    /// The data. As long as the entry needs space for updates, [tabs](with_room) follow after it.
     pub(super) data: Data,
 }
 
@@ -72,9 +72,9 @@ fn to_come(data: &str) -> u64 {
     (LEAVING + updates) as u64
 }
 
-/// The data of an entry, with tabs after it if the entry needs space for updates: so many that an update line of this length takes
-/// as much space as all lines that are to come for the entry. So every process that reads the log knows how much space the entry
-/// needs. The data of such an entry are JSON, in which trailing tabs mean nothing.
+/// The data of an entry, with tabs after it if the entry needs space for updates: as many as make an update line with these data as
+/// long as all lines together that may still be written for the entry. So every process that reads the log knows how much space the
+/// entry needs. The data of such an entry are JSON, in which trailing tabs mean nothing.
 pub(super) fn with_room(data: &Data, room: Room) -> Data {
     if room.updates == 0 {
         return Data::clone(data);
@@ -82,7 +82,8 @@ pub(super) fn with_room(data: &Data, room: Room) -> Data {
     let (mut length, mut after) = (room.bytes, 0);
     for _ in 0..room.updates {
         let bytes = longest_update_line(length) + after - longest_update_line(0);
-        // This many bytes of data have that length in base64, and there is at least one tab.
+        // In base64, this many bytes of data are at least `bytes` long. They are more than `room.bytes`, so that there is at least
+        // one tab.
         length = (bytes / 4 * 3 + 3).max(room.bytes + 1);
         after = longest_update_line(length);
     }
@@ -141,7 +142,7 @@ pub(super) fn format_leave(text: &mut String, seq: u64) {
     });
 }
 
-/// Appends the line of a value, and of the records beside it.
+/// Appends the line of a value, and of the records that are written together with it.
 pub(super) fn format_value(text: &mut String, value: &Written, beside: &[Beside]) {
     let Written { version, by, data } = value;
     sealed(text, |line| {
@@ -157,7 +158,8 @@ pub(super) fn format_value(text: &mut String, value: &Written, beside: &[Beside]
     });
 }
 
-/// Appends the line of a record that belongs to the value of this version.
+/// Appends the line of one of the queue's records, which are written together with its value, as it is at this version of the
+/// value.
 fn format_record(text: &mut String, version: u64, name: &str, data: &Data) {
     sealed(text, |line| {
         let _ = write!(line, ". {version} {name} ");
@@ -176,7 +178,7 @@ fn longest_update_line(bytes: usize) -> usize {
     BASE64URL_NOPAD.encode_len(bytes) + "~ 18446744073709551615 x  01234567\n".len()
 }
 
-/// Appends the line that removes the value. `number` is larger than all before, as a version is.
+/// Appends the line that removes the value. `number` is larger than all numbers before it in the log, as a value's version is.
 pub(super) fn format_removal(text: &mut String, number: u64, removed: Removed) {
     let Removed { by, version } = removed;
     sealed(text, |line| {
@@ -388,7 +390,7 @@ impl Log {
         self.to_come
     }
 
-    /// [`to_come`](Self::to_come) after an update of this entry.
+    /// What [`to_come`](Self::to_come) will return after an update of this entry.
     pub(super) fn to_come_after(&self, seq: u64, data: &str) -> u64 {
         let before = self.index(seq).map_or(0, |index| self.live[index].1.to_come());
         self.to_come - before + to_come(data)
@@ -398,7 +400,7 @@ impl Log {
         self.value.as_ref()
     }
 
-    /// The record of this name beside the value.
+    /// The record with this name, of those that are stored together with the value.
     pub(super) fn record(&self, name: &str) -> Option<&Data> {
         self.records.get(name)
     }

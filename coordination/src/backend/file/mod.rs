@@ -177,8 +177,8 @@ impl FileStore {
         let (elsewhere, queue, later) = (Arc::clone(&store), key.clone(), Arc::clone(&step));
         let change = move || {
             loop {
-                // Checked under the lock: after the caller has gone, others may have had the lock, and must not find a later change
-                // by this call.
+                // This is checked under the lock: after the caller has gone, other processes may have had the lock, and must not
+                // find a later change by this call.
                 let tried = elsewhere.with_queue(&queue, |queue| match answer.is_closed() {
                     true => Err(ended()),
                     false => later(&elsewhere, queue),
@@ -243,7 +243,7 @@ async fn names_where(
         {
             names.push(key.name().to_owned());
         }
-        // Heartbeats run on this thread, too.
+        // Heartbeats run on this thread too, and must not wait for a long list.
         share.give_way().await;
     }
     Ok(Page { names, next })

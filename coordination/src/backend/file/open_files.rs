@@ -24,7 +24,7 @@ pub(super) struct OpenFiles {
 type Files = HashMap<QueueKey, Arc<Mutex<QueueFile>>>;
 
 impl OpenFiles {
-    /// Computes the limit from that of the process, since the rest of the program needs descriptors too.
+    /// Computes how many files may stay open from the process's limit, since the rest of the program needs descriptors too.
     pub(super) fn new() -> Self {
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let most = usize::try_from(limit / SHARE).unwrap_or(usize::MAX).clamp(1, MOST);

@@ -1,9 +1,9 @@
 //! Removes the files of unused queues, on request, in such a way that numbers go on rising.
 //!
-//! A queue's last number is in its file. So before the file is removed, the *floor*, a file beside those of the queues, is raised
-//! to at least that number, and every new file begins above the floor. Another process may have the removed file open. When it
-//! takes the file's short lock, it finds that the file has lost its name, as after a removal by an operator, and opens the new
-//! file.
+//! A queue's last number is in its file. So before the file is removed, the *floor*, a number in a file next to the files of the
+//! queues, is raised to at least that number, and every new file begins above the floor. Another process may have the removed file
+//! open. When it takes the file's short lock, it finds that the file has lost its name, as after a removal by an operator, and
+//! opens the new file.
 
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ impl Store {
             return Ok(false);
         }
         floor.to(log.last, &self.queues, self.durable)?;
-        // Still under the short lock, so that nobody enters the queue in between.
+        // The short lock is still held, so nobody enters an entry between the check and the removal.
         self.queues.remove(file)?;
         Ok(true)
     }

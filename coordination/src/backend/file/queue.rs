@@ -20,15 +20,15 @@ use crate::env::unix_micros;
 use crate::error::{Error, ErrorKind, LossReason, Result};
 use crate::key::QueueKey;
 
-/// The size of one read, and the size that a file is given in advance: a write within that size costs the file system less than
-/// one that makes the file grow. It is a part of a memory page, so that others see such a write as a whole or not at all.
+/// The size of one read, and the size that a file is given in advance: a write within that size costs the file system less than one
+/// that makes the file grow. It is a part of a memory page, so that other processes see such a write as a whole or not at all.
 const PAGE: usize = 1024;
 /// How much space is reserved on the disk at a time, for the lines with which entries will leave.
 const BLOCK: u64 = 4096;
 /// How large the buffers of an open file may stay between two steps.
 const KEPT: usize = 16 * PAGE;
-/// How often the short lock is tried before `lock` returns `None`. The lock is held for microseconds, unless its holder was stopped
-/// meanwhile.
+/// How often the short lock is tried before `lock` returns `None`. The lock is held for microseconds, unless the process that holds
+/// it is stopped by the system.
 const SPINS: usize = 20;
 
 /// A queue's open file, and what was read from it so far.
@@ -142,12 +142,12 @@ impl QueueFile {
         }))
     }
 
-    /// Takes the short lock and reads what others have written; `None`: another process has the lock for too long.
+    /// Takes the short lock and reads what other processes have written; `None`: another process has the lock for too long.
     pub(super) fn lock(&mut self) -> Result<Option<Locked<'_>>> {
         for _ in 0..SPINS {
             match fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {
-                    // From here on the drop unlocks, even if reading fails.
+                    // From here on, dropping `locked` unlocks the file, even if reading fails.
                     let mut locked = Locked { queue: self };
                     locked.read()?;
                     return Ok(Some(locked));
@@ -163,7 +163,8 @@ impl QueueFile {
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        // Unlocks explicitly, not by closing: a child forked meanwhile has a copy of the descriptor.
+        // Unlocks explicitly, not by closing: a child process that was forked while the file was locked has a copy of the
+        // descriptor.
         let _ = fs::flock(&self.queue.file, FlockOperation::Unlock);
     }
 }
@@ -226,7 +227,7 @@ impl Locked<'_> {
         Ok(())
     }
 
-    /// Writes the value, and the records beside it.
+    /// Writes the value, and the records that change together with it.
     pub(super) fn write(&mut self, value: Written, beside: &[Beside]) -> Result<()> {
         self.queue.line.clear();
         log::format_value(&mut self.queue.line, &value, beside);
@@ -240,7 +241,7 @@ impl Locked<'_> {
         self.set(|log| log.remove(number, removed))
     }
 
-    /// Makes a change to the value, whose line is in `line`.
+    /// Makes a change to the value in memory, and appends its line to the log. The caller has put that line into `self.queue.line`.
     fn set(&mut self, change: impl FnOnce(&mut Log)) -> Result<()> {
         change(&mut self.queue.log);
         if self.is_better_cut_back() {
@@ -260,7 +261,7 @@ impl Locked<'_> {
         fs::fdatasync(&self.queue.file).map_err(|errno| storage("sync", &self.queue.path, errno))
     }
 
-    /// Reads what others have written since the last step.
+    /// Reads what other processes have written since the last step.
     fn read(&mut self) -> Result<()> {
         let mut buffer = std::mem::take(&mut self.queue.buffer);
         let outcome = self.read_into(&mut buffer);
@@ -290,7 +291,8 @@ impl Locked<'_> {
             if is_first {
                 self.check_name()?;
             }
-            // What lies before the log's start cannot be read any more: then everything is read anew.
+            // If the log now starts after the offset up to which this process has read it, the lines in between cannot be read any
+            // more. Then everything is read anew.
             is_new = is_first
                 || parsed.generation != self.queue.generation
                 || parsed.start > self.queue.read_to;
@@ -306,7 +308,7 @@ impl Locked<'_> {
         if (length as u64) < self.queue.read_to.min(PAGE as u64) {
             return self.restart(length as u64);
         }
-        // Most often, all that is new is in the buffer. The log ends where zeros begin.
+        // Most often, all that is new is in the buffer already. The log ends where zeros begin.
         let from = usize::try_from(self.queue.read_to).unwrap_or(usize::MAX);
         let new = buffer.get(from..length).unwrap_or_default();
         match new.iter().position(|byte| *byte == 0) {
@@ -317,7 +319,7 @@ impl Locked<'_> {
         if is_new { self.cut_off_history() } else { Ok(()) }
     }
 
-    /// Reads the log on from where it was read to, into the buffer.
+    /// Reads into the buffer what the log has from `read_to` on.
     fn read_rest(&mut self, buffer: &mut Vec<u8>) -> Result<()> {
         let mut filled = 0;
         loop {
@@ -354,14 +356,15 @@ impl Locked<'_> {
         Ok(())
     }
 
-    /// Writes the header of a file that is new, or that somebody has cut to nothing. Numbers go on by the clock, above all that are
-    /// known.
+    /// Writes the header of a file that is new, or that somebody has cut to nothing. Its numbers begin with the clock's time, above
+    /// all numbers that are known.
     fn initialise(&mut self) -> Result<()> {
         self.queue.log = Log::after(self.queue.floor.max(self.queue.log.last));
         // Another process may have read an earlier file in this place: this generation is one that it has not seen, so it reads
         // everything anew.
         self.queue.generation = unix_micros().max(self.queue.generation + 1);
-        // The name is written before the header: if the writer is killed in between, the next one begins once more.
+        // The name is written before the header: if the writer is killed in between, the next process finds no header, and writes
+        // both anew.
         self.pwrite(self.queue.name_line.as_bytes(), HEADER as u64)?;
         self.write_header(self.log_start())?;
         self.queue.read_to = self.log_start();

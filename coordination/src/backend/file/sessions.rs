@@ -47,8 +47,8 @@ impl Sessions for FileStore {
 
     async fn renew(&self, session: SessionId, held: &[EntryRef], gone: &Gone<'_>) -> Result<()> {
         let store = self.store();
-        // An error here says nothing about the session: all other steps use the directories that are open, and not the path. So it
-        // is returned only after them.
+        // An error here says nothing about the session: all other steps use the directories that are open, and not the path. So the
+        // error is returned only after the other steps.
         let is_in_place = store.is_in_place();
         if matches!(is_in_place, Ok(false)) || !store.sessions.keep(session)? {
             return Err(Error::lost("renew", LossReason::Revoked));

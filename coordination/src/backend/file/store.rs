@@ -1,4 +1,4 @@
-//! The steps on a store's directory: changes of queues, and which entries are live, by which sessions live.
+//! The steps on a store's directory. They change queues, and find out which entries are live: those whose sessions live.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -152,7 +152,7 @@ impl Store {
             return left;
         }
         // Somebody may have replaced the queue's file by a copy, with the entry in it. If the entry were not removed there as well,
-        // it would block others as long as the session lives.
+        // it would block other entries as long as the session lives.
         let leave_successor = || {
             let open = || QueueFile::open_existing(&self.queues, &entry.queue, &self.floor);
             let Some(mut file) = self.open_files.with_room(open)? else {
@@ -200,7 +200,7 @@ impl Store {
         })
     }
 
-    /// The revision that [`read`](Self::read) would answer.
+    /// The revision that [`read`](Self::read) would return.
     pub(super) fn revision(&self, key: &QueueKey) -> Option<Result<u64>> {
         // Does not remove entries of dead sessions: writing to the file would wake those who wait for its changes.
         self.with_queue(key, |queue| Ok(revision(queue, &self.dead(queue)?)))
@@ -452,7 +452,8 @@ impl Store {
         }
     }
 
-    /// The queue's file for this thread. `None`: with `durable`, another thread may have it for as long as the disk takes.
+    /// Locks the queue's open file for this thread. `None`: with `durable`, another thread may have it locked for as long as the
+    /// disk takes.
     fn lock_now<'a>(&self, queue: &'a Mutex<QueueFile>) -> Option<MutexGuard<'a, QueueFile>> {
         if !self.durable {
             return Some(lock(queue));
@@ -513,7 +514,7 @@ fn listed(seq: u64, record: &Record) -> Entry {
     }
 }
 
-/// Marks an error of a later part of a step: what was written before it stays.
+/// Marks an error of a later part of a step as one with unknown effect: what was written before the error stays.
 fn in_doubt(error: Error) -> Error {
     error.with_effect(Effect::Unknown)
 }

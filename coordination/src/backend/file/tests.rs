@@ -28,7 +28,7 @@ use crate::key::QueueKey;
 /// The environment variable with the directory for the child of [`a_killed_writer_leaves_a_whole_value`].
 const CHILD: &str = "COORDINATION_TEST_CHILD";
 
-/// The limit for a queue's file in which the live lines take at most 64 KiB.
+/// The longest that a queue's file may get if its live lines take at most 64 KiB.
 const LONGEST: u64 = 2 * 1024 * 1024;
 
 pub(super) fn store(directory: &Path) -> Store {
@@ -281,7 +281,7 @@ impl Model {
     fn step(&mut self, random: &mut StdRng, store: &Store, session: SessionId, queue: &QueueKey) {
         let longest = [1, 100, 20_000][random.random_range(0..3)];
         let data = "x".repeat(random.random_range(0..longest));
-        // With different data each time, so that every step is a change.
+        // The data differ each time, so that every step is a change.
         let data = format!("{} {data}", random.random::<u64>());
         let own = |(_, (_, entry)): &(usize, &(u64, NewEntry))| entry.session == session;
         let found = self.entries.iter().enumerate().find(own).map(|(index, _)| index);
@@ -453,7 +453,7 @@ async fn backend(directory: &TempDir) -> Arc<dyn backend::Store> {
 const LONG: Duration = Duration::from_secs(30);
 const SOON: Duration = Duration::from_secs(5);
 
-/// As on a full disk, where a session cannot write its id into its member's file.
+/// The member's file is empty, as on a full disk, where a session cannot write its id into that file.
 #[tokio::test]
 async fn a_member_without_a_note_is_taken() {
     let directory = TempDir::new().expect("a directory");
@@ -646,7 +646,7 @@ impl Crowd {
             crowd.entries.push((entry, seq));
         }
         let others = [0, 1].map(|index| open(&crowd.stores[index]));
-        // Until the file is longer than the page that it was given when it was made.
+        // Adds to the file until it is longer than the page that it was given when it was made.
         for _ in 0..100 {
             crowd.try_once(&others).expect("the disk has room");
         }
@@ -714,7 +714,7 @@ fn f36_room_that_went_with_a_repair_is_not_counted_on() {
     let queue = key("a");
     let sessions = [0, 1].map(|index| open(&stores[index]));
     let [one, other] = &stores;
-    // Until the file is longer than the page that it was given when it was made.
+    // Adds to the file until it is longer than the page that it was given when it was made.
     for _ in 0..20 {
         let entry = new_entry(sessions[0], &queue);
         let seq = enter(one, &entry);
@@ -726,7 +726,7 @@ fn f36_room_that_went_with_a_repair_is_not_counted_on() {
     let large = NewEntry { room, data: "{}".into(), ..new_entry(sessions[1], &queue) };
     let seq = enter(other, &large);
     leave(other, &large, seq);
-    // Half a line, as a killed writer leaves it.
+    // Appends half a line, as a killed writer leaves it.
     let path = disk.0.path().join("locks/test/queues/test.a");
     let file = File::options().append(true).open(path);
     file.and_then(|mut file| file.write_all(b"- 17")).expect("there is room");

@@ -37,8 +37,8 @@ impl Watching for FileStore {
     }
 }
 
-/// Waits until `is_so` is true. It is called when the queue has changed, when this session, or without one any session, has
-/// ended, and at least once in every `recheck`.
+/// Waits until `is_so` is true. `is_so` is called when the queue has changed, when the session has ended (`None`: any session), and
+/// at least once in every `recheck`.
 async fn until(
     store: &Store,
     queue: &QueueKey,

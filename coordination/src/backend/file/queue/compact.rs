@@ -13,7 +13,7 @@ use crate::error::Result;
 
 /// A log is not shortened before it is this long.
 pub(super) const LONG: u64 = 256 * 1024;
-/// Nor before it is this many times as long as its live lines, because these have to be written again.
+/// A log is also not shortened before it is this many times as long as its live lines, because these have to be written again.
 const TIMES: u64 = 4;
 /// A value longer than this part of the first page is not cut back into it, so that there is space for entries.
 const FOR_VALUE: usize = PAGE * 3 / 4;
@@ -34,7 +34,7 @@ impl Locked<'_> {
         }
     }
 
-    /// Whether the file should be cut back instead of appending the line that comes next.
+    /// Whether the file should be cut back instead of appending the line in `self.queue.line`.
     pub(super) fn is_better_cut_back(&self) -> bool {
         self.queue.read_to + self.queue.line.len() as u64 > PAGE as u64 && self.can_be_cut_back()
     }
@@ -70,7 +70,7 @@ impl Locked<'_> {
         if before > PAGE as u64 { self.truncate(PAGE as u64) } else { Ok(()) }
     }
 
-    /// [`cut_back`](Self::cut_back) if header and name do not fit into the page. There are no live lines.
+    /// [`cut_back`](Self::cut_back) if header and name do not fit into the page. There are no live lines, so the log becomes empty.
     fn cut_back_in_steps(&mut self) -> Result<()> {
         self.queue.generation += 1;
         // If the process is killed after this, the log is empty, and begins at the end of the file.
@@ -109,7 +109,7 @@ impl Locked<'_> {
     fn move_to_front(&mut self, mut text: String) -> Result<()> {
         let first = self.log_start();
         let end = first + text.len() as u64;
-        // The log ends where zeros begin.
+        // The log ends where zeros begin, so a zero byte is written after the live lines.
         text.push('\0');
         self.pwrite(text.as_bytes(), first)?;
         self.sync_if_durable()?;
@@ -141,8 +141,8 @@ impl Locked<'_> {
 
     /// Removes what a killed process has left after the end of the log, which zeros mark.
     ///
-    /// Called for every generation that is new to this process: so only the process that made a generation writes to it before
-    /// this is done.
+    /// Each process calls this when it finds a generation that is new to it, before it writes to the file. So until this is done,
+    /// only the process that made the generation writes to the file.
     pub(super) fn cut_off_history(&mut self) -> Result<()> {
         if self.length()? <= self.queue.read_to.max(PAGE as u64) {
             return Ok(());

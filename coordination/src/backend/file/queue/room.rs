@@ -22,7 +22,7 @@ impl Locked<'_> {
         Ok(())
     }
 
-    /// Writes the line at the end of the log.
+    /// Writes the line in `self.queue.line` at the end of the log.
     pub(super) fn append(&mut self) -> Result<()> {
         let (line, end) = (self.queue.line.as_bytes(), self.queue.read_to);
         if let Err((written, errno)) = self.pwrite_until_it_fails(line, end) {
@@ -39,7 +39,7 @@ impl Locked<'_> {
         Ok(())
     }
 
-    /// Writes the line at the end of the log, if there is space for it and for `to_come` more bytes.
+    /// Writes the line in `self.queue.line` at the end of the log, if there is space for it and for `to_come` more bytes.
     pub(super) fn append_with_room(&mut self, to_come: u64) -> Result<()> {
         self.make_room(self.queue.line.len() as u64, to_come)?;
         self.append()
@@ -75,7 +75,7 @@ impl Locked<'_> {
     fn make_room(&mut self, line: u64, to_come: u64) -> Result<()> {
         let from = self.queue.read_to;
         let needed = from + line + to_come;
-        // The block in which the log ends was written to, so the disk has given it its space.
+        // The block in which the log ends was written to, so the disk has space for all of this block.
         let room_to = self.queue.room_to.max(from.next_multiple_of(self.queue.block));
         if to_come == 0 || needed <= room_to {
             return Ok(());
