@@ -32,7 +32,7 @@ impl<K, V> BoundedCache<K, V> {
 }
 
 impl<K: Eq + Hash, V> BoundedCache<K, V> {
-    /// Remembers this value for a key, instead of any value before.
+    /// Remembers this value for a key, in place of any earlier value.
     pub(crate) fn note(&self, key: K, value: V) {
         self.update(key, |known| *known = Some(value));
     }

@@ -1,4 +1,4 @@
-//! Why a connection broke, found in the chain of errors beneath the one that a client crate reports.
+//! Why a connection broke, found in the chain of errors beneath the error that a client crate reports.
 
 use std::error::Error as StdError;
 use std::io;

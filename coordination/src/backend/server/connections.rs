@@ -1,8 +1,8 @@
 //! The connection of a process to a store: one for all calls, replaced when it fails or when the server stops answering.
 //!
-//! A client crate that knows all servers spreads calls over them, or does not notice that one has stopped answering. So a client
-//! is made for one server only. It is used until a call fails on it or takes longer than a heartbeat may; then another client is
-//! made for the next server. See [`rotation`](super::rotation).
+//! A client crate that knows all servers spreads calls over them, or does not notice that a server has stopped answering. So a
+//! client is made for one server only. It is used until a call fails on it or takes longer than a heartbeat may; then another
+//! client is made for the next server. See [`rotation`](super::rotation).
 
 #[cfg(test)]
 mod tests;
@@ -34,15 +34,15 @@ const BELIEVED: Duration = Duration::from_secs(3);
 
 /// How connections to a store's servers are made.
 pub(crate) trait Link: Sized + Send + Sync + 'static {
-    /// The client crate's handle of a connection, on which calls are made. A call need not have a time limit: callers drop it
+    /// The client crate's handle of a connection, on which calls are made. A call need not have a time limit: callers drop the call
     /// when its time is over.
     type Connection: Clone + Send + Sync + 'static;
     /// The error with which the client crate answers a failed call.
     type Failed: Send;
 
-    /// How many calls may be in flight at a time. If a thousand were sent at once, the server would take longer over them than
-    /// each call may take: all would be dropped, the connection would be given up, and the retries of all calls would fail in the
-    /// same way.
+    /// How many calls may be in flight at a time. If a thousand were sent at the same time, the server would take longer over them
+    /// than each call may take: all would be dropped, the connection would be given up, and the retries of all calls would fail in
+    /// the same way.
     const IN_FLIGHT: usize;
     /// The scheme of URLs with TLS, for messages.
     const SECURE: &'static str;
@@ -52,8 +52,8 @@ pub(crate) trait Link: Sized + Send + Sync + 'static {
     /// How many hosts the URL has.
     fn hosts(&self) -> usize;
 
-    /// The `nth` of these hosts; `None`: the URL names no hosts here, and [`connect`](Self::connect) itself finds out where to
-    /// connect to.
+    /// The host with the index `nth` in the URL. `None`: the URL names no hosts to which to connect, and [`connect`](Self::connect)
+    /// itself finds out where they are.
     fn host(&self, nth: usize) -> Option<&Host>;
 
     /// The servers, for messages.
@@ -65,8 +65,8 @@ pub(crate) trait Link: Sized + Send + Sync + 'static {
     /// How long making another connection may take, if a call may take `patience`.
     fn longest(&self, patience: Duration) -> Duration;
 
-    /// Connects to the server that `turn` names, at the address of its place if the place has one, and waits for the server's
-    /// first answer. Fails if the server refuses these credentials; but some servers refuse them only at the first call.
+    /// Connects to the server that `turn` names, at the address in `turn` if there is one, and waits for the server's first answer.
+    /// Fails if the server refuses these credentials; but some servers refuse them only at the first call.
     fn connect(
         connections: &Arc<Connections<Self>>,
         turn: Turn,
@@ -97,7 +97,8 @@ pub(crate) struct Failure {
 pub(crate) struct Connections<L: Link> {
     pub(crate) link: L,
     pub(crate) rotation: Rotation<L::Connection>,
-    /// If a call was dropped after this time, and nothing was answered on its connection meanwhile, the connection is given up.
+    /// If a call is dropped after it has waited for at least this long, and its connection has given no answer in that time, the
+    /// connection is given up.
     pub(crate) patience: Duration,
     in_flight: Semaphore,
     state: Mutex<State<L>>,
@@ -106,7 +107,8 @@ pub(crate) struct Connections<L: Link> {
 struct State<L: Link> {
     /// `Some` while a task makes a connection: all callers wait for the outcome of that one task.
     making: Option<watch::Receiver<Option<Made<L>>>>,
-    /// The servers that refused us, until when none of them is asked again, and why. Other servers are asked meanwhile.
+    /// The servers that refused us: until when each of them is not asked again, and why it refused. Until then only other servers
+    /// are asked.
     refused: HashMap<Place, (Instant, Failure)>,
     /// Why the servers refused us, if all that were known did, and until when none of them is asked again.
     all_refused: Option<(Instant, Failure)>,
@@ -114,7 +116,7 @@ struct State<L: Link> {
     first: Option<First>,
 }
 
-/// A slot among the calls that may be in flight at once, and the connection on which to send the call.
+/// A slot among the calls that may be in flight at the same time, and the connection on which to send the call.
 pub(crate) struct Ready<'a, L: Link> {
     pub(crate) connections: &'a Connections<L>,
     pub(crate) operation: &'static str,
@@ -160,7 +162,7 @@ impl<L: Link> Connections<L> {
         }
         let mut made = self.making()?;
         let made = made.wait_for(Option::is_some).await.ok().and_then(|made| made.clone());
-        // The task ended without an outcome: the runtime is shutting down.
+        // There is no outcome, because the task ended without one: the runtime is shutting down.
         let gone = || Error::new(ErrorKind::Unavailable, "connect", "the runtime has ended");
         made.unwrap_or_else(|| Err(Failure::harmless(gone())))
     }
@@ -257,8 +259,8 @@ impl<L: Link> Connections<L> {
             let found = found.await.map_err(|_| late(limit))?;
             self.rotation.found(turn.epoch, &found.map_err(|error| unknown(host, &error))?);
         }
-        // Read again, because the place has an address now. If the epoch was given up during the lookup, this is the place for
-        // the next epoch. Then the connection that is made has an old epoch, and is not installed.
+        // The turn is read again, because its place has an address now. If the epoch was given up during the lookup, this is the
+        // place for the next epoch. Then the connection that is made has an old epoch, and is not installed.
         let Turn { place, .. } = self.rotation.turn();
         let servers = self.rotation.servers();
         let limit = self.limit(|first| first.share(servers));
@@ -408,8 +410,8 @@ impl<L: Link> Connections<L> {
         outcome.map_err(|failure| self.advised(failure))
     }
 
-    /// Translates the error of a failed call. If the server refused our credentials, and the files that the URL names hold others
-    /// by now, the connection counts as broken, so that the next one is made with the new credentials.
+    /// Translates the error of a failed call. If the server refused our credentials, and the files that the URL names hold other
+    /// credentials by now, the connection counts as broken, so that the next one is made with the new credentials.
     fn explained(&self, operation: &'static str, failed: L::Failed) -> Failure {
         let failure = self.link.explain(operation, failed);
         if !failure.is_refusal() || !self.link.access().are_others() {
@@ -439,8 +441,8 @@ impl<L: Link> Connections<L> {
                 Err(failure) => Err(failure),
             };
             match answered {
-                // The server may have sent a TLS alert with the reason just before it closed the connection, and the alert may
-                // have been lost. So try again: the next one may arrive.
+                // The server may have sent a TLS alert with the reason just before it closed the connection, and the alert may have
+                // been lost. So try again: at the next try, the alert may arrive.
                 Err(failure) if failure.is_hang_up && !failure.is_full => hang_ups += 1,
                 Err(failure) if failure.is_passing() && Instant::now() < until => {}
                 Err(failure) => return Err(failure.error),
@@ -485,8 +487,9 @@ impl<L: Link> Connections<L> {
 }
 
 impl<L: Link> Maker<L> {
-    /// First allows the next task, and then tells the callers who wait. In the other order, a caller who is told of a failure and
-    /// comes again at once would find this task's outcome, and be told of the same failure without any new try.
+    /// First drops this `Maker`, so that another task may be started, and then gives the outcome to the callers who wait. In the
+    /// other order, a caller who gets a failure and comes again at once would find this task's outcome, and get the same failure
+    /// without a new try.
     fn tell(self, outcome: Made<L>) {
         let told = self.told.clone();
         drop(self);
@@ -546,7 +549,7 @@ impl Failure {
         Self { is_broken: true, ..Self::harmless(error) }
     }
 
-    /// A call was not answered within the time `after`.
+    /// The failure of a call that was not answered within the time `after`.
     pub(crate) fn late(operation: &'static str, after: Duration, effect: Effect) -> Self {
         let message = format!("no answer within {after:?}");
         let error = Error::new(ErrorKind::Unavailable, operation, message);

@@ -19,7 +19,7 @@ use rustls::sign::CertifiedKey;
 use crate::error::{Error, Result};
 use crate::url::Secret;
 
-/// After a server has refused the credentials in the files: how long they are no reason to make another connection.
+/// For how long credentials that a server has refused are no reason to make another connection.
 const REFUSED: Duration = Duration::from_secs(3);
 
 /// What a client shows to a server, and what it demands of the server's certificate.
@@ -33,7 +33,7 @@ pub(crate) struct Credentials {
 /// Contents of PEM files, and the name the server's certificate must have.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Tls {
-    /// `None`: the system's certificates.
+    /// The certificates of the authorities to trust; `None`: the system's.
     pub(crate) ca: Option<Vec<u8>>,
     pub(crate) identity: Option<(Vec<u8>, Secret)>,
     pub(crate) server_name: Option<String>,
@@ -52,7 +52,7 @@ pub(crate) struct Sources {
     pub(super) password: Option<Source>,
     /// `None`: the scheme is not TLS.
     pub(super) tls: Option<TlsSources>,
-    /// A further check of the password.
+    /// A further check of the password, which only one store needs.
     pub(super) check: Option<fn(&Secret) -> Result<()>>,
 }
 
@@ -78,7 +78,7 @@ pub(super) enum Source {
 struct State {
     /// The credentials with which a server last accepted us; before any has, those that were read first.
     used: Arc<Credentials>,
-    /// The credentials that were read last, as far as they can be used.
+    /// The newest credentials that were read and can be used.
     newest: Arc<Credentials>,
     /// The credentials that a server refused last, and when.
     refused: Option<(Instant, Arc<Credentials>)>,

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 /// The time for all tries to make the first connection, over all servers. It is longer than for later connections, because no
-/// session exists yet that could expire meanwhile. It is shorter than `connect` may take in all, so that there is time left to
-/// open a session on the server that is tried last.
+/// session exists yet that could expire before the connection is made. It is shorter than `connect` may take in all, so that there
+/// is time left to open a session on the server that is tried last.
 pub(super) const LONGEST: Duration = Duration::from_secs(3);
 
 /// Divides the time for the first connection among the servers.
@@ -24,7 +24,8 @@ impl First {
         share.max(LONGEST / servers)
     }
 
-    /// How long the lookup of one host's name may take: an equal share, for each of so many hosts, of the time that is left.
+    /// How long the lookup of one host's name may take: the time that is left, divided by the number of hosts, but at least a tenth
+    /// of [`LONGEST`].
     pub(super) fn lookup(&mut self, hosts: usize) -> Duration {
         let hosts = u32::try_from(hosts).unwrap_or(u32::MAX).max(1);
         (self.left() / hosts).max(LONGEST / 10)

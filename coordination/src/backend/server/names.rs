@@ -15,11 +15,11 @@ const BATCH: usize = 32;
 pub(crate) enum Extent {
     /// One entry.
     One,
-    /// All entries. The one entry that was read first had left by then, or another library wrote it.
+    /// All entries, because the one entry that was read first has left since, or was written by another library.
     All,
 }
 
-/// The sorted names of the queues with these parts of keys. `read` returns the values of queues whose part is a hash.
+/// The sorted names of the queues whose keys have these parts. `read` returns the values of queues whose part is a hash.
 pub(crate) async fn of_values<F>(
     parts: impl IntoIterator<Item = String>,
     read: impl Fn(Vec<String>) -> F,
@@ -31,15 +31,15 @@ where
         parts.into_iter().partition(|part| key::is_hashed(part));
     let mut names: Vec<_> = plain.iter().filter_map(|part| key::unescape(part)).collect();
     for batch in hashed.chunks(BATCH) {
-        // A value that was removed meanwhile is not among the texts.
+        // A value that was removed since the keys were listed is not among the texts.
         names.extend(read(batch.to_vec()).await?.iter().filter_map(|text| name_in(text)));
     }
     names.sort_unstable();
     Ok(names)
 }
 
-/// The sorted names of the queues with these parts of keys. `read` returns the texts of entries, each with the part of its queue:
-/// a text has the queue's name, unless another library wrote it.
+/// The sorted names of the queues whose keys have these parts. `read` returns the texts of entries, each with its queue's part of
+/// the key: a text has the queue's name, unless another library wrote it.
 pub(crate) async fn of_entries<F>(
     parts: impl IntoIterator<Item = String>,
     read: impl Fn(Vec<String>, Extent) -> F,

@@ -50,8 +50,8 @@ pub(crate) struct Subscriptions {
     queues: String,
     /// The queues whose changes somebody waits for, and what came on the channel of each.
     followed: shared_watches::SharedWatches<String, Followed>,
-    /// What somebody waits for, and what the server last said of it. A message that came before the wait began is kept for a
-    /// moment.
+    /// What callers of this process wait for, and what the server last said of it. A message that came before a wait began is kept
+    /// for a moment.
     waits: shared_watches::SharedWatches<Wait, Waited>,
     /// Entries of ours, each by its queue and number, that nothing blocks any more, and when the message came that said so.
     turns: BoundedCache<(String, u64), Instant>,
@@ -193,7 +193,8 @@ impl Subscriptions {
     pub(crate) fn expect(&self, wait: &Wait, known: Known) {
         self.waits.join(wait);
         self.waits.tell(wait, |waited| {
-            // The message that it no longer does may have overtaken that answer, and is the newer of the two.
+            // The message that the entry no longer blocks ours may have come before the server's answer that it does. The message
+            // is the newer of the two.
             if !waited.is_over() {
                 *waited = Waited::Blocks(known);
             }
@@ -201,7 +202,7 @@ impl Subscriptions {
         });
     }
 
-    /// No entry of ours waits for this any more.
+    /// Ends this wait, which no entry of ours needs any more, unless another caller still waits for the same.
     pub(crate) fn forget(&self, wait: &Wait) {
         self.waits.end_if_idle(wait);
     }

@@ -37,7 +37,7 @@ impl<T: Clone> OwnEntries<T> {
         (own, false)
     }
 
-    /// What is remembered of an entry; `None`: it is not ours, or not any more.
+    /// What is remembered of an entry; `None`: we have no such entry, or it is gone.
     pub(crate) fn own(&self, id: &EntryId) -> Option<Own<T>> {
         self.entries().get(id).cloned()
     }

@@ -15,16 +15,17 @@ use super::places::{Place, Places};
 use crate::config::Settings;
 use crate::retry::DecorrelatedJitter;
 
-/// The longest pause between two rounds, in each of which every server is tried once, as long as a session may still be alive.
+/// The longest pause after all servers have failed, as long as a session may still be alive.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// The servers of one URL, and the connection in use.
 pub(crate) struct Rotation<C> {
     current: Mutex<Current<C>>,
-    /// The epoch in use. It rises when a connection is given up; tasks that use a connection for long, for its watches, wait for
-    /// that.
+    /// The epoch in use. It rises when a connection is given up. Tasks that use one connection for a long time, for watches, wait
+    /// for this rise.
     epoch: watch::Sender<u64>,
-    /// If a call was dropped after this time, and nothing was answered on its connection meanwhile, the connection is given up.
+    /// If a call is dropped after it has waited for at least this long, and its connection has given no answer in that time, the
+    /// connection is given up.
     patience: Duration,
     /// The pauses after all servers have failed, as long as a session may still be alive: short ones.
     hurry: DecorrelatedJitter,
@@ -57,13 +58,13 @@ pub(crate) struct Turn {
     pub(crate) place: Place,
     /// The epoch of the connection that is to be made.
     pub(crate) epoch: u64,
-    /// No connection is tried before this moment: all servers have failed, and many clients that retry at once would flood a
-    /// server that is down or starting (`R4`).
+    /// No connection is tried before this moment: all servers have failed, and many clients that retry at the same time would flood
+    /// a server that is down or starting (`R4`).
     pub(crate) pause_until: Option<Instant>,
 }
 
-/// One call on a connection. If the call is dropped after [`patience`](Rotation::patience), and nothing was answered on its
-/// connection meanwhile, the connection is given up.
+/// One call on a connection. If the call is dropped after it has waited for at least [`patience`](Rotation::patience), and its
+/// connection has given no answer in that time, the connection is given up.
 pub(crate) struct Attempt<'a, C> {
     rotation: &'a Rotation<C>,
     epoch: u64,
@@ -76,7 +77,7 @@ pub(crate) struct Attempt<'a, C> {
 }
 
 impl<C> Rotation<C> {
-    /// For this number of hosts; a call takes at most `patience`.
+    /// Makes a rotation over this number of hosts. `patience`: how long a call may wait for its answer.
     pub(crate) fn new(hosts: usize, settings: &Settings, patience: Duration) -> Self {
         let longest = settings.max_backoff.min(settings.heartbeat).min(LONGEST_PAUSE);
         let hurry = DecorrelatedJitter::new(settings.initial_backoff, longest);
@@ -140,8 +141,8 @@ impl<C> Rotation<C> {
 
     /// Makes this the connection in use, unless its epoch was given up while it was made.
     pub(crate) fn install(&self, connection: C, epoch: u64) {
-        // If the epoch was given up meanwhile, the next connection is made to another server, under the next epoch, and this
-        // connection must not replace that one.
+        // If the epoch was given up while the connection was made, the next connection is made to another server, under the next
+        // epoch, and this connection must not replace that one.
         let mut current = self.current();
         if self.epoch() == epoch {
             current.connection = Some(connection);
@@ -152,7 +153,7 @@ impl<C> Rotation<C> {
         *self.epoch.borrow()
     }
 
-    /// Changes with every connection that is given up.
+    /// A receiver of the epoch, which changes with every connection that is given up.
     pub(crate) fn epochs(&self) -> watch::Receiver<u64> {
         self.epoch.subscribe()
     }
@@ -226,13 +227,13 @@ impl<C> Rotation<C> {
 }
 
 impl<C> Attempt<'_, C> {
-    /// For a call that the server may take long to answer: the connection is not given up for want of an answer.
+    /// Marks a call that the server may take long to answer: the connection is not given up for want of an answer.
     pub(crate) fn unhurried(mut self) -> Self {
         self.is_prompt = false;
         self
     }
 
-    /// The call has ended: the connection failed, or an answer came.
+    /// Reports that the call has ended: the connection failed, or an answer came.
     pub(crate) fn ended(mut self, failed: bool) {
         self.failed = Some(failed);
     }
@@ -245,7 +246,7 @@ impl<C> Drop for Attempt<'_, C> {
             Some(true) => rotation.give_up(self.epoch),
             Some(false) => rotation.heard(self.epoch),
             // If a call is dropped early, nothing is known about the connection. If it is dropped after its time ran out, the
-            // connection is given up, unless others got answers on it meanwhile: then the server is slow, but it answers.
+            // connection is given up, unless other calls got answers on it in that time: then the server is slow, but it answers.
             None if self.is_prompt && rotation.is_silent(self.started) => {
                 rotation.give_up(self.epoch)
             }

@@ -3,9 +3,9 @@
 //! A watch *lingers*: it stays for a moment after its last waiter has gone, because processes that take turns wait for the same
 //! keys again and again. The store begins and ends watches at the server; this module says when.
 //!
-//! One mutex guards the map of watches, and decides between a waiter who joins and a sweep that ends idle watches. If the waiter
-//! is first, the sweep sees a receiver and keeps the watch. If the sweep is first, the waiter finds no watch, and has to begin a
-//! new one. Without that, a waiter could hold a receiver of a watch that has just been ended at the server.
+//! One mutex guards the map of watches, and decides between a waiter who joins and a sweep that ends idle watches. If the waiter is
+//! first, the sweep sees a receiver and keeps the watch. If the sweep is first, the waiter finds no watch, and has to begin a new
+//! one. Without the mutex, a waiter could hold a receiver of a watch that has just been ended at the server.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -41,7 +41,7 @@ impl<K, S> Default for SharedWatches<K, S> {
 }
 
 impl<K, S> SharedWatches<K, S> {
-    /// With watches that stay at least this long without a waiter.
+    /// Makes an empty map. Its watches stay at least this long without a waiter.
     #[cfg(any(feature = "postgres", feature = "redis"))]
     pub(crate) fn lingering(linger: Duration) -> Self {
         Self { linger, ..Self::default() }
@@ -60,7 +60,8 @@ impl<K: Clone + Eq + Hash, S: Default> SharedWatches<K, S> {
             idle_since: None,
         });
         one.idle_since = None;
-        // Subscribed before the mutex is released: from here on a sweep sees this receiver, and does not end the watch.
+        // The subscription is made before the mutex is released: from here on a sweep sees this receiver, and does not end the
+        // watch.
         (one.seen.subscribe(), is_new)
     }
 
@@ -78,8 +79,8 @@ impl<K: Clone + Eq + Hash, S: Default> SharedWatches<K, S> {
         true
     }
 
-    /// A number that no call has returned before. Counted over all keys, so that a new watch of a key does not begin with a
-    /// number that the last one has used.
+    /// A number that no call has returned before. Counted over all keys, so that a new watch of a key does not begin with a number
+    /// that the last watch of that key has used.
     pub(crate) fn next_number(&self) -> u64 {
         self.told.fetch_add(1, Ordering::Relaxed) + 1
     }
@@ -100,7 +101,7 @@ impl<K: Clone + Eq + Hash, S: Default> SharedWatches<K, S> {
         is_over
     }
 
-    /// Ends the watch of a key at once if nobody waits for it. True: the key is not watched any more.
+    /// Ends the watch of a key immediately if nobody waits for it. True: the key is not watched any more.
     pub(crate) fn end_if_idle(&self, key: &K) -> bool {
         let mut watched = self.watched();
         let is_idle = watched.get(key).is_none_or(Watched::is_idle);

@@ -44,7 +44,7 @@ struct Named {
 }
 
 impl StoredEntry {
-    /// `since_ms`: when it was entered, in milliseconds of UNIX time.
+    /// `since_ms`: when the entry was entered, in milliseconds of UNIX time.
     pub(crate) fn new(entry: &NewEntry, since_ms: u64) -> Self {
         Self {
             member: entry.member.to_string(),
@@ -55,7 +55,7 @@ impl StoredEntry {
         }
     }
 
-    /// `None`: the text is not one of ours, but another library's.
+    /// Parses the text of an entry. `None`: the text is not one of ours, but another library's.
     fn read(text: &[u8]) -> Option<Self> {
         serde_json::from_slice(text).ok()
     }
@@ -78,7 +78,7 @@ impl StoredEntry {
     }
 }
 
-/// The text of a record.
+/// The text of a record, from the bytes that the store has.
 pub(crate) fn data_of(bytes: Vec<u8>) -> Result<Data> {
     let text = String::from_utf8(bytes).map_err(|_| {
         Error::new(ErrorKind::Corrupt, "read", "what the store has there is not text")
@@ -91,7 +91,8 @@ pub(crate) fn mode_in(named: Mode, text: &[u8]) -> Mode {
     mode_of(named, StoredEntry::read(text).as_ref())
 }
 
-/// An entry that was downgraded to shared keeps its key, which still says that it is exclusive. Its text says that it is shared.
+/// The mode of an entry whose key says `named`. An entry that was downgraded to shared keeps its key, which still says that it is
+/// exclusive; its text says that it is shared.
 fn mode_of(named: Mode, stored: Option<&StoredEntry>) -> Mode {
     let is_shared = stored.is_some_and(|stored| stored.shared);
     if is_shared { Mode::Shared } else { named }

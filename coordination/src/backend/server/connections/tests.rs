@@ -1,4 +1,4 @@
-//! One connection for all callers, to servers that do not exist.
+//! Tests that all callers share one connection. The servers exist only in this file.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -169,7 +169,7 @@ async fn a_refusal_is_believed_for_a_while() -> Result<()> {
     Ok(())
 }
 
-/// The server in the middle lets nobody in. That is no reason not to ask the one after it.
+/// The server in the middle refuses everybody. The server after it is asked all the same.
 #[tokio::test]
 async fn r1_one_server_that_refuses_keeps_nobody_from_the_next_one() -> Result<()> {
     let connections = connections(&[|_| Ok("a"), |_| Err(failed(ErrorKind::Auth)), |_| Ok("c")])?;

@@ -33,7 +33,7 @@ impl Call {
         Self { operation, function, arguments: Vec::new() }
     }
 
-    /// Makes it a call of this session. The server rejects it (`stale`) if a call of the session has already arrived on a newer
+    /// Makes this a call of the session. The server rejects it (`stale`) if a call of the session has already arrived on a newer
     /// connection.
     pub(crate) fn of(self, session: SessionId) -> Self {
         self.bytes(session.to_string()).with(Argument::Generation)

@@ -49,7 +49,7 @@ impl Servers {
 }
 
 /// Whether to use TLS, which always verifies the server. If the URL has neither this option nor one of those for TLS, TLS is used
-/// unless every host is this one. The values in `between` are refused.
+/// unless every host of the URL is the local host. The values in `between` are refused.
 fn is_secure(url: &mut Url, hosts: &[Host], modes: &Modes) -> Result<bool> {
     let Modes { option, on, off, between } = *modes;
     let wants_tls = access::TLS_OPTIONS.iter().any(|name| url.has_option(name));

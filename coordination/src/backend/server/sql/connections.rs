@@ -24,7 +24,7 @@ pub(crate) struct Sent<'a, D: Dialect> {
 
 impl<D> Client<D> {
     pub(super) fn new(mut servers: Servers, dialect: D) -> Self {
-        // Shuffled, so that many clients with the same URL do not all connect to the same server first (`R4`).
+        // The hosts are shuffled, so that many clients with the same URL do not all connect to the same server first (`R4`).
         rand::seq::SliceRandom::shuffle(servers.hosts.as_mut_slice(), &mut crate::env::rng());
         Self { servers, dialect }
     }
@@ -55,7 +55,7 @@ impl<D: Dialect> Link for Client<D> {
         &self.servers.access
     }
 
-    /// Connecting takes several round trips, and checking the password takes time on both sides; a call is one round trip.
+    /// Connecting takes several round trips, and checking the password takes time on both sides; a call takes one round trip.
     fn longest(&self, patience: Duration) -> Duration {
         5 * patience
     }
@@ -70,7 +70,7 @@ impl<D: Dialect> Link for Client<D> {
         let host = connections.link.host(turn.place.host).ok_or_else(nowhere)?;
         let place = (host, turn.place.address.ok_or_else(nowhere)?);
         let made = D::connect(connections, place, turn.epoch, credentials).await;
-        // Broken, whatever the reason was, so that the next server is tried: it may work there.
+        // The failure counts as broken, whatever the reason was, so that the next server is tried: connecting may succeed there.
         made.map(Arc::new).map_err(|failure| Failure { is_broken: true, ..failure })
     }
 

@@ -13,14 +13,14 @@
 //! SELECT … FROM entries: the newest one with a smaller number that blocks this entry      (5)
 //! ```
 //!
-//! 1. Until this transaction has ended, no other one adds an entry to this queue, or removes one. So the numbers of entries are
-//!    in the order of the commits, and of two entries that are entered at once, the later one sees the earlier one.
+//! 1. Until this transaction has ended, no other one adds an entry to this queue, or removes one. So the numbers of entries are in
+//!    the order of the commits, and of two entries that are entered at the same time, the later one sees the earlier one.
 //! 2. Two checks, and the lock on the session's row:
-//!    * If the session is over, or its lease has run out, `enter` is refused (`lost`). The lock keeps others from ending the
+//!    * If the session is over, or its lease has run out, `enter` is refused (`lost`). The lock keeps other clients from ending the
 //!      session before this transaction has ended.
 //!    * Each connection of a client has a number that is higher than those before, its *generation*. The session's row has the
 //!      highest generation that any call of the session came on. If this call comes on a lower one, it is refused (`stale`); if it
-//!      comes on a higher one, the row takes that.
+//!      comes on a higher one, that one is written to the row.
 //!
 //!    The second check is for calls that are carried out late. A client that gives up an `enter` before its answer sends `leave`,
 //!    to be sure that there is no entry, and sends it on a newer connection, because it gives up the connection with the call. If
@@ -32,8 +32,8 @@
 //! 3. If there is an entry with this id, an earlier call of this `enter` was carried out, and its answer was lost. The entry keeps
 //!    its number.
 //! 4. The number is larger than all before in this queue, for ever. It is the sequence number, and the fencing token.
-//! 5. If the lease of that entry's session has run out, the session's row is locked, the session is marked as over, the entry is
-//!    removed, and the next older one is looked at. A heartbeat that is carried out at the same time either locks the row first,
+//! 5. If the lease of the found entry's session has run out, the session's row is locked, the session is marked as over, the entry
+//!    is removed, and the next older one is looked at. A heartbeat that is carried out at the same time either locks the row first,
 //!    and then the entry stays and blocks; or it comes second, and is told that the session is over. If no entry blocks, the lock
 //!    is granted.
 //!
@@ -92,7 +92,7 @@ impl<D: Dialect> Entries for SqlStore<D> {
             return Err(Error::new(ErrorKind::Unsupported, "update", message));
         }
         self.dialect().touched(&path, Some(seq));
-        // In its new mode, another entry may block it.
+        // Forgets which entry blocked this one: in its new mode, another entry may block it.
         D::waits(self, &entry.entry_ref.id, None);
         Ok(answer.is_ok())
     }
@@ -113,7 +113,7 @@ impl<D: Dialect> Entries for SqlStore<D> {
 
     async fn position(&self, entry: &NewEntry, seq: u64) -> Result<Option<Position>> {
         let path = self.path(&entry.entry_ref.queue);
-        // The notification came from the transaction that removed the blocker. It says that nothing else blocks this entry, and
+        // A notification has come from the transaction that removed the blocker. It says that nothing else blocks this entry, and
         // that the entry's session is alive.
         if self.dialect().is_turn(&path, seq) {
             D::waits(self, &entry.entry_ref.id, None);
@@ -152,7 +152,7 @@ impl<D: Dialect> Entries for SqlStore<D> {
         let entries = listing.entries.iter();
         let entries =
             entries.map(|entry| (entry.seq, entry.id.as_str(), shared(entry), &*entry.data));
-        // Its empty id tells the value from the entries.
+        // The value is distinguished from the entries by its empty id.
         let value = listing.value.iter().map(|value| (value.version, "", false, ""));
         listing.revision = reads::revision_of(entries.chain(value));
         let expires = first_end.map(|left| Instant::now() + Duration::from_micros(left));
@@ -180,7 +180,8 @@ impl<D: Dialect> Entries for SqlStore<D> {
     }
 }
 
-/// The server subtracts this from its clock, which must not overflow a `BIGINT`.
+/// The longest time for which `prune` can ask whether a queue was unused, in microseconds: the server subtracts the time from its
+/// clock, and the difference has to fit into a `BIGINT`.
 const LONGEST_MICROS: u64 = i64::MAX as u64 / 2;
 
 impl<D: Dialect> SqlStore<D> {

@@ -48,7 +48,7 @@ pub(crate) trait Dialect: Sized + Send + Sync + 'static {
     type Following: Send;
 
     const DESCRIPTOR: &'static Descriptor;
-    /// How many calls may be in flight at once.
+    /// How many calls may be in flight at the same time.
     const IN_FLIGHT: usize;
     /// The URL option that turns TLS on, for messages.
     const SECURE: &'static str;
@@ -139,7 +139,7 @@ pub(crate) trait Dialect: Sized + Send + Sync + 'static {
 /// The servers of the URL, and the connection in use.
 pub(crate) type Connections<D> = generic::Connections<Client<D>>;
 
-/// What it takes to make a connection.
+/// What is needed to make a connection.
 pub(crate) struct Client<D> {
     pub(crate) servers: Servers,
     pub(crate) dialect: D,
@@ -185,9 +185,9 @@ pub(crate) struct SqlStore<D: Dialect> {
     sessions: Arc<OpenSessions<D>>,
     pub(crate) entries: Arc<OwnEntries<D::Known>>,
     reads: Reads<Seen>,
-    /// Encoded, as the first part of the paths of queues.
+    /// The encoded namespace, which is the first part of the paths of queues.
     namespace: String,
-    /// As of the first connection. A later connection, perhaps to another server, does not change them.
+    /// What the store promises, as of the first connection. A later connection, perhaps to another server, does not change this.
     characteristics: Characteristics,
     /// Bounds one request inside `gone` or `changed`; no answer in time is `Unavailable`.
     pub(crate) patience: Duration,

@@ -18,20 +18,21 @@ const REMEMBERED: usize = 8;
 const BATCH: usize = 500;
 /// How often `close` tries again to remove entries whose rows are locked. After that they are left to whoever comes across them.
 const LOCKED: usize = 20;
-/// The pause between two of these tries.
+/// The pause between two of the tries that [`LOCKED`] counts.
 const MOMENT: Duration = Duration::from_millis(5);
 
 /// The sessions that this client opened.
 pub(super) struct OpenSessions<D: Dialect> {
     connections: Arc<Connections<D>>,
     namespace: String,
-    /// The newest last.
+    /// The sessions, the newest last.
     ours: Mutex<VecDeque<SessionId>>,
     /// The epoch of the newest connection for which [`settle`](Self::settle) is done.
     settled: AtomicU64,
     /// Held while [`settle`](Self::settle) runs, so that only one runs at a time.
     settling: tokio::sync::Mutex<()>,
-    /// With which batch of entries the next heartbeat begins.
+    /// The index of the batch of entries with which the next heartbeat begins, because a heartbeat may have no time for all
+    /// batches.
     next: AtomicUsize,
 }
 
@@ -71,8 +72,8 @@ impl<D: Dialect> OpenSessions<D> {
             .bytes(key::encode(&session.member))
             .with(Argument::Channel)
             .number(lease)
-            // If this client has lost its previous session, the server may not know: it ends that session now, and frees its
-            // entries.
+            // This client's previous session. The server ends it and frees its entries, if it is still open there: this client may
+            // have lost it without the server's knowledge.
             .with(Argument::Bytes(previous.map(|id| id.to_string().into_bytes())));
         if self.connections.run(&call).await?.status() == "taken" {
             let message = format!("another live session has the member id {:?}", session.member);
@@ -88,7 +89,7 @@ impl<D: Dialect> OpenSessions<D> {
         held: &[EntryRef],
         gone: &Gone<'_>,
     ) -> Result<()> {
-        // One call at least.
+        // There is at least one batch, so that the lease is extended even if no entry is held.
         let mut batches: Vec<_> =
             held.chunks(BATCH).chain(held.is_empty().then_some(held)).collect();
         let next = self.next.load(Ordering::Relaxed) % batches.len();
@@ -107,7 +108,7 @@ impl<D: Dialect> OpenSessions<D> {
                 Err(error) if done > 0 && error.kind() != ErrorKind::Lost => break,
                 answer => answer?,
             };
-            // One after the other.
+            // The answer has the ids one after the other, each `width` bytes long.
             for id in answer.row()?.bytes("renew", "gone")?.chunks(width) {
                 gone(&EntryId::from_store(String::from_utf8_lossy(id).into_owned()));
             }

@@ -21,9 +21,10 @@ impl<D: Dialect> Sessions for SqlStore<D> {
         self.sessions.renew(session, held, gone).await?;
         if !self.sessions.is_settled(epoch) {
             let (sessions, entries) = (Arc::clone(&self.sessions), Arc::clone(&self.entries));
-            // In the background: the lease is extended already, and the heartbeat must not wait for this, or fail with it.
+            // This runs in the background: the lease is extended already, and the heartbeat must neither wait for `settle` nor fail
+            // with it.
             tokio::spawn(async move {
-                // If it fails, the next heartbeat starts it again.
+                // If `settle` fails, the next heartbeat starts it again.
                 let _: Result<()> = sessions.settle(session, epoch, &entries).await;
             });
         }
@@ -31,7 +32,7 @@ impl<D: Dialect> Sessions for SqlStore<D> {
     }
 
     async fn close(&self, session: SessionId) -> Result<()> {
-        // Forgotten before the server is asked: even if the call fails, the session's entries do not wait for anything any more.
+        // The entries are forgotten before the server is asked: even if the call fails, they do not wait for anything any more.
         self.entries.of(session).iter().for_each(|entry| self.forget(entry));
         self.sessions.close(session).await
     }

@@ -1,4 +1,5 @@
-//! Queues' values: in the queue's row, owned by no session, written by compare-and-set, with records beside them.
+//! Queues' values, each in its queue's row. A value is owned by no session, and written by compare-and-set; records of the queue
+//! may be written together with it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,8 +18,8 @@ impl<D: Dialect> Values for SqlStore<D> {
     async fn write(&self, write: &Write) -> Result<Option<u64>> {
         let queue = &write.queue;
         let none = || Error::new(ErrorKind::Unavailable, "write", "there is no session");
-        // Sent under the session, because the server tells by the session which connection is the newest. If this call is given up
-        // and comes late, the server rejects it (`stale`).
+        // The call is sent under the current session, because the server tells by the session which connection is the newest. If
+        // this call is given up and comes late, the server rejects it (`stale`).
         let session = self.sessions.current().ok_or_else(none)?;
         let text = write.data.as_ref();
         let text = text.map(|data| StoredValue::by(write, data).to_bytes()).transpose()?;

@@ -26,7 +26,7 @@ impl<D: Dialect> Watching for SqlStore<D> {
         let mut following = D::follow(self, &self.path(queue)).await?;
         let Some(Seen { count: Some(count), expires }) = self.reads.at(queue, revision) else {
             // A change may have been missed: this process was not subscribed when the queue was read, or the queue was read again
-            // since. The caller reads again. The subscription lingers, so the next read finds it.
+            // since. The caller reads again. The subscription lingers, so it is still there at that read.
             return Ok(());
         };
         let limit = Instant::now() + self.dialect().at_most(recheck);

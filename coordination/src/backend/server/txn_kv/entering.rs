@@ -5,7 +5,7 @@
 //!
 //! 1. A slot among the calls in flight is taken first. So a caller who gives up while it waits for a slot has sent nothing, and
 //!    nothing has to be undone.
-//! 2. The write fence's version is noted with the call. If another task ends that fence meanwhile, the store refuses the call
+//! 2. The write fence's version is noted with the call. If another task ends that fence after this, the store refuses the call
 //!    whenever it arrives, and this loop makes another try under the next fence.
 //! 3. The call is noted before it is sent. If the future is dropped at any await after that, [`leave`](TxnKv::leave) finds a call
 //!    that was sent and not answered, and ends the write fence before it says that the entry is gone.
@@ -31,11 +31,11 @@ pub(crate) struct Attempt {
     pub(crate) write_fence: WriteFence,
 }
 
-/// What became of a try.
+/// What became of a try to enter.
 pub(crate) enum Entered {
     /// The entry has this position: it was entered by this try, or by an earlier one whose answer was lost.
     At(Position),
-    /// The write fence did not hold. Has the member's key, as it was read after that.
+    /// The write fence did not hold. The field is the member's key as it was read after that: its version is the next write fence.
     Fenced(Option<Kept>),
     /// The store refused for a reason that only this store has. [`understand`](Enter::understand) has noted what the next try has
     /// to do.

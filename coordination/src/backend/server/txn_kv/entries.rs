@@ -20,11 +20,11 @@ pub(crate) enum Left {
 
 /// What became of a write fence that was to be ended.
 enum Ended {
-    /// By this call, which has deleted the entry's key in the same transaction.
+    /// This call has ended it, and deleted the entry's key in the same transaction.
     Now,
-    /// By an earlier call, of this task or another.
+    /// An earlier call, of this task or of another, had ended it.
     Before,
-    /// Not yet, because the store has no room for the put that ends it.
+    /// It is not ended yet, because the store has no room for the put that ends it.
     Later,
 }
 
@@ -34,8 +34,8 @@ impl<T: Transact> TxnKv<T> {
         let (entry_ref, key) = (&entry.entry_ref, self.key(&entry.entry_ref));
         let Some(own) = self.key_pool.own(entry_ref) else { return Ok(false) };
         if own.mode == Mode::Shared && entry.mode == Mode::Exclusive {
-            // Other shared entries may hold at the same time. And where the key itself says "shared", shared entries that come
-            // later do not even read it.
+            // Other shared entries may hold the lock at the same time. And if the entry's key says that it is shared, shared
+            // entries that come later do not even read that key.
             let message = "a shared entry cannot become exclusive";
             return Err(Error::new(ErrorKind::Unsupported, "update", message));
         }
@@ -83,9 +83,9 @@ impl<T: Transact> TxnKv<T> {
         // A call that puts the entry was given up, and may still reach the servers.
         match self.end_or_wait(entry, &write_fence).await? {
             Ended::Now => {
-                // The transaction has deleted the key. An earlier delete, made while the store had no room, may have been given
-                // up and may still arrive: it would remove the next entry under the same key. Counted beside this delete, it
-                // keeps the key from being used again.
+                // The transaction has deleted the key. An earlier delete, made while the store had no room, may have been given up
+                // and may still arrive: it would remove the next entry under the same key. The key pool counts both deletes, and so
+                // does not use the key again in this session.
                 self.key_pool.delete(entry);
                 Ok(Left::Gone)
             }

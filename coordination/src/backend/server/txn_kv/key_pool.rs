@@ -5,10 +5,10 @@
 //! the entries that a session enters in a queue use a few keys again and again, numbered from 0: a key belongs to one entry until
 //! it is known that the key is deleted.
 //!
-//! However late a call about an entry arrives, it must not change the next entry with the same key. So calls have conditions: a
-//! put, that the session's write fence holds; an update, that the key has the version of the update before; the delete of another
-//! client's entry, that the key was created with that entry's number. The delete of our own entry has no condition, because that
-//! is fastest: if such a delete was not answered, its key is not used again in this session.
+//! However late a call about an entry arrives, it must not change the next entry with the same key. So calls have conditions. A put
+//! demands that the session's write fence holds; an update, that the key has the version of the update before; the delete of
+//! another client's entry, that the key was created with that entry's number. The delete of our own entry has no condition, because
+//! that is fastest: if such a delete was not answered, its key is not used again in this session.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -41,16 +41,17 @@ pub(crate) struct KeyPool {
 struct Numbers {
     /// For each session and queue, which numbers are taken.
     taken: HashMap<(SessionId, QueueKey), Vec<bool>>,
-    /// Counts the numbers that were taken; the search begins there in a queue whose last number is not remembered.
+    /// How many numbers were taken. In a queue whose last number is not remembered, the search for a free number begins at this
+    /// count.
     turn: usize,
 }
 
 /// The key of an entry of ours, and the calls about it.
 #[derive(Clone)]
 pub(crate) struct Slot {
-    /// The last part of its key.
+    /// The last part of the entry's key.
     pub(crate) name: Arc<str>,
-    /// The version of its last update that was confirmed.
+    /// The version of the entry's last update that was confirmed.
     pub(crate) updated: Option<u64>,
     number: usize,
     /// The version of the write fence under which its last put was sent.
@@ -101,7 +102,7 @@ impl KeyPool {
             *free = true;
         }
         numbers.turn = numbers.turn.wrapping_add(1);
-        // With one key in rotation the lowest free number is used, and the last one plays no part.
+        // With one key in rotation the lowest free number is used, and the last number is not needed.
         if self.in_turn > 1 {
             self.last.note(queue.clone(), number);
         }
@@ -115,9 +116,8 @@ impl KeyPool {
         });
     }
 
-    /// For an entry with a call that puts it, was sent, and was not answered: the entry's session, and the version of the write
-    /// fence under which that call was sent. The call may take effect as long as the fence has this version. `None`: there is no
-    /// such call.
+    /// If a call that puts this entry was sent and not answered: the entry's session, and the version of the write fence under
+    /// which that call was sent. The call may take effect as long as the fence has this version. `None`: there is no such call.
     pub(crate) fn in_doubt(&self, entry: &EntryRef) -> Option<(SessionId, u64)> {
         let own = self.own(entry).filter(|own| own.known.pending_creates > 0)?;
         Some((own.session, own.known.write_fence))
@@ -188,8 +188,9 @@ impl KeyPool {
     }
 }
 
-/// A free number. If `in_turn` is less than two, the lowest one. Otherwise the next one in rotation among `in_turn` numbers, or
-/// among more than twice as many as are taken if that is more: so a number that was just given back is not taken again at once.
+/// A free number: the lowest one if `in_turn` is less than two, and otherwise the next free one in rotation. The rotation has
+/// `in_turn` numbers, or more than twice as many as are taken, whichever is larger: so a number that was just given back is not
+/// taken again immediately.
 fn free_number(taken: &[bool], turn: usize, in_turn: usize) -> usize {
     let is_free = |number: &usize| !taken.get(*number).copied().unwrap_or_default();
     if in_turn < 2 {

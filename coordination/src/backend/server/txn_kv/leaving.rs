@@ -1,11 +1,11 @@
-//! Entries whose key is deleted, but may be put again by a call that was given up, because the store has no room for the write
-//! that would prevent it.
+//! Entries whose key is deleted, but may be put again by a call that was given up. The store has no room for the write that would
+//! prevent such a put.
 //!
-//! To prevent it, the write fence is ended by a put of the member's key (see [`write_fence`](super::write_fence)), and a full
-//! store refuses puts. It accepts deletes, so the entry's key is deleted, which is all that other waiters need. The entry is
-//! remembered, and its key is not used again until the fence is ended. If a late call puts the key meanwhile, the store refuses
-//! it for want of room, or the key is deleted again once there is room. One task per session tries to end the fence, for all
-//! entries of the session. Callers that leave meanwhile do not try themselves.
+//! Such a put is prevented by ending the write fence, which is done by a put of the member's key (see
+//! [`write_fence`](super::write_fence)), and a full store refuses puts. It accepts deletes, so the entry's key is deleted, which is
+//! all that other waiters need. The entry is remembered, and its key is not used again until the fence is ended. If a late call
+//! puts the key before that, the store refuses it for want of room, or the key is deleted again once there is room. One task per
+//! session tries to end the fence, for all entries of the session. As long as it runs, callers that leave do not try themselves.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::backend::{EntryRef, SessionId};
 use crate::error::Result;
 use crate::panics::caught;
 
-/// The pause between two tries.
+/// The pause between two tries to end a write fence.
 const PAUSE: Duration = Duration::from_millis(500);
 /// How long a try may take.
 const LONGEST: Duration = Duration::from_secs(2);

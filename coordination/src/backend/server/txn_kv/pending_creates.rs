@@ -21,7 +21,7 @@ struct Calls {
 }
 
 impl PendingCreates {
-    /// The version of the mark that all calls of this write expect; zero: no mark, which is also so if no call was sent before.
+    /// The version of the mark that all calls of this write expect. Zero: they expect no mark, or no call was sent before.
     pub(crate) fn mark(&self, id: u64) -> u64 {
         self.writes().get(&id).map_or(0, |calls| calls.mark)
     }

@@ -30,8 +30,8 @@ pub(crate) trait Transact: Send + Sync + 'static {
     /// Deletes a key if it is there. With `only`, deletes it only if it was created in this version.
     fn delete(&self, key: &str, only: Option<u64>) -> impl Future<Output = Result<()>> + Send;
 
-    /// For a write of a value that must happen only if the queue has no entries: finds out whether there are any, and the
-    /// conditions that refuse the write if one is entered meanwhile.
+    /// For a write of a value that must happen only if the queue has no entries: finds out whether there are any, and returns the
+    /// conditions that refuse the write if an entry is entered before it.
     fn alone(
         &self,
         keys: &Keys,
@@ -72,7 +72,7 @@ pub(crate) struct Txn {
 pub(crate) enum Condition {
     /// The key was last changed in this version; zero: there is no such key.
     Version(String, u64),
-    /// No key exists from the first one on and before the second.
+    /// No key exists in the range that begins with the first key and ends before the second.
     #[cfg(feature = "etcd")]
     None(String, String),
 }
@@ -135,8 +135,8 @@ impl WriteFence {
 /// Whether a queue has entries, for a write of its value that must happen only if there are none.
 #[derive(Debug)]
 pub(crate) enum Queue {
-    /// There is no entry. The transaction's conditions hold only as long as that is so. Its changes remove what
-    /// [`alone`](Transact::alone) itself has put in order to make sure of that.
+    /// There is no entry. The transaction has conditions that hold only as long as there is none, and changes that remove what
+    /// [`alone`](Transact::alone) itself has put to make sure of that. Both are added to the write.
     Empty(Txn),
     /// There is an entry. Has the queue's value, as it was found.
     Taken(Option<Kept>),

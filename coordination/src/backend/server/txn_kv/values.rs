@@ -151,8 +151,8 @@ impl<T: Transact> TxnKv<T> {
         }
         let is_admitted = write_fence.is_of(member.as_ref());
         if !is_admitted {
-            // The write fence was ended meanwhile because of other calls that were given up under it. The next try uses the new
-            // one.
+            // The write fence was ended after this write had read its version, because of other calls that were given up under it.
+            // The next try uses the new write fence.
             self.learn(write_fence, member.as_ref())?;
         }
         let mark = removed.map_or(0, |kept| kept.version);

@@ -43,8 +43,8 @@ impl WriteFences {
 
     /// The write fence of some open session, for a value, which belongs to no session.
     pub(crate) fn any(&self) -> Result<WriteFence> {
-        // The fence of the session that was opened last, as an earlier session may be over. The versions do not tell which fence
-        // is newer: a store that has lost its data begins anew with low versions.
+        // Takes the fence of the session that was opened last, as an earlier session may be over. The versions do not tell which
+        // fence is newer: a store that has lost its data begins anew with low versions.
         self.all().last().cloned().ok_or_else(no_session)
     }
 
@@ -106,7 +106,7 @@ impl<T: Transact> TxnKv<T> {
                 Ok(true)
             }
             Outcome::Refused(found) => {
-                // It was ended by an earlier call whose answer was lost.
+                // The write fence was ended by an earlier call whose answer was lost.
                 self.learn(write_fence, found.into_iter().next().flatten().as_ref())?;
                 Ok(false)
             }
