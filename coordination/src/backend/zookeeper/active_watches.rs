@@ -24,11 +24,11 @@ use crate::panics::{caught, on_purpose};
 pub(super) struct Watches {
     /// For each queue a number that changes with each event.
     hub: SharedWatches<Watched, u64>,
-    /// The number that each queue had in `hub` before it was read last.
+    /// The number that each queue had in `hub` before the queue was read last.
     reads: Reads<u64>,
 }
 
-/// The session in which it is watched, and the queue.
+/// The key of a watch: the id at ZooKeeper of the session in which the queue is watched, and the queue.
 type Watched = (i64, QueueKey);
 
 impl Watches {
@@ -46,7 +46,7 @@ impl Watches {
         }
     }
 
-    /// Resolves when the queue may have changed since this revision. If it was not watched before, resolves as soon as it is
+    /// Resolves when the queue may have changed since this revision. If the queue was not watched before, resolves as soon as it is
     /// watched, because a change may have been missed.
     pub(super) async fn moved(
         self: &Arc<Self>,
@@ -93,7 +93,8 @@ impl Watches {
         self.tell(&watched);
         let watches = Arc::clone(self);
         spawn(&Handle::current(), async move {
-            // Dropped after the watches, which are in `following`.
+            // The drop of `place` gives the room of the watches to other callers. So it is dropped after the watches, which are in
+            // `following`.
             let _place = place;
             let following = async {
                 on_purpose("watching");

@@ -5,7 +5,7 @@
 //! was sent on it after calls that were sent later, on the next connection: see `write_fence.rs`. A server from which the session
 //! has moved away refuses such a call.
 //!
-//! A server answers the calls of a session in their order, heartbeats too. So a session has few calls in flight at once
+//! A server answers the calls of a session in their order, heartbeats too. So a session has few calls in flight at the same time
 //! (`UNDER_WAY`), and a heartbeat is sent without waiting for a slot among them.
 
 use std::collections::HashSet;
@@ -36,8 +36,8 @@ use crate::panics;
 use crate::time::BootInstant;
 use crate::url::{Host, Secret};
 
-/// How many calls of a session may be in flight at once, besides a heartbeat. A server answers requests in turn. So at a slow
-/// server a heartbeat waits behind this many requests of every busy process, and there may be dozens of processes.
+/// How many calls of a session may be in flight at the same time, besides a heartbeat. A server answers requests in turn. So at a
+/// slow server a heartbeat waits behind this many requests of every busy process, and there may be dozens of processes.
 const UNDER_WAY: usize = 8;
 
 /// How long it may take to look up a host's name.
@@ -75,7 +75,7 @@ pub(super) struct Connection {
     pub(super) watch_room: Arc<WatchRoom>,
     /// The session's id at ZooKeeper; its ephemeral nodes name it as their owner.
     pub(super) owner: i64,
-    /// The path of its member's node.
+    /// The path of the node of the session's member id.
     pub(super) member: String,
     pub(super) write_fence: WriteFence,
     /// The lease that the server granted.
@@ -90,7 +90,7 @@ impl Connector {
         Ok(Self { servers: config.servers.clone(), identity, silence })
     }
 
-    /// Opens a session whose lease is this at most.
+    /// Opens a session whose lease is at most `ttl`.
     pub(super) async fn connect(
         &self,
         ttl: Duration,
@@ -145,7 +145,7 @@ impl Connector {
                 false => Self::addresses(host).await,
                 true => Vec::new(),
             };
-            // One address is as good as its name.
+            // If a name has only one address, the name alone is enough.
             hosts.push((host, if found.len() > 1 { found } else { Vec::new() }));
         }
         let accepting = accepting(hosts.iter().flat_map(|(_, found)| found.iter().copied())).await;
@@ -163,7 +163,7 @@ impl Connector {
         (places.join(","), silence)
     }
 
-    /// The addresses of a host; none where they cannot be found out now.
+    /// The addresses of a host; empty if they cannot be found out now.
     async fn addresses(host: &Host) -> Vec<SocketAddr> {
         let found = names::addresses(&host.name, host.port.unwrap_or_default());
         timeout(LOOKUP, found).await.ok().and_then(Result::ok).unwrap_or_default()
@@ -193,7 +193,7 @@ impl Connection {
         self.ttl.saturating_sub(moment.saturating_duration_since(self.asked))
     }
 
-    /// Follows the session to its end, in a task.
+    /// Starts a task that waits for the end of the session, and notes in `ending` how it ended.
     pub(super) fn follow(&self) {
         let following = Arc::clone(&self.ending).follow(self.states.clone());
         spawn(&Handle::current(), following);
@@ -395,7 +395,7 @@ impl Connection {
         Ok((names, found.collect::<Result<_>>()?))
     }
 
-    /// The names of the children of a node, as of now; none of one that is not there.
+    /// The names of the children of a node, as of now; none if the node does not exist.
     pub(super) async fn children(
         &self,
         operation: &'static str,
@@ -415,7 +415,7 @@ impl Connection {
         Ok(found.into_iter().next().flatten())
     }
 
-    /// Reads the names of the children of each of these nodes; none of one that is not there.
+    /// Reads the names of the children of each of these nodes; a node that does not exist has none.
     ///
     /// There is one request per batch; all are sent before the first is answered.
     pub(super) async fn children_of(
@@ -459,7 +459,7 @@ impl Connection {
         drop(self.client().take());
     }
 
-    /// Whether the session is over, as far as the client knows, or is to be.
+    /// Whether the session is over, as far as the client knows, or this process has begun to close it.
     pub(super) fn is_over(&self) -> bool {
         *self.closing.borrow() || self.states.peek_state().is_terminated()
     }

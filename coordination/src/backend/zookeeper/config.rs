@@ -1,4 +1,4 @@
-//! URL → typed configuration.
+//! Parses a URL into a typed configuration.
 
 use std::sync::Arc;
 
@@ -9,28 +9,28 @@ use crate::url::{Host, Url};
 
 const DEFAULT_PORT: u16 = 2181;
 
-/// What the URL says.
+/// The options and servers of a `zookeeper` URL.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
-    /// In the order of the URL, each with its port.
+    /// The servers, in the order of the URL, each with its port.
     pub(super) servers: Vec<Host>,
     pub(super) user: Option<String>,
-    /// With the user's password.
+    /// The password of the user, and the certificates for TLS.
     pub(super) access: Arc<Access>,
     /// The path before the namespace: empty, or with a leading slash and none at the end.
     pub(super) chroot: String,
-    /// Only the user who made a node has access to it.
+    /// Whether only the user who made a node has access to it.
     pub(super) is_private: bool,
     pub(super) style: Style,
     pub(super) parents: Parents,
 }
 
-/// The library whose names the nodes of entries have.
+/// The library whose way of naming the nodes of entries is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Style {
-    /// kazoo's.
+    /// The names that the Python library kazoo gives.
     Kazoo,
-    /// Curator's.
+    /// The names that the Java library Curator gives.
     Curator,
 }
 

@@ -2,8 +2,8 @@
 //!
 //! The client crate reports both as `Expired`. It gives up when it has heard nothing for 7/5 of the lease
 //! (`session_expired_timeout` in 0.11.2). So if `Expired` is seen less than one lease after a call was sent that was answered, a
-//! server must have said it. This holds even if this process is paused at any moment, because the crate came to `Expired` no
-//! later than it is seen here.
+//! server must have said so. This holds even if this process is paused at any moment, because the crate came to `Expired` no later
+//! than it is seen here.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,7 +32,7 @@ impl End {
         self != Self::GivenUp
     }
 
-    /// The loss to report for what is held in the session; `None`: nothing is reported, and it can be relied on until its
+    /// The loss to report for what is held in the session. `None`: nothing is reported, and what is held can be relied on until its
     /// deadline.
     pub(super) fn loss(self) -> Option<LossReason> {
         match self {
@@ -52,7 +52,7 @@ pub(super) struct Ending {
 }
 
 impl Ending {
-    /// For a session with this lease, whose opening was sent at `asked`.
+    /// The state of a session with this lease, whose opening was sent at `asked`.
     pub(super) fn new(ttl: Duration, asked: BootInstant) -> Self {
         let answered = AtomicU64::new(asked.as_nanos());
         Self { ttl, answered, end: watch::Sender::new(None) }

@@ -20,15 +20,15 @@
 //! ```
 //!
 //! 1. The write fence. After a connection broke, a server may still carry out a request that was sent on it, even when it has
-//!    already answered later requests on the next connection. So before a caller relies on a list of names without the node, it
-//!    writes to the session's node, which raises the version. If the `multi` of a call that was given up arrives after that, it
-//!    fails as a whole.
+//!    already answered later requests on the next connection. So before a caller relies on a list of names that does not have the
+//!    node, it writes to the session's node, which raises the version. If the `multi` of a call that was given up arrives after
+//!    that, it fails as a whole.
 //! 2. If the answer was lost, the node is found again by the entry id in its name. The number after the id, which the server
 //!    appends, is the entry's place in the queue. (The node of a shared entry has `__rlock__` in its name.) `EPHEMERAL`: the
 //!    server deletes the node with its session.
 //! 3. The entry's sequence number is the number of this transaction. The answer to a `create` does not have it, the answer to a
-//!    `setData` does. If somebody has removed the member's node, which ends our session for us, this operation also refuses the
-//!    whole call.
+//!    `setData` does. If somebody has removed the member's node, which ends our session for us, this operation makes the whole
+//!    `multi` fail.
 //! 4. The names of all nodes in the queue. The newest node before ours that blocks us is the blocker. If there is none, the lock
 //!    is ours.
 //!
@@ -78,7 +78,7 @@ const NEWEST: usize = 8;
 const READS: usize = 8;
 /// How many of these reads `read_standing` makes in the hope of seeing everything as of one moment.
 const EXACT: usize = 2;
-/// How many nodes of a queue are read at once: a request may have a megabyte, a path 500 bytes and more.
+/// How many nodes of a queue are read in one request: a request may have a megabyte, and a path may have 500 bytes or more.
 const BATCH: usize = 1024;
 /// How many queues are listed in one request, in search of their names.
 const QUEUES: usize = 32;
@@ -116,15 +116,15 @@ impl Entries for Zookeeper {
         let own = self.own.own(&entry.entry_ref.id).filter(|own| own.session == entry.session);
         let Some(Own { mode, since_ms, known, .. }) = own else { return Ok(false) };
         if mode == Mode::Shared && entry.mode == Mode::Exclusive {
-            // The node's name says that the entry is shared; and other shared entries may hold at the same time.
+            // The node's name says that the entry is shared; and other shared entries may hold the lock at the same time.
             let message = "a shared entry cannot become exclusive";
             return Err(Error::new(ErrorKind::Unsupported, "update", message));
         }
         let Some(mut made) = known.made.filter(|made| made.seq == seq) else { return Ok(false) };
         let connection = self.sessions.of("update", entry.session)?;
         let data = StoredEntry::new(entry, since_ms).to_bytes()?;
-        // If an earlier update took effect and its answer was lost, `made.updates` is out of date. Then it is read, and the
-        // write tried once more.
+        // If an earlier update took effect and its answer was lost, `made.updates` is out of date. Then the count is read from the
+        // node, and the write is tried once more.
         for _ in 0..2 {
             match self.write_entry(&connection, entry, &made, &data).await? {
                 Ok(()) => {
@@ -240,7 +240,7 @@ impl Zookeeper {
             let newest = before.max_by_key(|node| node.age(number));
             return Ok(newest.map(|node| self.blocker_of(node)));
         }
-        // The newest first.
+        // Sorts the nodes, the newest first.
         let mut before: Vec<_> = before.collect();
         before.sort_unstable_by_key(|node| -i64::from(node.age(number)));
         let parent = self.tree.queue(queue);
@@ -338,8 +338,8 @@ impl Zookeeper {
                 return Ok(listing);
             }
             let now = Look { age, updated, names, value };
-            // If no entry was updated between the last read and this one, then the last read's list of names together with the
-            // nodes that were read now shows the queue as of the moment of the last read.
+            // If no entry was updated between the last read and this one, then the list of names of the last read and the nodes
+            // that this one has read belong together: they show the queue as of the moment of the last read.
             let before_it: Option<Look> = before.take().filter(|before: &Look| before.age == age);
             let looks = before_it.into_iter().chain([now]);
             for look in looks {
@@ -395,7 +395,7 @@ impl Zookeeper {
         Ok(entries)
     }
 
-    /// A page of the names of the queues of this kind that have an entry. ZooKeeper lists all children at once.
+    /// A page of the names of the queues of this kind that have an entry. ZooKeeper lists all children in one answer.
     async fn names_of_queues(
         &self,
         connection: &Connection,

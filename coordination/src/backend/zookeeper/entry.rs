@@ -22,11 +22,11 @@ pub(super) struct Known {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Made {
     pub(super) name: String,
-    /// Its number among its siblings.
+    /// The node's number among its siblings.
     pub(super) number: i32,
-    /// The transaction that made it, which is the entry's number.
+    /// The transaction that made the node, which is the entry's sequence number.
     pub(super) seq: u64,
-    /// How often its data was updated, as far as is known.
+    /// How often the node's data was updated, as far as is known.
     pub(super) updates: i32,
 }
 

@@ -11,7 +11,7 @@ const UNKNOWN_SESSION: i32 = -12;
 pub(super) fn from_zookeeper(operation: &'static str, error: &ZooKeeperError) -> Error {
     let message = error.to_string();
     let (kind, effect, message) = match error {
-        // Said by a server, or by the client crate, which has heard nothing for longer than the lease.
+        // A server has said this, or the client crate, which has heard nothing for longer than the lease.
         ZooKeeperError::SessionExpired | ZooKeeperError::UnexpectedErrorCode(UNKNOWN_SESSION) => {
             return Error::lost(operation, LossReason::ExpiredByServer);
         }
@@ -31,7 +31,7 @@ pub(super) fn from_zookeeper(operation: &'static str, error: &ZooKeeperError) ->
         ZooKeeperError::Timeout => {
             (ErrorKind::Unavailable, Effect::None, "no session in time".to_owned())
         }
-        // The server cannot do it now, or a node has changed meanwhile: a retry may succeed.
+        // The server cannot carry out the call now, or a node has changed since it was read: a retry may succeed.
         ZooKeeperError::NotReadOnly
         | ZooKeeperError::Throttled
         | ZooKeeperError::NoNode

@@ -1,8 +1,8 @@
 //! How we are authenticated at the servers: by certificates, and by a password.
 //!
-//! The client crate connects again by itself, with certificates that can be exchanged meanwhile. While there is no connection,
-//! the crate is given the certificates that the files hold now; if no connection is made with those, earlier ones are tried in
-//! turn with them. A password is not checked when a connection is made: a server accepts any, and compares it with the access
+//! The client crate connects again by itself, with certificates that can be exchanged while the session lasts. While there is no
+//! connection, the crate is given the certificates that the files hold now; if no connection is made with those, they and earlier
+//! ones take turns. A password is not checked when a connection is made: a server accepts any, and compares it with the access
 //! control list of each node. So the password is read anew when a node refuses access.
 
 use std::collections::VecDeque;
@@ -37,7 +37,7 @@ pub(super) struct Identity {
 /// What the server of one session knows of the password.
 pub(super) struct Presented {
     confirmed: Mutex<Option<Secret>>,
-    /// Held by the call that tells the server another one.
+    /// Held by the call that sends a new password to the server.
     turn: tokio::sync::Mutex<()>,
 }
 
@@ -57,7 +57,7 @@ impl Presented {
 }
 
 struct Offered {
-    /// The newest first.
+    /// The newest credentials and some that were in use before, the newest first.
     known: VecDeque<Arc<Credentials>>,
     /// The index of the credentials that the client crate has.
     turn: usize,
@@ -113,7 +113,7 @@ impl Identity {
         let before = Arc::clone(offered.current());
         offered.next(self.access.newest());
         let next = Arc::clone(offered.current());
-        // An error is unlikely, as the files were checked when they were read. After one, the certificates in use stay.
+        // An error is unlikely, as the files were checked when they were read. After an error, the certificates in use stay.
         if next != before
             && let Some(Ok(next)) = next.tls.as_ref().map(self::certs)
         {
@@ -126,11 +126,12 @@ impl Identity {
         self.offered().since = None;
     }
 
-    /// To be called when a node has refused a call that was sent when the server had been `told` that password. If the password is
-    /// another one now, sees to it that the server knows it. True: the server does, and the call may be sent again.
+    /// To be called when a node has refused a call that was sent when `told` was the password that the server knew. If the password
+    /// has changed since, makes sure that the server knows the new one. True: the server knows it, and the call may be sent again.
     ///
-    /// Of several calls that are refused at once, the first one tells the server, and the others find that this was done after
-    /// they were sent. If that one is dropped before the server has answered, nothing is noted, and the next one tells the server.
+    /// Of several calls that are refused at the same time, the first one tells the server, and the others find that this was done
+    /// after they were sent. If the first one is dropped before the server has answered, nothing is noted, and the next one tells
+    /// the server.
     pub(super) async fn present(
         &self,
         client: &Client,

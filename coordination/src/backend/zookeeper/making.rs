@@ -24,7 +24,7 @@ const WRITE_FENCE: usize = 0;
 const ENTRY: usize = 1;
 /// The write to the member's node: only the answer to a `setData`, and not that to a `create`, tells the transaction's number.
 const MEMBER: usize = 2;
-/// How often a call tries again because others have changed what it depends on: the queue's node or the write fence.
+/// How often a call tries again because other clients have changed what it depends on: the queue's node or the write fence.
 const MENDS: usize = 2;
 
 impl Zookeeper {
@@ -48,8 +48,8 @@ impl Zookeeper {
                 (WRITE_FENCE | MEMBER, ZooKeeperError::NoNode) => return Err(revoked("enter")),
                 // This process had seen the queue's node; the server has removed it since, because it was empty for a while.
                 (ENTRY, ZooKeeperError::NoNode) => self.tree.lost(&entry.entry_ref.queue),
-                // A call about another entry has ended this version of the write fence meanwhile. After `end`, a newer version is
-                // known.
+                // A call about another entry has ended this version of the write fence since it was read. After `end`, a newer
+                // version is known.
                 (WRITE_FENCE, ZooKeeperError::BadVersion) => {
                     connection.write_fence.end(connection, "enter", version).await?;
                 }
@@ -62,8 +62,8 @@ impl Zookeeper {
     }
 
     /// Makes the entry's node under this version of the write fence, with the nodes above it that may be missing, and lists its
-    /// siblings. All requests are sent before the first is answered. If a listing of the queue is in flight in this session,
-    /// none is sent, and the answer is that of the next listing, which all who ask meanwhile share.
+    /// siblings. All requests are sent before the first is answered. But if another listing of the queue is in flight in this
+    /// session, no further one is sent now: the next listing is then sent for all callers that have come in between.
     ///
     /// If the future is dropped, the answer is noted all the same when it comes. A repeated `enter` then need not look for the
     /// node, which on a slow network would take as long as the call that was given up.
@@ -141,7 +141,7 @@ impl Zookeeper {
         let number_in_name = self.style.read(&name).map(|node| node.number).unwrap_or_default();
         let path = self.tree.entry(&entry.entry_ref.queue, &name);
         let found = connection.read_one("enter", path).await?;
-        // `R3`: never an entry of another session.
+        // `R3`: the node of another session is never taken for ours.
         let own = found.filter(|found| found.stat.ephemeral_owner == connection.owner);
         Ok(own.map(|found| {
             let (seq, updates) = (number(found.stat.czxid), found.stat.version);

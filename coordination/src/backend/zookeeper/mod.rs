@@ -3,13 +3,13 @@
 //! # How it works
 //!
 //! A session is a session of ZooKeeper's, with an ephemeral node for its member id. An entry is an ephemeral sequential node,
-//! `<namespace>/lock/<name>/<entry id>__lock__<number>`. The number of the transaction that made the node (its zxid) is the
-//! entry's sequence number and its fencing token. The order of the entries is that of the numbers that the server appended to the
-//! names. The request that makes the node and the one that lists the queue are sent together, so an uncontended lock costs two
-//! requests at once, and one more to release. If a connection breaks, a request that was sent on it may be carried out after
+//! `<namespace>/lock/<name>/<entry id>__lock__<number>`. The number of the transaction that made the node (its zxid) is the entry's
+//! sequence number and its fencing token. The order of the entries is that of the numbers that the server appended to the names.
+//! The request that makes the node and the one that lists the queue are sent together, so an uncontended lock costs two requests in
+//! one round trip, and one more request to release. If a connection breaks, a request that was sent on it may be carried out after
 //! later ones: it has no effect then, see `write_fence.rs`. A waiter watches the node that blocks it. When that node is gone, the
-//! waiter lists the queue once, which shows whether its own node is still there and what blocks it now. Callers of one session
-//! that list a queue at the same time share listings, see `siblings.rs`.
+//! waiter lists the queue once, which shows whether its own node is still there and what blocks it now. Callers of one session that
+//! list a queue at the same time share listings, see `siblings.rs`.
 //!
 //! The node of a shared entry has `__rlock__` in its name, so that an exclusive entry finds its blocker by the names alone. All
 //! else about an entry is in its node's data; an entry that was downgraded keeps its name, and its data has `"shared":true`. A
@@ -21,9 +21,9 @@
 //! server also answers a ping before the leader, which ends sessions, has been told that the session is alive. So heartbeats are
 //! writes, and a confirmed heartbeat proves only the one before it: see [`proof_delay`](Store::proof_delay).
 //!
-//! kazoo's `Lock`, `ReadLock` and `WriteLock` on `<namespace>/lock/<name>` exclude our locks, and are excluded by them. Tooz's
-//! locks are kazoo's, but on a path that is never ours, so they and our locks ignore each other. With `nodes=curator`, our
-//! exclusive locks and Curator's `InterProcessMutex` or Go's `zk.Lock` exclude each other. With kazoo's locks,
+//! kazoo's `Lock`, `ReadLock` and `WriteLock` on `<namespace>/lock/<name>` exclude our locks, and are excluded by them. The locks
+//! of OpenStack's Tooz are kazoo's, but on a path that is never ours, so they and our locks ignore each other. With
+//! `nodes=curator`, our exclusive locks and Curator's `InterProcessMutex` or Go's `zk.Lock` exclude each other. With kazoo's locks,
 //! `parents=persistent` is needed.
 //!
 //! # Guarantees
@@ -41,7 +41,7 @@
 //!
 //! # URL options
 //!
-//! `zk://` and `kazoo://` are other names for it; `zookeeper+tls://`, `zk+tls://` and `kazoo+tls://` are TLS. Several hosts are
+//! `zk://` and `kazoo://` are other names for it; `zookeeper+tls://`, `zk+tls://` and `kazoo+tls://` use TLS. Several hosts are
 //! servers of one ensemble, tried in random order. The last segment of the path is the namespace, and the part before it is the
 //! chroot. A user and a password are those of ZooKeeper's `digest` scheme.
 //!
@@ -104,8 +104,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::key::QueueKey;
 use crate::url::{Authority, UrlOption};
 
-/// How long a connection may have no traffic, or take to be made, before it is given up. The time for connecting that the probe
-/// leaves is enough for this twice.
+/// How long a connection may have no traffic, or take to be made, before it is given up. The probe takes only a part of the time
+/// for connecting: what is left is at least twice this, so that two servers can be tried.
 const SILENCE: Duration = Duration::from_millis(1_500);
 /// The longest pause of the client crate before its second try to connect again (`IterableEndpoints::timeout` in 0.11.2). The
 /// first try is made as soon as the connection broke, perhaps before the server has ended the session. Only the second try then
@@ -137,8 +137,8 @@ pub(crate) struct Zookeeper {
     own: Arc<OwnEntries>,
     watches: Arc<Watches>,
     seen: BoundedCache<QueueKey, Seen>,
-    /// The writes that create a value and have no answer yet: for each id, how many values of the kind had been removed when
-    /// the write was first sent (see `values.rs`). Fewer are in flight at once than the cache has room for.
+    /// The writes that create a value and have no answer yet: for each id, how many values of the kind had been removed when the
+    /// write was first sent (see `values.rs`). Fewer writes are in flight at the same time than the cache has room for.
     pending_creates: BoundedCache<u64, i32>,
     reads: Reads,
     siblings: Siblings,

@@ -1,14 +1,15 @@
 //! The nodes of a queue: what they are called, and what their names say.
 //!
 //! The name of a contender's node ends with the sequence number that the server gave it, a counter of 32 bits that wraps; so two
-//! of them are compared by their difference. The numbers of one parent's children are in the order in which they were made.
+//! such numbers are compared by their difference. The numbers of one parent's children are in the order in which they were made.
 
 use super::config::Style;
 use crate::backend::{EntryId, Mode};
 
 /// In the name of a contender's node: the part between the entry's id and the sequence number.
 const KAZOO: [(&str, Mode); 2] = [("__lock__", Mode::Exclusive), ("__rlock__", Mode::Shared)];
-/// The same for Curator, which has one such part for each kind of lock. If two mean the same mode, our own nodes have the first.
+/// The part between id and sequence number in the names of Curator's nodes, one for each kind of lock. If two of them mean the same
+/// mode, our own nodes have the first.
 const CURATOR: [(&str, Mode); 3] =
     [("-lock-", Mode::Exclusive), ("-__READ__", Mode::Shared), ("-__WRIT__", Mode::Exclusive)];
 /// The prefix of the names of Curator's nodes and, with `nodes=curator`, of ours too.
@@ -16,13 +17,13 @@ const PROTECTED: &str = "_c_";
 /// How many characters a sequence number has; a negative one may have one more.
 const DIGITS: usize = 10;
 
-/// A child of a queue's node that is a contender's.
+/// The node of a contender (an entry of ours or of another library): a child of the queue's node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Node<'a> {
     pub(super) name: &'a str,
     /// The mode that the node's name says. An entry that was downgraded to shared keeps its name: its data says so.
     pub(super) mode: Mode,
-    /// The sequence number, which gives its order among its siblings.
+    /// The sequence number, which gives the node's order among its siblings.
     pub(super) number: i32,
 }
 
@@ -41,7 +42,7 @@ impl Style {
         format!("{}{infix}", self.name(id))
     }
 
-    /// The contender's node that has this name; `None`: it is no contender's.
+    /// The contender's node that has this name; `None`: no contender's node has such a name.
     pub(super) fn read(self, name: &str) -> Option<Node<'_>> {
         if self == Self::Curator && is_ours(name) {
             // We make no node with this name, because ours begin with `_c_`. The entry of such a node would get the same id as
@@ -59,13 +60,13 @@ impl Style {
 
     /// The id of the entry of a listed node: the node's whole name, so that the node is found by it.
     pub(super) fn id(self, node: Node<'_>) -> EntryId {
-        // Without `_c_`, since our entry ids begin with their session on every store.
+        // The id has no `_c_`, since our entry ids begin with their session on every store.
         let own = node.name.strip_prefix(PROTECTED).filter(|name| is_ours(name));
         EntryId::from_store(own.filter(|_| self == Self::Curator).unwrap_or(node.name))
     }
 
-    /// For the id of an entry that was listed: the name of its node. For the id of an entry of ours that was not: the beginning
-    /// of its node's name.
+    /// For the id of an entry that was listed: the name of its node. For the id of an entry of ours that was not listed: the
+    /// beginning of its node's name.
     pub(super) fn name(self, id: &EntryId) -> String {
         match self {
             Self::Curator if is_ours(id.as_str()) => format!("{PROTECTED}{}", id.as_str()),
@@ -75,12 +76,12 @@ impl Style {
 }
 
 impl Node<'_> {
-    /// Whether it was made before the one with this number.
+    /// Whether this node was made before its sibling with this number.
     pub(super) fn is_before(&self, number: i32) -> bool {
         self.age(number) < 0
     }
 
-    /// The difference between the node's number and this one. Negative: the node was made before.
+    /// The difference between this node's number and `number`. Negative: this node was made before its sibling with that number.
     pub(super) fn age(&self, number: i32) -> i32 {
         self.number.wrapping_sub(number)
     }

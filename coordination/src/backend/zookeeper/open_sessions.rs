@@ -1,4 +1,4 @@
-//! The sessions that are open: for each one at ZooKeeper, with a node for the member id, to which heartbeats write.
+//! The sessions that are open. Each is a session at ZooKeeper, with a node for the member id, to which heartbeats write.
 
 use std::collections::HashMap;
 use std::future::pending;
@@ -95,8 +95,8 @@ impl OpenSessions {
         self.state().by_id.get(&session).map(|connection| connection.asked)
     }
 
-    /// Makes the session's nodes. For the first session, also checks whether the user has all rights; both requests are sent at
-    /// once.
+    /// Makes the session's nodes. For the first session, also checks whether the user has all rights; both requests are sent
+    /// together.
     async fn begin(
         &self,
         connection: &Connection,
@@ -149,7 +149,8 @@ impl OpenSessions {
         }
     }
 
-    /// Resolves when a server has said that the session is over. If only the client crate has given the session up, never.
+    /// Resolves when a server has said that the session is over. If only the client crate has given the session up, this never
+    /// resolves.
     pub(super) async fn ended(&self, session: SessionId) -> LossReason {
         let connection = self.state().by_id.get(&session).cloned();
         let loss = match connection {
@@ -169,7 +170,7 @@ impl OpenSessions {
         }
         let connection = self.state().by_id.get(&session).cloned();
         if let Some(connection) = connection {
-            // Kept until a server has confirmed the end: a repeated `close` waits for the same confirmation.
+            // The connection is kept until a server has confirmed the end: a repeated `close` waits for the same confirmation.
             if !connection.close().await {
                 let message = "the client has given up before a server confirmed";
                 let error = Error::new(ErrorKind::Unavailable, "close", message);
@@ -257,7 +258,7 @@ async fn make_member(connection: &Connection, session: &NewSession, tree: &Tree)
                         format!("another live session has the member id {:?}", session.member);
                     Err(Error::new(ErrorKind::MemberExists, "open", message))
                 }
-                // The node was removed meanwhile: a retry may succeed.
+                // The node was removed since the `create` was refused: a retry may succeed.
                 None => Err(from_zookeeper("open", &error)),
             }
         }

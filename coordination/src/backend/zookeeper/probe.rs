@@ -25,7 +25,7 @@ use crate::env::{self, names};
 use crate::error::{Error, ErrorKind, Result};
 use crate::url::Host;
 
-/// How long the whole probe may take: less than connecting may.
+/// How long the whole probe may take: less than the time for connecting.
 const PATIENCE: Duration = Duration::from_secs(4);
 /// If a server has not answered within this time, the next one is asked as well.
 const HEAD_START: Duration = Duration::from_millis(300);
@@ -120,15 +120,15 @@ impl Server {
 fn look_up(host: Host, tell: UnboundedSender<Told>) {
     tokio::spawn(async move {
         let found = names::addresses(&host.name, host.port.unwrap_or_default()).await;
-        // This fails if `probe` has returned already, and so does the same call below.
+        // This fails if `probe` has returned already. Nobody needs the addresses then.
         let _ = tell.send(Told::Found(host, found));
     });
 }
 
 /// Asks a server for a session, in a thread of its own, and sends the shortest lease that it grants to [`probe`].
 ///
-/// It is no thread of the runtime: those stay for a while, and a forked child that drops its copy of the runtime would wait for
-/// them.
+/// The thread is not one of the runtime's: those stay for a while, and a forked child that drops its copy of the runtime would wait
+/// for them.
 fn start(server: Server, tls: Option<Arc<ClientConfig>>, tell: UnboundedSender<Told>) {
     let unstarted = Told::Probed(server.clone(), Err(unavailable("no thread can be started")));
     let tell_from_there = tell.clone();
@@ -244,7 +244,7 @@ pub(super) fn authorities(tls: &Tls) -> Vec<u8> {
 /// possible and none was chosen.
 pub(super) fn choose_provider() {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
-        // If this fails, another thread has chosen one meanwhile, which will do.
+        // If this fails, another thread has chosen a provider at the same time, which is as good.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     }
 }

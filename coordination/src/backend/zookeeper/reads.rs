@@ -1,5 +1,5 @@
 //! What was read last of queues: their entries, so that the next read of a queue reads only the nodes that are new in it; and the
-//! state of their values, so that a write can be made without a read before.
+//! state of their values, so that a write can be made without another read.
 //!
 //! An entry's data changes only by an update, and each update also writes the node of the queue: that node's version rises, and
 //! its data names the entry that was updated. So entries that were read at one version of the queue's node are unchanged as long
@@ -23,7 +23,8 @@ pub(super) struct Reads(BoundedCache<QueueKey, Known>);
 /// The state of a queue's node when it was read. If two reads have the same age, no entry was updated between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Age {
-    /// The session that has read it. Another session may be at a store that has lost its data, where equal numbers mean nothing.
+    /// The session that has read the node. Another session may be at a store that has lost its data, where equal numbers mean
+    /// nothing.
     owner: i64,
     /// The transaction that made the node.
     made: i64,
@@ -39,7 +40,8 @@ struct Known {
 }
 
 impl Age {
-    /// A queue without a node has no entries, whatever was read before.
+    /// The age of a queue whose node has this state. `None`: the queue has no node, and so no entries. Its age is then one that no
+    /// queue with a node has.
     pub(super) fn new(owner: i64, node: Option<&Stat>) -> Self {
         let (made, updates) = node.map_or((0, 0), |stat| (stat.czxid, stat.version));
         Self { owner, made, updates }
@@ -70,7 +72,8 @@ impl Reads {
         })
     }
 
-    /// Remembers some entries of a queue, which were read at `age`, for the next [`look`](Self::look); `updated` as there.
+    /// Remembers some entries of a queue, which were read at `age`, for the next [`look`](Self::look), where `updated` is
+    /// explained.
     pub(super) fn learn(
         &self,
         queue: &QueueKey,
@@ -87,7 +90,8 @@ impl Reads {
     }
 }
 
-/// The entries of these nodes, or the names of those that are not known. If all are known, all others are forgotten.
+/// The entries of these nodes, or the names of those nodes that are not known. If all of them are known, the entries of all other
+/// nodes are forgotten.
 fn pick(
     known: &mut HashMap<String, Written>,
     names: &[String],
@@ -114,7 +118,8 @@ impl Known {
         Self { age, entries: HashMap::new() }
     }
 
-    /// Moves on to `age`, and forgets the entries that may have been updated since; false: `age` is older than the cache.
+    /// Sets the cache's age to `age`, and forgets the entries that may have been updated since; false: `age` is older than the
+    /// cache.
     fn grow(&mut self, age: Age, updated: &[u8]) -> bool {
         if self.age.owner != age.owner || self.age.made < age.made {
             self.entries.clear();
@@ -136,13 +141,13 @@ impl Known {
     }
 }
 
-/// The state of a queue's value when it was read last. A write that is made conditional on this state needs no read before; if
-/// the state has changed since, ZooKeeper refuses the write.
+/// The state of a queue's value when it was read last. A write that is made conditional on this state needs no further read; if the
+/// state has changed since, ZooKeeper refuses the write.
 #[derive(Clone, Copy)]
 pub(super) struct Seen {
-    /// How often the node above the values of the kind was changed, which every removal does; zero without such a node.
+    /// How often the node above the values of the kind was changed, which every removal does; zero if there is no such node.
     pub(super) removals: i32,
-    /// The value's version and its node's count of changes; `None`: there is none.
+    /// The value's version, and how often its node was changed since it was made; `None`: there is no value.
     pub(super) value: Option<(u64, i32)>,
     /// Whether the queue has a node.
     pub(super) is_there: bool,
@@ -182,7 +187,7 @@ mod tests {
         let entries = Reads::default();
         let names = ["a", "b"].map(str::to_owned);
         let at = |made, updates| Age { owner: 7, made, updates };
-        // How many are known, or which are not.
+        // Returns how many entries are known, or the names of the nodes that are not.
         let look = |age, updated: &str, read: &[&str]| {
             let looked = entries.look(&queue, age, updated.as_bytes(), &fresh(read), &names);
             looked.map(|entries| entries.len()).map_err(|names| names.join(" "))

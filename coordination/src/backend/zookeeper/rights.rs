@@ -9,7 +9,7 @@ use super::client::Connection;
 use super::tree::Tree;
 use crate::error::{Effect, Error, ErrorKind, Result};
 
-/// The right that each operation of the request needs of the node, in their order.
+/// The right that each operation of the request in [`check`] needs, in the order of the operations.
 const RIGHTS: [&str; 4] = ["read", "create", "delete", "write"];
 /// No node ever has this version. (-1 would stand for any version.)
 const NO_VERSION: i32 = -2;

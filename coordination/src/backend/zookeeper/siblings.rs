@@ -1,8 +1,8 @@
 //! Listings of a queue's nodes, for callers who need the blocker of an entry.
 //!
 //! A listing has the names of all entries that wait. If many waiters each sent a listing of their own, the names sent would grow
-//! with the square of their count, and other answers would wait behind them. So a session has one listing of a queue in flight at
-//! a time, and all who ask meanwhile share the next one.
+//! with the square of their count, and other answers would wait behind them. So a session has one listing of a queue in flight at a
+//! time, and all callers that ask while it is in flight share the next one.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -32,7 +32,7 @@ pub(super) struct Listings {
 #[derive(Clone, Copy)]
 pub(super) struct Asked(u64);
 
-/// The right to list.
+/// The right to send a listing, which one caller has at a time.
 pub(super) struct Turn<'a> {
     number: u64,
     last: MutexGuard<'a, Option<(u64, Names)>>,
@@ -54,7 +54,7 @@ impl Listings {
         Asked(self.begun.load(Ordering::SeqCst))
     }
 
-    /// The right to list at once; `None`: a listing is in flight.
+    /// The right to send a listing immediately; `None`: a listing is in flight.
     pub(super) fn begin(&self) -> Option<Turn<'_>> {
         Some(self.turn(self.last.try_lock().ok()?))
     }

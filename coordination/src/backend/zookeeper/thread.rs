@@ -1,9 +1,9 @@
-//! A thread for the client crate, where the session itself is on the program's runtime.
+//! A thread for the client crate, for the case that the session itself runs on the program's runtime.
 //!
 //! The client crate uses async-io for sockets and timers, which has one reactor per process, behind mutexes. If a forked child
-//! dropped its copy of a runtime, it would drop the crate's task there, which locks such a mutex. Another thread of the parent
-//! may have held it at the moment of the fork, and in the child nobody would unlock it. So the crate's task is on a runtime that
-//! no child drops.
+//! dropped its copy of a runtime, it would drop the crate's task there, which locks such a mutex. Another thread of the parent may
+//! have held that mutex at the moment of the fork, and in the child nobody would unlock it. So the crate's task is on a runtime
+//! that no child drops.
 
 use std::convert::Infallible;
 use std::io;

@@ -1,5 +1,5 @@
-//! For callers that [found no room](super::watch_room) for a watch: reads their nodes again and again, many in one request, and
-//! wakes a caller when its node has changed.
+//! A task for callers that [found no room](super::watch_room) for a watch: it reads their nodes again and again, many in one
+//! request, and wakes a caller when its node has changed.
 
 use std::sync::{Arc, Weak};
 
@@ -13,7 +13,7 @@ use crate::env::{self, spawn};
 /// How many nodes are read in a request.
 const BATCH: usize = 512;
 
-/// Starts the task that does so, which ends with the session.
+/// Starts the task that reads the nodes of callers without a watch. The task ends with the session.
 pub(super) fn follow(connection: &Arc<Connection>) {
     let ending = Arc::clone(&connection.ending);
     let looking = look(Arc::downgrade(connection), Arc::clone(&connection.watch_room));

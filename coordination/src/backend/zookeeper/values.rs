@@ -25,7 +25,7 @@ use crate::backend::{Beside, Cursor, Data, Left, Page, Value, Values, Write};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::QueueKey;
 
-/// How many tries a write makes, if others change something in between.
+/// How many tries a write makes, if other clients change something in between.
 const LOOKS: usize = 5;
 
 pub(super) fn value_of(data: &[u8], stat: &Stat) -> Result<Value> {
@@ -44,8 +44,8 @@ impl Values for Zookeeper {
     async fn records(&self, queue: &QueueKey, names: &[Arc<str>]) -> Result<Vec<Option<Data>>> {
         let connection = self.sessions.newest("read")?;
         let paths: Vec<_> = names.iter().map(|name| self.tree.record(queue, name)).collect();
-        // `true`: after a `sync`. The caller has read the value before, perhaps in another session, and this session's server may
-        // lag behind the one that answered then.
+        // The argument `true` asks for a `sync` first. The caller has read the value before, perhaps in another session, and this
+        // session's server may lag behind the one that answered that read.
         let (_, found) = connection.read("read", true, None, &paths).await.map_err(no_loss)?;
         let data = |found: Option<Found>| found.map(|found| data_of(found.data)).transpose();
         found.into_iter().map(data).collect()
@@ -73,8 +73,8 @@ impl Zookeeper {
                 },
             };
             if pending_creates.is_some_and(|removals| removals != known.removals) {
-                // A value was removed meanwhile. It may be the one that an earlier call of this write made, so it is not known
-                // whether this write took effect.
+                // A value was removed since the first call of this write. It may be the one that this first call made, so it is not
+                // known whether this write took effect.
                 return Ok(None);
             }
             match self.commit(connection, write, known, &gone).await? {
@@ -129,7 +129,7 @@ impl Zookeeper {
         Ok(if is_expected { Ok(seen) } else { Err(None) })
     }
 
-    /// Of the records that should exist as the value says, those that do not: an operator may have removed them.
+    /// The records that this write changes and that should exist, but do not: an operator may have removed them.
     async fn gone<'w>(
         &self,
         connection: &Connection,
@@ -168,8 +168,8 @@ impl Zookeeper {
                     _ => writer.add_check_version(&values, seen.removals)?,
                 }
                 if write.if_empty {
-                    // Both fail unless the queue is empty: the `create` if there is a node by now, the `delete` if the node has
-                    // children.
+                    // Each of these fails unless the queue is empty: the `create` if there is a node by now, the `delete` if the
+                    // node has children.
                     if !seen.is_there {
                         let options = CreateMode::Persistent.with_acls(acls);
                         writer.add_create(&queue, &[], &options)?;
@@ -197,7 +197,7 @@ impl Zookeeper {
                         self.pending_creates.note(write.id, seen.removals);
                         let options = CreateMode::Persistent.with_acls(acls);
                         writer.add_create(&path, &[], &options)?;
-                        // Only a `setData` answers the transaction's number.
+                        // Only the answer to a `setData` has the transaction's number, so the new node is also written to.
                         writer.add_set_data(&path, data, Some(0))?;
                     }
                     (None, Some(before)) => writer.add_delete(&path, Some(before))?,

@@ -1,11 +1,11 @@
-//! How much a session may watch at once.
+//! How much a session may watch at the same time.
 //!
-//! On a new connection the client crate sets all watches anew, in requests with up to 128 KiB of paths each. All of these
-//! requests have the same number, by which the crate matches answers to requests (`resend_watches` and `Depot::pop_request` in
-//! 0.11.2). So the answer to a second request breaks the connection, and the same happens on every connection after it. Therefore
-//! all watched paths of a session have to fit into one request. If a caller finds no room for its watch, a task of the session
-//! reads its node again and again (`unwatched.rs`). Such callers get a watch in the order in which they came, as soon as others
-//! give up theirs.
+//! On a new connection the client crate sets all watches anew, in requests with up to 128 KiB of paths each. All of these requests
+//! have the same number, by which the crate matches answers to requests (`resend_watches` and `Depot::pop_request` in 0.11.2). So
+//! the answer to a second request breaks the connection, and the same happens on every connection after it. Therefore all watched
+//! paths of a session have to fit into one request. If a caller finds no room for its watch, a task of the session reads its node
+//! again and again (`unwatched.rs`). Such callers get a watch in the order in which they came, as soon as other callers give up
+//! theirs.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -38,9 +38,9 @@ pub(super) struct WatchRoom {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Whose {
-    /// Nodes of others' entries, or a whole queue.
+    /// Nodes of entries of other sessions, or a whole queue.
     Others,
-    /// Entries of this session. Whoever holds one watches it, and so may a waiter behind it.
+    /// Nodes of entries of this session. The holder of an entry watches its node, and a waiter behind it may watch that node too.
     Own,
 }
 
@@ -97,8 +97,8 @@ impl WatchRoom {
         Place { room: Arc::clone(self), number, paths, stirred }
     }
 
-    /// This session has removed an entry: wakes those without a watch who wait behind it, so that they need not wait for the next
-    /// read.
+    /// This session has removed an entry: wakes the callers without a watch that wait for its node, so that they need not wait for
+    /// the next read.
     pub(super) fn left(&self, path: &str) {
         let state = self.state();
         let waiting = state.unwatched.values().filter(|unwatched| unwatched.paths[0] == path);

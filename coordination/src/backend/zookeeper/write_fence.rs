@@ -1,10 +1,11 @@
 //! Write fences: they keep a call that was given up from taking effect later.
 //!
-//! After a connection broke, a server may still carry out a request that was sent on it, even when it has already answered
-//! requests on the next connection: its threads read the two side by side. So an entry's node is made on condition that a node of
-//! its session has a certain version, the *write fence*. Before a client relies on not having found the node of a call that was
-//! given up, it writes to the session's node: from then on no request that was sent under the version before has an effect. Calls
-//! under way are refused too, and made anew; so one such write is made for all calls that were given up before it.
+//! After a connection broke, a server may still carry out a request that was sent on it, even when it has already answered requests
+//! on the next connection: its threads read the two connections independently of each other. So an entry's node is made on
+//! condition that a node of its session has a certain version, the *write fence*. Before a client relies on not having found the
+//! node of a call that was given up, it writes to the session's node: from then on no request that was sent under the earlier
+//! version has an effect. Calls under way are refused too, and made anew; so one such write is made for all calls that were given
+//! up before it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
