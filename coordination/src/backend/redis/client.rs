@@ -43,16 +43,17 @@ const WANTS_TLS: &str = "the server wants TLS, or is no Redis: try rediss://";
 /// The servers of the URL, and the connection in use.
 pub(super) type Connections = connections::Connections<Client>;
 
-/// What it takes to make a connection.
+/// What is needed to make connections to the servers of the URL.
 pub(super) struct Client {
     pub(super) config: Config,
     /// The Sentinels that are asked for the master; `None`: the URL has none.
     pub(super) sentinels: Option<Arc<Sentinels>>,
     /// The nodes of the cluster, if it is one.
     nodes: Nodes,
-    /// The record of the namespace that a server told this client last, and the newest time in it. All connections share it.
+    /// What a server told this client last of its record of the namespace: the record's name, and the newest time in it. All
+    /// connections share this.
     pub(super) known: Arc<Mutex<Known>>,
-    /// Held while channels are subscribed to, or unsubscribed from.
+    /// Held while channels are subscribed to, or unsubscribed from, so that one task at a time does so.
     subscribing: tokio::sync::Mutex<()>,
     /// The channels to subscribe to next; `None`: nobody has asked for more.
     next: Mutex<Option<Batch>>,
@@ -73,7 +74,7 @@ enum Greeted {
     There(Host),
 }
 
-/// Channels that are subscribed to by one task, and the outcome, for those who wait for it.
+/// Channels to which one task subscribes together, and the outcome, for the callers who wait for it.
 struct Batch {
     channels: BTreeSet<String>,
     outcome: watch::Sender<Option<Result<()>>>,
@@ -88,7 +89,7 @@ impl Client {
         patience: Duration,
     ) -> Self {
         if let Place::Hosts(hosts) | Place::Sentinels(hosts, _) = &mut config.place {
-            // Shuffled, so that many clients with the same URL do not all connect to the same server first (`R4`).
+            // The hosts are shuffled, so that many clients with the same URL do not all connect to the same server first (`R4`).
             rand::seq::SliceRandom::shuffle(hosts.as_mut_slice(), &mut crate::env::rng());
         }
         let sentinels = match &config.place {
@@ -183,7 +184,7 @@ impl Client {
         }
         if topology.confirming > 0 {
             let confirming = connect().await?;
-            // Waits for no replica: only finds out, before anything is granted, whether the user has the right to `WAIT`.
+            // This waits for no replica. It only finds out, before anything is granted, whether the user has the right to `WAIT`.
             replicas_of(&confirming, 0, Duration::ZERO, "connect").await?;
             connection.confirming = Some(confirming);
         }
@@ -229,7 +230,7 @@ impl Link for Client {
         &self.config.access
     }
 
-    /// Making a connection takes three round trips, a call one.
+    /// Making a connection takes three round trips, and a call takes one.
     fn longest(&self, patience: Duration) -> Duration {
         3 * patience
     }
@@ -239,7 +240,7 @@ impl Link for Client {
         turn: Turn,
         credentials: &Credentials,
     ) -> Result<Arc<Connection>, Failure> {
-        // Broken, whatever the reason was, so that the next server is tried: it may work there.
+        // The failure counts as broken, whatever the reason was, so that the next server is tried: connecting may succeed there.
         let broken = |failure| Failure { is_broken: true, ..failure };
         Client::find(connections, turn, credentials).await.map(Arc::new).map_err(broken)
     }
@@ -283,8 +284,8 @@ impl Connections {
             Err(failure) => failure,
         };
         let config = &self.link.config;
-        // If the server has answered with an error, that error is returned. If it was silent or hung up, it may expect TLS where we
-        // use none, or have none.
+        // If the server has answered with an error, that error is returned. If it was silent or hung up, it may expect TLS although
+        // we use none, or expect none although we use TLS.
         let is_silent = failure.is_hang_up || failure.is_late;
         let error = failure.error;
         if !is_silent || !config.speaks_otherwise().await {
@@ -296,13 +297,13 @@ impl Connections {
         Err(advice.with_source(error).at(&self.shown()))
     }
 
-    /// The name of the namespace's record, on the connection in use. The server gives the record a new name whenever it may have
-    /// forgotten something.
+    /// The name of the server's record of the namespace, which says what the server may have forgotten, on the connection in use.
+    /// The server gives the record a new name whenever it may have forgotten something.
     pub(super) fn record(&self) -> Option<String> {
         self.rotation.connected().map(|(connection, _)| connection.record_name())
     }
 
-    /// Whether the server has surely forgotten nothing for this long.
+    /// Whether the server has certainly forgotten nothing for at least this long.
     pub(super) fn reaches(&self, length: Duration) -> bool {
         self.rotation.connected().is_some_and(|(connection, _)| connection.reaches(length))
     }
@@ -418,9 +419,9 @@ impl Connections {
 
     /// Subscribes to a queue's channel, unless it is subscribed already. The subscription is in force when this returns.
     ///
-    /// Thousands of callers may come at once. So one task subscribes for all of them: while it is busy with a batch of channels,
-    /// those that are asked for are collected for the next batch. Only the time that the server takes for one batch counts as its
-    /// silence.
+    /// Thousands of callers may come at the same time. So one task subscribes for all of them: while it is busy with a batch of
+    /// channels, those that are asked for are collected for the next batch. Only the time that the server takes for one batch
+    /// counts as its silence.
     pub(super) async fn follow(self: &Arc<Self>, queue: &str) -> Result<watch::Receiver<Followed>> {
         let (_, epoch) = self.reach_for("watch").await?;
         let (following, channel) = self.link.hub.follow(queue, epoch);
@@ -428,7 +429,7 @@ impl Connections {
             let mut outcome = self.subscribed(channel);
             let outcome =
                 outcome.wait_for(Option::is_some).await.ok().and_then(|told| told.clone());
-            // The task ended without an outcome: the runtime is shutting down.
+            // There is no outcome, because the task ended without one: the runtime is shutting down.
             let gone = || Error::new(ErrorKind::Unavailable, "watch", "the runtime has ended");
             outcome.unwrap_or_else(|| Err(gone()))?;
         }
@@ -472,7 +473,7 @@ impl Connections {
     }
 
     /// Unsubscribes from channels to which nobody listens any longer. Now and then also asks a cluster for its nodes, and greets
-    /// the server again, as either may have changed.
+    /// the server again, because the nodes or the server's record may have changed.
     pub(super) async fn sweep(&self) {
         let _one_at_a_time = self.link.subscribing.lock().await;
         let channels = self.link.hub.sweep();

@@ -1,4 +1,4 @@
-//! URL → typed configuration.
+//! Parses a URL into a typed configuration.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ const DEFAULT_SENTINEL_PORT: u16 = 26379;
 /// The longest lease that is allowed. After this time, every lease that the server may have forgotten is over.
 const LONGEST_QUARANTINE: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// What the URL says.
+/// The options and servers of a `redis` URL.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
     pub(super) place: Place,
@@ -27,11 +27,11 @@ pub(crate) struct Config {
 
 #[derive(Clone, Debug)]
 pub(super) enum Place {
-    /// One of these hosts.
+    /// The server is at one of these hosts.
     Hosts(Vec<Host>),
-    /// The master of this name, as these Sentinels say.
+    /// The server is the master with this name, which these Sentinels know.
     Sentinels(Vec<Host>, String),
-    /// This socket of our own host.
+    /// The server listens on this socket of our own host.
     Socket(String),
 }
 

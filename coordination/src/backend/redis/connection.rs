@@ -1,5 +1,5 @@
 //! A connection: how scripts are called on it, and what this client knows of the server's *record* of the namespace. The record is
-//! a hash at the server, beside the namespace's clock, which says what the server may have forgotten (`scripts/prelude.lua`).
+//! a hash at the server, stored next to the namespace's clock. It says what the server may have forgotten (`scripts/prelude.lua`).
 //!
 //! A server closes the connection of a subscriber if too many bytes wait to be sent on it (`client-output-buffer-limit pubsub`, 32
 //! MB by default), and answers to calls count. So listings, which may be larger, are requested on a connection of their own.
@@ -28,8 +28,8 @@ use crate::url::Host;
 
 /// After this time the server is asked again for what may have changed while it runs: whether it syncs its log, and its record.
 const OLD: Duration = Duration::from_secs(10);
-/// For this long after a refusal because of quarantine, further calls are refused without asking the server. It has told when
-/// quarantine ends; that can be earlier only if another client knows that the server has forgotten nothing for longer.
+/// For this long after a refusal because of quarantine, further calls are refused without asking the server. The server has said
+/// when quarantine ends; it can end earlier only if another client knows that the server has forgotten nothing for longer.
 const QUIET: Duration = Duration::from_secs(1);
 
 pub(super) struct Connection {
@@ -61,8 +61,8 @@ pub(super) struct Connection {
 
 pub(super) enum Ran {
     Answer(Answer),
-    /// The call was made at the wrong server: this one has our keys, or is the master. The call had no effect, or one that the
-    /// master does not know of.
+    /// The call was made at the wrong server: the server at this host has our keys, or is the master. The call had no effect, or
+    /// one that the master does not know of.
     Moved(Host),
     /// Our keys are being moved to another node of the cluster. The call had no effect.
     Moving,
@@ -72,9 +72,9 @@ pub(super) enum Ran {
 /// older has lost writes.
 #[derive(Clone, Default)]
 pub(super) struct Known {
-    /// Empty: none yet.
+    /// The record's name; empty: no server has told one yet.
     record: String,
-    /// In microseconds of the namespace's clock.
+    /// The newest time, in microseconds of the namespace's clock.
     time: u64,
 }
 
@@ -90,7 +90,7 @@ impl Known {
         if self.record == record { self.time } else { 0 }
     }
 
-    /// Notes a time that was told under this record. One of an earlier record is ignored: its answer came late.
+    /// Notes a time that was told under this record. A time of an earlier record is ignored: its answer came late.
     fn was_told_time(&mut self, record: &str, time: u64) {
         if self.record == record {
             self.time = self.time.max(time);
@@ -98,13 +98,15 @@ impl Known {
     }
 }
 
-/// The server's record of the namespace, as of the newest greeting. The server gives it a new name whenever it may have forgotten
-/// something. `reach`: for how long the server had surely forgotten nothing, at the moment `told`.
+/// The server's record of the namespace, as the newest greeting returned it. The server gives the record a new name whenever it may
+/// have forgotten something. At the moment `told`, when the greeting was answered, the server had certainly forgotten nothing for
+/// the time `reach`.
 struct Record {
     name: String,
     reach: Duration,
     told: Instant,
-    /// This host's clock at the moment `told`.
+    /// The moment `told` by this host's clock since boot, which other processes on this host read too: see
+    /// [`behind`](Self::behind).
     told_here: BootInstant,
     /// When the server was last asked for its record.
     asked: Instant,
@@ -123,7 +125,7 @@ struct Refusal {
 }
 
 impl Connection {
-    /// A connection to the server at `host`, which has answered this when it was probed, and was not greeted yet.
+    /// A connection to the server at `host`, which was probed with these results, and was not greeted yet.
     pub(super) fn new(
         connections: &Arc<Connections>,
         (host, address): (&Host, Option<SocketAddr>),
@@ -226,7 +228,7 @@ impl Connection {
     }
 
     /// Asks the server again for what may have changed since the connection was made: whether the log is synced, and, by a
-    /// greeting, whether the server was a replica meanwhile.
+    /// greeting, whether the server was a replica in between.
     pub(super) async fn look_again(&self) -> Result<(), Failure> {
         let is_so = syncs(&self.redis).await == Some(true);
         self.syncs.store(is_so, Ordering::Relaxed);
@@ -252,13 +254,13 @@ impl Connection {
         Ok(ran)
     }
 
-    /// The name of the server's record of the namespace, as of the newest greeting. The server gives it a new name whenever it may
-    /// have forgotten something.
+    /// The name of the server's record of the namespace, which says what the server may have forgotten, as of the newest greeting.
+    /// The server gives the record a new name whenever it may have forgotten something.
     pub(super) fn record_name(&self) -> String {
         self.record().name.clone()
     }
 
-    /// Whether the server has surely forgotten nothing for this long.
+    /// Whether the server has certainly forgotten nothing for at least this long.
     pub(super) fn reaches(&self, length: Duration) -> bool {
         self.record().reach() >= length
     }
@@ -389,7 +391,8 @@ impl Record {
         Ok(Self { name, reach, ..Self::none() })
     }
 
-    /// Notes the record that a greeting returned. If it is the same record, and this client knows of a longer reach, that is kept.
+    /// Notes the record that a greeting returned. If it is the same record, and this client knows of a longer reach, the longer
+    /// reach is kept.
     fn update(&mut self, told: Self) {
         if self.name == told.name && self.reach() >= told.reach {
             self.asked = told.asked;
@@ -414,14 +417,14 @@ impl Record {
         !std::mem::replace(&mut self.is_quarantine_told, true)
     }
 
-    /// This host's clock minus the record's reach, in microseconds. It stays the same as long as nothing is forgotten: so if all
-    /// clients stop, the next one on this host can tell from its clock how far the record reaches by then.
+    /// This host's clock minus the record's reach, in microseconds. The difference stays the same as long as nothing is forgotten:
+    /// so if all clients stop, the next client on this host can tell from its clock for how long nothing was forgotten.
     fn behind(&self) -> i128 {
         i128::from(micros(self.told_here))
             - i128::try_from(self.reach.as_micros()).unwrap_or(i128::MAX)
     }
 
-    /// For how long the server has surely forgotten nothing by now.
+    /// For how long the server has certainly forgotten nothing by now.
     fn reach(&self) -> Duration {
         self.reach.saturating_add(self.told.elapsed())
     }
@@ -430,7 +433,7 @@ impl Record {
 /// The name of this host's clock, which counts from the boot and cannot be set: the id of the boot. `None`: this process is in a
 /// time namespace, where the clock is another one, or the id cannot be read.
 fn host() -> Option<&'static str> {
-    /// The kernel's first namespace, which has no offset.
+    /// The name of the kernel's first time namespace, whose clock has no offset.
     const INITIAL: &str = "time:[4026531834]";
     static HOST: LazyLock<Option<String>> = LazyLock::new(|| {
         // If there is no such link, the kernel has no time namespaces.
@@ -491,7 +494,7 @@ impl Refusal {
     }
 }
 
-/// Returns an error for those statuses that mean the same in all scripts. `quarantine` is handled before.
+/// Returns an error for those statuses that mean the same in all scripts. The caller has handled the status `quarantine` before.
 fn checked(operation: &'static str, answer: Answer) -> Result<Answer> {
     let unavailable = |message: &str| Err(Error::new(ErrorKind::Unavailable, operation, message));
     match answer.status.as_str() {

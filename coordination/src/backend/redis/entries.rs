@@ -24,7 +24,7 @@
 //!    * If the session is over, `enter` is refused (`lost`).
 //!    * Each connection of a client has a number that is higher than those before, its *generation*. The session's hash has the
 //!      highest generation that any call of the session came on. If this call comes on a lower one, it is refused (`stale`); if it
-//!      comes on a higher one, the hash takes that.
+//!      comes on a higher one, that one is written to the hash.
 //!
 //!    The second check is for calls that arrive late. A client that gives up an `enter` before its answer sends `leave`, to be sure
 //!    that there is no entry. Without the check, `enter` could arrive after `leave`, and nobody would remove its entry. There are
@@ -39,8 +39,8 @@
 //!    its number.
 //! 5. The number is larger than all before in the namespace, for ever. It is the sequence number, and the fencing token.
 //! 6. The text is in the session's hash, so that it is removed together with the session. An entry without a text blocks nobody.
-//! 7. If the session of that entry is over, or has no text of it, the script removes the entry and looks at the next older one. If
-//!    no entry blocks, the lock is granted.
+//! 7. If the session of the found entry is over, or has no text of that entry, the script removes the entry and looks at the next
+//!    older one. If no entry blocks, the lock is granted.
 //!
 //! `leave` does (1), compares and raises the generation as in (2), removes the entry (ZREM, HDEL), and notifies the entries that
 //! only this one blocked. `position` does (1), checks that the session lives and the entry exists, and does (3) and (7). `update`
@@ -96,7 +96,7 @@ impl Entries for Redis {
             let message = "a shared entry cannot become exclusive";
             return Err(Error::new(ErrorKind::Unsupported, "update", message));
         }
-        // In its new mode, another entry may block it.
+        // Forgets which entry blocked this one: in its new mode, another entry may block it.
         self.waits_for(&entry.entry_ref.id, None);
         Ok(answer.is_ok())
     }
@@ -121,8 +121,9 @@ impl Entries for Redis {
     async fn position(&self, entry: &NewEntry, seq: u64) -> Result<Option<Position>> {
         let queue = queue_path(&entry.entry_ref.queue);
         // The script that removed the blocker has notified this client that nothing else blocks this entry, after it had found the
-        // entry and its live session. That script respects quarantine as long as the leases that may have been forgotten require.
-        // If this client's URL asks for a longer one, the reach is compared here.
+        // entry and its live session. That script grants nothing as long as a lease that the server may have forgotten can still
+        // run. If this client's URL asks for a longer quarantine, the time for which the server has forgotten nothing is compared
+        // with that here.
         let is_out = self.quarantine.is_none_or(|length| self.connections.reaches(length));
         if self.hub.take_turn(&queue, seq) && is_out {
             self.waits_for(&entry.entry_ref.id, None);
@@ -166,7 +167,7 @@ impl Entries for Redis {
         let entries = listing.entries.iter();
         let entries =
             entries.map(|entry| (entry.seq, entry.id.as_str(), shared(entry), &*entry.data));
-        // Its empty id tells the value from the entries.
+        // The value is distinguished from the entries by its empty id.
         let value = listing.value.iter().map(|value| (value.version, "", false, ""));
         listing.revision = reads::revision_of(entries.chain(value));
         let expires = left.map(|left| Instant::now() + Duration::from_micros(left));
@@ -198,7 +199,7 @@ impl Redis {
     }
 
     /// Reads the position of our own entry from an answer. If another entry blocks it, the server notifies this client when that
-    /// one goes.
+    /// other entry goes.
     fn standing(&self, entry: &NewEntry, epoch: u64, answer: &mut Answer) -> Result<Position> {
         let queue = &entry.entry_ref.queue;
         let seq = answer.natural()?;

@@ -1,4 +1,4 @@
-//! Errors of Redis and of its client crate → our errors, case by case.
+//! Translates the errors of Redis and of its client crate into our errors, case by case.
 
 use redis::{ErrorKind as RedisKind, RedisError, ServerErrorKind};
 
@@ -87,7 +87,7 @@ fn server_kind(code: &str, text: &str) -> ErrorKind {
     match code {
         "NOAUTH" | "WRONGPASS" => ErrorKind::Auth,
         "NOPERM" | "DENIED" => ErrorKind::Permission,
-        // Full memory, or a disk that cannot be written.
+        // The memory is full, or the disk cannot be written to.
         "OOM" | "MISCONF" => ErrorKind::Quota,
         "WRONGTYPE" => ErrorKind::Corrupt,
         "NOPROTO" | "CROSSSLOT" => ErrorKind::Unsupported,
@@ -107,7 +107,7 @@ fn server_kind(code: &str, text: &str) -> ErrorKind {
 fn server_effect(code: &str, text: &str) -> Effect {
     let is_within = text.contains("script: ") || text.contains("user_script");
     match code {
-        // Refused before the first write.
+        // The server refused the script before its first write.
         "OOM" | "MISCONF" | "READONLY" | "NOREPLICAS" | "MASTERDOWN" | "CLUSTERDOWN" => {
             Effect::None
         }

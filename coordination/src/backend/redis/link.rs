@@ -28,8 +28,8 @@ use crate::url::Host;
 /// How long [`speaks_otherwise`](Config::speaks_otherwise) waits for an answer.
 const OTHERWISE: Duration = Duration::from_secs(2);
 
-/// Resolves this host, or has its address already. The client crate asks for the address of the name in the certificate, which may
-/// be another one.
+/// Gives the client crate the address of this host: the one that is given here, or else one that is looked up. The crate asks for
+/// the address of the name in the certificate, which may be another name.
 struct Resolver(Host, Option<SocketAddr>);
 
 impl AsyncDNSResolver for Resolver {
@@ -53,7 +53,7 @@ impl Config {
     pub(super) fn count(&self) -> usize {
         match &self.place {
             Place::Hosts(hosts) => hosts.len().max(1),
-            // All Sentinels are asked at once.
+            // All Sentinels are asked at the same time.
             Place::Sentinels(..) | Place::Socket(_) => 1,
         }
     }
@@ -103,7 +103,7 @@ impl Config {
     }
 
     /// Whether the first server of the URL answers if TLS is used although the URL has none, or the other way round. A server that
-    /// expects the other way is silent or hangs up, and so does not tell what is wrong.
+    /// expects the opposite is silent or hangs up, and so does not tell what is wrong.
     pub(super) async fn speaks_otherwise(&self) -> bool {
         let (Place::Hosts(hosts) | Place::Sentinels(hosts, _)) = &self.place else { return false };
         let Ok(host) = host_at(hosts, 0) else { return false };
@@ -186,7 +186,7 @@ fn unlimited(config: AsyncConnectionConfig) -> AsyncConnectionConfig {
 /// The third value that is returned: whether the server syncs its log for each write; false if it does not tell.
 pub(super) async fn probe(connection: &RawConnection) -> Result<(Server, Topology, bool), Failure> {
     let (info, mut asking) = (redis::cmd("INFO"), connection.clone());
-    // The other two may fail, because the user may lack the right to `CONFIG GET`.
+    // The two requests for settings may fail, because the user may lack the right to `CONFIG GET`.
     let (info, syncs, replicas) = tokio::join!(
         info.query_async::<String>(&mut asking),
         syncs(connection),
@@ -216,7 +216,7 @@ async fn settings(
     command.query_async(&mut connection.clone()).await
 }
 
-/// The nodes of the cluster, as the one at `host` lists them; empty if it does not.
+/// The nodes of the cluster, as the node at `host` lists them; empty if it lists none.
 pub(super) async fn nodes(connection: &RawConnection, host: &Host) -> Vec<Host> {
     let mut command = redis::cmd("CLUSTER");
     command.arg("SLOTS");

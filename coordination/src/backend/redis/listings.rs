@@ -17,10 +17,10 @@ type Connecting<'a> = Pin<Box<dyn Future<Output = Result<Listing, Failure>> + Se
 /// other connection, and answers here do not prove that the other one works.
 pub(super) struct Listings {
     open: Mutex<Option<Arc<Open>>>,
-    /// Held while the connection is made, so that others who need one meanwhile wait, and share it.
+    /// Held while the connection is made, so that other callers who need a connection at that time wait, and share this one.
     opening: tokio::sync::Mutex<()>,
-    /// For how long no answer may come: several times what a call may take, because the answers to thousands of listings at once
-    /// take long.
+    /// For how long no answer may come: several times what a call may take, because the answers to thousands of simultaneous
+    /// listings take long.
     patience: Duration,
 }
 
@@ -47,7 +47,7 @@ impl Listings {
         Self { open: Mutex::default(), opening: tokio::sync::Mutex::default(), patience }
     }
 
-    /// Begins a listing on the connection that there is; `None`: there is none.
+    /// Begins a listing on the open connection; `None`: no connection is open.
     pub(super) fn asked(&self) -> Option<Asked<'_>> {
         let open = locked(&self.open).clone();
         let open = open.filter(|open| !open.listing.is_over.load(Ordering::Relaxed))?;
@@ -55,7 +55,8 @@ impl Listings {
         Some(Asked { listings: self, open })
     }
 
-    /// Begins a listing if there is no connection: `connecting` makes one, unless another caller has made one meanwhile.
+    /// Begins a listing if there is no connection: `connecting` makes one, unless another caller has made one while this one
+    /// waited.
     pub(super) async fn asked_on(&self, connecting: Connecting<'_>) -> Result<Asked<'_>, Failure> {
         let _turn = self.opening.lock().await;
         if let Some(asked) = self.asked() {

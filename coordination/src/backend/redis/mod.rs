@@ -4,10 +4,10 @@
 //!
 //! Each step of the protocol (`enter`, `leave`, `renew`, …) is one Lua script, and all keys of a namespace have one hash tag,
 //! `{<namespace>}:`. A session is a hash that has the moment when its lease ends, by the namespace's own clock. That clock goes by
-//! the server's, but is never set back: if the server's is, it goes on from where it was. The entries of a queue are in two sorted
-//! sets, one for exclusive and one for shared entries, ordered by their numbers. The text of an entry is in the session's hash, so
-//! that it ends with the session. An entry's number is one more than the last, and at least the clock's time in microseconds; it is
-//! the fencing token.
+//! the server's, but is never set back: if the server's clock is set back, the namespace's clock goes on from where it was. The
+//! entries of a queue are in two sorted sets, one for exclusive and one for shared entries, ordered by their numbers. The text of
+//! an entry is in the session's hash, so that it ends with the session. An entry's number is one more than the last, and at least
+//! the clock's time in microseconds; it is the fencing token.
 //!
 //! A lock that nobody else wants costs one request, and one more to release it. The script for it is short: it publishes nothing on
 //! the queue's channel unless somebody has read or followed a queue lately; and it does not check whether the session's lease is
@@ -20,9 +20,10 @@
 //! coordinator.
 //!
 //! A call that was given up may arrive late. On the same connection, it still comes before all calls that are sent later. If the
-//! connection was replaced meanwhile, it may come after calls on the new one. So each connection has a number, and the scripts
-//! reject calls of a session that come on an older connection than the newest that the session has used. When a server comes back
-//! with older data, each client sends it the entries that it knows, and the server removes all others of the client's session.
+//! connection was replaced after the call was sent, it may come after calls on the new one. So each connection has a number, and
+//! the scripts reject calls of a session that come on an older connection than the newest that the session has used. When a server
+//! comes back with older data, each client sends it the entries that it knows, and the server removes all other entries of the
+//! client's session.
 //!
 //! With Sentinels, a heartbeat counts only if more than half of them name the server that answered it: a Sentinel that is cut off
 //! together with an old master goes on naming that one. If the server has `min-replicas-to-write`, heartbeats and grants count only
@@ -36,11 +37,11 @@
 //! (`appendonly yes`, `appendfsync always`). If the server may have forgotten grants, nothing is granted until the longest lease is
 //! over (*quarantine*).
 //!
-//! Whether it may have is known by the namespace's *record*, which is kept beside its clock: if there is no record, if another
-//! server wrote it, if the server was a replica since, or if its log may lack something, grants may have been forgotten. The record
-//! also says for how long the server has surely forgotten nothing (its *reach*). The clients send this with every call, by their
-//! own clocks, because the server has only its wall clock. Whether the log is complete is checked now and then, because it may be
-//! turned off at any time.
+//! Whether the server may have forgotten grants is known by the namespace's *record*, a hash that the server has next to the
+//! namespace's clock: if there is no record, if another server wrote it, if the server was a replica since, or if its log may lack
+//! something, grants may have been forgotten. The record also says for how long the server has certainly forgotten nothing (its
+//! *reach*). The clients count the reach by their own clocks, because the server has only its wall clock, and send it with every
+//! call. Whether the log is complete is checked now and then, because it may be turned off at any time.
 //!
 //! Replication is asynchronous, so a fail-over may forget the newest grants; two clients may then hold a lock, if the old master
 //! goes on for longer than quarantine lasts. Tokens go on rising over all this, even after a loss of all data, as long as the
@@ -166,7 +167,8 @@ impl Redis {
                  that do not know of it wait for {UNKNOWN:?}, unless their URLs have `quarantine={ttl:?}`"
             );
         }
-        // The server applies this to all clients, so it is not made shorter if this client has `quarantine=off`.
+        // The server applies this length to the leases of all clients, so it is not made shorter if this client has
+        // `quarantine=off`.
         let unknown = settings.ttl.max(UNKNOWN).max(quarantine.unwrap_or_default());
         let client = Client::new(config, &base, unknown, Arc::clone(&hub), patience);
         let connections = Arc::new(Connections::new(client, settings, patience));
@@ -218,7 +220,7 @@ impl Store for Redis {
             loss_detection: DESCRIPTOR.loss_detection,
             survives_restart: self.server.keeps,
             survives_power_loss: self.server.keeps,
-            // Replication is asynchronous.
+            // Replication is asynchronous, so a replica that takes over may lack the newest writes.
             survives_failover: Durability::No,
             fifo: true,
             fencing_survives_data_loss: true,

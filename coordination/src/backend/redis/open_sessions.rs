@@ -21,10 +21,11 @@ pub(super) struct OpenSessions {
     connections: Arc<Connections>,
     /// The channel on which the server notifies this client.
     channel: String,
-    /// The newest last.
+    /// The sessions, the newest last.
     ours: Mutex<VecDeque<SessionId>>,
-    /// The name of the server's record when [`settle`](Self::settle) was done last: under that record, the newest session has no
-    /// entries that this client does not know of.
+    /// The name of the server's record (it gets a new name when the server may have forgotten something) when
+    /// [`settle`](Self::settle) was done last. As long as the record has this name, the newest session has no entries that this
+    /// client does not know of.
     settled: Mutex<Option<String>>,
 }
 
@@ -61,7 +62,8 @@ impl OpenSessions {
             .with(key::encode(&session.member))
             .with(self.channel.as_str())
             .with_number(lease)
-            // The previous session is lost for this process: the server ends it in the same step, or its entries would live on.
+            // The previous session is lost for this process: the server ends it in the same step, or else its entries would live
+            // on.
             .with(previous.map(|id| id.to_string()).unwrap_or_default());
         // Replicas confirm the session together with its first heartbeat or its first grant.
         if self.connections.run_vouched(&call, false).await?.status == "taken" {
@@ -80,7 +82,7 @@ impl OpenSessions {
         held: &[EntryRef],
         gone: &Gone<'_>,
     ) -> Result<()> {
-        // One call even if no entry is held, as the call extends the lease.
+        // There is one call even if no entry is held, as the call extends the lease.
         for batch in held.chunks(BATCH).chain(held.is_empty().then_some(held)) {
             let answer = self.connections.run_vouched(&renewal(session, batch), true).await?;
             gone_in(answer)?.iter().for_each(gone);

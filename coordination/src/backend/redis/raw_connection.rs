@@ -41,7 +41,7 @@ struct Task(AbortHandle);
 struct HeardOut<S> {
     socket: S,
     said: Arc<FirstLine>,
-    /// A write has failed, because the other side has closed the connection: all later ones are dropped.
+    /// A write has failed, because the other side has closed the connection: all later writes are dropped.
     is_closed: bool,
 }
 
@@ -89,7 +89,7 @@ impl RawConnection {
     }
 }
 
-/// Connects to all addresses of the host at once, and keeps the first connection that is made.
+/// Connects to all addresses of the host at the same time, and keeps the first connection that is made.
 async fn dial(host: &Host, address: Option<SocketAddr>) -> io::Result<TcpStream> {
     let addresses = match address {
         Some(address) => vec![address],
@@ -107,7 +107,7 @@ async fn dial(host: &Host, address: Option<SocketAddr>) -> io::Result<TcpStream>
 }
 
 impl From<MultiplexedConnection> for RawConnection {
-    /// For a connection that the client crate has made, and whose task it ends itself.
+    /// Wraps a connection that the client crate has made, and whose task the crate ends itself.
     fn from(redis: MultiplexedConnection) -> Self {
         Self { redis, _task: None }
     }

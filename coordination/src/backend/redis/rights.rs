@@ -8,9 +8,9 @@ use super::raw_connection::RawConnection;
 use crate::backend::server::connections::Failure;
 use crate::error::{Error, ErrorKind};
 
-/// Tries each command that the scripts call.
+/// The script that tries each command which the other scripts call.
 pub(super) const SCRIPT: &str = include_str!("scripts/rights.lua");
-/// No script has this hash.
+/// The hash of no script: with it, `EVALSHA` fails, but shows whether the user may call it.
 const UNKNOWN: &str = "0000000000000000000000000000000000000000";
 
 /// Fails if a right is missing, and names it. `nowhere`: the name of a key, and of a channel, that never exists.

@@ -101,13 +101,13 @@ impl Call {
         matches!(self.script, Script::Renew)
     }
 
-    /// Whether its answer may be very large.
+    /// Whether the call's answer may be very large.
     pub(super) fn is_listing(&self) -> bool {
         matches!(self.script, Script::Read | Script::Names | Script::Queues)
     }
 
-    /// Makes it a call of this session. The server rejects it (`stale`) if it arrives on a connection older than the one that
-    /// this session uses now.
+    /// Makes this a call of the session. The server rejects it (`stale`) if it arrives on a connection older than the one that this
+    /// session uses now.
     pub(super) fn of(mut self, session: SessionId) -> Self {
         self.session = Some(session);
         self
@@ -122,7 +122,7 @@ impl Call {
         self.with(number.to_string())
     }
 
-    /// Makes it a call that is refused until the server has forgotten nothing for this long; `None`: for the longest lease.
+    /// Makes this a call that is refused until the server has forgotten nothing for this long; `None`: for the longest lease.
     pub(super) fn quarantined(mut self, length: Option<Duration>) -> Self {
         let micros = |length: Duration| length.as_micros().to_string();
         self.quarantine = Some(length.map(micros).unwrap_or_default());

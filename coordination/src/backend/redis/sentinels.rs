@@ -40,7 +40,7 @@ struct Sentinel {
     connected: Mutex<Connected>,
 }
 
-/// What it takes to connect to a Sentinel.
+/// What is needed to connect to a Sentinel.
 type Who = (Config, Credentials);
 
 /// The connection to a Sentinel, if there is one, and its number, which rises with each new connection.
@@ -90,7 +90,7 @@ impl Sentinels {
             let (sentinels, sentinel) = (Arc::clone(self), Arc::clone(sentinel));
             let who = (config.clone(), credentials.clone());
             let answer = answer.clone();
-            // In a task, so that this goes on if the caller gives up: only then is a silent connection found and dropped.
+            // This runs in a task, so that it goes on if the caller gives up: only then is a silent connection found and dropped.
             tokio::spawn(async move {
                 let _ = answer.send(sentinels.ask(&sentinel, &who).await).await;
             });

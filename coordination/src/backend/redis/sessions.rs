@@ -17,7 +17,7 @@ impl Sessions for Redis {
 
     async fn renew(&self, session: SessionId, held: &[EntryRef], gone: &Gone<'_>) -> Result<()> {
         let connections = Arc::clone(&self.connections);
-        // In the background, because the heartbeat must not wait for this.
+        // The sweep runs in the background, because the heartbeat must not wait for it.
         tokio::spawn(async move { connections.sweep().await });
         self.sessions.renew(session, held, gone).await?;
         self.sessions.settle(session, || self.entries.of(session)).await

@@ -1,4 +1,5 @@
-//! How long a connection has been silent, for connections beside the main one, whose answers say nothing about the main one.
+//! How long a connection has been silent: for the connections that are made in addition to the main one. An answer on one of these
+//! says nothing about the main one.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

@@ -24,7 +24,7 @@ pub(super) struct Topology {
 }
 
 impl Topology {
-    /// Reads the answer to `INFO`, and the one to `CONFIG GET min-replicas-*`, if the user has the right to it.
+    /// Reads the answer to `INFO`, and `config`, the answer to `CONFIG GET min-replicas-*`; `None`: the user lacks the right to it.
     pub(super) fn read(info: &str, config: Option<&HashMap<String, String>>) -> Self {
         let line = |name: &str| {
             let value =
@@ -79,13 +79,13 @@ pub(super) struct Nodes(Mutex<Known>);
 
 #[derive(Default)]
 struct Known {
-    /// The nodes of which some node has told.
+    /// The nodes that some node has listed.
     learnt: Vec<Host>,
-    /// The index of the next one to try.
+    /// The index of the next node to try.
     next: usize,
-    /// The node that is said to have our keys. Tried before the others.
+    /// The node that is said to have our keys. It is tried before the others.
     owner: Option<Host>,
-    /// When a node was last asked for the others.
+    /// When a node was last asked for the other nodes.
     asked: Option<Instant>,
 }
 
@@ -94,7 +94,7 @@ impl Nodes {
     pub(super) fn take_turn(&self) -> Option<Host> {
         let mut known = self.known();
         if let Some(owner) = known.owner.take() {
-            // If it does not have our keys, the greeting redirects to the one that has.
+            // If it does not have our keys, the greeting redirects to the node that has them.
             return Some(owner);
         }
         let next = known.next;
@@ -117,7 +117,7 @@ impl Nodes {
         known.asked = Some(Instant::now());
     }
 
-    /// Whether no node was asked for the others for a while.
+    /// Whether no node was asked for the other nodes for a while ([`OLD`]).
     pub(super) fn are_old(&self) -> bool {
         self.known().asked.is_none_or(|asked| asked.elapsed() > OLD)
     }
@@ -133,7 +133,7 @@ pub(super) fn nodes_in(answer: &Value, asked: &Host) -> Vec<Host> {
     let mut found = Vec::new();
     for range in ranges {
         let Value::Array(words) = range else { continue };
-        // The first two are the range's first and last slot; the nodes follow.
+        // The first two items are the range's first and last slot; the nodes follow.
         for node in words.iter().skip(2).filter_map(|node| node_in(node, asked)) {
             if !found.contains(&node) {
                 found.push(node);

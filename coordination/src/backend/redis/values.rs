@@ -1,4 +1,4 @@
-//! Queues' values: all of a kind in one hash, owned by no session, written by compare-and-set.
+//! Queues' values. All values of a kind are in one hash; each is owned by no session, and written by compare-and-set.
 //!
 //! The hash has for each value its version, a blank, and its text.
 
@@ -26,7 +26,7 @@ pub(super) fn next_in(answer: &mut Answer) -> Result<Option<Cursor>> {
     Ok((next != "0").then(|| Cursor::to(next.as_bytes())))
 }
 
-/// Reads a value and its version from an answer. Fails if it belongs to another name with the same hash.
+/// Reads a value and its version from an answer. Fails if the value belongs to another name with the same hash.
 pub(super) fn value_of(
     queue: &QueueKey,
     answer: &mut Answer,
@@ -42,8 +42,8 @@ impl Values for Redis {
     async fn write(&self, write: &Write) -> Result<Option<u64>> {
         let queue = &write.queue;
         let none = || Error::new(ErrorKind::Unavailable, "write", "there is no session");
-        // Sent under the session, because the server tells by the session which connection is the newest. If this call is given up
-        // and comes late, the server rejects it (`stale`).
+        // The call is sent under the current session, because the server tells by the session which connection is the newest. If
+        // this call is given up and comes late, the server rejects it (`stale`).
         let session = self.sessions.current().ok_or_else(none)?;
         let text = match &write.data {
             Some(data) => StoredValue::by(write, data).to_bytes()?,

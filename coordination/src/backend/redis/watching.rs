@@ -42,7 +42,7 @@ impl Watching for Redis {
         let mut following = self.connections.follow(&queue_path(queue)).await?;
         let Some(Told { count: Some(count), expires }) = self.reads.at(queue, revision) else {
             // A change may have been missed: the channel was not subscribed when the queue was read, or the queue was read again
-            // since. The caller reads again. The subscription lingers, so the next read finds it.
+            // since. The caller reads again. The subscription lingers, so it is still there at that read.
             return Ok(());
         };
         let limit = Instant::now() + recheck;
