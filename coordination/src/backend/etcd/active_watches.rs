@@ -1,7 +1,7 @@
 //! The watches at the server: all of them on one stream.
 //!
-//! A stream per waiter would cost the server a goroutine, and the connection an HTTP/2 stream, for each. On a shared stream a
-//! waiter costs two small messages, or none where the key is watched already: see
+//! If each waiter had a stream of its own, each would cost the server a goroutine, and the connection an HTTP/2 stream. On a shared
+//! stream a waiter costs two small messages, or none if the key is watched already: see
 //! [`shared_watches`](crate::backend::server::shared_watches).
 
 use std::collections::HashMap;
@@ -36,7 +36,7 @@ pub(super) enum Scope {
     Deletion,
     /// Whatever happens to a key.
     Key,
-    /// Whatever happens to the keys that begin with it.
+    /// Whatever happens to the keys that begin with `key`.
     Prefix,
 }
 
@@ -59,7 +59,7 @@ struct Subject {
 /// What a watch has reported so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Seen {
-    /// The revision from which on the watch is complete, 0 where the server did not say; `None`: the server has not answered yet.
+    /// The revision from which on the watch is complete; 0: the server did not say. `None`: the server has not answered yet.
     since: Option<i64>,
     /// The revision of the last change that the watch reported.
     changed: i64,
@@ -107,7 +107,7 @@ impl Watches {
 }
 
 impl Watch {
-    /// The revision from which on the watch is complete, 0 where the server did not say; `None`: the watch broke.
+    /// The revision from which on the watch is complete; 0: the server did not say. `None`: the watch broke.
     pub(super) async fn since(&mut self) -> Option<i64> {
         self.0.wait_for(|seen| seen.since.is_some()).await.ok()?.since
     }
@@ -124,7 +124,7 @@ impl Watch {
     }
 }
 
-/// The task that owns the stream.
+/// The state of the task that owns the stream, on which all watches are.
 struct Stream {
     connections: Arc<Connections>,
     hub: Arc<SharedWatches<Subject, Seen>>,
@@ -156,7 +156,7 @@ enum Ended {
 enum Request {
     Nothing,
     Watch(String, WatchOptions),
-    /// End the watches with these ids.
+    /// Ends the watches with these ids.
     Cancel(Vec<i64>),
 }
 
@@ -228,7 +228,7 @@ impl Stream {
         let opening = async {
             let (connected, epoch) = self.connections.reach_for("watch").await?;
             let token = connected.token();
-            // One message may hold several changes of a large value.
+            // The limit for an answer's size is raised, because one message may hold several changes of a large value.
             let watch = connected.client().watch_client();
             let mut watch = watch.max_decoding_message_size(LONGEST_ANSWER);
             let opening = watch.watch(key, Some(options));

@@ -35,9 +35,9 @@ use crate::url::Host;
 /// How large an answer may be, in bytes. The client's own limit is 4 MiB, and a thousand entries of full size are larger.
 pub(super) const LONGEST_ANSWER: usize = 64 * 1024 * 1024;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// A connection with a user may take the lease divided by this number, because the server hashes the password. That takes 50 ms
-/// of a processor or more, and the server does not stop when the client has given up. If many clients come at once, as after a
-/// restart, and each gave up as early as it gives up a call, all of them would come again while the server is still busy with
+/// A connection with a user may take the lease divided by this number, because the server hashes the password. That takes 50 ms of
+/// a processor or more, and the server does not stop when the client has given up. If many clients come at the same time, as after
+/// a restart, and each gave up as early as it gives up a call, all of them would come again while the server is still busy with
 /// their first tries.
 const AUTHENTICATION: u32 = 3;
 
@@ -57,23 +57,24 @@ pub(super) struct Connected {
     refreshing: Mutex<()>,
     /// How long a request for a new token may take.
     longest: Duration,
-    /// The URL has a user, but the connection was made without, as authentication was off.
+    /// Whether the connection was made without the URL's user, because authentication was off.
     is_anonymous: bool,
-    /// When this connection was made, the server answered with an older revision than had been seen before: the server lags
-    /// behind, or the store was restored from a snapshot.
+    /// Whether, when this connection was made, the server answered with an older revision than had been seen before: then the
+    /// server lags behind, or the store was restored from a snapshot.
     is_behind: AtomicBool,
 }
 
 /// How to connect to an endpoint.
 pub(super) struct Endpoints {
     hosts: Vec<Host>,
-    /// Without user and certificates, which each connection adds: see [`client`](Self::client).
+    /// The options of all connections. Each connection adds the user and the certificates: see [`client`](Self::client).
     options: ConnectOptions,
     user: Option<String>,
     access: Arc<Access>,
-    /// Whether the last connection was made without the user, as authentication was off.
+    /// Whether the last connection was made without the URL's user, because authentication was off.
     is_off: AtomicBool,
-    /// A key within the namespace, which the user may read.
+    /// A key within the namespace, which the user may read. It is read when a connection is made, to find out whether the server
+    /// answers.
     probe: String,
     /// How long making another connection may take.
     longest: Duration,
@@ -86,7 +87,7 @@ impl Endpoints {
         let mut hosts = config.hosts.clone();
         // A thousand clients must not all come to the same endpoint (`R4`).
         hosts.shuffle(&mut env::rng());
-        // Less than a call may take: if this endpoint does not answer, the time that is left goes to the next one.
+        // This is less than a call may take: if this endpoint does not answer, the time that is left goes to the next one.
         let mut longest = patience(settings) * 4 / 5;
         let mut options = ConnectOptions::new()
             .with_connect_timeout(CONNECT_TIMEOUT)
@@ -110,13 +111,13 @@ impl Endpoints {
         }
     }
 
-    /// `http://host:port` or `https://host:port`.
+    /// The URL of an endpoint: `http://host:port` or `https://host:port`.
     fn endpoint(&self, host: impl Display) -> String {
         let scheme = if self.access.is_secure() { "https" } else { "http" };
         format!("{scheme}://{host}")
     }
 
-    /// Makes a client for this place; as the user if there is one, unless authentication `is_off`.
+    /// Makes a client for this host and address; as the user if there is one, unless authentication `is_off`.
     async fn client(
         &self,
         place: Place,
@@ -223,8 +224,8 @@ impl Connected {
             let count = GetOptions::new().with_count_only();
             client.kv_client().get(endpoints.probe.as_str(), Some(count)).await
         };
-        // `newest` is read before the request is sent. Otherwise it could already be a revision that another call has seen
-        // meanwhile, newer than this request's answer although nothing was restored.
+        // `newest` is read before the request is sent. Otherwise it could already be a revision that another call has seen while
+        // this request was under way, newer than this request's answer although nothing was restored.
         let newest = endpoints.newest.load(Ordering::Relaxed);
         let revision = revision_in(self.call(look).await?.header());
         self.is_behind.store(false, Ordering::Relaxed);
@@ -354,7 +355,7 @@ pub(super) fn early_expiry(version: &str) -> Option<&'static str> {
 }
 
 fn tls_options(tls: &Tls, host: &Host) -> TlsOptions {
-    // The certificate is checked against the host's name, even where the connection goes to one of its addresses.
+    // The certificate is checked against the host's name, even if the connection goes to one of its addresses.
     let name = tls.server_name.as_ref().unwrap_or(&host.name);
     let mut options = TlsOptions::new().domain_name(name);
     options = match &tls.ca {

@@ -1,4 +1,4 @@
-//! URL → typed configuration.
+//! Parses a URL into a typed configuration.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::url::{Host, Url};
 
 const DEFAULT_PORT: u16 = 2379;
 
-/// What the URL says.
+/// The options and endpoints of an `etcd` URL.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
     /// The endpoints in the order of the URL, each with its port.

@@ -18,11 +18,11 @@
 //! 2. The write fence, see `write_fence.rs` of `txn_kv`. An entry's key is used again by later entries. Without this condition, a
 //!    call that was given up could arrive after `leave`, and put an entry that nobody removes.
 //! 3. etcd deletes the key when the lease ends. The key's create revision is the entry's sequence number.
-//! 4. Read at the revision of the put: if no older key blocks ours, the lock is ours. An exclusive entry is blocked by every
-//!    older key, a shared one only by keys without an `r`.
+//! 4. This is read at the revision of the put. If no older key blocks ours, the lock is ours. An exclusive entry is blocked by
+//!    every older key, a shared one only by keys without an `r`.
 //!
-//! `leave` is `delete <own>`, without a condition, because no other entry has the key until the pool gives it out again. But if a
-//! call that puts `<own>` was given up and may still arrive, `leave` ends the write fence first:
+//! `leave` is `delete <own>`, without a condition, because no other entry has the key until the key pool gives it out again. But if
+//! a call that puts `<own>` was given up and may still arrive, `leave` ends the write fence first:
 //!
 //! ```text
 //! If   mod_revision(<member's key>) = V
@@ -86,8 +86,8 @@ impl Entries for Etcd {
     async fn position(&self, entry: &NewEntry, seq: u64) -> Result<Option<Position>> {
         let (range, options) = self.before(entry);
         let last = revision_of(seq).saturating_sub(1);
-        // A shared entry reads two keys. If the newest was downgraded, it does not block; then the second one blocks, or shows
-        // that there may be older ones that do.
+        // A shared entry reads the two newest keys. The newest one does not block it if it was downgraded to shared. Then the
+        // second one blocks it; or that one was downgraded too, and still older keys have to be read (`blocker`).
         let limit = if entry.mode == Mode::Shared { 2 } else { 1 };
         let look = Txn::new().and_then([
             keys_only(&self.txn_kv.key(&entry.entry_ref)),
@@ -127,7 +127,7 @@ impl Entries for Etcd {
     }
 }
 
-/// One `enter` of this entry.
+/// One call of `enter` for this entry.
 struct Entering<'a> {
     etcd: &'a Etcd,
     entry: &'a NewEntry,
@@ -149,10 +149,10 @@ impl<'a> Enter for Entering<'a> {
             .when([absent, attempt.write_fence.holds()].map(compare))
             .and_then([
                 TxnOp::put(attempt.key.as_str(), attempt.value.as_slice(), Some(with_session)),
-                // Two: for an exclusive entry the newest key in the range is its own.
+                // Two keys are read, because for an exclusive entry the newest key in the range is its own.
                 range.get(options.with_limit(2)),
             ])
-            // If a condition fails, a second request reads both keys, which is seldom needed. Without these reads this request
+            // If a condition fails, which is seldom, a second request reads both keys. Without reads for that case, this request
             // fits into one frame.
             .or_else([]);
         make_on(ready, enter).await
@@ -207,9 +207,9 @@ impl Etcd {
         let found = self.first_blocker(entry, before.iter().copied())?;
         match before.last() {
             Some(last) if found.is_none() && newest.len() as i64 >= limit => {
-                // All keys that were read are of downgraded entries, and there may be older keys that block. An exclusive entry
-                // is downgraded only while it holds, and by then every exclusive entry before it is gone or downgraded too. So
-                // few keys are left to read.
+                // All keys that were read are of downgraded entries, and there may be older keys that block. An exclusive entry is
+                // downgraded only while it holds the lock, and by then every exclusive entry before it is gone or downgraded too.
+                // So few keys are left to read.
                 let (range, options) = self.before(entry);
                 let options = options.with_max_create_revision(last.create_revision() - 1);
                 let older = self

@@ -33,7 +33,7 @@ pub(super) fn is_lease_exists(error: &EtcdError) -> bool {
         if status.code() as i32 == code::FAILED_PRECONDITION && status.message().contains("lease already exists"))
 }
 
-/// Whether the server has no such lease, or not any more.
+/// Whether the server has no such lease: it never had it, or has it no longer.
 pub(super) fn is_lease_missing(error: &EtcdError) -> bool {
     match error {
         EtcdError::GRpcStatus(status) => {
@@ -118,7 +118,7 @@ fn from_etcd(operation: &'static str, error: EtcdError) -> Error {
         ErrorKind::Quota => Effect::Unknown,
         _ => Effect::None,
     };
-    // As text, so that the client crate's types stay inside this folder.
+    // The source is kept as text, so that the client crate's types stay inside this folder.
     let source = io::Error::other(root_cause(&error));
     Error::new(kind, operation, message).with_effect(effect).with_source(source)
 }
@@ -135,7 +135,7 @@ fn status_kind(code: i32, message: &str, error: &EtcdError) -> ErrorKind {
             ErrorKind::Unavailable
         }
         code::PERMISSION_DENIED => ErrorKind::Permission,
-        // Larger than `--max-request-bytes`, or than gRPC accepts at all.
+        // The request is larger than `--max-request-bytes`, or than gRPC accepts at all.
         code::INVALID_ARGUMENT | code::RESOURCE_EXHAUSTED
             if speaks_of("request is too large") || speaks_of("message larger than max") =>
         {

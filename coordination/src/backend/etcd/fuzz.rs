@@ -1,4 +1,4 @@
-//! Keys and values under our prefix, which any program may have written.
+//! A fuzz target: keys and values under our prefix, which any program may have written.
 
 use std::time::UNIX_EPOCH;
 

@@ -1,6 +1,6 @@
 //! The keys of a queue, and why they sort as they do.
 //!
-//! Under the queue's prefix these sort in this order: the queue's value, `!`; the mark of its removal, `!removed`; the exclusive
+//! The keys under the queue's prefix sort in this order: the queue's value, `!`; the mark of its removal, `!removed`; the exclusive
 //! entries, which begin with a hexadecimal digit as those of other libraries do; the shared entries, which begin with `r`. So one
 //! range has all entries and not the value, and another range has all entries that may block a shared one.
 
@@ -13,7 +13,8 @@ use crate::backend::{Mode, SessionId};
 pub(super) const VALUE: &str = "!";
 /// The name of the mark that a removal of the value leaves.
 pub(super) const REMOVED: &str = "!removed";
-/// Sorts right after all keys that begin with [`VALUE`]: so the range of entries has the keys of other programs, too.
+/// The lower end of the range of entries. It sorts right after all keys that begin with [`VALUE`], so that the range has the keys
+/// of other programs too.
 const FIRST_ENTRY: &str = "\"";
 /// The first character of the names of shared entries; sorts after all digits.
 pub(super) const SHARED: &str = "r";

@@ -30,12 +30,12 @@
 //!
 //! # Requirements
 //!
-//! etcd 3.4 or newer. A role with read and write permission on the prefix `<namespace>/`: without one of them, connecting fails
-//! and the error names it. Building needs `protoc`.
+//! etcd 3.4 or newer. The user needs a role with read and write permission on the prefix `<namespace>/`: without one of these
+//! permissions, connecting fails and the error names it. Building needs `protoc`.
 //!
 //! # URL options
 //!
-//! `etcds://` is TLS; `etcd3+http` and `etcd3+https` are Tooz's names for the two. Several hosts are
+//! `etcds://` uses TLS; `etcd3+http` and `etcd3+https` are the names that OpenStack's Tooz has for the two. Several hosts are
 //! endpoints of one cluster, tried in random order. The path is the namespace.
 //!
 //! * `ca`, `cert`, `key`: PEM files. Without `ca`, the system's certificates are trusted.
@@ -117,8 +117,8 @@ impl Etcd {
         let store = Transactions(Arc::clone(&connections));
         Ok(Self {
             watches: Watches::new(Arc::clone(&connections)),
-            // One key in rotation: the lowest free one is used again at once, because etcd's index keeps every key until the next
-            // compaction.
+            // `1`: only one key is used in rotation, so the lowest free one is used again at once, because etcd's index keeps every
+            // key until the next compaction.
             txn_kv: Arc::new(TxnKv::new(store, &settings.namespace, keys::name_of, 1)),
             connections,
             reads: Reads::default(),

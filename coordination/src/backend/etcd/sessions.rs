@@ -1,4 +1,4 @@
-//! Sessions: an etcd lease each.
+//! Sessions, each of which is an etcd lease.
 
 use std::time::Duration;
 
@@ -45,9 +45,9 @@ impl Sessions for Etcd {
 
     /// Revokes the lease; etcd deletes all keys under it.
     async fn close(&self, session: SessionId) -> Result<()> {
-        // The entries are forgotten before the request is sent, and so whatever becomes of the request. Nobody needs this
-        // session's entries any more, and writes of values, which belong to no session, use the write fence of the next session
-        // from now on.
+        // The entries are forgotten before the request is sent, so that they are forgotten whatever becomes of the request. Nobody
+        // needs this session's entries any more, and writes of values, which belong to no session, use the write fence of the next
+        // session from now on.
         self.txn_kv.forget(session);
         let revoke =
             async |client: Client| match client.lease_client().revoke(lease_of(session)).await {
@@ -67,7 +67,7 @@ impl Etcd {
     /// Grants the lease, or extends the one that an earlier call with a lost answer has granted.
     async fn grant(&self, session: &NewSession) -> Result<Duration> {
         let lease = lease_of(session.id);
-        // Whole seconds, rounded up: etcd grants no fractions.
+        // The lease is rounded up to whole seconds, because etcd grants no fractions of one.
         let seconds = i64::try_from(session.ttl.as_millis().div_ceil(1000)).unwrap_or(i64::MAX);
         let grant = async |client: Client| {
             let options = LeaseGrantOptions::new().with_id(lease);

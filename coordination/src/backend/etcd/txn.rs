@@ -160,8 +160,8 @@ pub(super) fn compare(condition: Condition) -> Compare {
         Condition::Version(key, version) => {
             Compare::mod_revision(key, CompareOp::Equal, revision_of(version))
         }
-        // The comparison must hold for every key of the range. A key that exists has no create revision of zero: so the range is
-        // empty.
+        // The comparison must hold for every key of the range. No key that exists has the create revision zero: so the comparison
+        // holds only if the range is empty.
         Condition::None(from, to) => {
             Compare::create_revision(from, CompareOp::Equal, 0).with_range(to)
         }

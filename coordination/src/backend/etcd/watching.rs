@@ -91,7 +91,7 @@ impl Etcd {
                 }
             }
         };
-        // Twice the patience: a connection and a stream may have to be made first.
+        // The limit is twice the patience, because a connection and a stream may have to be made first.
         in_time(2 * self.connections.patience, begun).await
     }
 
