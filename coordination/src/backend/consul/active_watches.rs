@@ -1,9 +1,9 @@
-//! Blocking queries: few of them, for everything that callers wait for.
+//! The blocking queries of this process: a few, for everything that its callers wait for.
 //!
-//! A blocking query needs a connection of its own, and Consul allows 200 from one address. So a process has at most
-//! [`OWN_QUERIES`] for single keys and queues. Whoever comes when all are taken shares one query for the names of all keys of the
-//! namespace. If nobody waits for a query any more, it still goes on until it is answered: if its connection were closed, the
-//! server would not notice, and would go on counting it.
+//! A blocking query needs a connection of its own, and Consul allows 200 from one address. So a process has at most [`OWN_QUERIES`]
+//! for single keys and queues. A caller that comes when all are taken shares one query for the names of all keys of the namespace.
+//! If nobody waits for a query any more, it still goes on until it is answered: if its connection were closed, the server would not
+//! notice, and would go on counting it.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -22,26 +22,26 @@ use crate::panics::{caught, on_purpose};
 
 /// How many keys and queues have a query of their own, at most.
 const OWN_QUERIES: usize = 2;
-/// After a query has failed: the pause before its waiters are woken, who then read the store themselves.
+/// The pause after a query has failed, before its waiters are woken. They then read the store themselves.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The same after a refusal, for missing rights for instance, which will not end soon.
+/// The pause in place of [`PAUSE`] after a refusal, for missing rights for instance, which will not end soon.
 const LONG_PAUSE: Duration = Duration::from_secs(4);
 /// The pause between two queries for all names is this, and [`PACE_PER_NAME`] for each name, but no longer than [`LONGEST_PACE`].
 const LEAST_PACE: Duration = Duration::from_millis(10);
 const PACE_PER_NAME: Duration = Duration::from_micros(50);
 const LONGEST_PACE: Duration = Duration::from_millis(500);
-/// How often the keys of waiters who share the query for all names are read. A name that is in each answer may be that of a later
-/// entry with the same key.
+/// How often the keys of waiters who share the query for all names are read. Names alone are not enough: if an entry has left and a
+/// later entry has the same key, the key's name is still in each answer.
 const RECHECK: Duration = Duration::from_secs(5);
 
-/// What a caller waits for a change of.
+/// What a caller watches: it waits until this changes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Subject {
     /// A key.
     Key(String),
-    /// A key that has no query of its own: its waiters share the one for all names.
+    /// A key that has no query of its own: its waiters share the query for all names.
     Shared(String),
-    /// The names of all keys that begin with this.
+    /// The names of all keys that begin with this prefix.
     Names(String),
 }
 
@@ -50,7 +50,7 @@ pub(super) enum Subject {
 pub(super) struct Seen {
     /// The index of the answer; 0: there was no answer yet, so no change is known.
     pub(super) index: u64,
-    /// The key, if the query is for a key; `None`: the key is absent.
+    /// The key, if the query is for one; `None`: the key is absent, or the query is for names.
     pub(super) pair: Option<Pair>,
     /// The names, if the query is for names.
     pub(super) names: HashSet<String>,
@@ -63,7 +63,7 @@ pub(super) struct Watches(Arc<Queries>);
 pub(super) struct Shared<'a> {
     /// The answers to the query for all names.
     pub(super) all: watch::Receiver<Seen>,
-    /// The key, as it is read every [`RECHECK`].
+    /// What the key itself had when it was read, which is done every [`RECHECK`].
     pub(super) seen: watch::Receiver<Seen>,
     // Declared, and so dropped, after `seen`: as long as that receiver exists, the watch has a waiter and is not ended.
     _unwatched: EndIfIdle<'a>,
@@ -175,8 +175,8 @@ impl Queries {
                         let pace = LEAST_PACE + PACE_PER_NAME * names;
                         tokio::time::sleep(pace.min(LONGEST_PACE)).await;
                     }
-                    // If no key begins with the prefix, Consul answers with the index of all keys, and so at each write of any
-                    // key: hence a pause. The same happens with a query for a single key that is absent, but there is no pause
+                    // If no key begins with the prefix, Consul answers with the index of all keys, and so at each write of any key:
+                    // so there is a pause. The same happens with a query for a single key that is absent, but there is no pause
                     // then: all who wait for the end of its entry are woken by this answer, and those who wait for a later entry
                     // with the same key must not wait longer.
                     if let Some(moment) = nothing_until.filter(|_| is_nothing) {
@@ -271,7 +271,7 @@ mod tests {
             drop(watches.shared(&format!("ns/lock/{number}")));
         }
         let others = watches.shared("ns/lock/stays");
-        // One is the key that is still waited for, the other the names of all keys.
+        // One watch is for the key that is still waited for, the other for the names of all keys.
         assert_eq!(watches.0.hub.keys().len(), 2);
         drop((stays, others));
         Ok(())

@@ -24,7 +24,7 @@ impl Agent {
     pub(super) async fn greet(connections: &Arc<Connections>) -> Result<Self> {
         connections.greet(|pool| async move { pool.leader().await }).await?;
         let answer = connections.send_urgently("connect", Request::get("agent/self")).await?;
-        // The token may lack the right to read it.
+        // The token may lack the right to read the configuration.
         match answer.status {
             200 => Ok(Self::read(&answer.body)),
             _ => Ok(Self::default()),
@@ -47,7 +47,7 @@ impl Agent {
         let said = serde_json::from_slice::<Said>(body).ok().and_then(|said| said.debug_config);
         let Told { dev_mode, session_ttl_min } = said.unwrap_or_default();
         let min_ttl = session_ttl_min.and_then(|text| crate::duration::parse(&text).ok());
-        // If the agent has Consul's default, the answer has 0 there.
+        // If the agent has Consul's default, the answer has 0 as `session_ttl_min`.
         let min_ttl = min_ttl.filter(|ttl| !ttl.is_zero()).or(dev_mode.map(|_| DEFAULT_MIN_TTL));
         Self { is_in_memory: dev_mode, min_ttl }
     }

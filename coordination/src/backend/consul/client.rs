@@ -55,7 +55,7 @@ impl Link for Agents {
     type Connection = Pool;
     type Failed = Failure;
 
-    /// Few, as Consul allows 200 connections from one address. Heartbeats and blocking queries need no slot.
+    /// The number is small, as Consul allows 200 connections from one address. Heartbeats and blocking queries need no slot.
     const IN_FLIGHT: usize = 4;
     const SECURE: &'static str = "consul+https://";
     const WANTS_TLS: &'static str = "the server wants TLS: use consul+https://";
@@ -135,7 +135,7 @@ impl Connections {
         self.ready(operation).await?.send(request).await
     }
 
-    /// [`send`](Self::send) on the kept connection, without waiting for a slot.
+    /// [`send`](Self::send) on the connection that is kept open for heartbeats, without waiting for a slot.
     pub(super) async fn send_urgently(
         self: &Arc<Self>,
         operation: &'static str,
@@ -172,7 +172,7 @@ impl Connections {
     ) -> Result<Answer, Failure> {
         let query = query.waiting(index, longest);
         let (pool, epoch) = self.reach_for("watch").await.map_err(Failure::harmless)?;
-        // The server prolongs the wait by up to a sixteenth, at random, so that not all queries end at once.
+        // The server prolongs the wait by up to a sixteenth, at random, so that not all queries end at the same time.
         let limit = longest + longest / 16 + self.patience;
         // A blocking query may have no answer for long although the agent is there, so the pool is not given up for that.
         let attempt = self.rotation.attempt(epoch).unhurried();
@@ -183,13 +183,14 @@ impl Connections {
 }
 
 impl Ready<'_, Agents> {
-    /// Sends a request on a connection of its own or, while the process gives way, on the kept one.
+    /// Sends a request on a connection of its own or, while the process gives way, on the connection that is kept open for
+    /// heartbeats.
     pub(super) async fn send(self, request: Request) -> Result<Answer> {
         let gives_way = self.connections.link.crowding.gives_way();
         self.send_on(if gives_way { Lane::GivingWay } else { Lane::Others }, request).await
     }
 
-    /// [`send`](Self::send) on the kept connection.
+    /// Like [`send`](Self::send), on the connection that is kept open for heartbeats.
     pub(super) async fn send_urgently(self, request: Request) -> Result<Answer> {
         self.send_on(Lane::Kept, request).await
     }

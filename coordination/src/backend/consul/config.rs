@@ -1,4 +1,4 @@
-//! URL → typed configuration.
+//! Parses a URL into a typed configuration.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,16 +17,16 @@ const TOKEN: HeaderName = HeaderName::from_static("x-consul-token");
 /// The longest lock-delay that Consul takes.
 const LONGEST_DELAY: Duration = Duration::from_secs(60);
 
-/// What the URL says.
+/// The options and agents of a `consul` URL.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
-    /// Agents of one datacenter, each with its port.
+    /// The agents, all of one datacenter, each with its port.
     pub(super) hosts: Vec<Host>,
-    /// Default: the agent's own datacenter.
+    /// The datacenter; `None`: the agent's own.
     pub(super) datacenter: Option<String>,
     /// How long a session's keys are kept from others when the session was ended by force.
     pub(super) lock_delay: Duration,
-    /// With the ACL token, if there is one, as the password.
+    /// The certificates for TLS, and as the password the ACL token, if there is one.
     pub(super) access: Arc<Access>,
 }
 

@@ -1,10 +1,10 @@
 //! What this process does while the agent accepts no more connections from this address: it *gives way*.
 //!
 //! Consul accepts 200 connections from an address (`limits.http_max_conns_per_client`) and closes each further one at once; newer
-//! releases say why, with status 429. A session stays alive by its heartbeats, for which each process keeps one connection open.
-//! If the agent refuses another connection of this process, it would also refuse a process on this host that needs a new
-//! connection for its heartbeats. So a process that is refused leaves the room to others: for a while it uses its kept connection
-//! only. All its calls are made on that one, one after the other, and its waiters use short queries in place of blocking ones.
+//! releases say why, with status 429. A session stays alive by its heartbeats, for which each process keeps one connection open. If
+//! the agent refuses another connection of this process, it would also refuse a process on this host that needs a new connection
+//! for its heartbeats. So a process that is refused leaves the room to others: for a while it uses its kept connection only. All
+//! its calls are made on that connection, one after the other, and its waiters use short queries in place of blocking ones.
 //!
 //! If the agent has ended, that looks the same at first; the next call on the kept connection shows it. If a connection cannot be
 //! made for any other reason (this host has no descriptor or port left, a firewall drops it), the process gives way as well: its
@@ -22,7 +22,8 @@ use crate::retry::DecorrelatedJitter;
 pub(super) const FULL: &str = "it may have all connections that it takes from one address (`limits.http_max_conns_per_client`)";
 /// How long the process gives way after a first refusal.
 const SHORTEST: Duration = Duration::from_secs(1);
-/// The longest time after repeated refusals. Then other connections are tried again.
+/// The longest time for which the process gives way, after repeated refusals. After this time it tries again to open other
+/// connections.
 const LONGEST: Duration = Duration::from_secs(5);
 /// How long the process gives way after it has lost the agent and connected again. All clients of that agent then connect again
 /// at the same time, and their heartbeats have to come first.
@@ -36,13 +37,13 @@ const PACE: std::ops::Range<Duration> = Duration::from_millis(400)..Duration::fr
 pub(super) struct Crowding(Mutex<State>);
 
 struct State {
-    /// Until this moment only the kept connection is used.
+    /// Until this moment, only the connection that is kept open for heartbeats is used.
     until: Option<Instant>,
     lengths: DecorrelatedJitter,
 }
 
 impl Crowding {
-    /// Notes that a connection other than the kept one could not be made, or was closed.
+    /// Notes that a connection other than the one for heartbeats could not be made, or was closed.
     pub(super) fn refused(&self) {
         let (mut state, now) = (self.state(), Instant::now());
         // If several connections are refused at the same time, only the first refusal sets the time.
@@ -57,11 +58,11 @@ impl Crowding {
         state.until = state.until.max(Some(until));
     }
 
-    /// Notes that a request was answered that was sent at this moment on another connection than the kept one.
+    /// Notes that a request was answered that was sent at this moment on a connection other than the one for heartbeats.
     pub(super) fn answered(&self, sent: Instant) {
         let mut state = self.state();
-        // Only a request that was sent after the time was over shows that there are connections again: an earlier one may have
-        // used a connection from before the refusal.
+        // Only a request that was sent after `until` shows that there are connections again: an earlier one may have used a
+        // connection from before the refusal.
         if state.until.is_some_and(|until| until <= sent) {
             *state = State::default();
         }

@@ -27,8 +27,8 @@
 //!    In a long queue in which this session has an earlier exclusive entry, only `<own>` is read, and that earlier entry is the
 //!    blocker.
 //!
-//! `leave` is `delete <own>`, without a condition, because no other entry has the key until the pool gives it out again. But if a
-//! call that locks `<own>` was given up and may still arrive, `leave` ends the write fence first:
+//! `leave` is `delete <own>`, without a condition, because no other entry has the key until the key pool gives it out again. But if
+//! a call that locks `<own>` was given up and may still arrive, `leave` ends the write fence first:
 //!
 //! ```text
 //! check-index      <member's key>  index = V
@@ -37,12 +37,12 @@
 //! ```
 //!
 //! A `lock` that leaves a key's value, flags and session as they are does not raise its `ModifyIndex`. That is why it has a new
-//! number in the flags: the `ModifyIndex` of the member's key rises, and from then on (1) refuses the late call. If Consul
-//! refuses this transaction, the member's key is read. If our session still has locked it, an earlier call has ended this write
-//! fence already, so (1) refuses the late call, and `delete <own>` follows as above. Otherwise the session is over, and `<own>`
-//! ends with it: `leave` fails with `Lost`, and nothing is left to do. If Consul has no space for the `lock`, see `leaving.rs` of
-//! `txn_kv`. For an entry of another client, `leave` is `check-index <key>`, `delete <key>`, with the `ModifyIndex` that the key
-//! has while its `CreateIndex` is that entry's number.
+//! number in the flags: the `ModifyIndex` of the member's key rises, and from then on (1) refuses the late call. If Consul refuses
+//! this transaction, the member's key is read. If our session still has locked it, an earlier call has ended this write fence
+//! already, so (1) refuses the late call, and `delete <own>` follows as above. Otherwise the session is over, and `<own>` ends with
+//! it: `leave` fails with `Lost`, and nothing is left to do. If Consul refuses the `lock` because its disk is full, see
+//! `leaving.rs` of `txn_kv`. For an entry of another client, `leave` is `check-index <key>`, `delete <key>`, with the key's
+//! `ModifyIndex`, as long as the key's `CreateIndex` is that entry's number.
 //!
 //! `position` reads the queue, in Consul's consistent mode; in a long queue it reads only our own key and the keys before it that
 //! are known. Our own key must exist, with our session and our `CreateIndex`, or else our entry is gone. The newest key before it
@@ -79,7 +79,7 @@ impl Entries for Consul {
 
     async fn update(&self, entry: &NewEntry, seq: u64) -> Result<bool> {
         if entry.mode == Mode::Shared {
-            // Noted before the update is sent, as its answer may be lost.
+            // The downgrade is noted before the update is sent, as the answer may be lost.
             self.long_queues.downgraded(&entry.entry_ref.queue, seq);
         }
         self.txn_kv.update(entry, seq).await
@@ -141,7 +141,7 @@ impl Entries for Consul {
     }
 }
 
-/// One `enter` of this entry.
+/// One call of `enter` for this entry.
 struct Entering<'a> {
     consul: &'a Consul,
     entry: &'a NewEntry,

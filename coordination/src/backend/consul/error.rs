@@ -51,7 +51,7 @@ pub(super) fn from_status(operation: &'static str, status: u16, text: &str) -> E
 fn meaning(status: u16, text: &str) -> (ErrorKind, Effect) {
     let speaks_of = |part: &str| text.contains(part);
     let kind = match status {
-        // The text of Go's HTTP server if a request without TLS comes to a port with TLS.
+        // This is the text of Go's HTTP server if a request without TLS comes to a port with TLS.
         400 if speaks_of("HTTP request to an HTTPS server") => ErrorKind::Tls,
         401 => ErrorKind::Auth,
         403 if speaks_of("ACL not found") => ErrorKind::Auth,
@@ -70,7 +70,7 @@ fn meaning(status: u16, text: &str) -> (ErrorKind, Effect) {
             ErrorKind::Unavailable
         }
         500 if speaks_of("no space left on device") => {
-            // The write may be in the log all the same.
+            // The write may be in Consul's log all the same.
             return (ErrorKind::Quota, Effect::Unknown);
         }
         500..=599 => return (ErrorKind::Unavailable, Effect::Unknown),

@@ -1,4 +1,4 @@
-//! A server's answers, and keys and values under our prefix, which any program may have written.
+//! A fuzz target: a server's answers, and keys and values under our prefix, which any program may have written.
 
 use std::time::UNIX_EPOCH;
 

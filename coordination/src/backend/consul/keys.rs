@@ -5,9 +5,10 @@
 
 use crate::backend::{Mode, SessionId};
 
-/// The queue's value.
+/// The name of the key of the queue's value.
 pub(super) const VALUE: &str = ".value";
-/// Exists for a moment while the value is written on condition that there is no entry: see `alone` in `txn.rs`.
+/// The name of a key that exists for a moment while the value is written on condition that there is no entry: see `alone` in
+/// `txn.rs`.
 pub(super) const CLOSING: &str = ".closing";
 /// The mark that a removal of the value leaves: see `values.rs` of `txn_kv`.
 pub(super) const REMOVED: &str = ".removed";
@@ -29,7 +30,7 @@ pub(super) fn is_entry(name: &str) -> bool {
     })
 }
 
-/// A key as a path of a request. Ours have letters, digits and `_-.~%/`.
+/// A key as the path of a request. Our keys have only letters, digits and `_-.~%/`, so only `%` has to be encoded.
 pub(super) fn path(key: &str) -> String {
     key.replace('%', "%25")
 }

@@ -29,7 +29,7 @@ const READ: &str = "get-tree";
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Pair {
     pub(super) key: String,
-    /// In base64. It is decoded on demand, because most readers of a queue need no values.
+    /// The value in base64. It is decoded on demand, because most readers of a queue need no values.
     #[serde(default)]
     value: Option<String>,
     /// The session that has locked the key.
@@ -105,8 +105,8 @@ impl<'a> Operation<'a> {
         Self { value, session: Some(session.into()), ..Self::new("lock", key) }
     }
 
-    /// The same, with this number in the key's flags. If value, flags and session stayed as they are, the write would change
-    /// nothing, not even the key's index.
+    /// The same operation, but it also writes this number into the key's flags. If value, flags and session stayed as they are, the
+    /// write would change nothing, not even the key's index.
     pub(super) fn numbered(self, flags: u64) -> Self {
         Self { flags: Some(flags), ..self }
     }
@@ -120,7 +120,7 @@ impl<'a> Operation<'a> {
         Self::new("delete", key)
     }
 
-    /// Reads all keys that begin with this.
+    /// Reads all keys that begin with `prefix`.
     pub(super) fn read(prefix: impl Into<Cow<'a, str>>) -> Self {
         Self::new(READ, prefix)
     }

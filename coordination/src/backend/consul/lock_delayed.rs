@@ -1,9 +1,9 @@
 //! Keys that Consul has kept, because of a lock-delay, although their session is over.
 //!
-//! If a session is ended by force, Consul's lock-delay prevents for a while that its keys are locked again: its client may still
-//! believe that it has them. Each of our entries has a key of its own, so with a lock-delay keys must not be deleted with their
-//! session. They stay, locked by nobody, and block the entries behind them. Clients that find such a key try to lock it until
-//! Consul permits that, and the client that succeeds deletes it. The keys of members are treated in the same way.
+//! If a session is ended by force, Consul's lock-delay prevents for a while that the session's keys are locked again: the session's
+//! client may still believe that it has them. Each of our entries has a key of its own, so with a lock-delay keys must not be
+//! deleted with their session. They stay, locked by nobody, and block the entries behind them. Clients that find such a key try to
+//! lock it until Consul permits that, and the client that succeeds deletes it. The keys of members are treated in the same way.
 //!
 //! Consul does not say when the delay began. So a client that finds a key tries at once, because the delay may already be over,
 //! and once more when the delay is certainly over. If many clients find the same key, each of them waits for a random time and
@@ -28,15 +28,15 @@ use crate::retry::DecorrelatedJitter;
 /// have to get the lock within two seconds (`L2`).
 const SPREAD: Duration = Duration::from_millis(250);
 /// The pauses between tries if Consul still refuses when our own delay is over, as the client that had the key has set a longer
-/// one.
+/// lock-delay.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// The shortest time between two searches for keys of members whose processes have crashed; the longest is twice as long.
 const SWEEP: Duration = Duration::from_secs(60);
-/// The longest time until the next such search after an entry of a crashed process was removed.
+/// The longest time until the next search for keys of members, after an entry of a crashed process was removed.
 const EARLY_SWEEP: Duration = Duration::from_secs(5);
 
-/// Left-over keys: removes those that are found.
+/// Removes the left-over keys that are found.
 #[derive(Clone)]
 pub(super) struct Leftovers(Arc<Inner>);
 
@@ -54,7 +54,7 @@ struct Inner {
     next_sweep: Mutex<Instant>,
 }
 
-/// What became of a try.
+/// What became of a try to remove a key.
 enum Removal {
     /// This client has deleted the key.
     Done,
@@ -173,8 +173,8 @@ impl Inner {
         }
     }
 
-    /// After a left-over entry was removed: its process has crashed, and may have left its member's key too. So the next search
-    /// comes soon.
+    /// To be called after a left-over entry was removed: the entry's process has crashed, and may have left its member's key too.
+    /// So the next search comes soon.
     fn sweep_early(&self, pair: &Pair) {
         if !pair.key.starts_with(&self.members) {
             let early = Instant::now() + env::rng().random_range(Duration::ZERO..EARLY_SWEEP);

@@ -1,8 +1,8 @@
 //! What is known of long queues, so that they need not be read in full for each entry that comes or goes.
 //!
 //! All entries before an entry were already there when it was entered. So to find its blocker, it is enough to find out which of
-//! those still exist. And if this process already has an exclusive entry in the queue, its next entry can wait for that one; the
-//! queue is read only when that one is gone.
+//! those still exist. And if this process already has an exclusive entry in the queue, its next entry can wait for that entry; the
+//! queue is read only when that entry is gone.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::backend::server::txn_kv::Keys;
 use crate::backend::{Blocker, EntryId, Mode};
 use crate::key::QueueKey;
 
-/// From this length on a queue is a long one.
+/// A queue with at least this many entries is a long one.
 const LONG: usize = 32;
 /// If more entries than this may be before an entry, the queue is read in full.
 const MOST_BEFORE: usize = 120;
@@ -27,7 +27,8 @@ struct LongQueue {
     complete: u64,
     /// By number, the entries that are not known to be gone.
     alive: BTreeMap<u64, EntryId>,
-    /// The exclusive entry that this process entered last; `None`: its last entry is shared, or was downgraded to shared since.
+    /// The entry that this process entered last, if it is exclusive. `None`: it is shared, it was downgraded to shared since, or
+    /// there is none.
     last: Option<Blocker>,
 }
 
@@ -44,7 +45,8 @@ impl LongQueues {
             let alive: BTreeMap<_, _> = pairs.iter().filter_map(named).collect();
             let Some(newest) = alive.keys().next_back().copied() else { return };
             let long_queue = known.get_or_insert_default();
-            // Entries of ours that were entered after this read was made, but whose answers came before the answer to this read.
+            // These are entries of ours that were entered after this read was made, but whose answers came before the answer to
+            // this read.
             let later = long_queue.alive.split_off(&(newest + 1));
             (long_queue.complete, long_queue.alive) = (newest, alive);
             long_queue.alive.extend(later);

@@ -30,14 +30,13 @@
 //!
 //! # Requirements
 //!
-//! Consul 1.8 or newer. A lease is not shorter than the servers' `session_ttl_min`, 10 s by default. With ACLs: write
-//! for `key_prefix "<namespace>/"` and `session_prefix ""`, and read for `agent_prefix ""` if the
-//! characteristics are to be known.
+//! Consul 1.8 or newer. A lease is not shorter than the servers' `session_ttl_min`, 10 s by default. With ACLs, the token needs the
+//! right `write` for `key_prefix "<namespace>/"` and `session_prefix ""`, and `read` for `agent_prefix ""` if the characteristics
+//! are to be known.
 //!
 //! # URL options
 //!
-//! `consul+https://` is TLS. Several hosts are agents of one datacenter, tried in random order. The path is the
-//! namespace.
+//! `consul+https://` uses TLS. Several hosts are agents of one datacenter, tried in random order. The path is the namespace.
 //!
 //! * `ca`, `cert`, `key`: PEM files. Without `ca`, the system's certificates are trusted.
 //! * `server_name`: the name in the server's certificate, if it is not the host.

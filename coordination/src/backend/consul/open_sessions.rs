@@ -1,4 +1,4 @@
-//! The sessions that are open: a session of Consul's for each. Consul chooses its id; our id is its name.
+//! The sessions that are open. Each is a session of Consul's: Consul chooses its id, and our id is its name.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -15,7 +15,7 @@ use super::rights::{keys_under, lacking};
 use crate::backend::{NewSession, SessionId};
 use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
 
-/// How many keys `close` deletes in one transaction: Consul allows 64 operations, and each key takes two.
+/// How many keys `close` deletes in one transaction: Consul allows 64 operations, and each key takes two of them.
 const GIVEN_BACK: usize = 32;
 
 /// How many sessions are remembered: one is open, and others may still be closing. Older ones, whose end Consul has not
@@ -28,7 +28,7 @@ pub(super) struct OpenSessions {
     /// The prefix of all keys of the namespace.
     prefix: String,
     lock_delay: Duration,
-    /// The newest last, and no more than [`REMEMBERED`].
+    /// The sessions, the newest last, and no more than [`REMEMBERED`].
     known: Mutex<VecDeque<(SessionId, Known)>>,
 }
 
@@ -74,7 +74,7 @@ impl OpenSessions {
         let id = self.find_or_create(session).await?;
         let name = session.id.to_string();
         let lock = Operation::lock(member_key, name.as_bytes(), &*id);
-        // On the kept connection, so that a session needs no other.
+        // This goes over the connection that is kept open for heartbeats, so that a session needs no other.
         let locked = transact_urgently(&self.connections, "open", &[lock]).await;
         let error = match locked {
             Ok(Outcome::Done(pairs)) => {
@@ -136,7 +136,7 @@ impl OpenSessions {
         if self.is_renewed("renew", &id).await? { Ok(()) } else { Err(over()) }
     }
 
-    /// Destroys the session; Consul deletes all keys that are locked by it. With a lock-delay, they are deleted here before.
+    /// Destroys the session; Consul deletes all keys that are locked by it. With a lock-delay, they are deleted here before that.
     pub(super) async fn close(&self, session: SessionId) -> Result<()> {
         let Some(known) = self.find(session) else { return Ok(()) };
         if let Some(id) = &known.id {
@@ -169,8 +169,8 @@ impl OpenSessions {
                     ]
                 })
                 .collect();
-            // If one of these keys has changed meanwhile, none of this batch is deleted here. The keys stay when the session
-            // ends, and other clients remove them once the lock-delay is over (`lock_delayed.rs`).
+            // If one of these keys has changed since it was read, none of this batch is deleted here. The keys stay when the
+            // session ends, and other clients remove them once the lock-delay is over (`lock_delayed.rs`).
             transact(&self.connections, "close", &steps).await?;
         }
         Ok(())

@@ -25,7 +25,7 @@ use crate::url::Host;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How many unused connections stay open for the next calls.
 const IDLE: usize = 4;
-/// How long they stay open: Consul itself closes none.
+/// How long unused connections stay open: Consul itself closes none.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long one of the two clients in [`Inner::others`] is used before it is the turn of the other one. This is longer than
 /// idle connections are kept: so a client has none left when its turn comes again.
@@ -36,10 +36,11 @@ const LONGEST_ANSWER: usize = 64 * 1024 * 1024;
 /// On which connection a call is made.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lane {
-    /// The kept connection. Its calls are made one after the other, because a second connection might be refused.
+    /// The connection that is kept open for heartbeats. Its calls are made one after the other, because a second connection might
+    /// be refused.
     Kept,
-    /// The same connection, for other calls while the process gives way (`crowding.rs`). At most one of them is queued for the
-    /// connection at a time, so a heartbeat waits for at most one of them.
+    /// The same connection as for [`Kept`](Self::Kept), for other calls while the process gives way (`crowding.rs`). At most one of
+    /// them is queued for the connection at a time, so a heartbeat waits for at most one of them.
     GivingWay,
     /// Any other connection: a pooled one, or a new one.
     Others,
@@ -51,9 +52,9 @@ pub(super) struct Pool(Arc<Inner>);
 
 struct Inner {
     kept: Client,
-    /// Held by the call on the kept connection.
+    /// Held by the call that uses the connection for heartbeats.
     kept_turn: Arc<Mutex<()>>,
-    /// Held by the one call of [`Lane::GivingWay`] that waits for the kept connection, or uses it.
+    /// Held by the one call of [`Lane::GivingWay`] that waits for the connection for heartbeats, or uses it.
     giving_way: Arc<Mutex<()>>,
     /// Two clients for all other calls, used in turn. A client whose turn begins has to make connections, while those of the
     /// other one are still open. So if the agent takes no more connections, this process notices within a [`SHIFT`], and gives
@@ -67,14 +68,14 @@ struct Inner {
     base: String,
     shown: Host,
     datacenter: Option<String>,
-    /// How long a call on the kept connection may take.
+    /// How long a call on the connection for heartbeats may take.
     limit: Duration,
     access: Arc<Access>,
 }
 
 impl Pool {
-    /// All its connections go to the same address. The clients for other calls are made when they are needed: most pools that
-    /// are made while an agent is away are given up before that.
+    /// All connections of the pool go to the same address. The clients for other calls are made when they are needed: most pools
+    /// that are made while an agent is away are given up before they need these.
     pub(super) fn new(
         (host, place): (&Host, Place),
         (datacenter, limit): (Option<String>, Duration),
@@ -126,8 +127,8 @@ impl Pool {
         }
     }
 
-    /// Sends a request and reads its answer. If the answer may be another service's, asks the host whether it still is an
-    /// agent, and gives it up if not.
+    /// Sends a request and reads its answer. If the answer may come from another service, asks the host whether it still is an
+    /// agent; if it is none, the failure makes the pool be given up.
     pub(super) async fn ask(
         &self,
         lane: Lane,
@@ -195,9 +196,9 @@ impl Pool {
         self.fetch_on_kept(Some(first), operation, request).await
     }
 
-    /// If a call's future were dropped before the answer came, the HTTP client would close the kept connection, and the agent
-    /// might refuse another one. So a task waits for the answer, and goes on if the caller is dropped. A caller that is dropped
-    /// before its turn has sent nothing.
+    /// If a call's future were dropped before the answer came, the HTTP client would close the connection for heartbeats, and the
+    /// agent might refuse another one. So a task waits for the answer, and goes on if the caller is dropped. A caller that is
+    /// dropped before its turn has sent nothing.
     async fn fetch_on_kept(
         &self,
         first: Option<OwnedMutexGuard<()>>,
@@ -262,7 +263,7 @@ impl Pool {
             return Ok(client);
         }
         let kept = (IDLE, Some(IDLE_TIMEOUT));
-        // Short, so that after a failure there is time left to send the request on the kept connection.
+        // The limit is short, so that after a failure there is time left to send the request on the connection for heartbeats.
         let connecting = CONNECT_TIMEOUT.min(self.0.limit / 6);
         let made = client(&self.0.credentials, self.0.place, &self.0.shown, kept, connecting);
         // A later try may succeed: making a client reads files of the system, and the process may have no descriptor left at the
@@ -282,8 +283,8 @@ impl Pool {
         }
     }
 
-    /// The failure of a call that got no answer. If the call was on another connection than the kept one, the pool is not given
-    /// up: only the kept connection shows whether the agent is there.
+    /// The failure of a call that got no answer. If the call was on another connection than the one for heartbeats, the pool is not
+    /// given up: only the connection for heartbeats shows whether the agent is there.
     pub(super) fn unanswered(&self, lane: Lane, failure: Failure) -> Failure {
         let error = match failure.is_hang_up || failure.is_full {
             true => self.told(&failure),
@@ -362,7 +363,7 @@ fn client(
         .default_headers(headers(credentials)?);
     builder = match &credentials.tls {
         Some(tls) => with_tls(builder, tls)?,
-        // Spares reading the system's certificates.
+        // Without TLS no certificates are needed, so the system's are not read.
         None => builder.tls_certs_only([]),
     };
     if let Some(address) = place.address {

@@ -14,9 +14,9 @@ pub(super) struct Request {
     /// The part of the URL after `/v1/`, with the query.
     pub(super) path: String,
     pub(super) body: Vec<u8>,
-    /// The request only reads, so it can be sent again if it is not known whether it was carried out.
+    /// Whether the request only reads, so that it can be sent again if it is not known whether it was carried out.
     pub(super) is_read: bool,
-    /// The request is a blocking query, which is answered late if nothing changes.
+    /// Whether the request is a blocking query, which is answered late if nothing changes.
     pub(super) waits: bool,
 }
 
@@ -37,14 +37,14 @@ impl Request {
         Self { method, path, body, is_read: false, waits: false }
     }
 
-    /// The same as a blocking query: answered when something has changed since this index, or after this time.
+    /// This request as a blocking query: it is answered when something has changed since this index, or after this time.
     pub(super) fn waiting(self, index: u64, longest: Duration) -> Self {
         let query = self.with(&format!("wait={}ms", longest.as_millis()));
         let query = if index > 0 { query.with(&format!("index={index}")) } else { query };
         Self { waits: true, ..query }
     }
 
-    /// The same with `name` or `name=value` in its query.
+    /// This request with `name` or `name=value` in its query.
     pub(super) fn with(mut self, query: &str) -> Self {
         self.path.push(if self.path.contains('?') { '&' } else { '?' });
         self.path.push_str(query);

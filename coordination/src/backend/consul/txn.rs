@@ -1,7 +1,7 @@
 //! The transactions of [`txn_kv`](crate::backend::server::txn_kv), translated to Consul's.
 //!
-//! If Consul refuses a transaction, its answer does not have the keys in [`Txn::looks`]. They are read by one more request, and
-//! so as they are a moment later.
+//! If Consul refuses a transaction, its answer does not have the keys in [`Txn::looks`]. They are read by one more request, and so
+//! may have changed since the refusal.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,8 +21,8 @@ use crate::error::{Error, ErrorKind, LossReason, Result};
 
 pub(super) struct Transactions {
     sessions: Arc<OpenSessions>,
-    /// How many `lock`s were sent for [`Change::Hold`]. Each of them has its number in the key's flags. Without it, a `lock` that
-    /// leaves the key's value and session as they are would not raise the key's index, and would not end a write fence.
+    /// How many `lock`s were sent for [`Change::Hold`]. Each of them has its number in the key's flags. Without this number, a
+    /// `lock` that leaves the key's value and session as they are would not raise the key's index, and would not end a write fence.
     puts: AtomicU64,
 }
 
@@ -31,7 +31,8 @@ impl Transactions {
         Self { sessions, puts: AtomicU64::new(0) }
     }
 
-    /// Makes a transaction in Consul's own operations; an error if the session is over, or a lock-delay keeps a key.
+    /// Makes a transaction in Consul's own operations; an error if the session is over, or a lock-delay keeps a key from being
+    /// locked.
     pub(super) async fn make(
         &self,
         operation: &'static str,
@@ -117,7 +118,7 @@ impl Transact for Transactions {
             if let kv::Outcome::Done(_) = self.make("leave", &steps).await? {
                 return Ok(());
             }
-            // The entry was updated, or is gone.
+            // The delete was refused: the entry was updated, or is gone.
             let (found, _) = read_all(&self.sessions.connections, "leave", key).await?;
             let is_it = |pair: &&Pair| pair.key == key && pair.create_index == seq;
             match found.iter().find(is_it) {
@@ -166,7 +167,7 @@ impl Transact for Transactions {
         Ok(keys.iter().map(value).collect())
     }
 
-    /// Consul can only list all keys at once, so they are kept in the cursor, and returned a page at a time.
+    /// Consul can only list all keys in one answer, so they are kept in the cursor, and returned a page at a time.
     async fn list(
         &self,
         prefix: &str,

@@ -31,7 +31,8 @@ impl Watching for Consul {
         let (keys, key) = (self.txn_kv.keys(&entry.queue), self.txn_kv.key(entry));
         let is_own = self.txn_kv.key_pool.own(entry).is_some();
         let is_over = |seen: &Seen| {
-            // If the key is absent, the answer may be from before the entry was entered. Its index shows whether it is.
+            // If the key is absent, the answer may be from before the entry was entered. Only from the entry's number on does the
+            // answer's index prove that the entry is gone.
             let Some(pair) = &seen.pair else { return seen.index >= seq };
             if !pair.is_locked() {
                 self.leftovers.remove(&keys, std::slice::from_ref(pair));
