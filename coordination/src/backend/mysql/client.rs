@@ -3,8 +3,8 @@
 //! The server answers one statement at a time on a connection. So a client has three connections to one server, called lanes here:
 //! two for calls, and one for heartbeats and the poll for all waiters, so that these do not wait for other calls. The three are
 //! made and given up together, and have one number, their epoch. When a caller gives up a statement before its answer, nothing more
-//! is sent on its lane (C3), and the whole epoch is given up. The server may carry out the statement late: it rejects it if a call
-//! of the session has come with a higher epoch by then.
+//! is sent on its lane (C3), and the whole epoch is given up. The server may come to the statement late. It then rejects the
+//! statement if a call of the session has come with a higher epoch before.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -29,10 +29,10 @@ use crate::url::Host;
 
 /// How many lanes there are for calls. There is one more, for heartbeats and the poll.
 pub(super) const CALLS: usize = 2;
-/// How often a call is sent again after the server rolled it back because of a deadlock or a lock wait. Deadlocks fail at once.
-/// Each lock wait takes a second, and the caller gives up before there are that many.
+/// How often a call is sent again after the server rolled it back because of a deadlock or a lock wait. A deadlock is reported at
+/// once. A lock wait takes a second, so the caller gives up before the call was sent so often.
 const REPEATED: usize = 30;
-/// The longest pause before it is sent again.
+/// The longest pause before a call is sent again.
 const APART: Duration = Duration::from_millis(10);
 
 /// What is the same for all connections of this client.
@@ -53,7 +53,7 @@ pub(super) struct Connection {
 }
 
 impl Mysql {
-    /// For sessions with this lease.
+    /// Makes the state of a client. `lease`: the lease of its sessions.
     pub(super) fn new(database: Database, lease: Duration) -> Self {
         Self { database, polls: Arc::new(Polls::new(lease)) }
     }
@@ -162,9 +162,9 @@ impl Connection {
     }
 }
 
-/// Rolls back after an error; true: done. If a procedure is killed or runs out of memory, its own handler, which rolls back, does
-/// not run. Its transaction would stay open, with all that it has locked, until the next procedure on this connection begins with a
-/// `ROLLBACK`.
+/// Rolls back after an error; true: the rollback has succeeded. If a procedure is killed or runs out of memory, its own handler,
+/// which rolls back, does not run. Its transaction would stay open, with all that it has locked, until the next procedure on this
+/// connection begins with a `ROLLBACK`.
 async fn roll_back(conn: &mut Conn) -> bool {
     conn.query_drop("ROLLBACK").await.is_ok()
 }

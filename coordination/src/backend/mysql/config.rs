@@ -1,4 +1,4 @@
-//! URL → typed configuration.
+//! Parses a URL into a typed configuration.
 
 use std::fmt;
 
@@ -14,10 +14,10 @@ const MODES: Modes = Modes {
 };
 const DEFAULT_PORT: u16 = 3306;
 const DEFAULT_DATABASE: &str = "coordination";
-/// The server allows no longer names.
+/// The greatest length of a database's name that the server allows.
 const LONGEST_DATABASE: usize = 64;
 
-/// What the URL says.
+/// The options and servers of a `mysql` URL.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
     pub(super) servers: Servers,
@@ -28,7 +28,7 @@ pub(crate) struct Config {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Database {
     pub(super) name: String,
-    /// The URL names no database. Only this default one is created if it does not exist.
+    /// Whether the URL names no database. Only this default database is created if it does not exist.
     pub(super) is_default: bool,
 }
 

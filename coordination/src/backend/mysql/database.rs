@@ -10,15 +10,15 @@ use crate::backend::server::connections::Failure;
 use crate::characteristics::Durability;
 use crate::error::{Error, ErrorKind};
 
-/// Tables and procedures, separated by lines of two slashes.
+/// The statements that create our tables and procedures, separated by lines of two slashes.
 const SCHEMA: &str = include_str!("schema.sql");
 /// The version of the schema's text: a change of the text needs another number, which a test makes sure of. A library of one
 /// version refuses a database of another.
 const VERSION: i64 = 3;
-/// The oldest servers: before these nothing skips rows that are locked.
+/// The oldest versions that can be used: earlier ones have no `SKIP LOCKED`, with which our procedures skip rows that are locked.
 const OLDEST_MYSQL: (u32, u32) = (8, 0);
 const OLDEST_MARIADB: (u32, u32) = (10, 6);
-/// The namespace of `coordination_fence`, whose callers name none. A URL that names none has the same.
+/// The namespace of `coordination_fence`, whose callers name none. A URL that names no namespace has the same.
 const NAMESPACE: &str = "coordination";
 /// The server's clock, in microseconds of UTC, so that no time zone matters. It is the time at which the statement began; inside a
 /// procedure, each of its statements has its own time.
@@ -47,16 +47,18 @@ SELECT VERSION() AS version, \
 /// Identifies the server, as an address may lead to several (a proxy, a name with several addresses).
 const IDENTITY: &str = "CONCAT_WS('/', @@hostname, @@port, @@server_id) AS identity";
 
-/// From how many servers this one replicates, on MariaDB. MySQL has no such variable and returns no row.
+/// Asks MariaDB from how many servers it replicates. MySQL has no such variable and returns no row.
 const REPLICATES: &str = "SHOW GLOBAL STATUS LIKE 'Slaves_running'";
-/// The same on MySQL. Group replication is left out, because there the members replicate from each other, the primary too.
+/// The query for the same number on MySQL. Group replication is left out, because there the members replicate from each other, the
+/// primary too.
 const CHANNELS: &str = "\
 SELECT CAST((SELECT COUNT(*) FROM performance_schema.replication_connection_status \
     WHERE service_state <> 'OFF' AND channel_name NOT LIKE 'group\\_replication%') \
   + (SELECT COUNT(*) FROM performance_schema.replication_applier_status \
     WHERE service_state <> 'OFF' AND channel_name NOT LIKE 'group\\_replication%') AS CHAR) AS Value";
 
-/// Settings that say whether this is one of several servers that are written to. A server knows only those of its own kind.
+/// Asks for the settings that say whether this is one of several servers that are written to. A server knows only those of its own
+/// kind.
 const CLUSTER: &str = "\
 SHOW GLOBAL VARIABLES WHERE Variable_name IN \
   ('wsrep_on', 'wsrep_provider', 'group_replication_single_primary_mode')";
@@ -66,17 +68,17 @@ const PROCEDURE: &str = "CREATE PROCEDURE ";
 /// The table that gives queues their ids. If it is missing while others exist, it must not be created anew: it would give the same
 /// ids to other queues, and the rows of the other tables refer to queues by these ids.
 const QUEUES: &str = "coordination_queues";
-/// Codes of errors: no such database; no such table.
+/// Error codes for a missing database and for a missing table.
 const NO_DATABASE: u16 = 1049;
 const NO_TABLE: u16 = 1146;
 
 /// What was found out about the server when a connection was made.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Server {
-    /// Whether the operating system has a committed transaction when the server answers; otherwise only the server's memory may
-    /// have it.
+    /// Whether a committed transaction has been handed to the operating system (`write`) when the server answers; otherwise only
+    /// the server's memory may have it.
     is_written: bool,
-    /// Whether the disk has it when the server answers.
+    /// Whether a committed transaction is on the disk when the server answers.
     is_synced: bool,
     may_have_replicas: bool,
 }
@@ -115,8 +117,9 @@ impl Server {
         Ok((server, get(found, "identity")?))
     }
 
-    /// Fails if the user lacks a right that our procedures need. Checked when connecting, as otherwise the first release might be
-    /// the first to fail. Fails also if other servers are written to besides this one, because row locks here do not hold there.
+    /// Fails if the user lacks a right that our procedures need. This is checked when connecting, as otherwise the first release
+    /// might be the first to fail. Fails also if other servers are written to besides this one, because row locks of this server
+    /// have no effect there.
     pub(super) async fn check_rights(conn: &mut Conn) -> Result<(), Failure> {
         let found = all_rows(conn, format!("{CLUSTER}; CALL coordination_probe()")).await;
         let mut settings = Vec::new();
@@ -148,8 +151,8 @@ impl Server {
     }
 }
 
-/// Whether the server replicates from another one. `told`: the answer to [`REPLICATES`]; without one, the server is MySQL, and its
-/// tables are asked. Not every user may read these: then the server is taken for one that does not replicate.
+/// Whether the server replicates from another one. `told`: the answer to [`REPLICATES`]; without one, the server is MySQL, and is
+/// asked for [`CHANNELS`]. Not every user may read these: then the server is taken for one that does not replicate.
 async fn replicates(conn: &mut Conn, told: Option<&Row>) -> Result<bool, Failure> {
     let told = match told {
         Some(told) => get::<String>(told, "Value")?,
@@ -161,8 +164,8 @@ async fn replicates(conn: &mut Conn, told: Option<&Row>) -> Result<bool, Failure
     Ok(told != "0")
 }
 
-/// Prepares a further connection to a server that [`greet`](Server::greet) has checked. Fails if this one leads to another server,
-/// as the address may lead to several.
+/// Prepares a further connection to a server that [`greet`](Server::greet) has checked. Fails if this connection leads to another
+/// server, as the address may lead to several.
 pub(super) async fn join(
     conn: &mut Conn,
     database: &Database,
@@ -293,7 +296,8 @@ fn is_ours(found: Result<Option<Row>, MysqlError>, database: &Database) -> Resul
     Err(Failure::broken(Error::new(ErrorKind::Unsupported, "connect", message)))
 }
 
-/// Creates the tables and procedures, unless another client has created them meanwhile. Returns whether they exist.
+/// Creates the tables and procedures, unless another client has created them since they were looked for. Returns whether they
+/// exist.
 ///
 /// The version is written last. So if a client stops in the middle, there is no version, and the next client creates everything
 /// again.

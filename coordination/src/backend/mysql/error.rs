@@ -1,4 +1,4 @@
-//! Errors of the server and of its client crate → our errors, case by case.
+//! Translates errors of the server and of its client crate into our errors, case by case.
 
 use mysql_async::{DriverError, Error as MysqlError, ServerError};
 
@@ -23,7 +23,8 @@ pub(super) fn is_undone(error: &MysqlError) -> bool {
     matches!(error, MysqlError::Server(said) if matches!(said.code, 1205 | 1213))
 }
 
-/// The server answered with an error. The procedure was rolled back as a whole, except where [`effect`] says otherwise.
+/// The failure if the server answered with an error. The procedure was rolled back as a whole, except where [`effect`] says
+/// otherwise.
 fn refusal(operation: &'static str, said: &ServerError) -> Failure {
     let (kind, is_broken) = judged(said.code);
     let message = format!("{} ({})", said.message, said.code);
@@ -48,9 +49,9 @@ fn judged(code: u16) -> (ErrorKind, bool) {
         3159 => (ErrorKind::Tls, true),
         // Out of disk, memory, room in a table, or stack.
         1021 | 1037 | 1038 | 1041 | 1114 | 1436 => (ErrorKind::Quota, false),
-        // Too large for a packet, after which the server hangs up.
+        // The value is too large for a packet; the server hangs up after that.
         1153 => (ErrorKind::Value, true),
-        // Too large for a column.
+        // The value is too large for a column.
         1406 => (ErrorKind::Value, false),
         // The server is read-only: it has become a replica, or is recovering.
         1036 | 1290 | 1792 | 1836 | 1874 => (ErrorKind::Unavailable, true),
@@ -88,8 +89,8 @@ fn judged(code: u16) -> (ErrorKind, bool) {
 }
 
 /// Whether the procedure may have taken effect although the server answered with an error. A commit that was interrupted may have
-/// been carried out; when the server shuts down, a statement in hand may have been committed; and the server may run out of memory
-/// or disk after the commit, before it answers.
+/// been carried out; when the server shuts down, a statement that was under way may have been committed; and the server may run out
+/// of memory or disk after the commit, before it answers.
 fn effect(code: u16) -> Effect {
     match code {
         1053

@@ -84,7 +84,7 @@ fn trusted(tls: &Tls) -> Vec<Vec<u8>> {
 /// chosen.
 fn choose_provider() {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
-        // Fails if another thread has chosen one meanwhile, which is as good.
+        // This fails if another thread has chosen a provider at the same time, which is as good.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! # How it works
 //!
-//! Ordinary tables in a database, and a procedure there for each step of the protocol (`enter`, `leave`, `renew`, …): one
-//! statement, which is one transaction and one round trip. A procedure that adds an entry to a queue or removes one locks the
+//! The store has ordinary tables in a database, and a procedure there for each step of the protocol (`enter`, `leave`, `renew`, …).
+//! A step is one statement, one transaction and one round trip. A procedure that adds an entry to a queue or removes one locks the
 //! queue's row first, so that the transactions commit in the order of the entries' numbers. Row locks are held only during such a
 //! transaction. If the server rolls a step back because of a deadlock or a lock that it waited for too long, the step is sent
 //! again, and the caller does not learn of it.
@@ -34,7 +34,7 @@
 //!
 //! `CALL coordination_fence(name, token)` is for a transaction of the holder's own in the same database, as its first statement. It
 //! fails unless the token is that of a current holder. It locks the row of the entry, so that nobody else gets the lock until this
-//! transaction is over, even if the session ends meanwhile.
+//! transaction is over, even if the session ends before that.
 //!
 //! # Requirements
 //!
@@ -46,8 +46,8 @@
 //! The path is the database; without one it is `coordination`, which is created if it does not exist. If there are several hosts,
 //! they are tried in random order until one is found that can be written to.
 //!
-//! * `ssl-mode`: `verify_identity`, or `disabled`. The default is `verify_identity`, or `disabled` if all hosts are this one and no
-//!   other option is for TLS. Other modes are refused.
+//! * `ssl-mode`: `verify_identity`, or `disabled`. The default is `verify_identity`, or `disabled` if all hosts are the local host
+//!   and no other option is for TLS. Other modes are refused.
 //! * `ca`, `cert`, `key`: PEM files. Without `ca`, the certificates that the system trusts are used.
 //! * `server_name`: the name in the server's certificate, if it is not the host.
 //! * `password_file`: a file with the password, instead of one in the URL.
@@ -121,8 +121,8 @@ impl Dialect for Mysql {
     type Following = watch::Receiver<u64>;
 
     const DESCRIPTOR: &'static Descriptor = &DESCRIPTOR;
-    /// One for each connection for calls. So a call that finds both busy waits for a slot, and its time for an answer begins only
-    /// when it is sent.
+    /// There is one slot for each connection for calls. So a call that finds both connections busy waits for a slot, and its time
+    /// for an answer begins only when it is sent.
     const IN_FLIGHT: usize = client::CALLS;
     const SECURE: &'static str = "ssl-mode=verify_identity";
     const WANTS_TLS: &'static str = "the server wants TLS: give `ssl-mode=verify_identity`";
@@ -171,7 +171,8 @@ impl Dialect for Mysql {
                 at = (row.number("renew", "queue")?, row.number("renew", "seq")?);
                 let id = row.bytes("renew", "id")?;
                 let id = EntryId::from_store(String::from_utf8_lossy(&id).into_owned());
-                // An entry of ours is put into `own` before it is entered, so one that is missing there is not about to be known.
+                // An entry of ours is put into `own` before it is entered. So an entry that is missing in `own` is not just being
+                // entered.
                 if own.own(&id).is_none_or(|own| own.session != session) {
                     let call = Call::new("renew", "settle_one").of(session);
                     are_gone &= ask(call.number(at.0).number(at.1)).await?.is_ok();

@@ -1,8 +1,8 @@
 //! What is waited for, and the poll that asks the server for all waiters of this client, because the server has no notifications.
 //!
-//! The row of each queue has a number that changes with each change of the queue. The poll reads these numbers, for all queues at
-//! once. It reads entries only in queues whose number has changed, or when a lease has run out. It reads often while something
-//! happens, and seldom while nothing does. It reads at once after this client itself has changed a queue that it follows.
+//! The row of each queue has a number that changes with each change of the queue. The poll reads these numbers, for all queues
+//! together. It reads entries only in queues whose number has changed, or when a lease has run out. It reads often while something
+//! happens, and seldom while nothing does. It reads immediately after this client itself has changed a queue that it follows.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -24,8 +24,8 @@ use crate::error::Result;
 const BUSY: Duration = Duration::from_millis(20);
 /// For this long after a change, the pause stays [`BUSY`].
 const STAYS_BUSY: Duration = Duration::from_secs(1);
-/// The longest pause between two polls while nothing happens. With its heartbeats and [`LONGEST_RECHECK`], a client sends at most
-/// four requests a second then.
+/// The longest pause between two polls while nothing happens. An idle client, with its heartbeats and with the reads that
+/// [`LONGEST_RECHECK`] demands, then sends at most four requests a second.
 const IDLE: Duration = Duration::from_millis(400);
 /// The shortest pause between two polls.
 const APART: Duration = Duration::from_millis(5);
@@ -99,7 +99,7 @@ struct Seen {
 }
 
 impl Polls {
-    /// For sessions with this lease.
+    /// `lease`: the lease of the client's sessions.
     pub(super) fn new(lease: Duration) -> Self {
         Self {
             queues: SharedWatches::default(),
@@ -175,7 +175,7 @@ impl Polls {
         let waits = self.waits.keys();
         let mut paths: HashSet<_> = self.queues.keys().into_iter().collect();
         paths.extend(waits.iter().map(|wait| wait.path.clone()));
-        // Set under the mutex: a waiter who comes after this finds that no poll is running, and starts one.
+        // This is set under the mutex: a waiter who comes after this finds that no poll is running, and starts one.
         state.is_running = !paths.is_empty();
         state.is_running.then_some((paths, waits))
     }
@@ -190,7 +190,7 @@ impl Polls {
 }
 
 impl Waiting<'_> {
-    /// Resolves when the entry blocks no longer, or may not.
+    /// Resolves when the entry blocks no longer, or perhaps blocks no longer.
     pub(super) async fn over(&mut self) {
         if let Some(waited) = &mut self.waited {
             // If the watch has ended, something may have been missed, so this resolves, and the waiter asks the server.
@@ -255,7 +255,7 @@ impl Poll {
                 });
             }
         }
-        // Set only now: if a query above has failed, the next poll finds the same changes again.
+        // `self.seen` is set only now: if a query above has failed, the next poll finds the same changes again.
         self.seen = seen;
         Ok(!changed.is_empty())
     }
@@ -327,7 +327,8 @@ impl Poll {
     }
 }
 
-/// If the poll panics, the next waiter starts another one.
+/// Held by the running poll. If the poll panics, the drop of this notes that no poll is running, and the next waiter starts another
+/// one.
 struct Running(Arc<Polls>);
 
 impl Drop for Running {
@@ -368,7 +369,8 @@ fn entries_of(waits: &[&Wait], seen: &HashMap<String, Seen>) -> Option<String> {
     })
 }
 
-/// By an entry's queue and number: its mode, and how long its lease still lasts.
+/// The entries that a poll has read. The key is the queue and the number of an entry; the value is its mode, and how long its lease
+/// still lasts.
 type Found = HashMap<(u64, u64), (Mode, Duration)>;
 
 fn found(rows: &[Row]) -> Result<Found> {
@@ -385,8 +387,8 @@ fn found(rows: &[Row]) -> Result<Found> {
 
 /// What a wait knows of its entry after a poll. `is_new`: this is its first poll.
 ///
-/// A waiter has asked the server itself just before it begins to wait. So if the lease has run out already then, the entry could
-/// not be removed, because the holder's own transaction has locked its row. Then the waiter waits a little before it asks again, as
+/// A waiter has asked the server itself just before it begins to wait. So if the lease has run out by then, the entry could not be
+/// removed, because the holder's own transaction has locked its row. Then the waiter waits a little before it asks again, as
 /// otherwise it would ask without any pause.
 fn waited(
     wait: &Wait,
