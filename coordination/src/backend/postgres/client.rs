@@ -2,7 +2,7 @@
 //!
 //! A client has one connection at a time; see [`connections`](crate::backend::server::connections). Each connection has a number,
 //! its epoch. When a caller gives up a statement before its answer, nothing more is sent on its connection (C3). The server may
-//! carry out the statement late: it rejects it if a call of the session has come on a newer connection by then.
+//! come to the statement late. It then rejects the statement if a call of the session has come on a newer connection before.
 
 use std::fmt::Write as _;
 use std::future::poll_fn;
@@ -174,7 +174,7 @@ impl Connection {
         operation: &'static str,
     ) -> Result<(), Failure> {
         // Behind a pooler, LISTEN is useless: it would stay on a server connection that the pooler gives to other clients later,
-        // and its notifications would not reach this one.
+        // and its notifications would not reach this client.
         if self.server.is_pooled {
             return Ok(());
         }

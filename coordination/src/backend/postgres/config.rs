@@ -1,4 +1,4 @@
-//! URL → typed configuration.
+//! Parses a URL into a typed configuration.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ const DEFAULT_SCHEMA: &str = "coordination";
 /// The server truncates longer names.
 const LONGEST_SCHEMA: usize = 63;
 
-/// What the URL says.
+/// The options and servers of a `postgres` URL.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
     pub(super) servers: Servers,

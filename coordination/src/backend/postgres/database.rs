@@ -11,18 +11,18 @@ use crate::backend::server::connections::Failure;
 use crate::characteristics::Durability;
 use crate::error::{Error, ErrorKind};
 
-/// Tables and functions. `{schema}` stands for the schema in quotes, `{schema_name}` for its name, and `{namespace}` for the
-/// default namespace.
+/// The statements that create our tables and functions. `{schema}` stands for the schema in quotes, `{schema_name}` for its name,
+/// and `{namespace}` for the default namespace.
 const SCHEMA: &str = include_str!("schema.sql");
 /// The version of the schema's text: a change of the text needs another number, which a test makes sure of. A library of one
 /// version refuses a schema of another, as functions that exist are never made again.
 const VERSION: i32 = 4;
-/// The oldest server, as it says itself: 12.
+/// The oldest version that can be used: 12, in the form in which a server reports its version.
 const OLDEST: i32 = 120_000;
 /// If this many server processes of this client wait for a replica's confirmation, no further connection is made. They belong to
 /// connections that were given up, and a new call would wait behind them.
 const WAITING: i64 = 2;
-/// The namespace of `coordination_fence` if its caller names none. A URL that names none has the same.
+/// The namespace of `coordination_fence` if its caller names none. A URL that names no namespace has the same.
 const NAMESPACE: &str = "coordination";
 
 /// Asks for the server's version, role and settings, and whether the schema exists; sets for how long our functions wait for a
@@ -41,12 +41,12 @@ SELECT current_setting('server_version_num')::integer AS server_version,
   to_regclass($1) IS NOT NULL AS has_schema,
   set_config('coordination.lock_timeout', '{lock_timeout}ms', false) AS lock_timeout";
 /// Our functions wait for a lock for as long as a heartbeat may take (the patience), divided by this. So a heartbeat is in time
-/// even if half as many calls that wait for locks were sent before it.
+/// even if `PARTS / 2` calls that wait for locks were sent before it.
 const PARTS: u32 = 8;
 /// The longest time that our functions wait for a lock.
 const LONGEST: Duration = Duration::from_millis(250);
 
-/// The tables in which the role lacks a right that our functions need; empty: none.
+/// The query for the tables in which the role lacks a right that our functions need; its answer is empty if there are none.
 const RIGHTS: &str = "
 SELECT coalesce(string_agg(c.relname, ', '), '') AS missing
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -92,8 +92,8 @@ impl Server {
             let message = "the server is a replica, and cannot be written to";
             return Err(Failure::broken(Error::new(ErrorKind::Unavailable, "connect", message)));
         }
-        // Such a server process goes on until the replica confirms, and a new call would wait for the replica in the same way. A
-        // connection to another server may do better.
+        // A server process that waits goes on until the replica confirms, and a new call would wait for the replica in the same
+        // way. A connection to another server may do better.
         if get::<i64>(&found, "waiting")? >= WAITING {
             let message = "earlier calls wait for a standby yet, which does not confirm them";
             return Err(Failure::broken(Error::new(ErrorKind::Unavailable, "connect", message)));
@@ -116,8 +116,8 @@ impl Server {
         Ok(server)
     }
 
-    /// Fails if the role lacks a right that our functions need. Checked when connecting, as otherwise the first release might be
-    /// the first to fail.
+    /// Fails if the role lacks a right that our functions need. This is checked when connecting, as otherwise the first release
+    /// might be the first to fail.
     pub(super) async fn check_rights(client: &Client, schema: &Schema) -> Result<(), Failure> {
         let row = one_row(client, RIGHTS, schema.name()).await?;
         let missing: String = get(&row, "missing")?;
@@ -151,7 +151,7 @@ impl Server {
     }
 }
 
-/// The statement that creates the schema in one transaction, unless another client has created it meanwhile.
+/// The statement that creates the schema in one transaction, unless another client has created it before that.
 fn installation(schema: &Schema) -> String {
     let schema_text = SCHEMA.replace("{namespace}", NAMESPACE);
     format!(

@@ -1,4 +1,4 @@
-//! Errors of PostgreSQL and of its client crate → our errors, case by case.
+//! Translates errors of PostgreSQL and of its client crate into our errors, case by case.
 
 use std::error::Error as StdError;
 
@@ -20,7 +20,8 @@ pub(super) fn failure(operation: &'static str, error: &PostgresError) -> Failure
     }
 }
 
-/// The server answered with an error. The statement was rolled back as a whole, except where [`effect`] says otherwise.
+/// The failure if the server answered with an error. The statement was rolled back as a whole, except where [`effect`] says
+/// otherwise.
 fn refusal(operation: &'static str, said: &DbError) -> Failure {
     let (kind, is_broken) = judged(said);
     let mut message = format!("{} ({})", said.message(), said.code().code());
@@ -67,7 +68,7 @@ fn judged(said: &DbError) -> (ErrorKind, bool) {
         | SqlState::CONNECTION_EXCEPTION
         | SqlState::CONNECTION_FAILURE
         | SqlState::CONNECTION_DOES_NOT_EXIST
-        // The code of pgbouncer for everything that goes wrong between it and the server.
+        // pgbouncer answers with this code whatever goes wrong between it and the server.
         | SqlState::PROTOCOL_VIOLATION
         // A failure inside the server, for instance if a function is replaced while it is called.
         | SqlState::INTERNAL_ERROR => (ErrorKind::Unavailable, true),
@@ -97,7 +98,7 @@ fn is_end(said: &DbError) -> bool {
 
 /// Whether the statement may have taken effect although the server answered with an error. A transaction that is cancelled or ended
 /// while it waits for a replica is committed on this server, and perhaps not on the replica. When the server shuts down, a
-/// statement in hand may have been committed.
+/// statement that was under way may have been committed.
 fn effect(operation: &str, said: &DbError) -> Effect {
     match *said.code() {
         _ if is_end(said) && operation != "connect" => Effect::Unknown,
@@ -116,7 +117,7 @@ fn effect(operation: &str, said: &DbError) -> Effect {
 /// Whether this is the server's warning that it did not wait for the replicas as long as it should have, so that a replica may lack
 /// the commit. It comes before the answer to the statement.
 pub(super) fn is_unconfirmed(said: &DbError) -> bool {
-    // Recognised by the routine: the text is in the server's language, and the code is that of most warnings.
+    // The warning is recognised by the routine: the text is in the server's language, and the code is that of most warnings.
     said.parsed_severity() == Some(Severity::Warning) && said.routine() == Some("SyncRepWaitForLSN")
 }
 

@@ -37,7 +37,7 @@ pub(super) type Running = Connection<Box<dyn Stream>, NoTlsStream>;
 impl Postgres {
     /// Opens a connection to the server at this address, with the client's own channel as its `application_name`. `settings`: what
     /// the connection begins with, as a start-up option. A `SET` would not do: behind a pooler it would stay on a connection that
-    /// others use later.
+    /// other clients use later.
     pub(super) async fn open(
         &self,
         user: &str,
@@ -123,7 +123,7 @@ fn unreachable_at(error: &io::Error) -> Failure {
     Failure { is_hang_up, ..Failure::broken(error) }
 }
 
-/// A connection cannot be given its own start-up settings: a pooler between the server and us refuses or drops them.
+/// The error if a connection cannot be given its own start-up settings: a pooler between the server and us refuses or drops them.
 pub(super) fn not_set() -> Error {
     let message = "transactions of this role begin read-only, or with another isolation level than read committed, and what \
                    is between the server and us lets nobody set that for a connection: set it for the role";
@@ -140,5 +140,5 @@ fn no_password(failure: Failure, credentials: &Credentials) -> Failure {
     Failure::broken(Error::new(ErrorKind::Auth, "connect", message))
 }
 
-/// The client crate's message in that case.
+/// The client crate's message if the server asks for a password and there is none.
 const NO_PASSWORD: &str = "invalid configuration: password missing";

@@ -2,11 +2,11 @@
 //!
 //! # How it works
 //!
-//! Ordinary tables in a schema of their own, and a function there for each step of the protocol (`enter`, `leave`, `renew`, …): one
-//! statement, which is one transaction and one round trip. A function that adds an entry to a queue or removes one locks the
-//! queue's row first, so that the transactions commit in the order of the entries' numbers. Row locks are held only during such a
-//! transaction, and no step needs anything that an earlier one has left on its connection. So the store works through a pooler that
-//! gives each transaction another connection, and a broken connection loses nothing.
+//! The store has ordinary tables in a schema of their own, and a function there for each step of the protocol (`enter`, `leave`,
+//! `renew`, …). A step is one statement, one transaction and one round trip. A function that adds an entry to a queue or removes
+//! one locks the queue's row first, so that the transactions commit in the order of the entries' numbers. Row locks are held only
+//! during such a transaction, and no step needs anything that an earlier one has left on its connection. So the store works through
+//! a pooler that gives each transaction another connection, and a broken connection loses nothing.
 //!
 //! A session is a row with the end of its lease, on the server's clock. An entry whose session's lease has run out still blocks,
 //! until a function that comes across it marks the session as over, under the lock of the session's row, and removes the entry. A
@@ -37,7 +37,7 @@
 //!
 //! `coordination_fence(name, token)` is for a transaction of the holder's own in the same database, before its writes. It fails
 //! unless the token is that of a current holder. It locks the row of the entry, so that nobody else gets the lock until this
-//! transaction is over, even if the session ends meanwhile.
+//! transaction is over, even if the session ends before that.
 //!
 //! # Requirements
 //!
@@ -50,8 +50,8 @@
 //! one is found that can be written to.
 //!
 //! * `schema`: the schema with the tables and functions; `coordination` by default.
-//! * `sslmode`: `verify-full`, or `disable`. The default is `verify-full`, or `disable` if all hosts are this one and no other
-//!   option is for TLS. Other modes are refused.
+//! * `sslmode`: `verify-full`, or `disable`. The default is `verify-full`, or `disable` if all hosts are the local host and no
+//!   other option is for TLS. Other modes are refused.
 //! * `target_session_attrs`: `read-write`, which is always in force.
 //! * `ca`, `cert`, `key`: PEM files. Without `ca`, the certificates that the system trusts are used.
 //! * `server_name`: the name in the server's certificate, if it is not the host.
@@ -120,7 +120,7 @@ impl Connect for Config {
 impl Dialect for Postgres {
     type Connection = Connection;
     type Row = Row;
-    /// The wait for the entry that blocks it, if there is one.
+    /// The wait for the entry that blocks our own one, if there is one.
     type Known = Option<Wait>;
     type Following = watching::Following;
 
@@ -181,7 +181,7 @@ impl Dialect for Postgres {
         let (answer, count) = read_once(store, path).await?;
         let mut is_due = true;
         for row in &answer.rows {
-            // The queue's own row, which alone says it, has no entry's id.
+            // Only the queue's own row, which has no entry's id, says whether expired entries have to be removed (`tend`).
             if row.bytes_or_null("list", "id")?.is_none() {
                 is_due = row.flag("list", "is_due")?;
             }

@@ -121,7 +121,7 @@ pub(super) fn waits(store: &SqlStore<Postgres>, entry: &EntryId, before: Option<
     }
 }
 
-/// Whether no notifications come.
+/// Whether no notifications come, because the connection leads to a pooler.
 fn is_pooled(dialect: &Postgres) -> bool {
     dialect.is_pooled.load(Ordering::Relaxed)
 }
@@ -141,8 +141,8 @@ async fn follow(
     if channel.is_none() {
         return Ok(following);
     }
-    // First the mutex, then a slot for a call: in the other order, tasks that wait for the mutex could take all the slots, while
-    // the task that has the mutex waits for one.
+    // The mutex is locked first, and the slot is taken after that. In the other order, tasks that wait for the mutex could take all
+    // the slots, while the task that has the mutex waits for one.
     let _one_at_a_time = dialect.listening.lock().await;
     let ready = connections.ready("watch").await?;
     let epoch = ready.epoch();
