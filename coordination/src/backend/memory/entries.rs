@@ -1,4 +1,4 @@
-//! Entries: each call is done at once, on the caller's thread.
+//! Entries: each call is carried out immediately, on the caller's thread.
 
 use async_trait::async_trait;
 

@@ -9,8 +9,8 @@
 //!
 //! Exclusion between tasks and threads of this process, in the order of asking. A session lives as long as its coordinator: there
 //! is no lease to run out, so a guard has no deadline. If [`Lock::break_lock`](crate::Lock::break_lock) removes an entry, its
-//! holder learns of it with the next heartbeat. A token is at least the wall clock in microseconds, and larger than all tokens
-//! before.
+//! holder learns of it with the next heartbeat. A token is at least the wall clock in microseconds, and larger than all earlier
+//! tokens.
 //!
 //! # Requirements
 //!
@@ -39,7 +39,7 @@ use crate::config::Settings;
 use crate::error::{Error, Result};
 use crate::url::{Authority, Url};
 
-/// What the URL says.
+/// The name of the store, from the URL.
 pub(crate) struct Config {
     name: String,
 }

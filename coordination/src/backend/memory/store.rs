@@ -22,7 +22,7 @@ static STORES: Mutex<BTreeMap<String, Weak<Store>>> = Mutex::new(BTreeMap::new()
 /// One named store.
 pub(super) struct Store {
     state: Mutex<State>,
-    /// The origin of its clock. It is tokio's clock, so that a test can pause it.
+    /// The moment from which the store's clock counts. It is tokio's clock, so that a test can pause it.
     start: Instant,
 }
 
@@ -298,7 +298,7 @@ impl Queue {
         }
         let moved = self.moved(last);
         self.value = write.data.clone().map(|data| Value { version: moved, data, writer: None });
-        // For a removal, the version of the value that was removed.
+        // A removal returns the version of the value that was removed.
         let version = self.value.as_ref().map(|value| value.version).or(current)?;
         for Beside { name, data, .. } in &write.beside {
             match data {

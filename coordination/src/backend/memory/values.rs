@@ -1,4 +1,4 @@
-//! Values: at most one in each queue, beside its entries.
+//! Values: each queue has at most one, in addition to its entries.
 
 use std::sync::Arc;
 
