@@ -13,11 +13,11 @@ use crate::url::{Authority, Url, UrlOption};
 
 /// What is known of a store before connecting to it.
 pub(crate) struct Descriptor {
-    /// For errors and logs.
+    /// The store's name, for errors and logs.
     pub(crate) name: &'static str,
     /// The options beyond the common ones, in the order in which errors list them.
     pub(crate) options: &'static [UrlOption],
-    /// What its URLs have between `://` and the path: hosts, for instance.
+    /// What the store's URLs have between `://` and the path: hosts, for instance.
     pub(crate) authority: Authority,
     /// The namespace that a URL names elsewhere than in the option `namespace`: in its path, for instance.
     pub(crate) namespace: fn(&Url) -> Option<String>,

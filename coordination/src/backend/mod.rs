@@ -1,10 +1,10 @@
 //! The contract between the recipes and a store, and the stores.
 //!
-//! A store keeps *sessions*, and *entries* in ordered *queues*. A session is a client's liveness:
-//! when it ends, its entries end. Besides its entries a queue has at most one *value*, which nobody owns
-//! and which is written by compare-and-set, with *records* beside it. That is all that recipes need; so it is all that a store
-//! implements, and every recipe is written once, above these traits: [`Sessions`], [`Entries`], [`Values`] and
-//! [`Watching`], each implemented in the file of its name in the store's folder, and [`Store`], which has them all.
+//! A store keeps *sessions*, and *entries* in ordered *queues*. A session is a client's liveness: when it ends, its entries end.
+//! Besides its entries a queue has at most one *value*, which nobody owns and which is written by compare-and-set. A write of the
+//! value can also write *records*, further texts of the queue, each with a name. That is all that recipes need; so it is all that a
+//! store implements, and every recipe is written once, above these traits: [`Sessions`], [`Entries`], [`Values`] and [`Watching`],
+//! each implemented in the file of its name in the store's folder, and [`Store`], which has them all.
 //!
 //! # Rules for implementers
 //!
@@ -23,8 +23,8 @@
 //! * `late-enter`: once `leave` was answered, an `enter` of this entry that was sent earlier has no effect, however late the
 //!   request reaches the store.
 //! * `late-update`: once an `update` was answered, an `update` of this entry that was sent earlier has no effect.
-//! * `late-write`: a `write` that was given up may reach the store after later writes. The store compares its expected version at
-//!   that time, so that it never overwrites a later write, and never takes effect a second time.
+//! * `late-write`: a `write` that was given up may reach the store after later writes. The store compares the write's expected
+//!   version when the write arrives, so that it never overwrites a later write, and never takes effect a second time.
 //! * `write-once`: a `write` takes effect at most once, however often it is sent. A repeated call returns the version that the
 //!   first one made, unless the value was written or removed since.
 //!
@@ -35,17 +35,17 @@
 //!   themselves, and a request without an answer in time is an error that can be retried.
 //! * `recheck`: `gone` and `changed` must not depend on a notification, which may be lost: they ask the store again at least once
 //!   in every `recheck`, or resolve so that the caller asks. They may resolve early.
-//! * `no-retry`: no call retries in a loop until the store is back. It fails, and the session decides about retries. But a call
-//!   may try again if another client has changed meanwhile what the call depends on.
+//! * `no-retry`: no call retries in a loop until the store is back. It fails, and the session decides about retries. But a call may
+//!   try again if another client has changed what the call depends on since the call read it.
 //!
 //! Order:
 //!
-//! * `order`: an entry's number is its fencing token. It is larger than every number given before in the same queue, across
-//!   crashes, restarts of the store, and an empty queue.
-//! * `blocker`: `enter` and `position` name the newest live entry before this one that is not compatible with it by [`Mode`], and
-//!   none if there is no such entry. An entry keeps its number when it is updated.
-//! * `versions`: a value's version is larger than every version before in the same queue, across removals too.
-//! * `beside`: the records beside a `write` are written with the value or not at all, and by nothing else. So if the value has
+//! * `order`: an entry's number is its fencing token. It is larger than every number given before in the same queue, also after
+//!   crashes, after restarts of the store, and after the queue was empty.
+//! * `blocker`: `enter` and `position` name the newest live entry before the call's own entry that is not compatible with it by
+//!   [`Mode`], and none if there is no such entry. An entry keeps its number when it is updated.
+//! * `versions`: a value's version is larger than every earlier version in the same queue, also after removals.
+//! * `beside`: the records of a `write` are written together with the value or not at all, and by nothing else. So if the value has
 //!   the same version before and after a read of records, the records that were read belong to that version.
 //! * `snapshot`: `read` returns entries and value as of one moment, and another `revision` whenever any of them differs.
 //! * `pages`: `queues` and `names` return a page at a time, so that a call does not take longer if there are more names, as far
@@ -62,7 +62,7 @@
 //! * `session-end`: when a session ends, by `close` or because its lease ran out, all its entries end with it, and no
 //!   `enter` under it succeeds any more. Its values stay.
 //! * `forgets`: from the moment when `close` is called, nothing is kept in the process of a session's entries, whether that call
-//!   succeeds, fails or is dropped. For a session that was lost there may be no second call.
+//!   succeeds, fails or is dropped. For a session that was lost there may be no second call of `close`.
 //! * `close-twice`: `close` of a session that is over succeeds and does nothing.
 //! * `member`: two live sessions of one namespace never have the same member id.
 //!
@@ -132,8 +132,8 @@ pub(crate) trait Sessions: Send + Sync + 'static {
     /// which of the `held` entries are gone, and reports them to `gone`.
     async fn renew(&self, session: SessionId, held: &[EntryRef], gone: &Gone<'_>) -> Result<()>;
 
-    /// Resolves with the reason when the store says by itself that the session is over (T3). On stores that do not say so, never:
-    /// there the next [`renew`](Self::renew) finds it out.
+    /// Resolves with the reason when the store says by itself that the session is over (T3). On stores that do not say so, this
+    /// never resolves: there the next [`renew`](Self::renew) finds it out.
     async fn ended(&self, _session: SessionId) -> LossReason {
         std::future::pending().await
     }
@@ -141,7 +141,7 @@ pub(crate) trait Sessions: Send + Sync + 'static {
     /// Ends the session and removes all that belongs to it. Idempotent.
     async fn close(&self, session: SessionId) -> Result<()>;
 
-    /// How much this process keeps of sessions and their entries, for the check of `forgets`.
+    /// How many things this process remembers of sessions and their entries. Used to check the rule `forgets`.
     #[cfg(all(coordination_internals, feature = "memory"))]
     fn kept(&self) -> usize {
         0
@@ -254,9 +254,9 @@ pub(crate) trait Store: Sessions + Entries + Values + Watching {
     /// What this store can promise, as found out while connecting.
     fn characteristics(&self) -> Characteristics;
 
-    /// For stores where a server may confirm a renewal before the server that ends sessions has heard of it. There, a confirmed
-    /// renewal proves only that the renewals have taken effect that were answered at least this long before it was sent. Zero: a
-    /// confirmed renewal proves itself, too.
+    /// On some stores, a server may confirm a renewal before the server that ends sessions has heard of it. There, a confirmed
+    /// renewal proves nothing about itself, but it proves that earlier renewals have taken effect: those that were answered at
+    /// least this long before it was sent. Zero: a confirmed renewal proves itself, too.
     fn proof_delay(&self) -> Duration {
         Duration::ZERO
     }

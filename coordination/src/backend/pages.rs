@@ -21,7 +21,7 @@ pub(crate) struct Page {
 /// How far a list has been read. Only the store that made a cursor understands it.
 #[derive(Clone, Debug)]
 pub(crate) enum Cursor {
-    /// The list has been read up to this place.
+    /// The point up to which the store has read the list: a key or a name, or the store's own cursor.
     To(Arc<[u8]>),
     /// A list that was read as a whole, and how much of it is left.
     Left(Left),
@@ -32,7 +32,7 @@ impl Cursor {
         Self::To(place.into())
     }
 
-    /// The place up to which the list was read; empty: the beginning.
+    /// The point up to which the list was read (see [`To`](Self::To)); empty: nothing was read yet.
     pub(crate) fn place(from: Option<&Self>) -> &[u8] {
         match from {
             Some(Self::To(place)) => place,
@@ -49,7 +49,7 @@ pub(crate) struct Left {
 }
 
 impl Left {
-    /// What is left at this cursor; without one, the whole list from `all`.
+    /// What the list has left at this cursor; without a cursor, the whole list, which `all` reads.
     pub(crate) async fn from(
         cursor: Option<&Cursor>,
         all: impl Future<Output = Result<Vec<String>>>,

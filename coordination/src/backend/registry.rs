@@ -1,4 +1,4 @@
-//! URL → store: the only list of stores.
+//! The only list of stores, and how the store that a URL names is found in it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ stores! {
 struct Listed {
     feature: &'static str,
     schemes: &'static [&'static str],
-    /// `None`: the feature is off.
+    /// The store's descriptor; `None`: the store's feature is off.
     descriptor: Option<&'static Descriptor>,
 }
 
@@ -53,7 +53,7 @@ struct Listed {
 #[cfg(all(coordination_internals, feature = "memory"))]
 static SIMULATED: std::sync::OnceLock<&'static Descriptor> = std::sync::OnceLock::new();
 
-/// Makes a simulation's store known to [`descriptor`]; its name is its scheme.
+/// Makes a simulation's store known to [`descriptor`]. The scheme of its URLs is the name in the descriptor.
 #[cfg(all(coordination_internals, feature = "memory"))]
 pub(crate) fn offer_simulated(descriptor: &'static Descriptor) {
     SIMULATED.get_or_init(|| descriptor);

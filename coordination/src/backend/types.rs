@@ -112,9 +112,9 @@ pub(crate) type Gone<'a> = dyn Fn(&EntryId) + Send + Sync + 'a;
 #[derive(Clone, Debug)]
 pub(crate) struct NewSession {
     pub(crate) id: SessionId,
-    /// Unique among the live sessions of the namespace.
+    /// The member id, unique among the live sessions of the namespace.
     pub(crate) member: Arc<str>,
-    /// The lease asked for; the store may grant another.
+    /// The lease that is asked for; the store may grant another.
     #[cfg_attr(
         not(any(feature = "_network", all(coordination_internals, feature = "memory"))),
         expect(dead_code, reason = "for stores with leases")
@@ -136,7 +136,7 @@ pub(crate) enum Mode {
 }
 
 impl Mode {
-    /// Whether an entry of this mode makes an entry of mode `later`, which comes after it, wait.
+    /// Whether an entry of this mode blocks an entry of mode `later` that comes after it.
     pub(crate) fn blocks(self, later: Self) -> bool {
         self == Self::Exclusive || later == Self::Exclusive
     }
@@ -147,7 +147,7 @@ impl Mode {
 pub(crate) struct NewEntry {
     pub(crate) entry_ref: EntryRef,
     pub(crate) session: SessionId,
-    /// Shown to people with the entry.
+    /// The member id, which is shown to people with the entry.
     pub(crate) member: Arc<str>,
     pub(crate) mode: Mode,
     pub(crate) data: Data,
@@ -165,7 +165,7 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// The updates that are left after one of them.
+    /// The updates that will still be needed after one more was made.
     pub(crate) fn after_update(self) -> Self {
         Self { updates: self.updates.saturating_sub(1), ..self }
     }
@@ -199,7 +199,7 @@ impl From<&Entry> for Blocker {
 pub(crate) struct Entry {
     pub(crate) id: EntryId,
     pub(crate) seq: u64,
-    /// Empty for a contender of another library.
+    /// The member id; empty for a contender of another library.
     pub(crate) member: Arc<str>,
     /// When the entry was entered, by its client's wall clock: shown to people, never used to decide.
     pub(crate) since: Option<SystemTime>,
@@ -210,7 +210,8 @@ pub(crate) struct Entry {
 /// A queue as it was at one moment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Listing {
-    /// Differs whenever anything in the listing differs; for [`Watching::changed`](super::Watching::changed).
+    /// A number that differs whenever anything in the listing differs, to be passed to
+    /// [`Watching::changed`](super::Watching::changed).
     pub(crate) revision: u64,
     /// The live entries, in order.
     pub(crate) entries: Vec<Entry>,
@@ -236,10 +237,10 @@ impl Listing {
 /// A queue's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Value {
-    /// Larger than the version of every value before in this queue, removed ones included.
+    /// Larger than the version of every earlier value of this queue, removed ones included.
     pub(crate) version: u64,
     pub(crate) data: Data,
-    /// The write that made this value, on stores that keep it.
+    /// The write that made this value, on stores that remember it.
     pub(crate) writer: Option<Writer>,
 }
 
@@ -267,12 +268,12 @@ pub(crate) struct Write {
     pub(crate) id: u64,
     /// The version that the value must have; `None`: there must be no value.
     pub(crate) expected: Option<u64>,
-    /// The new value; `None` removes it.
+    /// The new value; `None` removes the value.
     pub(crate) data: Option<Data>,
-    /// Whether the queue must have no live entry.
+    /// Whether the write is made only if the queue has no live entry.
     pub(crate) if_empty: bool,
-    /// Records that are written together with the value, or not at all: at most [`MOST_BESIDE`], with different names. A removal
-    /// has none.
+    /// Records (further texts of the queue, each with a name) that are written together with the value, or not at all: at most
+    /// [`MOST_BESIDE`], with different names. A removal has none.
     pub(crate) beside: Vec<Beside>,
 }
 
@@ -282,9 +283,9 @@ pub(crate) const MOST_BESIDE: usize = 56;
 /// A change of one of a queue's records, made together with a write of the value.
 #[derive(Clone, Debug)]
 pub(crate) struct Beside {
-    /// Letters, digits and `-`.
+    /// The record's name: letters, digits and `-`.
     pub(crate) name: Arc<str>,
-    /// `None` removes it.
+    /// The record's new text; `None` removes the record.
     pub(crate) data: Option<Data>,
     /// Whether the record does not exist yet, as of the expected version of the value. ZooKeeper has different operations to
     /// create and to change.
