@@ -351,6 +351,8 @@ mod tests {
     #[tokio::test]
     async fn polling_is_warned_of_once() {
         let (watcher, warnings) = (Watcher::new(), Warnings::default());
+        // With one subscriber only, `tracing` would ask the thread that comes to an event first whether anybody listens.
+        let _second = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::default());
         tracing::subscriber::with_default(warnings.clone(), || {
             let none = watcher.listen(Path::new("/none"), None, Path::new("/"), || false);
             assert!(none.is_none(), "there is no such file");

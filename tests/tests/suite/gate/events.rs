@@ -1,12 +1,13 @@
 //! What the log of a program says of its locks, on the memory store.
 
 use std::io::Write;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use coordination::{Coordinator, Error, ErrorKind, synchronized};
 use tokio::time::sleep;
-use tracing::subscriber::DefaultGuard;
+use tracing::Dispatch;
+use tracing::subscriber::{DefaultGuard, NoSubscriber};
 use tracing_subscriber::fmt::MakeWriter;
 
 type Result<T = (), E = Error> = std::result::Result<T, E>;
@@ -21,6 +22,12 @@ struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl Log {
     fn begin() -> (Self, DefaultGuard) {
+        // While a process has only one subscriber, `tracing` asks the subscriber of the thread that comes to an event first whether
+        // anybody listens to that event. On a thread of another check that is nobody, and then the event is never logged. With a
+        // second subscriber, all subscribers are asked.
+        static SECOND_SUBSCRIBER: LazyLock<Dispatch> =
+            LazyLock::new(|| Dispatch::new(NoSubscriber::default()));
+        LazyLock::force(&SECOND_SUBSCRIBER);
         let log = Self::default();
         let subscriber = tracing_subscriber::fmt()
             .with_max_level(tracing::Level::DEBUG)
