@@ -1,19 +1,18 @@
 //! The coordinator: a process' session on a store, from which everything else is made.
 
 use std::fmt;
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backend::registry::{self, Target};
 use crate::characteristics::{Characteristics, LossDetection};
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
+use crate::global::{Slot, with_slot};
 use crate::key::QueueKey;
 use crate::recipe::engine::queue::{KeepsOpen, Queue};
 use crate::session::keeper::{self, Control};
 use crate::session::{Having, Session, State, StateWatch};
-
-static GLOBAL: RwLock<Option<Coordinator>> = RwLock::new(None);
 
 /// One process' session on a store: connect at boot, then acquire locks and everything else with it.
 ///
@@ -108,7 +107,9 @@ impl Coordinator {
 
     /// Makes this the global coordinator, which `#[synchronized]` uses.
     ///
-    /// Call it once, at process boot. Another coordinator can be installed only after this one was stopped.
+    /// Call it once, at process boot. Another coordinator can be installed only after this one was stopped. In a test, each scope
+    /// of `coordination::testing` (feature `testing`) has a global coordinator of its own, and within a scope this
+    /// installs it there.
     ///
     /// # Errors
     ///
@@ -125,14 +126,12 @@ impl Coordinator {
     /// # Ok(()) }
     /// ```
     pub fn install(&self) -> Result<()> {
-        let mut global = GLOBAL.write().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if global.as_ref().is_some_and(|installed| installed.0.session.state() != State::Closed) {
-            let message =
-                "there is a global coordinator already; install one per process, or stop it first";
-            return Err(Error::new(ErrorKind::Global, "install", message));
+        if with_slot(|slot| slot.install(self)) {
+            return Ok(());
         }
-        *global = Some(self.clone());
-        Ok(())
+        let message =
+            "there is a global coordinator already; install one per process, or stop it first";
+        Err(Error::new(ErrorKind::Global, "install", message))
     }
 
     /// The global coordinator.
@@ -141,11 +140,19 @@ impl Coordinator {
     ///
     /// [`ErrorKind::Global`] when none was installed.
     pub fn global() -> Result<Self> {
-        let global = GLOBAL.read().unwrap_or_else(|poisoned| poisoned.into_inner());
-        global.clone().ok_or_else(|| {
-            let message = "there is no global coordinator: call Coordinator::connect(url).await?.install()? before, at process boot or in the test, or name one by `coordinator = ..`";
+        with_slot(Slot::installed).ok_or_else(|| {
+            let message = "there is no global coordinator: call Coordinator::connect(url).await?.install()? before, at process boot; or name one by `coordinator = ..`; or, in a test, enter a scope of `coordination::testing`";
             Error::new(ErrorKind::Global, "global", message)
         })
+    }
+
+    pub(crate) fn session(&self) -> &Arc<Session> {
+        &self.0.session
+    }
+
+    /// Whether it has ended.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.0.session.state() == State::Closed
     }
 
     /// The queue of this kind and name, with the prefix before the name.

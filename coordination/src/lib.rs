@@ -101,7 +101,8 @@
 //!
 //! # Features
 //!
-//! `memory`, `file` and `macros` (the attribute) are on by default. `etcd`, `zookeeper`, `consul`, `redis`, `postgres` and `mysql` are
+//! `memory`, `file` and `macros` (the attribute) are on by default. `testing` gives each test a coordinator of its own, which can be
+//! broken on demand: the module of that name, and `docs/testing-your-code.md` in the repository. `etcd`, `zookeeper`, `consul`, `redis`, `postgres` and `mysql` are
 //! off by default, because building them needs a C compiler, and building `etcd` also needs the program `protoc` (Debian:
 //! `protobuf-compiler` and `libprotobuf-dev`).
 //!
@@ -150,6 +151,7 @@ mod error;
 mod events;
 #[cfg(test)]
 mod fuzz;
+mod global;
 mod key;
 #[cfg(coordination_internals)]
 #[doc(hidden)]
@@ -175,6 +177,8 @@ mod url;
 #[path = "private.rs"]
 pub mod __private;
 pub mod blocking;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 #[cfg(feature = "macros")]
 /// Runs a function under a lock whose name is made from the function's arguments, or under several locks.

@@ -23,7 +23,7 @@ pub enum Recipe {
 
 impl Recipe {
     /// The kind of the recipe's queues.
-    fn kind(self) -> &'static str {
+    pub(crate) fn kind(self) -> &'static str {
         match self {
             Self::Lock => "lock",
             Self::Semaphore => "semaphore",

@@ -10,36 +10,36 @@ use crate::key::QueueKey;
 #[async_trait]
 impl Entries for Memory {
     async fn enter(&self, entry: &NewEntry) -> Result<Position> {
-        self.store.enter(entry)
+        self.reach("enter")?.enter(entry)
     }
 
     async fn update(&self, entry: &NewEntry, seq: u64) -> Result<bool> {
-        Ok(self.store.update(entry, seq))
+        Ok(self.reach("update")?.update(entry, seq))
     }
 
     async fn leave(&self, entry: &EntryRef, _seq: Option<u64>) -> Result<()> {
-        self.store.leave(entry);
+        self.reach("leave")?.leave(entry);
         Ok(())
     }
 
     async fn position(&self, entry: &NewEntry, seq: u64) -> Result<Option<Position>> {
-        Ok(self.store.position(entry, seq))
+        Ok(self.reach("position")?.position(entry, seq))
     }
 
     async fn read(&self, queue: &QueueKey) -> Result<Listing> {
-        Ok(self.store.read(queue))
+        Ok(self.reach("read")?.read(queue))
     }
 
     async fn queues(&self, kind: &'static str, from: Option<&Cursor>) -> Result<Page> {
-        Ok(self.store.queues(kind, from))
+        Ok(self.reach("queues")?.queues(kind, from))
     }
 
     fn enter_now(&self, entry: &NewEntry) -> Option<Result<Position>> {
-        Some(self.store.enter(entry))
+        Some(self.reach("enter").ok()?.enter(entry))
     }
 
     fn leave_now(&self, entry: &EntryRef, _seq: Option<u64>) -> Option<Result<()>> {
-        self.store.leave(entry);
+        self.reach("leave").ok()?.leave(entry);
         Some(Ok(()))
     }
 }

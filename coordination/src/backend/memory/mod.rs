@@ -31,11 +31,16 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
+#[cfg(feature = "testing")]
+pub(crate) use self::store::Store;
+#[cfg(not(feature = "testing"))]
 use self::store::Store;
 use crate::backend;
 use crate::backend::descriptor::{Connect, Descriptor};
 use crate::characteristics::{Characteristics, Durability, Liveness, LossDetection, Scope};
 use crate::config::Settings;
+#[cfg(feature = "testing")]
+use crate::error::ErrorKind;
 use crate::error::{Error, Result};
 use crate::url::{Authority, Url};
 
@@ -77,9 +82,19 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
+    /// The store, for a call to it; the error of one that a test has put out of reach.
+    fn reach(&self, operation: &'static str) -> Result<&Store> {
+        #[cfg(feature = "testing")]
+        if !self.store.is_reachable() {
+            let message = "the store is out of reach, as the test has it";
+            return Err(Error::new(ErrorKind::Unavailable, operation, message));
+        }
+        let _ = operation;
+        Ok(&self.store)
+    }
+
     pub(crate) fn new(config: &Config, settings: &Settings) -> Self {
-        // A namespace has no NUL, so different pairs of name and namespace have different names here.
-        Self { store: Store::named(&format!("{}\0{}", config.name, settings.namespace)) }
+        Self { store: store(&config.name, &settings.namespace) }
     }
 
     /// A store without a name, which nobody else can reach: for a simulated world.
@@ -87,6 +102,12 @@ impl Memory {
     pub(crate) fn unshared() -> Self {
         Self { store: Arc::new(Store::new()) }
     }
+}
+
+/// The store of this name and namespace; made if nobody is connected to it.
+pub(crate) fn store(name: &str, namespace: &str) -> Arc<Store> {
+    // A namespace has no NUL, so different pairs of name and namespace have different names here.
+    Store::named(&format!("{name}\0{namespace}"))
 }
 
 #[async_trait]

@@ -20,7 +20,7 @@ use crate::time::number_after;
 static STORES: Mutex<BTreeMap<String, Weak<Store>>> = Mutex::new(BTreeMap::new());
 
 /// One named store.
-pub(super) struct Store {
+pub(crate) struct Store {
     state: Mutex<State>,
     /// The moment from which the store's clock counts. It is tokio's clock, so that a test can pause it.
     start: Instant,
@@ -33,6 +33,9 @@ struct State {
     /// The largest number that was given to an entry, a value or a revision of any queue. There is one counter for all queues, so
     /// that a queue's numbers go on rising after the queue was empty and was dropped.
     last: u64,
+    /// While a test has the store out of reach: the sessions that were to be closed meanwhile.
+    #[cfg(feature = "testing")]
+    away: Option<Vec<SessionId>>,
 }
 
 #[derive(Default)]
@@ -96,20 +99,8 @@ impl Store {
         Ok(held.iter().filter(is_gone).map(|entry| entry.id.clone()).collect())
     }
 
-    pub(super) fn close(&self, session: SessionId) {
-        let mut state = self.state();
-        let state = &mut *state;
-        state.sessions.remove(&session);
-        for queue in state.queues.values_mut() {
-            let before = queue.entries.len();
-            queue.entries.retain(|_, entry| entry.session != session);
-            if queue.entries.len() < before {
-                let entries = &queue.entries;
-                queue.by_id.retain(|_, seq| entries.contains_key(seq));
-                queue.moved(&mut state.last);
-            }
-        }
-        state.queues.retain(|_, queue| queue.is_used());
+    pub(crate) fn close(&self, session: SessionId) {
+        self.state().close(session);
     }
 
     pub(super) fn enter(&self, new: &NewEntry) -> Result<Position> {
@@ -147,15 +138,7 @@ impl Store {
     }
 
     pub(super) fn leave(&self, entry: &EntryRef) {
-        let mut state = self.state();
-        let state = &mut *state;
-        let Some(queue) = state.queues.get_mut(&entry.queue) else { return };
-        let Some(seq) = queue.by_id.remove(&entry.id) else { return };
-        queue.entries.remove(&seq);
-        queue.moved(&mut state.last);
-        if !queue.is_used() {
-            state.queues.remove(&entry.queue);
-        }
+        self.state().leave(&entry.queue, &entry.id);
     }
 
     pub(super) fn position(&self, entry: &NewEntry, seq: u64) -> Option<Position> {
@@ -266,7 +249,68 @@ impl Store {
     }
 }
 
+/// What tests do with a store.
+#[cfg(feature = "testing")]
+impl Store {
+    pub(crate) fn set_reachable(&self, yes: bool) {
+        let mut state = self.state();
+        if !yes {
+            state.away.get_or_insert_default();
+            return;
+        }
+        // A store with leases would have ended them by itself.
+        for session in state.away.take().unwrap_or_default() {
+            state.close(session);
+        }
+    }
+
+    pub(super) fn is_reachable(&self) -> bool {
+        self.state().away.is_none()
+    }
+
+    /// [`close`](Self::close) as soon as the store can be reached.
+    pub(super) fn close_later(&self, session: SessionId) {
+        let mut state = self.state();
+        match &mut state.away {
+            Some(closed) => closed.push(session),
+            None => state.close(session),
+        }
+    }
+
+    /// Removes the first entry of this queue.
+    pub(crate) fn delete_first(&self, queue: &QueueKey) -> Option<EntryId> {
+        let mut state = self.state();
+        let id = state.queues.get(queue)?.entries.values().next()?.id.clone();
+        state.leave(queue, &id);
+        Some(id)
+    }
+}
+
 impl State {
+    fn close(&mut self, session: SessionId) {
+        self.sessions.remove(&session);
+        for queue in self.queues.values_mut() {
+            let before = queue.entries.len();
+            queue.entries.retain(|_, entry| entry.session != session);
+            if queue.entries.len() < before {
+                let entries = &queue.entries;
+                queue.by_id.retain(|_, seq| entries.contains_key(seq));
+                queue.moved(&mut self.last);
+            }
+        }
+        self.queues.retain(|_, queue| queue.is_used());
+    }
+
+    fn leave(&mut self, key: &QueueKey, id: &EntryId) {
+        let Some(queue) = self.queues.get_mut(key) else { return };
+        let Some(seq) = queue.by_id.remove(id) else { return };
+        queue.entries.remove(&seq);
+        queue.moved(&mut self.last);
+        if !queue.is_used() {
+            self.queues.remove(key);
+        }
+    }
+
     fn check(&self, session: SessionId, operation: &'static str) -> Result<()> {
         if self.sessions.contains_key(&session) {
             return Ok(());

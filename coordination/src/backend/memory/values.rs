@@ -12,14 +12,14 @@ use crate::key::QueueKey;
 #[async_trait]
 impl Values for Memory {
     async fn write(&self, write: &Write) -> Result<Option<u64>> {
-        Ok(self.store.write(write))
+        Ok(self.reach("write")?.write(write))
     }
 
     async fn records(&self, queue: &QueueKey, names: &[Arc<str>]) -> Result<Vec<Option<Data>>> {
-        Ok(self.store.records(queue, names))
+        Ok(self.reach("records")?.records(queue, names))
     }
 
     async fn names(&self, kind: &'static str, from: Option<&Cursor>) -> Result<Page> {
-        Ok(self.store.names(kind, from))
+        Ok(self.reach("names")?.names(kind, from))
     }
 }

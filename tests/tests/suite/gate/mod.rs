@@ -27,5 +27,6 @@ mod settings;
 #[cfg(feature = "redis")]
 mod short_ways_redis;
 mod store_suite;
+mod testing;
 
 coordination_tests::conformance!(gate);

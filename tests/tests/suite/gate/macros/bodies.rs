@@ -166,6 +166,8 @@ async fn other_error_types_are_mapped() -> Result {
 
 #[test]
 fn what_main_prints_is_text() {
+    // Another test of this process installs one.
+    let _nothing = coordination::testing::Scope::new().enter();
     let refused = coordination::Coordinator::global().expect_err("nothing is installed here");
     let printed = format!("{refused:?}");
     assert!(
