@@ -133,6 +133,16 @@ impl Coordinator {
     pub fn stop(&self) -> Result<()> {
         wait(self.0.stop())
     }
+
+    /// [`crate::Coordinator::stop_within`], blocking.
+    pub fn stop_within(&self, limit: Duration) -> crate::Stopped {
+        wait(self.0.stop_within(limit))
+    }
+
+    /// [`crate::Coordinator::held`].
+    pub fn held(&self) -> usize {
+        self.0.held()
+    }
 }
 
 impl From<crate::Coordinator> for Coordinator {

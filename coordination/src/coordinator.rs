@@ -12,7 +12,7 @@ use crate::global::{Slot, with_slot};
 use crate::key::QueueKey;
 use crate::recipe::engine::queue::{KeepsOpen, Queue};
 use crate::session::keeper::{self, Control};
-use crate::session::{Having, Session, State, StateWatch};
+use crate::session::{CutOff, Having, Session, State, StateWatch};
 
 /// One process' session on a store: connect at boot, then acquire locks and everything else with it.
 ///
@@ -295,6 +295,94 @@ impl Coordinator {
             None => Ok(()),
         }
     }
+
+    /// How much is held at this moment through this coordinator and its clones: locks, permits, slots, leaderships and claims of work.
+    ///
+    /// What [`stop_within`](Self::stop_within) would wait for. Memberships of groups do not count, as they say only that this process
+    /// is there; neither does what was lost.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let both = coordinator.locks(["vol-7", "vol-8"])?.acquire(None).await?;
+    /// assert_eq!(coordinator.held(), 2);
+    /// both.release().await?;
+    /// assert_eq!(coordinator.held(), 0);
+    /// # Ok(()) }
+    /// ```
+    pub fn held(&self) -> usize {
+        // What a forked child has of its parent's is not the child's, and a thread of the parent may have locked it for ever.
+        if self.0.session.is_own_process() { self.0.session.count_held() } else { 0 }
+    }
+
+    /// Stops in two steps, for a service that is told to end: gives out nothing new, lets what is held be finished for at most `limit`, and
+    /// then does what [`stop`](Self::stop) does. Tells what was still held.
+    ///
+    /// From the first poll on every call that would acquire something fails with [`ErrorKind::Closed`], and so do those that wait:
+    /// locks, permits, slots, candidacies, joins of groups, claims of work. What is held stays held, its heartbeats
+    /// go on, and calls that give nothing out go on too: releases, acknowledgements, values, counters, rates, claims of a period. A holder that needs
+    /// one more lock to finish does not get it.
+    ///
+    /// It stops as soon as [nothing is held](Self::held) and each release that was awaited is confirmed; so within `limit`, and the time that `stop` takes.
+    /// It does not wait for memberships of groups; leave them before, if others are to know at once. Whoever holds a lock and awaits this
+    /// call waits for itself: call it elsewhere.
+    ///
+    /// Called again it waits with the first call, and the shorter limit counts. [`stop`](Self::stop) does not wait, and ends the
+    /// waiting of this call too. All of them end with the same list of what was cut off.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped after its first poll, all of this goes on in the background.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// use coordination::{Coordinator, ErrorKind};
+    ///
+    /// let coordinator = Coordinator::connect("memory://").await?;
+    /// let (short, long) = (coordinator.lock("short")?, coordinator.lock("long")?);
+    /// let (finishes, hangs) = (short.acquire(None).await?, long.acquire(None).await?);
+    ///
+    /// let stopping = coordinator.stop_within(Duration::from_millis(50));
+    /// let (stopped, ()) = tokio::join!(stopping, async {
+    ///     assert_eq!(short.acquire(None).await.unwrap_err().kind(), ErrorKind::Closed);
+    ///     finishes.release().await.expect("it was held");
+    /// });
+    /// assert_eq!(stopped.cut_off.len(), 1);
+    /// assert_eq!((stopped.cut_off[0].recipe, &*stopped.cut_off[0].name), ("lock", "long"));
+    /// stopped.confirmed?;
+    /// assert!(!hangs.is_held());
+    /// # Ok(()) }
+    /// ```
+    pub async fn stop_within(&self, limit: Duration) -> Stopped {
+        let session = &self.0.session;
+        let stopping = async {
+            session.check_process("stop")?;
+            session.check_thread("stop")?;
+            match &self.0.control {
+                Some(control) => control.stop_within(session, limit).await,
+                None => Ok(()),
+            }
+        };
+        let confirmed = stopping.await;
+        Stopped { cut_off: session.cut_off(), confirmed }
+    }
+}
+
+/// How a coordinator has stopped; returned by [`Coordinator::stop_within`].
+#[derive(Clone, Debug)]
+#[must_use = "it says what was cut off, and whether the store has confirmed the end"]
+#[non_exhaustive]
+pub struct Stopped {
+    /// What was held when the time was over, in the order of its tokens.
+    pub cut_off: Vec<CutOff>,
+    /// What [`Coordinator::stop`] would have returned.
+    pub confirmed: Result<()>,
 }
 
 impl fmt::Debug for Coordinator {

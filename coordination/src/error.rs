@@ -38,7 +38,8 @@ pub enum ErrorKind {
     Timeout,
     /// The lock, or the session with all its locks, is lost. *Retry*: acquire it again.
     Lost,
-    /// The coordinator was stopped or dropped, its runtime has ended, or this is a forked child of its process.
+    /// The coordinator was stopped or dropped, or is being stopped and gives out nothing new; or its runtime has ended, or this is a
+    /// forked child of its process.
     Closed,
     /// Another live session has this member id, in the namespace or in the group (Tooz:
     /// `MemberAlreadyExist`).

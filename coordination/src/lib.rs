@@ -31,7 +31,7 @@
 //! println!("writes carry the token {}", guard.token());
 //! guard.release().await?;
 //!
-//! // At shutdown: everything held is freed at once.
+//! // At shutdown: everything held is freed at once. `stop_within` lets it be finished first.
 //! coordinator.stop().await?;
 //! # Ok(()) }
 //! ```
@@ -131,7 +131,7 @@
 //! [`Grant::is_held`] and [`Grant::protect`] make such late writes rare. Only the resource can exclude them, by
 //! refusing tokens smaller than the largest it has seen. Locks are **not re-entrant**. The session stays open as
 //! long as the [`Coordinator`], a clone of it, a [`Lock`] or a guard is alive; [`Coordinator::stop`] ends it even
-//! while guards are alive, and loses them.
+//! while guards are alive, and loses them, and [`Coordinator::stop_within`] lets them be finished first.
 //!
 //! `docs/guarantees.md` in the repository states what is promised, clause by clause.
 #![forbid(unsafe_code)]
@@ -301,7 +301,7 @@ pub use characteristics::{
     Characteristics, Durability, Liveness, LossDetection, Requirement, Scope,
 };
 pub use config::Config;
-pub use coordinator::{Builder, Coordinator};
+pub use coordinator::{Builder, Coordinator, Stopped};
 pub use duration::parse_duration;
 pub use error::{Effect, Error, ErrorKind, LossReason, NameError, Result};
 pub use recipe::barrier::Barrier;
@@ -329,7 +329,7 @@ pub use recipe::work::{
     Ack, ClaimId, ClaimOptions, ClaimView, Collected, ItemId, ListOptions, NewItem, WorkClaim,
     WorkItem, WorkLimits, WorkQueue, WorkStats,
 };
-pub use session::{State, StateWatch};
+pub use session::{CutOff, State, StateWatch};
 pub use template::Template;
 pub use time::BootInstant;
 pub use token::{Fence, FencingToken, Stale};

@@ -22,7 +22,7 @@ use crate::config::checked_member;
 use crate::coordinator::Coordinator;
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key::QueueKey;
-use crate::session::{Session, Written};
+use crate::session::{Purpose, Session, Written};
 
 mod members;
 mod membership;
@@ -235,6 +235,7 @@ impl Group {
         let contents = Contents {
             member: Arc::clone(&member),
             data: Arc::clone(&data),
+            purpose: Purpose::Sign,
             ..self.queue.contents()
         };
         let (session, queue) = (Arc::clone(&self.queue.session), self.queue.key.clone());

@@ -49,7 +49,7 @@ use crate::backend::Mode;
 use crate::coordinator::Coordinator;
 use crate::env;
 use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
-use crate::session::{Session, Views};
+use crate::session::{Purpose, Session, Views};
 use crate::time::BootInstant;
 
 /// The kind of its queue keys.
@@ -172,7 +172,8 @@ impl WorkQueue {
             return Ok(Arc::clone(grant));
         }
         let queue = &self.engine.queue;
-        let contents = Contents { mode: Mode::Shared, ..queue.contents() };
+        // A stop waits for the claims, and not for this.
+        let contents = Contents { mode: Mode::Shared, purpose: Purpose::Sign, ..queue.contents() };
         let request = Request { contents, policy: None };
         let limit = queue.session.ttl().min(LONGEST_ENTRY);
         let granted = queue.acquire_within(&request, Some(limit)).await;
@@ -203,6 +204,8 @@ impl WorkQueue {
         let Some(seen) = taken else { return Ok(None) };
         let view = ClaimView::of(seen)?;
         let claim = WorkClaim::new(self.clone(), id, view, Arc::clone(&holder), sent);
+        // After the claim is noted as held: a stop that has begun before is seen here, and one that begins later sees the claim.
+        self.session().admit("claim", Purpose::Work)?;
         match holder.own_entry().loss_reason() {
             // Others may have the items already; what is dropped gives back no others than its own.
             Some(reason) => Err(holder.loss_error("claim", reason, Effect::None)),
@@ -351,6 +354,7 @@ impl WorkQueue {
     }
 
     fn check_claim(&self, options: &ClaimOptions) -> Result<()> {
+        self.engine.queue.named(self.session().admit("claim", Purpose::Work))?;
         let of_ttl = in_range("ttl", &options.ttl, &self.limits.claim_ttl);
         let of_grace = in_range("grace", &options.grace, &self.limits.grace);
         let of_limit = in_range("limit", &options.limit, &self.limits.limit);

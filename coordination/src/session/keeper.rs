@@ -41,6 +41,24 @@ impl Control {
         // The keeper answers every stop that it receives. Without an answer, its runtime has ended.
         confirmed.await.unwrap_or_else(|_| Err(Error::lost("stop", LossReason::RuntimeEnded)))
     }
+
+    /// [`stop`](Self::stop), as soon as nothing is held, and after `limit` in any case.
+    pub(crate) async fn stop_within(&self, session: &Arc<Session>, limit: Duration) -> Result<()> {
+        session.refuse();
+        let (confirm, confirmed) = oneshot::channel();
+        let (stops, drained) = (self.0.clone(), Arc::clone(session));
+        // A task of the session's, so that the stop comes if the caller drops its future.
+        drop(session.spawn(async move {
+            let _ = timeout(limit, drained.drained()).await;
+            // If the keeper has ended, the drop of what is sent says so.
+            let _ = stops.send(Stop(confirm));
+        }));
+        match confirmed.await {
+            Ok(confirmed) => confirmed,
+            // Another call has stopped it meanwhile, or its runtime has ended.
+            Err(_) => self.stop().await,
+        }
+    }
 }
 
 /// Connects to the store, opens the first session and leaves a task behind that keeps it.
@@ -333,7 +351,7 @@ impl Keeper {
         }
         // Invariant: guards are lost here before the store is told, so that none looks held when another process gets
         // its lock.
-        lease.lose(LossReason::Closed);
+        self.session.note_cut_off(lease.id, lease.close());
         self.session.phase.send_replace(Phase::Closed(LossReason::Closed));
         self.session.end_observers();
         let limit = match why {

@@ -9,11 +9,13 @@ use tokio::sync::Notify;
 use tokio::task::{self, AbortHandle};
 use tokio::time::Instant;
 
+use super::{CutOff, Purpose};
 use crate::backend::{Blocker, EntryId, EntryRef, SessionId};
 use crate::error::LossReason;
 use crate::events::{self, About, Origin};
 use crate::key::QueueKey;
 use crate::time::BootInstant;
+use crate::token::FencingToken;
 
 /// Which of a session's confirmed heartbeats count for its lease.
 ///
@@ -95,6 +97,17 @@ struct Held {
     hold: Arc<Hold>,
 }
 
+impl Held {
+    /// As what it is told when it is cut off; `None`: nobody works under it.
+    fn cut_off(&self) -> Option<CutOff> {
+        if !self.hold.is_work() || self.hold.delivered.get().is_none() {
+            return None;
+        }
+        let (recipe, name) = (self.entry.queue.kind(), self.entry.queue.name().to_owned());
+        Some(CutOff { recipe, name, token: FencingToken::new(self.seq?)? })
+    }
+}
+
 impl Lease {
     /// A lease whose opening was sent at `sent`.
     pub(crate) fn new(
@@ -167,9 +180,20 @@ impl Lease {
 
     /// Ends the lease in this process: every guard under it is lost for good.
     pub(crate) fn lose(&self, reason: LossReason) {
+        self.end(reason);
+    }
+
+    /// [`lose`](Self::lose) because the session is closed. Returns what somebody worked under.
+    pub(super) fn close(&self) -> Vec<CutOff> {
+        let lost = self.end(LossReason::Closed);
+        lost.iter().filter_map(Held::cut_off).collect()
+    }
+
+    /// Returns what was lost with it; nothing, if it had ended before.
+    fn end(&self, reason: LossReason) -> Vec<Held> {
         let mut holds = self.holds();
         if holds.ended.is_some() {
-            return;
+            return Vec::new();
         }
         holds.ended = Some(reason);
         self.end.set(reason);
@@ -183,6 +207,19 @@ impl Lease {
         for held in &lost {
             self.tell_lost(held, reason);
         }
+        lost
+    }
+
+    /// What somebody works under.
+    pub(super) fn worked_under(&self) -> Vec<CutOff> {
+        self.holds().by_entry.values().filter_map(Held::cut_off).collect()
+    }
+
+    /// Something that somebody works under, or is about to.
+    pub(super) fn any_work(&self) -> Option<Arc<Hold>> {
+        let holds = self.holds();
+        let mut work = holds.by_entry.values().map(|held| &held.hold).filter(|hold| hold.is_work());
+        work.next().map(Arc::clone)
     }
 
     /// Resolves with the reason once the lease is lost.
@@ -283,6 +320,7 @@ fn deadline(ttl: Option<Duration>, sent: BootInstant) -> BootInstant {
 pub(crate) struct Hold {
     /// Set when the caller has received it.
     delivered: OnceLock<Delivered>,
+    purpose: Purpose,
     released: AtomicBool,
     loss: Signal,
     monitor: OnceLock<AbortHandle>,
@@ -295,6 +333,19 @@ struct Delivered {
 }
 
 impl Hold {
+    pub(crate) fn new(purpose: Purpose) -> Self {
+        Self { purpose, ..Self::default() }
+    }
+
+    pub(crate) fn purpose(&self) -> Purpose {
+        self.purpose
+    }
+
+    /// Whether a stop waits for it.
+    fn is_work(&self) -> bool {
+        self.purpose == Purpose::Work && !self.is_released()
+    }
+
     pub(crate) fn loss_reason(&self) -> Option<LossReason> {
         self.loss.reason()
     }

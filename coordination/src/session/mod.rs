@@ -5,12 +5,14 @@
 //! its future nor a program whose executor is blocked can interrupt the call. The caller's future only waits for the answer.
 
 mod calls;
+mod drain;
 mod failures;
 pub(crate) mod keeper;
 mod lease;
 mod observer;
 mod runtime;
 mod state;
+mod stopping;
 
 use std::future::Future;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -34,6 +36,9 @@ use crate::panics;
 use crate::retry::DecorrelatedJitter;
 
 pub(crate) use self::calls::{Having, Written, is_refusal, may_pass};
+pub use self::drain::CutOff;
+use self::drain::Drain;
+pub(crate) use self::drain::Purpose;
 use self::failures::Failures;
 use self::observer::Observers;
 pub(crate) use self::observer::{Sight, View, Views};
@@ -42,6 +47,7 @@ pub(crate) use lease::{Hold, Lease};
 pub(crate) use runtime::Runtime;
 pub(crate) use state::States;
 pub use state::{State, StateWatch};
+pub(crate) use stopping::HeldBeside;
 
 /// The longest time from the store's notification that something is gone until its holder is told.
 const LOSS_TOLD: Duration = Duration::from_millis(50);
@@ -75,6 +81,7 @@ pub(crate) struct Session {
     observers: Observers,
     /// The failures of heartbeats, and of opening the next session.
     failures: Failures,
+    drain: Drain,
     handle: Handle,
     /// The thread on which the session's runtime was last seen, if the runtime has only one thread at a time: different threads
     /// may run it, one after the other.
@@ -93,6 +100,7 @@ impl Session {
             phase: watch::Sender::new(Phase::Open(lease)),
             observers: Observers::default(),
             failures: Failures::default(),
+            drain: Drain::default(),
             only_thread: runtime::only_thread().map(Mutex::new),
             handle: Handle::current(),
             process: Process::this(),

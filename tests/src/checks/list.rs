@@ -93,6 +93,11 @@ macro_rules! conformance {
             outlasting l5_waits_outlast_a_missing_name [servers] two;
             closing l6_stop_is_confirmed [everywhere] gate;
             closing l6_stop_is_bounded [own_server] gate;
+            draining l8_holders_finish_and_all_others_are_refused [everywhere] gate;
+            draining l8_who_does_not_finish_is_told [everywhere] gate;
+            draining l8_however_often_it_is_stopped [everywhere] gate;
+            draining l8_nothing_is_cut_off_between_two_steps [everywhere] gate;
+            draining l8_bounded_while_the_store_hangs [servers] gate;
             liveness l7_a_thousand_waiters [everywhere] two;
             liveness l7_first_come_first_served [everywhere] gate;
             cancellation c1_dropped_acquire_leaves_nothing [everywhere] gate;

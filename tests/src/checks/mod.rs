@@ -12,6 +12,7 @@ mod backend;
 pub mod barrier;
 pub mod cancellation;
 pub mod closing;
+pub mod draining;
 pub mod effects;
 pub mod election;
 pub mod errors;

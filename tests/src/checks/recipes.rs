@@ -59,6 +59,7 @@ pub const RECIPES: &[Recipe] = &[
             "liveness",
             "cancellation",
             "closing",
+            "draining",
             "outlasting",
             "reconnect",
             "errors",

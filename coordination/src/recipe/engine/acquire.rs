@@ -39,6 +39,7 @@ pub(crate) async fn run_acquire(
     waiting: Waiting,
 ) -> Result<Option<Box<OwnEntry>>> {
     session.check_process("acquire")?;
+    session.admit("acquire", request.contents.purpose)?;
     give_way().await;
     let started = match start_now(session, queue, request) {
         Some(Ok(Started { mut own, position })) if position.blocker.is_none() => {
@@ -142,6 +143,14 @@ fn start_now(
     }
 }
 
+/// Why a turn is not waited for any longer.
+enum Over {
+    /// The caller has gone away.
+    Unwanted,
+    Late,
+    Refused(Error),
+}
+
 /// Waits for the turn on the caller's behalf, and answers. If the caller has gone away, removes the entry.
 async fn drive(
     acquire: Acquire,
@@ -151,22 +160,26 @@ async fn drive(
     let (cancel, cancelled) = watch::channel(());
     let turn = acquire.contend(started, cancelled);
     tokio::pin!(turn);
-    let is_late = tokio::select! {
+    let over = tokio::select! {
         biased;
         outcome = &mut turn => return drop(answer.send(outcome)),
-        () = answer.closed() => false,
-        () = out_of_time(&acquire) => true,
+        () = answer.closed() => Over::Unwanted,
+        error = acquire.session.refuses("acquire", acquire.request.contents.purpose) => Over::Refused(error),
+        () = out_of_time(&acquire) => Over::Late,
         never = acquire.waits.tell_that_it_is_long() => match never {},
     };
     let is_blocked = acquire.is_blocked.load(Ordering::SeqCst) && acquire.session.is_connected();
     // The protocol ends when it sees this. A request may be on its way to the store: its outcome must be known before the entry
     // can be removed.
     drop(cancel);
-    if is_late {
+    if !matches!(over, Over::Unwanted) {
         // Wait a moment for the removal, which is most often done at once: then the caller's next try does not meet this entry.
         let cleared = tokio::time::timeout(CLEARING, &mut turn).await;
         let Tries { refused, may_be_there } = std::mem::take(&mut *acquire.tries());
-        let late = too_late(&acquire, is_blocked, refused);
+        let error = match over {
+            Over::Refused(error) => error,
+            Over::Late | Over::Unwanted => too_late(&acquire, is_blocked, refused),
+        };
         let is_cleared = cleared.is_ok();
         let outcome = match cleared {
             // The turn came at the last moment: the caller gets the grant.
@@ -174,9 +187,9 @@ async fn drive(
             Ok(Err(error)) => Err(error),
             // A try may have left an entry, which is removed when the store can be reached.
             Ok(Ok(None)) | Err(_) if !is_blocked && may_be_there => {
-                Err(late.with_effect(Effect::Unknown))
+                Err(error.with_effect(Effect::Unknown))
             }
-            Ok(Ok(None)) | Err(_) => Err(late),
+            Ok(Ok(None)) | Err(_) => Err(error),
         };
         drop(answer.send(outcome));
         if is_cleared {

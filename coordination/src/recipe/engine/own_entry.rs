@@ -10,7 +10,7 @@ use crate::characteristics::LossDetection;
 use crate::error::{Effect, Error, LossReason, Result};
 use crate::events;
 use crate::key::QueueKey;
-use crate::session::{Hold, Lease, Session};
+use crate::session::{Hold, Lease, Purpose, Session};
 
 /// How long after a grant the watch on its entry starts: a shorter hold needs no watch.
 const UNWATCHED: Duration = Duration::from_millis(20);
@@ -23,6 +23,7 @@ pub(crate) struct Contents {
     pub(crate) data: Data,
     /// The updates that the entry will need until its turn has come.
     pub(crate) room: Room,
+    pub(crate) purpose: Purpose,
 }
 
 /// An entry of ours, from before it is entered until it is given up. Dropping it gives it up.
@@ -57,7 +58,7 @@ impl OwnEntry {
             session: Arc::clone(session),
             lease,
             entry,
-            hold: Arc::default(),
+            hold: Arc::new(Hold::new(contents.purpose)),
             seq: None,
             updating: OnceLock::new(),
         }
@@ -145,6 +146,8 @@ impl OwnEntry {
         if let Some(reason) = self.loss_reason() {
             return Err(Error::lost("release", reason));
         }
+        // Before the release, so that a stop that waits sees one of the two, the hold or this.
+        let _releasing = self.session.releasing();
         if !self.hold.begin_release() {
             return Ok(());
         }
@@ -226,6 +229,8 @@ impl OwnEntry {
     pub(in crate::recipe) fn grant(&mut self) -> Result<()> {
         let registered = self.lease.register(&self.entry.entry_ref, self.seq, &self.hold);
         registered.map_err(|reason| Error::lost("acquire", reason))?;
+        // After the registration: a stop that has begun before is seen here, and one that begins later sees the hold.
+        self.session.admit("acquire", self.hold.purpose())?;
         self.watch();
         Ok(())
     }

@@ -17,7 +17,7 @@ use crate::env::Process;
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key::QueueKey;
 use crate::retry::DecorrelatedJitter;
-use crate::session::{Session, Sight, Views, Written, may_pass};
+use crate::session::{Purpose, Session, Sight, Views, Written, may_pass};
 
 /// Keeps the coordinator, and with it the session, open as long as somebody has a clone.
 pub(crate) type KeepsOpen = Arc<dyn Send + Sync>;
@@ -72,6 +72,7 @@ impl Queue {
             mode: Default::default(),
             data: Data::default(),
             room: Room::default(),
+            purpose: Purpose::default(),
         }
     }
 

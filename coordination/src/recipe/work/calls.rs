@@ -16,7 +16,7 @@ use super::types::{
 use super::{ClaimId, ItemId, WorkClaim, WorkQueue, ask, bring_back_then, claim, clear, items};
 use crate::env;
 use crate::error::{ErrorKind, Result};
-use crate::session::{Sight, is_refusal, may_pass};
+use crate::session::{Purpose, Sight, is_refusal, may_pass};
 
 /// How many dead items and claims that are over `gc` removes if no budget is given.
 const BUDGET: usize = 100;
@@ -181,6 +181,9 @@ impl WorkQueue {
         let claimed = tokio::select! {
             biased;
             claimed = claiming => Some(claimed?),
+            refused = self.session().refuses("claim", Purpose::Work) => {
+                return self.engine.queue.named(Err(refused));
+            }
             () = self.engine.queue.out_of_time(timeout) => None,
         };
         match (claimed, failed) {

@@ -16,7 +16,7 @@ use super::types::{Ack, ClaimView, WorkItem, duration};
 use crate::env::Process;
 use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
 use crate::recipe::engine::grant::Grant;
-use crate::session::may_pass;
+use crate::session::{CutOff, HeldBeside, may_pass};
 use crate::time::{BootInstant, sleep_until};
 use crate::token::FencingToken;
 
@@ -40,6 +40,8 @@ pub struct WorkClaim {
     is_settled: bool,
     /// The caller has got the claim. If not, its items do not count as claimed.
     was_given: bool,
+    /// Tells the coordinator, which may be about to stop, that it is held.
+    _held: HeldBeside,
 }
 
 /// Until when a claim can be relied on.
@@ -199,7 +201,10 @@ impl WorkClaim {
         let life = Life { terms: watch::Sender::new(terms), renewing: Default::default() };
         let (token, items, life) = (view.token, view.items, Arc::new(life));
         let (keeper, is_settled, was_given) = (None, false, false);
-        Self { queue, id, token, items, life, holder, keeper, is_settled, was_given }
+        let (recipe, name) = (queue.engine.queue.key.kind(), queue.name().to_owned());
+        let of = holder.own_entry().lease().id;
+        let _held = queue.session().hold_beside(of, CutOff { recipe, name, token });
+        Self { queue, id, token, items, life, holder, keeper, is_settled, was_given, _held }
     }
 
     /// Notes that the caller gets the claim.

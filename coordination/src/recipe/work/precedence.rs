@@ -21,6 +21,7 @@ use crate::recipe::engine::grant::Grant;
 use crate::recipe::engine::own_entry::Contents;
 use crate::recipe::engine::turn::Request;
 use crate::retry::DecorrelatedJitter;
+use crate::session::Purpose;
 
 /// The data of an entry of a step that goes first. The entry of a process that holds claims has no data.
 const MARK: &str = "first";
@@ -206,7 +207,12 @@ impl<'a> Precedence<'a> {
             let queue = &self.engine.queue;
             // A shared entry: behind an exclusive one, processes would have to wait for the entries with which they hold
             // claims.
-            let contents = Contents { mode: Mode::Shared, data: MARK.into(), ..queue.contents() };
+            let contents = Contents {
+                mode: Mode::Shared,
+                data: MARK.into(),
+                purpose: Purpose::Step,
+                ..queue.contents()
+            };
             let request = Request { contents, policy: None };
             match queue.acquire_within(&request, Some(COURTESY)).await {
                 Ok(own) => self.own = Some((own, None)),

@@ -2,8 +2,10 @@
 
 #![cfg(feature = "etcd")]
 
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use coordination_tests::harness::etcd::Etcd;
@@ -46,6 +48,49 @@ fn resize_without_the_lock_loses_updates() {
         let output = example("resize").arg("--unlocked").output().expect("it starts");
         let text = shown(&output);
         assert!(!output.status.success() && text.contains("LOST"), "{text}");
+    });
+}
+
+/// Sends a request, and returns what is answered.
+fn request(address: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    write!(stream, "POST {path} HTTP/1.1\r\n\r\n").expect("it reads");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("it answers");
+    answer
+}
+
+#[test]
+fn a_service_that_is_told_to_end_finishes_what_it_has_begun() {
+    rerun_if_starved(|| {
+        let mut service = example("drain")
+            .env("ADDRESS", "127.0.0.1:0")
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let mut lines = BufReader::new(service.stdout.take().expect("it is piped")).lines();
+        let mut line = || lines.next().map(|line| line.expect("text")).unwrap_or_default();
+        let address = line().strip_prefix("listening on ").expect("it says where").to_owned();
+        assert!(request(&address, "/").starts_with("HTTP/1.1 404"));
+        let resize = |path: &'static str| {
+            let address = address.clone();
+            std::thread::spawn(move || request(&address, path))
+        };
+        let first = resize("/volumes/7");
+        std::thread::sleep(Duration::from_millis(150));
+        let second = resize("/volumes/7");
+        std::thread::sleep(Duration::from_millis(100));
+        let service_id = i32::try_from(service.id()).expect("a process id");
+        let service_id = rustix::process::Pid::from_raw(service_id).expect("a process id");
+        rustix::process::kill_process(service_id, rustix::process::Signal::TERM).expect("it runs");
+        let (first, second) = (first.join().expect("answered"), second.join().expect("answered"));
+        assert!(
+            first.starts_with("HTTP/1.1 200") && first.ends_with("volume 7 was resized"),
+            "{first}"
+        );
+        assert!(second.starts_with("HTTP/1.1 503") && second.contains("being stopped"), "{second}");
+        assert_eq!([line(), line()], ["draining: 1 held", "drained"]);
+        assert!(service.wait().expect("it ends").success());
     });
 }
 

@@ -1,0 +1,131 @@
+//! What a session knows of its end in two steps: whether it has begun, and what is held or being released beside entries.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use tokio::sync::{Notify, watch};
+
+use crate::backend::SessionId;
+use crate::error::{Error, ErrorKind, Result};
+use crate::token::FencingToken;
+
+/// What an entry is for, as far as a stop is concerned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Somebody works under it: nobody new gets one, and the stop waits for those that are held.
+    #[default]
+    Work,
+    /// It says that this process is there: nobody new gets one, and the stop does not wait.
+    Sign,
+    /// A step of something else, which may have to be finished: the stop neither refuses it nor waits.
+    Step,
+}
+
+/// Something that was held when its coordinator stopped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CutOff {
+    /// The recipe, in the word that events use: `lock`, `semaphore`, `election`.
+    pub recipe: &'static str,
+    /// The name, with the coordinator's prefix.
+    pub name: String,
+    /// The fencing token of the grant. Resources that have seen a larger one refuse it.
+    pub token: FencingToken,
+}
+
+/// How far a session's end has come.
+#[derive(Default)]
+pub(crate) struct Drain {
+    is_begun: AtomicBool,
+    /// For those who wait.
+    begun: watch::Sender<bool>,
+    /// Calls that wait for the store to confirm a release.
+    releases: AtomicUsize,
+    /// What is held beside entries, by a number of its own.
+    beside: Mutex<Beside>,
+    /// When something has ended that the stop waits for and that tells nobody else.
+    pub(super) ended: Notify,
+    /// What was held when the session was closed.
+    pub(super) cut_off: OnceLock<Vec<CutOff>>,
+}
+
+#[derive(Default)]
+pub(super) struct Beside {
+    last: u64,
+    held: BTreeMap<u64, (SessionId, CutOff)>,
+}
+
+impl Drain {
+    /// From here on nothing more is given out.
+    pub(super) fn begin(&self) {
+        self.is_begun.store(true, Ordering::SeqCst);
+        self.begun.send_replace(true);
+    }
+
+    /// Fails if nothing more is given out for this purpose.
+    pub(super) fn admit(&self, operation: &'static str, purpose: Purpose) -> Result<()> {
+        match purpose != Purpose::Step && self.is_begun.load(Ordering::SeqCst) {
+            true => Err(refused(operation)),
+            false => Ok(()),
+        }
+    }
+
+    /// Resolves with the error when nothing more is given out for this purpose.
+    pub(super) async fn refuses(&self, operation: &'static str, purpose: Purpose) -> Error {
+        let mut begun = self.begun.subscribe();
+        // Whoever has this has the sender too.
+        let is_begun = begun.wait_for(|begun| *begun).await.is_ok();
+        match is_begun && purpose != Purpose::Step {
+            true => refused(operation),
+            false => std::future::pending().await,
+        }
+    }
+
+    /// Notes that a call waits for a release; until what it returns is dropped.
+    pub(super) fn releasing(&self) -> Releasing<'_> {
+        self.releases.fetch_add(1, Ordering::SeqCst);
+        Releasing(self)
+    }
+
+    pub(super) fn is_released(&self) -> bool {
+        self.releases.load(Ordering::SeqCst) == 0
+    }
+
+    pub(super) fn beside(&self) -> MutexGuard<'_, Beside> {
+        self.beside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn refused(operation: &'static str) -> Error {
+    let message = "the coordinator is being stopped, and gives out nothing new";
+    Error::new(ErrorKind::Closed, operation, message)
+}
+
+impl Beside {
+    /// Notes something that ends with this session, and returns its number.
+    pub(super) fn add(&mut self, of: SessionId, held: CutOff) -> u64 {
+        self.last += 1;
+        self.held.insert(self.last, (of, held));
+        self.last
+    }
+
+    pub(super) fn remove(&mut self, number: u64) {
+        self.held.remove(&number);
+    }
+
+    /// What is held in this session.
+    pub(super) fn of(&self, session: SessionId) -> impl Iterator<Item = &CutOff> {
+        self.held.values().filter(move |(of, _)| *of == session).map(|(_, held)| held)
+    }
+}
+
+/// See [`Drain::releasing`].
+pub(crate) struct Releasing<'a>(&'a Drain);
+
+impl Drop for Releasing<'_> {
+    fn drop(&mut self) {
+        self.0.releases.fetch_sub(1, Ordering::SeqCst);
+        self.0.ended.notify_waiters();
+    }
+}

@@ -1,0 +1,207 @@
+//! The end of a coordinator in two steps: first nothing new is given out and what is held may be finished, then the session ends.
+
+use std::sync::Arc;
+
+use super::drain::{CutOff, Purpose, Releasing};
+use super::{Phase, Session};
+use crate::backend::SessionId;
+use crate::error::{Error, Result};
+
+impl Session {
+    /// Fails if nothing more is given out for this purpose.
+    pub(crate) fn admit(&self, operation: &'static str, purpose: Purpose) -> Result<()> {
+        self.drain.admit(operation, purpose)
+    }
+
+    /// Resolves with the error when nothing more is given out for this purpose.
+    pub(crate) async fn refuses(&self, operation: &'static str, purpose: Purpose) -> Error {
+        self.drain.refuses(operation, purpose).await
+    }
+
+    /// From here on nothing more is given out.
+    pub(crate) fn refuse(&self) {
+        self.drain.begin();
+    }
+
+    /// How many grants of this session somebody works under, and what else is held.
+    pub(crate) fn count_held(&self) -> usize {
+        let Some(lease) = self.lease_now() else { return 0 };
+        lease.worked_under().len() + self.drain.beside().of(lease.id).count()
+    }
+
+    /// Waits until nothing is held that a stop waits for, or until the session is closed.
+    pub(crate) async fn drained(&self) {
+        let mut phase = self.phase.subscribe();
+        let closed = phase.wait_for(|phase| matches!(phase, Phase::Closed(_)));
+        tokio::select! {
+            biased;
+            _ = closed => {}
+            () = self.nothing_held() => {}
+        }
+    }
+
+    async fn nothing_held(&self) {
+        loop {
+            let ended = self.drain.ended.notified();
+            tokio::pin!(ended);
+            // Listens before it looks, so that an end between the two is not missed.
+            ended.as_mut().enable();
+            let lease = self.lease_now();
+            if let Some(hold) = lease.as_ref().and_then(|lease| lease.any_work()) {
+                hold.wait_over().await;
+                continue;
+            }
+            let is_released = self.drain.is_released();
+            match lease {
+                Some(lease)
+                    if !is_released || self.drain.beside().of(lease.id).next().is_some() =>
+                {
+                    tokio::select! {
+                        biased;
+                        () = ended => {}
+                        _ = lease.ended() => {}
+                    }
+                }
+                None if !is_released => ended.await,
+                _ => return,
+            }
+        }
+    }
+
+    /// Notes what is held at the end: of entries, and of all else.
+    pub(super) fn note_cut_off(&self, of: SessionId, mut held: Vec<CutOff>) {
+        held.extend(self.drain.beside().of(of).cloned());
+        held.sort_by_key(|held| held.token);
+        let _ = self.drain.cut_off.set(held);
+    }
+
+    /// What was held when the session was closed.
+    pub(crate) fn cut_off(&self) -> Vec<CutOff> {
+        self.drain.cut_off.get().cloned().unwrap_or_default()
+    }
+
+    /// Notes that a call waits for a release; until what it returns is dropped.
+    pub(crate) fn releasing(&self) -> Releasing<'_> {
+        self.drain.releasing()
+    }
+
+    /// Notes something that is held beside entries, and ends with this session; until what it returns is dropped.
+    pub(crate) fn hold_beside(self: &Arc<Self>, of: SessionId, held: CutOff) -> HeldBeside {
+        let number = self.drain.beside().add(of, held);
+        HeldBeside { session: Arc::clone(self), number }
+    }
+}
+
+/// See [`Session::hold_beside`].
+pub(crate) struct HeldBeside {
+    session: Arc<Session>,
+    number: u64,
+}
+
+impl Drop for HeldBeside {
+    fn drop(&mut self) {
+        // In a forked child a thread of the parent may have locked the mutex for ever.
+        if self.session.is_own_process() {
+            self.session.drain.beside().remove(self.number);
+            self.session.drain.ended.notify_waiters();
+        }
+    }
+}
+
+#[cfg(all(test, coordination_internals, feature = "memory"))]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::{Instant, sleep};
+
+    use crate::simulation::{Clocks, Link, Run, Traits, World};
+    use crate::{Config, Coordinator, ErrorKind, Lock};
+
+    const TTL: Duration = Duration::from_secs(1);
+    const HOUR: Duration = Duration::from_secs(3_600);
+
+    fn world(seed: u64) -> World {
+        let traits =
+            Traits { is_remote: true, has_clock: true, watches: true, renews_on_restart: false };
+        World::new(seed, traits)
+    }
+
+    fn config() -> Config {
+        Config { ttl: Some(TTL), ..Config::default() }
+    }
+
+    fn lock(coordinator: &Coordinator, name: &str) -> Lock {
+        coordinator.lock(name).expect("a good name")
+    }
+
+    /// Whatever is on its way when the stop begins, requests or replies: nobody who was given a lock has lost it.
+    #[tokio::test(start_paused = true)]
+    async fn whoever_was_let_in_is_waited_for() {
+        for seed in 0..60 {
+            let _run = Run::begin(seed);
+            let client = world(seed).client(Clocks::default());
+            let coordinator = client.connect(config()).await.expect("the store is there");
+            let busy: Vec<_> = (0..3)
+                .map(|nth| {
+                    let lock = lock(&coordinator, ["a", "b", "b"][nth]);
+                    client.spawn(async move {
+                        loop {
+                            let guard = match lock.acquire(None).await {
+                                Ok(guard) => guard,
+                                Err(error) => return error,
+                            };
+                            sleep(Duration::from_millis(3)).await;
+                            assert!(guard.is_held());
+                            guard.release().await.expect("it is confirmed");
+                        }
+                    })
+                })
+                .collect();
+            sleep(Duration::from_millis(seed)).await;
+            let stopped = coordinator.stop_within(HOUR).await;
+            assert!(stopped.cut_off.is_empty(), "{seed}: {:?}", stopped.cut_off);
+            stopped.confirmed.expect("the store is there");
+            for busy in busy {
+                let refused = busy.await.expect("no panic");
+                assert_eq!(refused.kind(), ErrorKind::Closed, "{seed}: {refused}");
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_holder_has_all_the_time_given_and_no_more() {
+        let _run = Run::begin(1);
+        let world = world(1);
+        let (one, other) = (world.client(Clocks::default()), world.client(Clocks::default()));
+        let coordinator = one.connect(config()).await.expect("the store is there");
+        let theirs = other.connect(config()).await.expect("the store is there");
+        let guard = lock(&coordinator, "a").acquire(None).await.expect("free");
+        let begun = Instant::now();
+        let look = async {
+            sleep(HOUR - TTL).await;
+            assert!(guard.is_held(), "heartbeats go on");
+        };
+        let (stopped, ()) = tokio::join!(coordinator.stop_within(HOUR), look);
+        assert!(begun.elapsed() >= HOUR && begun.elapsed() <= HOUR + 2 * TTL);
+        assert_eq!((stopped.cut_off.len(), stopped.cut_off[0].token), (1, guard.token()));
+        stopped.confirmed.expect("the store is there");
+        let next = lock(&theirs, "a").acquire(Some(TTL)).await.expect("it is free");
+        assert!(next.token() > guard.token() && !guard.is_held());
+    }
+
+    /// What the store has taken away is not waited for.
+    #[tokio::test(start_paused = true)]
+    async fn a_session_that_is_lost_meanwhile_ends_the_wait() {
+        let _run = Run::begin(1);
+        let client = world(1).client(Clocks::default());
+        let coordinator = client.connect(config()).await.expect("the store is there");
+        let guard = lock(&coordinator, "a").acquire(None).await.expect("free");
+        client.set_link(Link { replies_cut: true, ..Link::default() });
+        let begun = Instant::now();
+        let stopped = coordinator.stop_within(HOUR).await;
+        assert!(begun.elapsed() <= 4 * TTL, "{:?}", begun.elapsed());
+        assert!(!guard.is_held() && stopped.cut_off.is_empty());
+        let error = stopped.confirmed.expect_err("nothing is heard");
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+    }
+}

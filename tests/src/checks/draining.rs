@@ -1,0 +1,226 @@
+//! L8: a coordinator that stops in two steps gives out nothing new, lets what is held be finished, and tells what was cut off.
+
+use std::time::{Duration, Instant};
+
+use coordination::{Coordinator, CutOff, Error, ErrorKind, Result, State, Stopped};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+
+use super::tools::{
+    ANSWERED, MOMENT, PATIENCE, acquire, acquire_in_background, lock, take_turn, until_contenders,
+    until_state,
+};
+use super::work::{claimed, jobs, kind, limit, posted};
+use super::{SCHEDULING, TestStore};
+use crate::bounds;
+use crate::must_hold;
+
+/// The stop of a client, in a task of its own.
+fn stop_within(coordinator: &Coordinator, limit: Duration) -> JoinHandle<Stopped> {
+    let coordinator = coordinator.clone();
+    tokio::spawn(async move { coordinator.stop_within(limit).await })
+}
+
+/// Waits until it gives out nothing more.
+async fn until_refused(coordinator: &Coordinator) {
+    let probe = coordinator.lock("probe").expect("a good name");
+    let refused = async {
+        while !matches!(probe.try_acquire().await, Err(error) if error.kind() == ErrorKind::Closed)
+        {
+            sleep(Duration::from_millis(1)).await;
+        }
+    };
+    timeout(PATIENCE, refused).await.expect("it stops");
+}
+
+fn assert_refused<T>(outcome: Result<T>) {
+    let error = outcome.map(drop).expect_err("nothing new is given out");
+    assert_eq!(error.kind(), ErrorKind::Closed, "{error}");
+    assert!(error.to_string().contains("being stopped"), "{error}");
+}
+
+fn told(cut_off: &[CutOff]) -> Vec<(&str, &str)> {
+    cut_off.iter().map(|cut_off| (cut_off.recipe, &*cut_off.name)).collect()
+}
+
+/// L8: who holds finishes and is confirmed, whoever is new or waits is refused, and the stop comes with the last release.
+pub async fn l8_holders_finish_and_all_others_are_refused(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
+    let (first, second) = (acquire(&one).await?, one.lock("vol-8")?.acquire(None).await?);
+    let waiting = acquire_in_background(&one);
+    until_contenders(store, &lock(&other), 2).await;
+    let ours = one.semaphore("few", 1)?;
+    let theirs = other.semaphore("few", 1)?.acquire(Some(PATIENCE)).await?;
+    let wants_permit = tokio::spawn(async move { ours.acquire(Some(PATIENCE)).await });
+    let queue = jobs(&one);
+    let wants_work = tokio::spawn(async move { queue.claim_wait(limit(1), Some(PATIENCE)).await });
+    sleep(ANSWERED).await;
+    assert_eq!((one.held(), other.held()), (2, 1));
+
+    let stopping = stop_within(&one, PATIENCE);
+    let begun = Instant::now();
+    assert_refused(waiting.await.expect("no panic"));
+    assert_refused(wants_permit.await.expect("no panic"));
+    assert_refused(wants_work.await.expect("no panic"));
+    until_contenders(store, &lock(&other), 1).await;
+    assert_refused(lock(&one).try_acquire().await);
+    assert_refused(one.locks(["a", "b"])?.acquire(None).await);
+    assert_refused(one.election("e")?.campaign("x", None).await);
+    assert_refused(one.group("g")?.join_or_create("x").await.map_err(not_missing));
+    assert_refused(jobs(&one).claim(limit(1)).await);
+    must_hold!(first.is_held() && second.is_held());
+    assert_eq!(one.counter("still")?.add(1).await?, 1, "what gives out nothing goes on");
+    first.release().await?;
+    // It outlives its lease: heartbeats go on.
+    sleep(store.ttl().unwrap_or_default().min(PATIENCE / 4)).await;
+    must_hold!(second.is_held() && !stopping.is_finished());
+    second.release().await?;
+    let stopped = stopping.await.expect("no panic");
+    assert!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
+    assert!(stopped.cut_off.is_empty(), "{:?}", stopped.cut_off);
+    stopped.confirmed?;
+    assert_eq!((one.state().current(), one.held()), (State::Closed, 0));
+    theirs.release().await?;
+    take_turn(&other).await.map(drop)
+}
+
+/// The group is not there, and would have to be created first; that is no refusal.
+fn not_missing(error: Error) -> Error {
+    assert_ne!(error.kind(), ErrorKind::GroupMissing);
+    error
+}
+
+/// L8: what is held when the time is over is lost, told, and free for others. Memberships are not waited for.
+pub async fn l8_who_does_not_finish_is_told(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
+    let member = one.group("g")?.join_or_create("x").await?;
+    let guard = acquire(&one).await?;
+    let shared = one.lock("read")?.acquire_shared(None).await?;
+    let permit = one.semaphore("few", 2)?.acquire(None).await?;
+    let leads = one.election("chief")?.campaign("x", None).await?;
+    posted(&jobs(&one), 3).await?;
+    let (claim, done) = (claimed(&jobs(&one), 1).await?, claimed(&jobs(&one), 1).await?);
+    assert_eq!(one.held(), 6, "not the membership, and not what the claims hang on");
+    done.ack_all().await?;
+    assert_eq!(one.held(), 5);
+
+    let begun = Instant::now();
+    let stopping = stop_within(&one, 4 * MOMENT);
+    until_refused(&one).await;
+    // Whoever comes second waits with the first.
+    let second = stop_within(&one, PATIENCE);
+    // A claim can still be worked off.
+    claim.renew(None, None).await?;
+    let stopped = stopping.await.expect("no panic");
+    let took = begun.elapsed();
+    assert!(took >= 4 * MOMENT, "{took:?}");
+    if let Some(ttl) = store.ttl() {
+        assert!(took <= 4 * MOMENT + bounds::stopped(ttl) + store.scheduling(), "{took:?}");
+    }
+    must_hold!(!guard.is_held() && !permit.is_held() && !leads.is_held() && !shared.is_held());
+    must_hold!(!member.is_held() && !claim.is_held());
+    let mut seen = told(&stopped.cut_off);
+    seen.sort_unstable();
+    let wanted = [
+        ("election", "chief"),
+        ("lock", "read"),
+        ("lock", super::tools::NAME),
+        ("semaphore", "few"),
+        ("work", "resize-jobs"),
+    ];
+    assert_eq!(seen, wanted);
+    let of_lock = stopped.cut_off.iter().find(|cut_off| cut_off.name == super::tools::NAME);
+    assert_eq!(of_lock.map(|cut_off| cut_off.token), Some(guard.token()));
+    stopped.confirmed?;
+    assert_eq!(second.await.expect("no panic").cut_off, stopped.cut_off);
+    assert_eq!(kind(one.stop().await), None);
+    let again = one.stop_within(PATIENCE).await;
+    assert_eq!(again.cut_off, stopped.cut_off, "and it is told to whoever asks later");
+    take_turn(&other).await?;
+    other.lock("read")?.acquire(Some(PATIENCE)).await?.release().await
+}
+
+/// L8: a stop that is dropped goes on, and one that does not wait ends it.
+pub async fn l8_however_often_it_is_stopped(store: &TestStore) -> Result<()> {
+    let other = store.connect("other").await?;
+    let one = store.connect("one").await?;
+    let (guard, mut state) = (acquire(&one).await?, one.state());
+    let dropped = timeout(MOMENT, one.stop_within(3 * MOMENT)).await;
+    assert!(dropped.is_err() && guard.is_held(), "it waits for who holds");
+    assert_refused(one.lock("a")?.try_acquire().await);
+    until_state(&mut state, |state| state == State::Closed).await;
+    must_hold!(!guard.is_held());
+    take_turn(&other).await?;
+
+    let one = store.connect("one").await?;
+    let guard = acquire(&one).await?;
+    let stopping = stop_within(&one, Duration::MAX);
+    until_refused(&one).await;
+    one.stop().await?;
+    let stopped = timeout(PATIENCE, stopping).await.expect("it ends").expect("no panic");
+    assert_eq!(told(&stopped.cut_off), [("lock", guard.name())]);
+    stopped.confirmed?;
+
+    let one = store.connect("one").await?;
+    let guard = acquire(&one).await?;
+    let stopped = one.stop_within(Duration::ZERO).await;
+    assert_eq!(stopped.cut_off.len(), 1);
+    must_hold!(!guard.is_held());
+    stopped.confirmed?;
+    let one = store.connect("one").await?;
+    let begun = Instant::now();
+    one.stop_within(PATIENCE).await.confirmed?;
+    assert!(begun.elapsed() < PATIENCE / 2, "nothing was held: {:?}", begun.elapsed());
+    take_turn(&other).await.map(drop)
+}
+
+/// L8: however closely a stop follows a grant, a release, or both, none that was given is cut off.
+pub async fn l8_nothing_is_cut_off_between_two_steps(store: &TestStore) -> Result<()> {
+    for round in 0..10 {
+        let one = store.connect("one").await?;
+        let busy: Vec<_> = (0..4)
+            .map(|task| one.lock(format!("busy-{task}")).expect("a good name"))
+            .map(|lock| {
+                tokio::spawn(async move {
+                    loop {
+                        match lock.acquire(None).await {
+                            Ok(guard) => guard.release().await.expect("it was held"),
+                            Err(error) => return error,
+                        }
+                    }
+                })
+            })
+            .collect();
+        sleep(Duration::from_millis(round)).await;
+        let stopped = one.stop_within(PATIENCE).await;
+        assert!(stopped.cut_off.is_empty(), "{:?}", stopped.cut_off);
+        stopped.confirmed?;
+        for busy in busy {
+            // It may have been let in just before, and have found the session closed.
+            let refused = busy.await.expect("each release is confirmed");
+            assert_eq!(refused.kind(), ErrorKind::Closed, "{refused}");
+        }
+    }
+    Ok(())
+}
+
+/// L8: the stop is bounded while the store does not answer, and says so.
+pub async fn l8_bounded_while_the_store_hangs(store: &TestStore) -> Result<()> {
+    let (one, ttl) = (store.connect_by_proxy("one").await?, store.ttl().expect("it has a lease"));
+    let guard = acquire(&one).await?;
+    store.proxy().set_both(crate::harness::Mode::Blackhole);
+    let begun = Instant::now();
+    let waiting = one.lock("vol-8")?;
+    let waiting = tokio::spawn(async move { waiting.acquire(None).await });
+    sleep(MOMENT).await;
+    let stopping = stop_within(&one, 2 * MOMENT);
+    assert_eq!(waiting.await.expect("no panic").unwrap_err().kind(), ErrorKind::Closed);
+    assert!(begun.elapsed() <= 3 * MOMENT + SCHEDULING + store.scheduling());
+    let stopped = stopping.await.expect("no panic");
+    let took = begun.elapsed();
+    assert!(took <= 3 * MOMENT + bounds::stopped(ttl) + store.scheduling(), "{took:?}");
+    assert_eq!(kind(stopped.confirmed), Some(ErrorKind::Unavailable));
+    must_hold!(!guard.is_held());
+    assert_eq!(stopped.cut_off.len(), 1);
+    Ok(())
+}
