@@ -119,6 +119,19 @@ pub enum LossReason {
     RuntimeEnded,
 }
 
+impl LossReason {
+    /// Each of them. Their order is nobody's business outside of this process.
+    pub(crate) const ALL: [Self; 7] = [
+        Self::DeadlinePassed,
+        Self::ExpiredByServer,
+        Self::EntryDeleted,
+        Self::ConnectionLost,
+        Self::Revoked,
+        Self::Closed,
+        Self::RuntimeEnded,
+    ];
+}
+
 impl fmt::Display for LossReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -1,22 +1,39 @@
-//! What the log says of a grant, from the wait for it to its end, with the same fields in each line.
+//! What is told of a grant, from the wait for it to its end: to the log, with the same fields in each line, and to the
+//! [`metrics`](crate::metrics).
 //!
 //! `name`, `template` and `recipe` say what it is, `store`, `namespace` and `member` who we are, `token` is its fencing
 //! token. Names go through `Debug`, so that a line feed in a name forges no line.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tokio::time::Instant;
 
 use crate::backend::{Entry, SessionId};
+use crate::env::Process;
 use crate::error::{Error, ErrorKind, LossReason};
 use crate::key::QueueKey;
+use crate::metrics::{Meters, Outcome, Raised, may_be_heard};
 
 /// Who we are: the same for all that a session does.
 pub(crate) struct Origin {
     pub(crate) store: &'static str,
     pub(crate) namespace: Arc<str>,
     pub(crate) member: Arc<str>,
+    pub(crate) meters: Meters,
+}
+
+impl Origin {
+    pub(crate) fn new(
+        store: &'static str,
+        namespace: &str,
+        member: Arc<str>,
+        process: Process,
+    ) -> Self {
+        Self { store, namespace: namespace.into(), member, meters: Meters::new(store, process) }
+    }
 }
 
 /// Something with a name that a session takes, waits for or has.
@@ -45,22 +62,6 @@ impl Ahead {
     }
 }
 
-/// Whether somebody listens to what is told at `DEBUG`.
-pub(crate) fn hears_debug() -> bool {
-    tracing::enabled!(tracing::Level::DEBUG) && has_clock()
-}
-
-/// Whether somebody listens to what is told at `WARN`.
-pub(crate) fn hears_warnings() -> bool {
-    tracing::enabled!(tracing::Level::WARN) && has_clock()
-}
-
-/// A guard may be dropped together with what its thread keeps for itself. Then tokio's clock is gone, if it is one that a test can
-/// pause, and asking for the time would end the process.
-fn has_clock() -> bool {
-    !Handle::try_current().is_err_and(|error| error.is_thread_local_destroyed())
-}
-
 macro_rules! tell {
     ($about:ident, $level:ident, $text:literal, $($fields:tt)*) => {{
         let About { origin, key } = $about;
@@ -77,7 +78,95 @@ macro_rules! tell {
     }};
 }
 
-impl About<'_> {
+/// An acquire, from its call on. If it is dropped before its end, the caller does not wait any longer.
+pub(crate) struct Acquiring<'a> {
+    about: About<'a>,
+    begun: Instant,
+    is_over: bool,
+}
+
+impl Acquiring<'_> {
+    /// The caller has it.
+    pub(crate) fn acquired(mut self, token: Option<u64>) {
+        let Self { about, begun, .. } = self;
+        let waited = begun.elapsed();
+        tell!(about, debug, "acquired", token, ?waited,);
+        self.over(Outcome::Acquired, waited);
+    }
+
+    /// Somebody else has it, and the caller does not wait.
+    pub(crate) fn not_free(mut self) {
+        self.over(Outcome::NotFree, self.begun.elapsed());
+    }
+
+    pub(crate) fn failed(mut self, error: &Error) {
+        let Self { about, begun, .. } = self;
+        let waited = begun.elapsed();
+        if error.kind() == ErrorKind::Timeout {
+            tell!(about, debug, "timed out", ?waited, %error,);
+            self.over(Outcome::TimedOut, waited);
+        } else {
+            tell!(about, debug, "not acquired", ?waited, %error,);
+            self.over(Outcome::Failed, waited);
+        }
+    }
+
+    fn over(&mut self, outcome: Outcome, waited: Duration) {
+        self.is_over = true;
+        let About { origin, key } = self.about;
+        origin.meters.acquire_ended(key, outcome, waited);
+    }
+}
+
+impl Drop for Acquiring<'_> {
+    fn drop(&mut self) {
+        if !self.is_over && may_be_heard() && has_clock() {
+            self.over(Outcome::Cancelled, self.begun.elapsed());
+        }
+    }
+}
+
+/// What a caller was given, until it is told that it is over.
+pub(crate) struct Had {
+    since: Instant,
+    held: Raised,
+    is_told: AtomicBool,
+}
+
+impl Had {
+    /// How long the caller has had what is now lost for this reason, or released; `None`: nobody is to be told, or there is no
+    /// clock.
+    pub(crate) fn held_for(&self, lost: Option<LossReason>) -> Option<Duration> {
+        let is_logged = match lost {
+            None => tracing::enabled!(tracing::Level::DEBUG),
+            Some(_) => tracing::enabled!(tracing::Level::WARN),
+        };
+        ((is_logged || may_be_heard()) && has_clock()).then(|| self.since.elapsed())
+    }
+}
+
+/// Whether somebody listens to what is told at `WARN`.
+pub(crate) fn hears_warnings() -> bool {
+    tracing::enabled!(tracing::Level::WARN) && has_clock()
+}
+
+/// A guard may be dropped together with what its thread keeps for itself. Then tokio's clock is gone, if it is one that a test can
+/// pause, and asking for the time would end the process.
+fn has_clock() -> bool {
+    !Handle::try_current().is_err_and(|error| error.is_thread_local_destroyed())
+}
+
+impl<'a> About<'a> {
+    /// An acquire begins.
+    pub(crate) fn begin(self) -> Acquiring<'a> {
+        Acquiring { about: self, begun: Instant::now(), is_over: false }
+    }
+
+    /// Counts an acquire that waits, until what is returned is dropped.
+    pub(crate) fn waiting(self) -> Raised {
+        self.origin.meters.waiting(self.key)
+    }
+
     /// The span of an acquire.
     pub(crate) fn acquiring(self) -> tracing::Span {
         let Self { origin, key } = self;
@@ -90,17 +179,6 @@ impl About<'_> {
             namespace = %origin.namespace,
             member = ?origin.member,
         )
-    }
-
-    pub(crate) fn acquired(self, token: Option<u64>, waited: Duration) {
-        tell!(self, debug, "acquired", token, ?waited,);
-    }
-
-    pub(crate) fn not_acquired(self, waited: Duration, error: &Error) {
-        match error.kind() {
-            ErrorKind::Timeout => tell!(self, debug, "timed out", ?waited, %error,),
-            _ => tell!(self, debug, "not acquired", ?waited, %error,),
-        }
     }
 
     /// It still waits, after longer than is usual.
@@ -133,11 +211,39 @@ impl About<'_> {
         tell!(self, warn, "breaking a lock", ?holder, holder_token,);
     }
 
-    pub(crate) fn released(self, token: Option<u64>, held: Duration) {
-        tell!(self, debug, "released", token, ?held,);
+    /// A caller is given it.
+    pub(crate) fn had(self) -> Had {
+        let held = self.origin.meters.held(self.key);
+        Had { since: Instant::now(), held, is_told: AtomicBool::new(false) }
     }
 
-    pub(crate) fn lost(self, token: Option<u64>, held: Duration, reason: LossReason) {
+    /// What a caller had is over: released, or lost for this `reason`. The first call tells it.
+    ///
+    /// `held`: what [`Had::held_for`] answered.
+    pub(crate) fn over(
+        self,
+        had: &Had,
+        token: Option<u64>,
+        held: Option<Duration>,
+        reason: Option<LossReason>,
+    ) {
+        if had.is_told.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        had.held.lower();
+        let Self { origin, key } = self;
+        match reason {
+            None => origin.meters.released(key, held),
+            Some(reason) => origin.meters.lost(key, held, reason),
+        }
+        match (reason, held) {
+            (_, None) => {}
+            (None, Some(held)) => tell!(self, debug, "released", token, ?held,),
+            (Some(reason), Some(held)) => self.lost(token, held, reason),
+        }
+    }
+
+    fn lost(self, token: Option<u64>, held: Duration, reason: LossReason) {
         match reason {
             // Whoever stops a coordinator gives up what it has.
             LossReason::Closed => tell!(self, debug, "lost", token, ?held, %reason,),

@@ -104,7 +104,9 @@
 //! `memory`, `file` and `macros` (the attribute) are on by default. `testing` gives each test a coordinator of its own, which can be
 //! broken on demand: the module of that name, and `docs/testing-your-code.md` in the repository. `etcd`, `zookeeper`, `consul`, `redis`, `postgres` and `mysql` are
 //! off by default, because building them needs a C compiler, and building `etcd` also needs the program `protoc` (Debian:
-//! `protobuf-compiler` and `libprotobuf-dev`).
+//! `protobuf-compiler` and `libprotobuf-dev`). With `metrics`, off by default too, the library counts and measures what it does
+//! for the recorder of the `metrics` facade that the program has installed, such as an exporter for Prometheus; see
+//! `docs/metrics.md` in the repository.
 //!
 //! # Where to look
 //!
@@ -153,6 +155,7 @@ mod events;
 mod fuzz;
 mod global;
 mod key;
+mod metrics;
 #[cfg(coordination_internals)]
 #[doc(hidden)]
 pub mod panics;

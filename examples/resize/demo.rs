@@ -12,7 +12,7 @@ use coordination::Liveness;
 use crate::journal::{Event, Step};
 use crate::storage::{VOLUMES, Volume, WORK};
 use crate::verdict::Verdict;
-use crate::worker::{LEASE, settings};
+use crate::worker::{self, LEASE, settings};
 
 type Result<T, E = Box<dyn Error>> = std::result::Result<T, E>;
 
@@ -31,7 +31,7 @@ const AFTERMATH: Duration = Duration::from_secs(1);
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// Runs the demo and says whether the verdict is good.
-pub(crate) fn run(unlocked: bool) -> Result<bool> {
+pub(crate) fn run(unlocked: bool, metrics: bool) -> Result<bool> {
     let mut scratch = Scratch::create()?;
     let own = format!("file://{}/locks", escaped(&scratch.path));
     let url = std::env::var("COORDINATION_URL").unwrap_or(own);
@@ -43,6 +43,9 @@ pub(crate) fn run(unlocked: bool) -> Result<bool> {
     demo.watch()?;
     demo.stop()?;
 
+    if metrics {
+        println!("{}", scraped(&scratch.path)?);
+    }
     let verdict = Verdict::reach(&demo.seen, &volumes, demo.incidents)?;
     println!("{verdict}");
     match (verdict.is_good(), unlocked) {
@@ -51,6 +54,13 @@ pub(crate) fn run(unlocked: bool) -> Result<bool> {
         (false, false) => scratch.keep(&demo.seen)?,
     }
     Ok(verdict.is_good())
+}
+
+/// What was scraped from the first worker that came to its end.
+fn scraped(directory: &Path) -> Result<String> {
+    let mut scrapes = (1..=WORKERS).map(|number| worker::scrape(directory, number));
+    let scrape = scrapes.find(|scrape| scrape.is_file()).ok_or("no worker was scraped")?;
+    Ok(std::fs::read_to_string(scrape)?)
 }
 
 /// The path as it is written in a URL.

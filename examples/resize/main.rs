@@ -3,6 +3,7 @@
 //! ```text
 //! cargo run --example resize                  # needs nothing: locks are files
 //! cargo run --example resize -- --unlocked    # the same without the lock: updates are lost
+//! cargo run --example resize -- --metrics     # and what Prometheus scrapes from one of the workers
 //! COORDINATION_URL=etcd://127.0.0.1:2379 cargo run --example resize --features etcd
 //! ```
 //!
@@ -27,9 +28,10 @@ const USAGE: &str = "\
 Four worker processes resize the same volumes, each under its lock; one of them is killed half-way.
 Ends within 15 seconds with a table and a verdict; the exit code is 0 when it is good, 1 otherwise.
 
-usage: cargo run --example resize [--features etcd] [-- --unlocked]
+usage: cargo run --example resize [--features etcd] [-- --unlocked | --metrics]
 
   --unlocked   do the same without the lock: updates are lost, and the verdict says so
+  --metrics    print what Prometheus scrapes from a worker at its end
   --help       show this text
 
 environment:
@@ -38,7 +40,7 @@ environment:
 /// What to do, as the command line says.
 enum Command {
     Help,
-    Demo { unlocked: bool },
+    Demo { unlocked: bool, metrics: bool },
     Worker(worker::Task),
 }
 
@@ -48,7 +50,7 @@ fn main() -> ExitCode {
             println!("{USAGE}");
             Ok(true)
         }
-        Ok(Command::Demo { unlocked }) => demo::run(unlocked),
+        Ok(Command::Demo { unlocked, metrics }) => demo::run(unlocked, metrics),
         Ok(Command::Worker(task)) => worker::run(task).map(|()| true).map_err(Into::into),
         Err(problem) => {
             eprintln!("{problem}\n\n{USAGE}");
@@ -68,8 +70,9 @@ fn main() -> ExitCode {
 fn parse(arguments: Vec<String>) -> Result<Command, String> {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments.as_slice() {
-        [] => Ok(Command::Demo { unlocked: false }),
-        ["--unlocked"] => Ok(Command::Demo { unlocked: true }),
+        [] => Ok(Command::Demo { unlocked: false, metrics: false }),
+        ["--unlocked"] => Ok(Command::Demo { unlocked: true, metrics: false }),
+        ["--metrics"] => Ok(Command::Demo { unlocked: false, metrics: true }),
         ["--help" | "-h"] => Ok(Command::Help),
         // How the demo starts its workers; not for people.
         ["--worker", number, directory, rest @ ..] => Ok(Command::Worker(worker::Task {
@@ -77,7 +80,7 @@ fn parse(arguments: Vec<String>) -> Result<Command, String> {
             directory: PathBuf::from(directory),
             unlocked: rest == ["--unlocked"],
         })),
-        [unknown, ..] if *unknown != "--unlocked" => Err(format!("unknown argument {unknown:?}")),
-        _ => Err("--unlocked stands alone".into()),
+        [known @ ("--unlocked" | "--metrics"), ..] => Err(format!("{known} stands alone")),
+        [unknown, ..] => Err(format!("unknown argument {unknown:?}")),
     }
 }

@@ -1,12 +1,13 @@
 //! A small storage service: one process of several that share volumes.
 
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use coordination::{Builder, Coordinator};
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 
 use crate::journal::{Journal, Step};
 use crate::storage::{Result, StorageError, Volume, resize, resize_unlocked};
@@ -41,17 +42,36 @@ pub(crate) fn settings() -> Builder {
 pub(crate) async fn run(task: Task) -> Result<()> {
     let stopped = when_told_to_stop();
 
+    // Before anything is counted: all metrics of the process, those of the library among them.
+    let metrics = recorder();
+
     // At boot: the global coordinator, which `#[synchronized]` uses.
     let coordinator = connect(&task, &stopped).await?;
     coordinator.install()?;
 
     serve(&task, &stopped).await?;
 
+    // A service answers `GET /metrics` with this.
+    let scraped = metrics.render();
+    std::fs::write(scrape(&task.directory, task.number), scraped).map_err(StorageError::Disk)?;
+
     // At shutdown. A store that is down frees our locks when the lease ends.
     if let Err(error) = coordinator.stop().await {
         eprintln!("w{}: {error}", task.number);
     }
     Ok(())
+}
+
+/// Installs what Prometheus scrapes. The bounds are those of this service: of a resize, and of the waits for one.
+fn recorder() -> PrometheusHandle {
+    let bounds = [0.001, 0.01, 0.1, 1.0, 10.0];
+    let builder = PrometheusBuilder::new().set_buckets(&bounds).expect("there are bounds");
+    builder.install_recorder().expect("this is the only recorder")
+}
+
+/// Where a worker leaves what was scraped from it at its end.
+pub(crate) fn scrape(directory: &Path, number: usize) -> PathBuf {
+    directory.join(format!("metrics-{number}"))
 }
 
 /// Connects, also to a store that comes up later than this process.

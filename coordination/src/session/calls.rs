@@ -73,7 +73,7 @@ impl Session {
             on_purpose(operation);
             call.await
         };
-        match tokio::time::timeout(limit, caught(operation, call)).await {
+        let outcome = match tokio::time::timeout(limit, caught(operation, call)).await {
             Ok(answer) => {
                 let answer = answer.flatten();
                 if let (Some(sent), Some(lease), true) = (sent, self.lease_now(), answer.is_ok()) {
@@ -87,8 +87,21 @@ impl Session {
                 format!("no answer within {limit:?}"),
             )
             .with_effect(Effect::Unknown)),
-        }
-        .map_err(|error| error.on_backend(self.backend.scheme()))
+        };
+        self.count(operation, &outcome);
+        outcome.map_err(|error| error.on_backend(self.backend.scheme()))
+    }
+
+    /// Counts a request to the store.
+    pub(crate) fn count<T>(&self, operation: &'static str, outcome: &Result<T>) {
+        self.origin.meters.request(operation, outcome);
+    }
+
+    /// Removes one entry, on stores that can do so without waiting; false: it may be there still.
+    fn leave_now(&self, entry: &EntryRef, seq: Option<u64>) -> bool {
+        let Some(left) = self.backend.leave_now(entry, seq) else { return false };
+        self.count("release", &left);
+        left.is_ok()
     }
 
     /// Waits until an entry is gone, or no longer blocks entries of this mode. May return early.
@@ -103,7 +116,9 @@ impl Session {
             on_purpose("gone");
             self.backend.gone(entry, seq, mode, recheck).await
         };
-        caught("watch", gone).await.flatten()
+        let outcome = caught("watch", gone).await.flatten();
+        self.count("watch", &outcome);
+        outcome
     }
 
     /// Repeats a call until its outcome is known or the session is over.
@@ -318,7 +333,7 @@ impl Session {
         entry: &EntryRef,
         seq: Option<u64>,
     ) -> Result<()> {
-        if let Some(Ok(())) = self.backend.leave_now(entry, seq) {
+        if self.leave_now(entry, seq) {
             return Ok(());
         }
         let (answer, answered) = oneshot::channel();
@@ -353,7 +368,7 @@ impl Session {
         if lease.loss_reason().is_some() {
             return;
         }
-        if let Some(Ok(())) = self.backend.leave_now(&entry, seq) {
+        if self.leave_now(&entry, seq) {
             return;
         }
         let (session, lease) = (Arc::clone(self), Arc::clone(lease));

@@ -14,6 +14,7 @@ use crate::backend::{EntryId, NewSession, SessionId, Store};
 use crate::canary::{Canary, sings};
 use crate::characteristics::LossDetection;
 use crate::config::Settings;
+use crate::env::Process;
 use crate::error::{Error, ErrorKind, LossReason, Result};
 use crate::events::Origin;
 use crate::panics::{caught, on_purpose};
@@ -161,16 +162,19 @@ async fn open(backend: &dyn Store, settings: &Settings, id: SessionId) -> Result
         on_purpose("open");
         backend.open(&new).await
     };
-    let granted = caught("open", opening).await??;
+    let origin = Origin::new(
+        backend.scheme(),
+        settings.namespace.as_str(),
+        Arc::clone(&new.member),
+        Process::this(),
+    );
+    let opened = caught("open", opening).await.flatten();
+    origin.meters.request("open", &opened);
+    let granted = opened?;
     tracing::debug!(session = %new.id, ?granted, "session opened");
     // If an earlier call opened the session, a part of its lease has passed. The next heartbeat extends the lease to its full
     // length.
     let asked = backend.asked(new.id).map_or(sent, |asked| asked.min(sent));
-    let origin = Origin {
-        store: backend.scheme(),
-        namespace: settings.namespace.as_str().into(),
-        member: new.member,
-    };
     Ok(Lease::new(new.id, granted, asked, Arc::new(origin)))
 }
 
@@ -235,7 +239,7 @@ impl Keeper {
                         return End::Lost(LossReason::DeadlinePassed);
                     }
                     session.failures.clear();
-                    session.states.tell(State::Connected);
+                    session.tell(State::Connected);
                     delays = session.retry_delays(lease.ttl);
                 }
                 Ok(Err(error)) => {
@@ -244,7 +248,7 @@ impl Keeper {
                     }
                     tracing::debug!(%error, "heartbeat failed");
                     session.failures.note(&error);
-                    session.states.tell(State::Suspended);
+                    session.tell(State::Suspended);
                     next = Instant::now() + delays.next_delay();
                 }
             }
@@ -272,7 +276,7 @@ impl Keeper {
         lease.lose(reason);
         tracing::warn!(session = %lease.id, %reason, "session lost");
         self.session.phase.send_replace(Phase::Opening { last: lease.ttl });
-        self.session.states.tell(State::Lost(reason));
+        self.session.tell(State::Lost(reason));
     }
 
     /// Opens the next session. The error says that the session is to be closed before one was opened; it has the id of the last
@@ -321,7 +325,7 @@ impl Keeper {
                     // id, and the store opens no session with a member id while another with the same member id lives.
                     session.failures.clear();
                     session.phase.send_replace(Phase::Open(Arc::new(lease)));
-                    session.states.tell(State::Connected);
+                    session.tell(State::Connected);
                     return Ok(());
                 }
                 Err(error) => {
@@ -378,7 +382,7 @@ impl Keeper {
             let late = self.session.late("stop", &message, failed.last());
             Err(late.with_effect(crate::Effect::Unknown))
         });
-        self.session.states.tell(State::Closed);
+        self.session.tell(State::Closed);
         // From here on `Control::stop` finds the channel closed and returns at once, so no request is left without an answer.
         self.stops.close();
         let mut asked = match why {
@@ -423,7 +427,11 @@ async fn heartbeat(session: &Session, lease: &Lease) -> Result<()> {
     };
     // Each loss is reported as soon as the store finds it, even if the rest of the answer comes late or is an error.
     let gone = |id: &EntryId| lease.entry_lost(id);
-    session.attempt(lease.ttl, "renew", session.backend.renew(lease.id, &held, &gone)).await
+    let beat = session.origin.meters.beat();
+    let renewed =
+        session.attempt(lease.ttl, "renew", session.backend.renew(lease.id, &held, &gone)).await;
+    beat.ended(&renewed);
+    renewed
 }
 
 async fn deadline_passed(lease: &Lease) {
@@ -446,7 +454,7 @@ impl Drop for Closing {
             }
         }
         self.0.end_observers();
-        self.0.states.tell(State::Closed);
+        self.0.tell(State::Closed);
     }
 }
 

@@ -7,12 +7,11 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::task::{self, AbortHandle};
-use tokio::time::Instant;
 
 use super::{CutOff, Purpose};
 use crate::backend::{Blocker, EntryId, EntryRef, SessionId};
 use crate::error::LossReason;
-use crate::events::{self, About, Origin};
+use crate::events::{About, Had, Origin};
 use crate::key::QueueKey;
 use crate::time::BootInstant;
 use crate::token::FencingToken;
@@ -278,12 +277,11 @@ impl Lease {
         }
     }
 
-    /// Tells the log, unless nobody has been given what is lost.
+    /// Tells that it is lost, unless nobody has been given it, or its end was told before.
     fn tell_lost(&self, held: &Held, reason: LossReason) {
-        if events::hears_warnings()
-            && let Some(held_for) = held.hold.held_for()
-        {
-            self.about(&held.entry.queue).lost(held.seq, held_for, reason);
+        if let Some(had) = held.hold.had() {
+            let held_for = had.held_for(Some(reason));
+            self.about(&held.entry.queue).over(had, held.seq, held_for, Some(reason));
         }
     }
 
@@ -328,7 +326,7 @@ pub(crate) struct Hold {
 
 /// To whom a grant was given, and when.
 struct Delivered {
-    at: Instant,
+    had: Had,
     task: Option<task::Id>,
 }
 
@@ -350,13 +348,13 @@ impl Hold {
         self.loss.reason()
     }
 
-    pub(crate) fn deliver(&self) {
-        self.delivered.get_or_init(|| Delivered { at: Instant::now(), task: task::try_id() });
+    pub(crate) fn deliver(&self, about: About<'_>) {
+        self.delivered.get_or_init(|| Delivered { had: about.had(), task: task::try_id() });
     }
 
-    /// How long the caller has had it; `None`: never.
-    pub(crate) fn held_for(&self) -> Option<Duration> {
-        self.delivered.get().map(|delivered| delivered.at.elapsed())
+    /// What is told when it is over; `None`: the caller never had it.
+    pub(crate) fn had(&self) -> Option<&Had> {
+        self.delivered.get().map(|delivered| &delivered.had)
     }
 
     pub(crate) fn is_released(&self) -> bool {
@@ -401,29 +399,20 @@ impl Hold {
 /// A loss reason that is set once and can be read or awaited from anywhere.
 #[derive(Default)]
 struct Signal {
+    /// The reason's position in [`LossReason::ALL`], counted from 1.
     reason: AtomicU8,
     changed: Notify,
 }
 
-/// A reason's code is its position here, counted from 1.
-const REASONS: [LossReason; 7] = [
-    LossReason::DeadlinePassed,
-    LossReason::ExpiredByServer,
-    LossReason::EntryDeleted,
-    LossReason::ConnectionLost,
-    LossReason::Revoked,
-    LossReason::Closed,
-    LossReason::RuntimeEnded,
-];
-
 impl Signal {
     fn reason(&self) -> Option<LossReason> {
         let code = usize::from(self.reason.load(Ordering::SeqCst));
-        REASONS.get(code.checked_sub(1)?).copied()
+        LossReason::ALL.get(code.checked_sub(1)?).copied()
     }
 
     fn set(&self, reason: LossReason) {
-        let code = 1 + REASONS.iter().position(|known| *known == reason).unwrap_or_default();
+        let code =
+            1 + LossReason::ALL.iter().position(|known| *known == reason).unwrap_or_default();
         // The codes fit in a byte. The first reason stays.
         let _ = self.reason.compare_exchange(0, code as u8, Ordering::SeqCst, Ordering::SeqCst);
         self.changed.notify_waiters();
@@ -451,11 +440,12 @@ impl Signal {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::env::Process;
 
     const ONE_MS: Duration = Duration::from_millis(1);
 
     fn lease(ttl: Duration, sent: BootInstant) -> Lease {
-        let origin = Origin { store: "memory", namespace: "a".into(), member: "b".into() };
+        let origin = Origin::new("memory", "a", "b".into(), Process::this());
         Lease::new(SessionId::random(), Some(ttl), sent, Arc::new(origin))
     }
 
@@ -529,7 +519,7 @@ mod tests {
         let hold = Arc::new(Hold::default());
         lease.register(&entry, Some(7), &hold).expect("a live lease");
         assert!(!lease.holds_number(&entry.queue, 7), "on its way");
-        hold.deliver();
+        hold.deliver(lease.about(&entry.queue));
         assert!(lease.holds_number(&entry.queue, 7) && !lease.holds_number(&entry.queue, 8));
         lease.lose(LossReason::ExpiredByServer);
         lease.lose(LossReason::Closed);
@@ -539,7 +529,7 @@ mod tests {
 
     #[test]
     fn every_reason_survives_its_code() {
-        for reason in REASONS {
+        for reason in LossReason::ALL {
             let signal = Signal::default();
             signal.set(reason);
             assert_eq!(signal.reason(), Some(reason));

@@ -32,6 +32,7 @@ use crate::env::{self, Process};
 use crate::error::{Error, ErrorKind, LossReason, Result};
 use crate::events::{About, Origin};
 use crate::key::QueueKey;
+use crate::metrics::SessionGauge;
 use crate::panics;
 use crate::retry::DecorrelatedJitter;
 
@@ -77,6 +78,7 @@ pub(crate) struct Session {
     /// What events say of this session, and of the next ones.
     origin: Arc<Origin>,
     pub(crate) states: States,
+    gauge: SessionGauge,
     phase: watch::Sender<Phase>,
     observers: Observers,
     /// The failures of heartbeats, and of opening the next session.
@@ -92,11 +94,14 @@ pub(crate) struct Session {
 
 impl Session {
     fn new(backend: Arc<dyn Store>, settings: Settings, lease: Arc<Lease>) -> Self {
+        let gauge = SessionGauge::default();
+        gauge.show(&lease.origin.meters, State::Connected);
         Self {
             backend,
             settings,
             origin: Arc::clone(&lease.origin),
             states: States::new(State::Connected),
+            gauge,
             phase: watch::Sender::new(Phase::Open(lease)),
             observers: Observers::default(),
             failures: Failures::default(),
@@ -206,6 +211,12 @@ impl Session {
     /// The error of a call whose task has ended, with the reason that tokio gives.
     pub(crate) fn unanswered(&self, operation: &'static str, ended: JoinError) -> Error {
         panics::of_task(operation, ended).unwrap_or_else(|| self.ended(operation))
+    }
+
+    /// Tells the subscribers of a state, and shows it in the gauge of sessions.
+    fn tell(&self, state: State) {
+        self.states.tell(state);
+        self.gauge.show(&self.origin.meters, state);
     }
 
     /// The state as seen by this process: in a forked child the session is closed.

@@ -179,7 +179,10 @@ impl Session {
                 }
                 publish(sender, View { listing, gaps });
                 on_purpose("changed");
-                self.backend.changed(queue, revision, ttl.min(super::LONGEST_RECHECK)).await
+                let recheck = ttl.min(super::LONGEST_RECHECK);
+                let changed = self.backend.changed(queue, revision, recheck).await;
+                self.count("watch", &changed);
+                changed
             };
             let looked = async { caught("observe", looked).await.flatten() };
             let begun = Instant::now();

@@ -4,7 +4,9 @@
 //! * `forker <url> <name> <session> <drops> <busy> <rounds>` forks `rounds` times, beside threads that take and release
 //!   locks. Each child drops its copy of one thing; see [`Case`]. It fails if the parent loses anything by that.
 //!
-//! If `FORKER_APART` is in the environment, each child is the first process of a new pid namespace.
+//! In both cases the program has a recorder of metrics whose mutex is locked half of the time.
+//!
+//! With `FORKER_APART` in its environment each child is the first process of a pid namespace of its own.
 //!
 //! The child of a process with threads may do little but read and write: any mutex of another thread, even the
 //! allocator's, may stay locked for ever in the child. glibc keeps its allocator usable. If anything else hangs, the
@@ -14,18 +16,84 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use coordination::blocking::{self, Coordinator};
 use coordination::{ErrorKind, LockGuard, Result, State};
 use coordination_tests::bounds::LONG;
+use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 use tokio::runtime::{Builder, Runtime};
 
+/// What all exporters have: a mutex. A thread of the parent may have locked it when a child is forked.
+struct Locked(Arc<Mutex<()>>);
+
+impl Locked {
+    fn install() {
+        let mutex = Arc::new(Mutex::new(()));
+        metrics::set_global_recorder(Self(Arc::clone(&mutex))).expect("the only recorder");
+        thread::spawn(move || {
+            loop {
+                let locked = mutex.lock();
+                thread::sleep(Duration::from_micros(200));
+                drop(locked);
+                thread::sleep(Duration::from_micros(200));
+            }
+        });
+    }
+
+    fn wait(&self) -> Arc<Waits> {
+        drop(self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        Arc::new(Waits(Arc::clone(&self.0)))
+    }
+}
+
+/// A handle that needs the mutex too, also when it is dropped.
+struct Waits(Arc<Mutex<()>>);
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        drop(self.0.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+impl metrics::CounterFn for Waits {
+    fn increment(&self, _: u64) {}
+    fn absolute(&self, _: u64) {}
+}
+
+impl metrics::GaugeFn for Waits {
+    fn increment(&self, _: f64) {}
+    fn decrement(&self, _: f64) {
+        drop(self.0.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+    fn set(&self, _: f64) {}
+}
+
+impl metrics::HistogramFn for Waits {
+    fn record(&self, _: f64) {}
+}
+
+impl Recorder for Locked {
+    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn register_counter(&self, _: &Key, _: &Metadata<'_>) -> Counter {
+        Counter::from_arc(self.wait())
+    }
+    fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
+        Gauge::from_arc(self.wait())
+    }
+    fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
+        Histogram::from_arc(self.wait())
+    }
+}
+
 fn main() -> ExitCode {
+    Locked::install();
     let arguments: Vec<_> = std::env::args().collect();
     let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
     let outcome = match arguments[..] {

@@ -65,6 +65,7 @@ async fn acquire_in_task(
     started: Option<Started>,
 ) -> Result<Option<Box<OwnEntry>>> {
     session.check_thread("acquire")?;
+    let _waiting = session.about(queue).waiting();
     let (answer, answered) = oneshot::channel();
     let acquire = Acquire {
         session: Arc::clone(session),
@@ -126,7 +127,11 @@ fn start_now(
         return None;
     }
     let own = Box::new(OwnEntry::new(session, session.lease_now()?, queue, &request.contents));
-    match session.backend.enter_now(own.entry()) {
+    let entered = session.backend.enter_now(own.entry());
+    if let Some(entered) = &entered {
+        session.count("acquire", entered);
+    }
+    match entered {
         Some(Ok(position)) => Some(Ok(Started::new(own, position))),
         Some(Err(error)) => match error.loss_reason() {
             // Nothing was granted, so only the session is lost: wait for the next one.

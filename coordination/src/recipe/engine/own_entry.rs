@@ -8,7 +8,6 @@ use crate::backend::{Data, EntryId, EntryRef, Mode, NewEntry, Room};
 use crate::canary::{Canary, sings};
 use crate::characteristics::LossDetection;
 use crate::error::{Effect, Error, LossReason, Result};
-use crate::events;
 use crate::key::QueueKey;
 use crate::session::{Hold, Lease, Purpose, Session};
 
@@ -86,7 +85,7 @@ impl OwnEntry {
 
     /// Notes that the grant has reached the caller.
     pub(in crate::recipe) fn deliver(&self) {
-        self.hold.deliver();
+        self.hold.deliver(self.lease.about(&self.entry.entry_ref.queue));
     }
 
     /// For the canary `OldEntryAdopted`: goes on with the entry of the try before, by mistake.
@@ -154,7 +153,7 @@ impl OwnEntry {
         self.lease.deregister(&self.entry.entry_ref.id);
         let leaving = self.session.leave_confirmed(&self.lease, &self.entry.entry_ref, self.seq);
         // After the removal has begun, which must not wait for what a service does with its log.
-        let _told = Told { own: self, held_for: self.held_for() };
+        let _told = self.told(None);
         leaving.await
     }
 
@@ -164,16 +163,16 @@ impl OwnEntry {
         // has locked.
         if self.session.is_own_process() && self.hold.begin_release() {
             self.lease.deregister(&self.entry.entry_ref.id);
-            let told = Told { own: self, held_for: self.held_for() };
+            let told = self.told(self.loss_reason());
             self.session.leave_in_background(&self.lease, self.entry.entry_ref.clone(), self.seq);
             drop(told);
         }
     }
 
-    /// How long the caller has had it, if somebody is to be told; `None` also if it was lost or never given.
-    fn held_for(&self) -> Option<Duration> {
-        let is_told = events::hears_debug() && self.loss_reason().is_none();
-        is_told.then(|| self.hold.held_for()).flatten()
+    /// Tells, when what is returned is dropped, that the caller has it no longer.
+    fn told(&self, lost: Option<LossReason>) -> Told<'_> {
+        let held_for = self.hold.had().and_then(|had| had.held_for(lost));
+        Told { own: self, held_for, lost }
     }
 
     /// Gives the entry this mode and data.
@@ -274,17 +273,19 @@ impl OwnEntry {
     }
 }
 
-/// Tells the log, when this is dropped, that an entry was released after so long.
+/// Tells, when this is dropped, that an entry was released or lost after so long.
 struct Told<'a> {
     own: &'a OwnEntry,
     held_for: Option<Duration>,
+    lost: Option<LossReason>,
 }
 
 impl Drop for Told<'_> {
     fn drop(&mut self) {
-        if let Some(held_for) = self.held_for {
-            let own = self.own;
-            own.lease.about(&own.entry.entry_ref.queue).released(own.seq, held_for);
+        let own = self.own;
+        if let Some(had) = own.hold.had() {
+            let about = own.lease.about(&own.entry.entry_ref.queue);
+            about.over(had, own.seq, self.held_for, self.lost);
         }
     }
 }

@@ -86,12 +86,12 @@ impl Queue {
         request: &Request,
         waiting: Waiting,
     ) -> Result<Option<Grant>> {
-        let (begun, about) = (Instant::now(), self.session.about(&self.key));
+        let acquiring = self.session.about(&self.key).begin();
         let own = run_acquire(&self.session, &self.key, request, waiting).await;
         match &own {
-            Ok(Some(own)) => about.acquired(own.seq(), begun.elapsed()),
-            Ok(None) => {}
-            Err(error) => about.not_acquired(begun.elapsed(), error),
+            Ok(Some(own)) => acquiring.acquired(own.seq()),
+            Ok(None) => acquiring.not_free(),
+            Err(error) => acquiring.failed(error),
         }
         let grant = |own| Grant::new(own, self.key.clone(), Arc::clone(&self.coordinator));
         Ok(self.named(own)?.map(grant))

@@ -11,8 +11,8 @@ use std::time::Duration;
 use coordination_tests::harness::etcd::Etcd;
 use coordination_tests::harness::rerun_if_starved;
 
-/// The command that runs a built example; `tests/run` builds all examples before it runs any test.
-fn example(name: &str) -> Command {
+/// The built program; `tests/run` builds all examples before it runs any test.
+pub(super) fn example(name: &str) -> Command {
     let beside = PathBuf::from(crate::WORKER);
     let folder = beside.parent().expect("a binary lies in a folder");
     let program = folder.join("examples").join(name);
@@ -22,7 +22,7 @@ fn example(name: &str) -> Command {
     command
 }
 
-fn shown(output: &Output) -> String {
+pub(super) fn shown(output: &Output) -> String {
     let text = [output.stdout.as_slice(), &output.stderr].concat();
     String::from_utf8_lossy(&text).into_owned()
 }

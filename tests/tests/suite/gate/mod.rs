@@ -15,6 +15,7 @@ mod interop_etcd;
 mod interop_zookeeper;
 mod listed;
 mod macros;
+mod metrics;
 mod names;
 mod panics;
 #[cfg(feature = "postgres")]
