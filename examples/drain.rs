@@ -13,12 +13,14 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 /// How long a resize takes.
 const WORK: Duration = Duration::from_millis(500);
 /// How long requests may go on after SIGTERM: less than what the service's manager allows before it kills.
 const GRACE: Duration = Duration::from_secs(20);
+/// How long answers may take to be sent after that.
+const ANSWERS: Duration = Duration::from_secs(2);
 
 #[synchronized("vol-<id>", timeout = "5s")]
 async fn resize(id: u32) -> coordination::Result<u32> {
@@ -51,8 +53,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     for cut_off in &stopped.cut_off {
         println!("cut off: {} {} with token {}", cut_off.recipe, cut_off.name, cut_off.token);
     }
-    // Answers that are on their way.
-    while requests.join_next().await.is_some() {}
+    // Answers that are on their way. A client that reads or writes nothing must not keep the service from ending.
+    let _ = timeout(ANSWERS, async { while requests.join_next().await.is_some() {} }).await;
     stopped.confirmed?;
     println!("drained");
     Ok(())

@@ -102,7 +102,12 @@ impl Acquiring<'_> {
     pub(crate) fn failed(mut self, error: &Error) {
         let Self { about, begun, .. } = self;
         let waited = begun.elapsed();
-        if error.kind() == ErrorKind::Timeout {
+        // A limiter's policy has refused at once: nobody's time is over.
+        let is_refused = error.kind() == ErrorKind::Timeout && error.operation() == "enter";
+        if is_refused {
+            tell!(about, debug, "not acquired", ?waited, %error,);
+            self.over(Outcome::NotFree, waited);
+        } else if error.kind() == ErrorKind::Timeout {
             tell!(about, debug, "timed out", ?waited, %error,);
             self.over(Outcome::TimedOut, waited);
         } else {
@@ -141,7 +146,7 @@ impl Had {
             None => tracing::enabled!(tracing::Level::DEBUG),
             Some(_) => tracing::enabled!(tracing::Level::WARN),
         };
-        ((is_logged || may_be_heard()) && has_clock()).then(|| self.since.elapsed())
+        ((is_logged || self.held.may_be_heard()) && has_clock()).then(|| self.since.elapsed())
     }
 }
 
@@ -152,7 +157,7 @@ pub(crate) fn hears_warnings() -> bool {
 
 /// A guard may be dropped together with what its thread keeps for itself. Then tokio's clock is gone, if it is one that a test can
 /// pause, and asking for the time would end the process.
-fn has_clock() -> bool {
+pub(crate) fn has_clock() -> bool {
     !Handle::try_current().is_err_and(|error| error.is_thread_local_destroyed())
 }
 

@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use super::{Outcome, names};
 use crate::env::Process;
 use crate::error::{Error, ErrorKind, LossReason, Result};
+use crate::events::has_clock;
 use crate::key::QueueKey;
 use crate::session::State;
 
@@ -133,7 +134,7 @@ impl Meters {
     /// An acquire ended after so long.
     pub(crate) fn acquire_ended(&self, key: &QueueKey, outcome: Outcome, took: Duration) {
         // In a forked child every acquire fails.
-        if may_be_heard() && (outcome == Outcome::Acquired || self.process.is_this()) {
+        if (outcome == Outcome::Acquired || self.process.is_this()) && may_be_heard() {
             let series = self.series(key);
             let place = OUTCOMES.iter().position(|known| *known == outcome);
             record(series.acquire.get(place.unwrap_or_default()), took);
@@ -282,6 +283,13 @@ pub(crate) struct Raised {
 }
 
 impl Raised {
+    /// Whether somebody may listen to its end. Asks no recorder: this is called before the store is told of a release, which must
+    /// not wait for the program's own code.
+    pub(crate) fn may_be_heard(&self) -> bool {
+        let has_memory = |recorder: &dyn Recorder| size_of_val(recorder) != 0;
+        self.gauge.is_some() || guarded(|| ::metrics::with_recorder(has_memory))
+    }
+
     /// Takes the one away again. Of several calls the first one does.
     pub(crate) fn lower(&self) {
         if let Some(gauge) = &self.gauge
@@ -297,6 +305,8 @@ impl Drop for Raised {
         if self.gauge.is_some() {
             if self.process.is_this() {
                 self.lower();
+                let gauge = self.gauge.take();
+                guarded(|| drop(gauge));
             } else {
                 // A handle's own drop may wait for what only the parent has.
                 std::mem::forget(self.gauge.take());
@@ -322,7 +332,7 @@ impl Beat<'_> {
     }
 
     fn over(&mut self, outcome: &'static str) {
-        if !std::mem::replace(&mut self.is_over, true) && may_be_heard() {
+        if !std::mem::replace(&mut self.is_over, true) && may_be_heard() && has_clock() {
             let labels = || vec![("outcome", outcome.into())];
             let key = self.meters.other([names::HEARTBEAT, outcome, ""], labels);
             record(Some(&key), self.begun.elapsed());

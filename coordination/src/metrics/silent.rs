@@ -48,6 +48,10 @@ impl Meters {
 }
 
 impl Raised {
+    pub(crate) fn may_be_heard(&self) -> bool {
+        false
+    }
+
     pub(crate) fn lower(&self) {}
 }
 

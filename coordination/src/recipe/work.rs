@@ -205,7 +205,8 @@ impl WorkQueue {
         let view = ClaimView::of(seen)?;
         let claim = WorkClaim::new(self.clone(), id, view, Arc::clone(&holder), sent);
         // After the claim is noted as held: a stop that has begun before is seen here, and one that begins later sees the claim.
-        self.session().admit("claim", Purpose::Work)?;
+        let admitted = self.session().admit("claim", Purpose::Work);
+        self.engine.queue.named(admitted)?;
         match holder.own_entry().loss_reason() {
             // Others may have the items already; what is dropped gives back no others than its own.
             Some(reason) => Err(holder.loss_error("claim", reason, Effect::None)),
@@ -289,7 +290,10 @@ impl WorkQueue {
     /// Ends a claim in the background; one that nobody `was_given` was never made. It may be called in `Drop`.
     fn release_later(&self, id: ClaimId, ttl: Duration, holder: Arc<Grant>, was_given: bool) {
         let queue = self.clone();
+        // Noted before the claim ceases to count as one that is being made.
+        let undoing = (!was_given).then(|| self.session().finishing());
         self.session().spawn(async move {
+            let _undoing = undoing;
             let mut delays = queue.session().retry_delays(Some(queue.session().ttl()));
             let end = Instant::now().checked_add(ttl.max(LONGEST_RELEASE));
             // Its entry stays until then, so that nobody else has to bring the items back.

@@ -40,7 +40,7 @@ pub(crate) struct Drain {
     is_begun: AtomicBool,
     /// For those who wait.
     begun: watch::Sender<bool>,
-    /// Calls that wait for the store to confirm a release.
+    /// Calls that wait for the store to confirm a release, and claims that are being made or taken back.
     releases: AtomicUsize,
     /// What is held beside entries, by a number of its own.
     beside: Mutex<Beside>,
@@ -53,7 +53,14 @@ pub(crate) struct Drain {
 #[derive(Default)]
 pub(super) struct Beside {
     last: u64,
-    held: BTreeMap<u64, (SessionId, CutOff)>,
+    held: BTreeMap<u64, Aside>,
+}
+
+/// Something that is held beside entries.
+struct Aside {
+    of: SessionId,
+    held: CutOff,
+    is_over: Box<dyn Fn() -> bool + Send>,
 }
 
 impl Drain {
@@ -82,10 +89,22 @@ impl Drain {
         }
     }
 
-    /// Notes that a call waits for a release; until what it returns is dropped.
-    pub(super) fn releasing(&self) -> Releasing<'_> {
+    /// Notes something that a stop waits for.
+    pub(super) fn finishes(&self) {
         self.releases.fetch_add(1, Ordering::SeqCst);
-        Releasing(self)
+    }
+
+    /// What [`finishes`](Self::finishes) has noted is finished.
+    pub(super) fn has_finished(&self) {
+        self.releases.fetch_sub(1, Ordering::SeqCst);
+        self.ended();
+    }
+
+    /// Something has ended that a stop may wait for.
+    pub(super) fn ended(&self) {
+        if self.is_begun.load(Ordering::SeqCst) {
+            self.ended.notify_waiters();
+        }
     }
 
     pub(super) fn is_released(&self) -> bool {
@@ -104,9 +123,14 @@ fn refused(operation: &'static str) -> Error {
 
 impl Beside {
     /// Notes something that ends with this session, and returns its number.
-    pub(super) fn add(&mut self, of: SessionId, held: CutOff) -> u64 {
+    pub(super) fn add(
+        &mut self,
+        of: SessionId,
+        held: CutOff,
+        is_over: Box<dyn Fn() -> bool + Send>,
+    ) -> u64 {
         self.last += 1;
-        self.held.insert(self.last, (of, held));
+        self.held.insert(self.last, Aside { of, held, is_over });
         self.last
     }
 
@@ -114,18 +138,9 @@ impl Beside {
         self.held.remove(&number);
     }
 
-    /// What is held in this session.
+    /// What is held in this session, and was not lost.
     pub(super) fn of(&self, session: SessionId) -> impl Iterator<Item = &CutOff> {
-        self.held.values().filter(move |(of, _)| *of == session).map(|(_, held)| held)
-    }
-}
-
-/// See [`Drain::releasing`].
-pub(crate) struct Releasing<'a>(&'a Drain);
-
-impl Drop for Releasing<'_> {
-    fn drop(&mut self) {
-        self.0.releases.fetch_sub(1, Ordering::SeqCst);
-        self.0.ended.notify_waiters();
+        let held = self.held.values().filter(move |aside| aside.of == session);
+        held.filter(|aside| !(aside.is_over)()).map(|aside| &aside.held)
     }
 }

@@ -57,7 +57,12 @@ impl Control {
         match confirmed.await {
             Ok(confirmed) => confirmed,
             // Another call has stopped it meanwhile, or its runtime has ended.
-            Err(_) => self.stop().await,
+            Err(_) => match session.closed() {
+                Some(LossReason::RuntimeEnded) => {
+                    Err(Error::lost("stop", LossReason::RuntimeEnded))
+                }
+                _ => self.stop().await,
+            },
         }
     }
 }
@@ -124,8 +129,16 @@ async fn connect(target: Target, settings: &Settings) -> Result<(Arc<dyn Store>,
         );
     }
     let id = SessionId::random();
+    let process = Process::this();
+    let origin = Origin::new(
+        backend.scheme(),
+        settings.namespace.as_str(),
+        settings.member.clone(),
+        process,
+    );
     let mut failed = None;
-    let opening = open_while_unavailable(&*backend, settings, id, &mut failed);
+    let origin = Arc::new(origin);
+    let opening = open_while_unavailable(&*backend, settings, id, &origin, &mut failed);
     let error = match timeout_at(limit, opening).await {
         Ok(Ok(lease)) => return Ok((backend, Arc::new(lease))),
         Ok(Err(error)) => error,
@@ -142,12 +155,13 @@ async fn open_while_unavailable(
     backend: &dyn Store,
     settings: &Settings,
     id: SessionId,
+    origin: &Arc<Origin>,
     failed: &mut Option<Error>,
 ) -> Result<Lease> {
     let longest = settings.max_backoff.min(settings.heartbeat);
     let mut delays = DecorrelatedJitter::new(settings.initial_backoff, longest);
     loop {
-        match open(backend, settings, id).await {
+        match open(backend, settings, id, origin).await {
             Err(error) if error.kind() == ErrorKind::Unavailable => *failed = Some(error),
             outcome => return outcome,
         }
@@ -155,19 +169,18 @@ async fn open_while_unavailable(
     }
 }
 
-async fn open(backend: &dyn Store, settings: &Settings, id: SessionId) -> Result<Lease> {
+async fn open(
+    backend: &dyn Store,
+    settings: &Settings,
+    id: SessionId,
+    origin: &Arc<Origin>,
+) -> Result<Lease> {
     let new = NewSession { id, member: Arc::clone(&settings.member), ttl: settings.ttl };
     let sent = BootInstant::now();
     let opening = async {
         on_purpose("open");
         backend.open(&new).await
     };
-    let origin = Origin::new(
-        backend.scheme(),
-        settings.namespace.as_str(),
-        Arc::clone(&new.member),
-        Process::this(),
-    );
     let opened = caught("open", opening).await.flatten();
     origin.meters.request("open", &opened);
     let granted = opened?;
@@ -175,7 +188,7 @@ async fn open(backend: &dyn Store, settings: &Settings, id: SessionId) -> Result
     // If an earlier call opened the session, a part of its lease has passed. The next heartbeat extends the lease to its full
     // length.
     let asked = backend.asked(new.id).map_or(sent, |asked| asked.min(sent));
-    Ok(Lease::new(new.id, granted, asked, Arc::new(origin)))
+    Ok(Lease::new(new.id, granted, asked, Arc::clone(origin)))
 }
 
 /// Why the keeper stopped renewing a session.
@@ -308,10 +321,12 @@ impl Keeper {
                 // Longer than a heartbeat may take: on some stores opening takes several steps, and no hold depends on it. If the
                 // opening is given up too early, the next try finds the session, but much of its lease may be over by then.
                 let limit = session.ttl() / 6;
-                let opening = timeout(limit, open(&*session.backend, settings, new));
-                opening.await.unwrap_or_else(|_| {
+                let opening = open(&*session.backend, settings, new, &session.origin);
+                timeout(limit, opening).await.unwrap_or_else(|_| {
                     let message = format!("no answer within {limit:?}");
-                    Err(Error::new(ErrorKind::Unavailable, "open", message))
+                    let late = Err(Error::new(ErrorKind::Unavailable, "open", message));
+                    session.origin.meters.request("open", &late);
+                    late
                 })
             };
             let opened = tokio::select! {
@@ -330,6 +345,8 @@ impl Keeper {
                 }
                 Err(error) => {
                     tracing::debug!(%error, "no new session yet");
+                    // For a recorder that came late, or that forgets what it was not told for a while.
+                    session.show_state();
                     session.failures.note(&error);
                     if error.loss_reason().is_some() {
                         // The store says that the session `new` is over. Those that were pushed here by earlier tries are over
@@ -355,7 +372,8 @@ impl Keeper {
         }
         // Invariant: guards are lost here before the store is told, so that none looks held when another process gets
         // its lock.
-        self.session.note_cut_off(lease.id, lease.close());
+        let held = lease.close(LossReason::Closed);
+        self.session.note_cut_off(lease.id, held);
         self.session.phase.send_replace(Phase::Closed(LossReason::Closed));
         self.session.end_observers();
         let limit = match why {
@@ -449,7 +467,8 @@ impl Drop for Closing {
         if self.0.closed().is_none() {
             let ended = LossReason::RuntimeEnded;
             if let Phase::Open(lease) = self.0.phase.send_replace(Phase::Closed(ended)) {
-                lease.lose(ended);
+                let held = lease.close(ended);
+                self.0.note_cut_off(lease.id, held);
                 self.0.backend.close_now(lease.id);
             }
         }

@@ -182,17 +182,17 @@ impl Lease {
         self.end(reason);
     }
 
-    /// [`lose`](Self::lose) because the session is closed. Returns what somebody worked under.
-    pub(super) fn close(&self) -> Vec<CutOff> {
-        let lost = self.end(LossReason::Closed);
-        lost.iter().filter_map(Held::cut_off).collect()
+    /// [`lose`](Self::lose) with the session. Returns what somebody worked under; `None`: the lease had ended before.
+    pub(super) fn close(&self, reason: LossReason) -> Option<Vec<CutOff>> {
+        let lost = self.end(reason)?;
+        Some(lost.iter().filter_map(Held::cut_off).collect())
     }
 
-    /// Returns what was lost with it; nothing, if it had ended before.
-    fn end(&self, reason: LossReason) -> Vec<Held> {
+    /// Returns what was lost with it; `None`: it had ended before.
+    fn end(&self, reason: LossReason) -> Option<Vec<Held>> {
         let mut holds = self.holds();
         if holds.ended.is_some() {
-            return Vec::new();
+            return None;
         }
         holds.ended = Some(reason);
         self.end.set(reason);
@@ -206,7 +206,7 @@ impl Lease {
         for held in &lost {
             self.tell_lost(held, reason);
         }
-        lost
+        Some(lost)
     }
 
     /// What somebody works under.
@@ -279,9 +279,19 @@ impl Lease {
 
     /// Tells that it is lost, unless nobody has been given it, or its end was told before.
     fn tell_lost(&self, held: &Held, reason: LossReason) {
-        if let Some(had) = held.hold.had() {
-            let held_for = had.held_for(Some(reason));
-            self.about(&held.entry.queue).over(had, held.seq, held_for, Some(reason));
+        self.tell_lost_of(&held.hold, &held.entry.queue, held.seq, reason);
+    }
+
+    /// [`tell_lost`](Self::tell_lost) of an entry that this lease may not know any more.
+    pub(crate) fn tell_lost_of(
+        &self,
+        hold: &Hold,
+        queue: &QueueKey,
+        seq: Option<u64>,
+        reason: LossReason,
+    ) {
+        if let Some(had) = hold.had() {
+            self.about(queue).over(had, seq, had.held_for(Some(reason)), Some(reason));
         }
     }
 
@@ -326,7 +336,7 @@ pub(crate) struct Hold {
 
 /// To whom a grant was given, and when.
 struct Delivered {
-    had: Had,
+    had: Option<Had>,
     task: Option<task::Id>,
 }
 
@@ -349,12 +359,14 @@ impl Hold {
     }
 
     pub(crate) fn deliver(&self, about: About<'_>) {
-        self.delivered.get_or_init(|| Delivered { had: about.had(), task: task::try_id() });
+        // Made before it is set: what a service has installed may run in there, and no other thread is to wait for that.
+        let had = (self.purpose != Purpose::Step).then(|| about.had());
+        let _ = self.delivered.set(Delivered { had, task: task::try_id() });
     }
 
-    /// What is told when it is over; `None`: the caller never had it.
+    /// What is told when it is over; `None`: the caller never had it, or it is a step of something else.
     pub(crate) fn had(&self) -> Option<&Had> {
-        self.delivered.get().map(|delivered| &delivered.had)
+        self.delivered.get()?.had.as_ref()
     }
 
     pub(crate) fn is_released(&self) -> bool {

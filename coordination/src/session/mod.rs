@@ -219,6 +219,11 @@ impl Session {
         self.gauge.show(&self.origin.meters, state);
     }
 
+    /// Shows the state in the gauge of sessions once more.
+    fn show_state(&self) {
+        self.gauge.show(&self.origin.meters, self.states.current());
+    }
+
     /// The state as seen by this process: in a forked child the session is closed.
     pub(crate) fn state(&self) -> State {
         if self.is_own_process() { self.states.current() } else { State::Closed }

@@ -1,11 +1,15 @@
 //! The end of a coordinator in two steps: first nothing new is given out and what is held may be finished, then the session ends.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::drain::{CutOff, Purpose, Releasing};
+use super::drain::{CutOff, Purpose};
 use super::{Phase, Session};
 use crate::backend::SessionId;
 use crate::error::{Error, Result};
+
+/// How often the stop looks whether what is held beside entries was lost by itself.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 impl Session {
     /// Fails if nothing more is given out for this purpose.
@@ -60,6 +64,8 @@ impl Session {
                         biased;
                         () = ended => {}
                         _ = lease.ended() => {}
+                        // Nobody is told that a claim's time is over.
+                        () = tokio::time::sleep(LOOK_AGAIN) => {}
                     }
                 }
                 None if !is_released => ended.await,
@@ -68,11 +74,14 @@ impl Session {
         }
     }
 
-    /// Notes what is held at the end: of entries, and of all else.
-    pub(super) fn note_cut_off(&self, of: SessionId, mut held: Vec<CutOff>) {
-        held.extend(self.drain.beside().of(of).cloned());
-        held.sort_by_key(|held| held.token);
-        let _ = self.drain.cut_off.set(held);
+    /// Notes what is held at the end: of entries, and of all else. `None`: the session was lost before, and all that was held.
+    pub(super) fn note_cut_off(&self, of: SessionId, held: Option<Vec<CutOff>>) {
+        let all = held.map(|mut held| {
+            held.extend(self.drain.beside().of(of).cloned());
+            held.sort_by_key(|held| held.token);
+            held
+        });
+        let _ = self.drain.cut_off.set(all.unwrap_or_default());
     }
 
     /// What was held when the session was closed.
@@ -80,14 +89,22 @@ impl Session {
         self.drain.cut_off.get().cloned().unwrap_or_default()
     }
 
-    /// Notes that a call waits for a release; until what it returns is dropped.
-    pub(crate) fn releasing(&self) -> Releasing<'_> {
-        self.drain.releasing()
+    /// Notes something that a stop waits for, as a release that the store has not confirmed; until what this returns is dropped.
+    pub(crate) fn finishing(self: &Arc<Self>) -> Finishing {
+        self.drain.finishes();
+        Finishing(Arc::clone(self))
     }
 
     /// Notes something that is held beside entries, and ends with this session; until what it returns is dropped.
-    pub(crate) fn hold_beside(self: &Arc<Self>, of: SessionId, held: CutOff) -> HeldBeside {
-        let number = self.drain.beside().add(of, held);
+    ///
+    /// `is_over` says whether it was lost by itself: nothing tells of that.
+    pub(crate) fn hold_beside(
+        self: &Arc<Self>,
+        of: SessionId,
+        held: CutOff,
+        is_over: impl Fn() -> bool + Send + 'static,
+    ) -> HeldBeside {
+        let number = self.drain.beside().add(of, held, Box::new(is_over));
         HeldBeside { session: Arc::clone(self), number }
     }
 }
@@ -98,12 +115,24 @@ pub(crate) struct HeldBeside {
     number: u64,
 }
 
+/// See [`Session::finishing`].
+pub(crate) struct Finishing(Arc<Session>);
+
+impl Drop for Finishing {
+    fn drop(&mut self) {
+        // As for `HeldBeside`.
+        if self.0.is_own_process() {
+            self.0.drain.has_finished();
+        }
+    }
+}
+
 impl Drop for HeldBeside {
     fn drop(&mut self) {
         // In a forked child a thread of the parent may have locked the mutex for ever.
         if self.session.is_own_process() {
             self.session.drain.beside().remove(self.number);
-            self.session.drain.ended.notify_waiters();
+            self.session.drain.ended();
         }
     }
 }

@@ -176,11 +176,12 @@ impl Sandbox {
     /// [`LossReason::ExpiredByServer`](crate::LossReason::ExpiredByServer).
     ///
     /// On return all its guards are lost, and others may have what they held. The coordinator opens a new session by itself, at once
-    /// if the store [can be reached](Self::set_reachable). If it was stopped, nothing happens.
+    /// if the store [can be reached](Self::set_reachable). If it was stopped, or has no session now, nothing happens.
     pub fn lose_session(&self) {
         if let Some(lease) = self.0.coordinator.session().lease_now() {
-            self.0.store.close(lease.id);
+            // In this order, so that nobody is granted what a guard still says that it holds.
             lease.lose(LossReason::ExpiredByServer);
+            self.0.store.close(lease.id);
         }
     }
 

@@ -22,7 +22,7 @@ use crate::env::Unforked;
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key::QueueKey;
 use crate::panics::on_purpose;
-use crate::session::{Session, Sight};
+use crate::session::{Purpose, Session, Sight};
 
 /// How long a caller whose time is over may be kept until its entry is removed. The caller may be late by up to twice as much.
 const CLEARING: Duration = Duration::from_millis(50);
@@ -65,7 +65,8 @@ async fn acquire_in_task(
     started: Option<Started>,
 ) -> Result<Option<Box<OwnEntry>>> {
     session.check_thread("acquire")?;
-    let _waiting = session.about(queue).waiting();
+    let is_told = request.contents.purpose != Purpose::Step;
+    let _waiting = is_told.then(|| session.about(queue).waiting());
     let (answer, answered) = oneshot::channel();
     let acquire = Acquire {
         session: Arc::clone(session),

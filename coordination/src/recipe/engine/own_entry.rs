@@ -85,7 +85,12 @@ impl OwnEntry {
 
     /// Notes that the grant has reached the caller.
     pub(in crate::recipe) fn deliver(&self) {
-        self.hold.deliver(self.lease.about(&self.entry.entry_ref.queue));
+        let queue = &self.entry.entry_ref.queue;
+        self.hold.deliver(self.lease.about(queue));
+        // Lost on its way: whoever lost it found nobody to tell.
+        if let Some(reason) = self.hold.loss_reason() {
+            self.lease.tell_lost_of(&self.hold, queue, self.seq, reason);
+        }
     }
 
     /// For the canary `OldEntryAdopted`: goes on with the entry of the try before, by mistake.
@@ -146,7 +151,7 @@ impl OwnEntry {
             return Err(Error::lost("release", reason));
         }
         // Before the release, so that a stop that waits sees one of the two, the hold or this.
-        let _releasing = self.session.releasing();
+        let _releasing = self.session.finishing();
         if !self.hold.begin_release() {
             return Ok(());
         }
@@ -283,7 +288,8 @@ struct Told<'a> {
 impl Drop for Told<'_> {
     fn drop(&mut self) {
         let own = self.own;
-        if let Some(had) = own.hold.had() {
+        // A forked child was given nothing, and the recorder's mutexes may be locked there for ever.
+        if let Some(had) = own.hold.had().filter(|_| own.session.is_own_process()) {
             let about = own.lease.about(&own.entry.entry_ref.queue);
             about.over(had, own.seq, self.held_for, self.lost);
         }

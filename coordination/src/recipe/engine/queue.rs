@@ -86,12 +86,16 @@ impl Queue {
         request: &Request,
         waiting: Waiting,
     ) -> Result<Option<Grant>> {
-        let acquiring = self.session.about(&self.key).begin();
+        // Of a step of something else nothing is told.
+        let is_told = request.contents.purpose != Purpose::Step;
+        let acquiring = is_told.then(|| self.session.about(&self.key).begin());
         let own = run_acquire(&self.session, &self.key, request, waiting).await;
-        match &own {
-            Ok(Some(own)) => acquiring.acquired(own.seq()),
-            Ok(None) => acquiring.not_free(),
-            Err(error) => acquiring.failed(error),
+        if let Some(acquiring) = acquiring {
+            match &own {
+                Ok(Some(own)) => acquiring.acquired(own.seq()),
+                Ok(None) => acquiring.not_free(),
+                Err(error) => acquiring.failed(error),
+            }
         }
         let grant = |own| Grant::new(own, self.key.clone(), Arc::clone(&self.coordinator));
         Ok(self.named(own)?.map(grant))

@@ -15,6 +15,7 @@ use super::types::{
 };
 use super::{ClaimId, ItemId, WorkClaim, WorkQueue, ask, bring_back_then, claim, clear, items};
 use crate::env;
+use crate::env::Unforked;
 use crate::error::{ErrorKind, Result};
 use crate::session::{Purpose, Sight, is_refusal, may_pass};
 
@@ -118,6 +119,8 @@ impl WorkQueue {
                 _ = gone => return Ok(None),
                 holder = queue.holder() => holder?,
             };
+            // A stop waits until the claim is held, or was taken back: otherwise it would count against the items' `max_claims`.
+            let _claiming = queue.session().finishing();
             queue.claim_here(&options, holder).await
         };
         let claimed = self.engine.queue.run("claim", claim).await;
@@ -178,10 +181,12 @@ impl WorkQueue {
                 self.until_ready(views).await?;
             }
         };
+        // Dropped in a forked child, it would wait for a mutex that a thread of the parent may have locked.
+        let refused = Unforked::new(Box::pin(self.session().refuses("claim", Purpose::Work)));
         let claimed = tokio::select! {
             biased;
             claimed = claiming => Some(claimed?),
-            refused = self.session().refuses("claim", Purpose::Work) => {
+            refused = refused => {
                 return self.engine.queue.named(Err(refused));
             }
             () = self.engine.queue.out_of_time(timeout) => None,

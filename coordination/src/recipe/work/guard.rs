@@ -203,7 +203,9 @@ impl WorkClaim {
         let (keeper, is_settled, was_given) = (None, false, false);
         let (recipe, name) = (queue.engine.queue.key.kind(), queue.name().to_owned());
         let of = holder.own_entry().lease().id;
-        let _held = queue.session().hold_beside(of, CutOff { recipe, name, token });
+        let ending = Arc::clone(&life);
+        let is_over = move || ending.terms().is_past();
+        let _held = queue.session().hold_beside(of, CutOff { recipe, name, token }, is_over);
         Self { queue, id, token, items, life, holder, keeper, is_settled, was_given, _held }
     }
 
