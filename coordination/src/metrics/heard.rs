@@ -103,7 +103,7 @@ fn address(recorder: &dyn Recorder) -> usize {
 pub(crate) struct Meters {
     store: &'static str,
     process: Process,
-    recipes: Cache<&'static str, RwLock<HashMap<Arc<str>, Arc<Series>>>>,
+    recipes: Cache<&'static str, Cache<Arc<str>, Series>>,
     /// By metric and the values of its labels.
     others: Cache<[&'static str; 3], Key>,
 }
