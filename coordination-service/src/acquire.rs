@@ -173,10 +173,7 @@ async fn work(
     let waited = tokio::select! {
         biased;
         // The client is gone: so is its place, by dropping the wait.
-        () = answer.closed() => {
-            service.metrics.waited("gone", begun.elapsed());
-            return;
-        }
+        () = answer.closed() => return,
         _ = phases.wait_for(|phase| *phase != Phase::Serving) => Err(draining()),
         () = superseded => Err(taken_over()),
         waited = wait(&service, &wanted, begun) => waited,
@@ -191,12 +188,6 @@ async fn work(
         let is_ours = ticket.as_mut().is_none_or(|ticket| ticket.granted(&handle));
         if is_ours { Ok(granted) } else { Err(taken_over()) }
     });
-    let told = match &outcome {
-        Ok(_) => "granted",
-        Err(problem) if problem.code == Code::Busy => "busy",
-        Err(_) => "refused",
-    };
-    service.metrics.waited(told, begun.elapsed());
     drop(waiting);
     // A grant that nobody receives is undone by its drop.
     let _ = answer.send(outcome);

@@ -18,6 +18,7 @@ use serde_json::json;
 use crate::auth::Principal;
 use crate::ids;
 use crate::log;
+use crate::metrics;
 use crate::problem::{Code, Problem};
 use crate::service::Shared;
 use crate::text::{millis, rfc3339};
@@ -75,7 +76,7 @@ pub(crate) async fn around(
     if let Some(problem) = response.extensions_mut().remove::<Problem>() {
         line.code = Some(problem.code.text());
         if problem.code.status().as_u16() >= 400 {
-            service.metrics.refused(problem.code.text());
+            metrics::refused(problem.code.text());
         }
         let text = problem.text(&id);
         *response.body_mut() = Body::from(text);
@@ -307,7 +308,7 @@ fn route(api: Api, path: &str) -> &'static str {
 
 impl Drop for Line {
     fn drop(&mut self) {
-        self.service.metrics.answered(self.route, &self.method, self.status);
+        metrics::answered(self.route, &self.method, self.status);
         if !self.service.settings.access_log || is_health(self.route) {
             return;
         }

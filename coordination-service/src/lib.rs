@@ -116,6 +116,8 @@ pub async fn serve(
     }
     // What can be checked without the store, before we listen.
     config.loss_detection().map_err(|error| Failure::Settings(error.to_string()))?;
+    // Before the session is opened: the library's own numbers are part of the page.
+    metrics::listen();
     let auth = Auth::new(settings.tokens.as_deref()).map_err(Failure::Settings)?;
     let url = config.url.as_deref().unwrap_or_default();
     let scheme = url.split("://").next().unwrap_or_default().to_owned();

@@ -13,7 +13,7 @@ use crate::history::History;
 use crate::holds::Holds;
 use crate::ids;
 use crate::keys::Keys;
-use crate::metrics::Metrics;
+use crate::metrics;
 use crate::mirror::Mirror;
 use crate::problem::{Code, Problem};
 use crate::promise::Sights;
@@ -53,7 +53,6 @@ pub(crate) struct Service {
     pub(crate) coordinator: watch::Sender<Option<Coordinator>>,
     pub(crate) session: watch::Sender<Option<Session>>,
     pub(crate) history: Arc<History>,
-    pub(crate) metrics: Arc<Metrics>,
     pub(crate) mirror: Arc<Mirror>,
     /// Where we listen, with real ports.
     pub(crate) listening: Mutex<Vec<SocketAddr>>,
@@ -64,11 +63,11 @@ pub(crate) type Shared = Arc<Service>;
 
 impl Service {
     pub(crate) fn new(settings: Settings, cover: Cover, scheme: String, auth: Auth) -> Shared {
-        let (history, metrics) = (Arc::new(History::default()), Arc::new(Metrics::default()));
-        let told = (Arc::clone(&history), Arc::clone(&metrics));
+        let history = Arc::new(History::default());
+        let told = Arc::clone(&history);
         let on_end = move |hold: &crate::holds::Hold, end| {
-            told.0.add(hold, end);
-            told.1.ended(hold.granted_at, end);
+            told.add(hold, end);
+            metrics::ended(hold.granted_at, end);
         };
         Arc::new(Self {
             settings,
@@ -84,7 +83,6 @@ impl Service {
             coordinator: watch::Sender::new(None),
             session: watch::Sender::new(None),
             history,
-            metrics,
             mirror: Arc::default(),
             listening: Mutex::default(),
         })
@@ -140,6 +138,7 @@ impl Waits {
         Ok(Waiting { waits: Arc::clone(self), client: client.to_owned() })
     }
 
+    #[cfg(test)]
     pub(crate) fn count(&self) -> usize {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).values().sum()
     }

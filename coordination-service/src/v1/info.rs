@@ -7,6 +7,7 @@ use coordination::State as SessionState;
 use serde_json::json;
 
 use crate::auth::Right;
+use crate::metrics;
 use crate::problem::{Code, Problem, explained};
 use crate::reply::{json, principal, rest};
 use crate::service::{Phase, Service, Shared};
@@ -102,19 +103,11 @@ pub(super) async fn metrics(
             Problem::new(Code::Forbidden, "metrics are of all names").with("needs", "read on *")
         );
     }
-    let is_connected = f64::from(u8::from(state(&service) == "connected"));
     let age = service.mirror.age().map_or(0.0, |age| age.as_secs_f64());
     let number = |count: usize| u32::try_from(count).map_or(f64::INFINITY, f64::from);
-    let (held, _) = service.holds.count("");
-    let version = format!("build_info{{version=\"{}\"}}", env!("CARGO_PKG_VERSION"));
-    let text = service.metrics.text(&[
-        ("holds{kind=\"lock\"}", "Holds at this moment.", number(held)),
-        ("waiting{kind=\"lock\"}", "Requests that wait.", number(service.waits.count())),
-        ("event_streams", "Streams of events.", number(service.mirror.watchers())),
-        ("session_state{state=\"connected\"}", "Whether the store answers.", is_connected),
-        ("mirror_age_seconds", "How old the rows of the page are.", age),
-        (&version, "The version of the service.", 1.0),
-    ]);
+    metrics::streams(number(service.mirror.watchers()));
+    metrics::mirror_age(age);
+    let text = metrics::text();
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
 }

@@ -149,9 +149,16 @@ fn leaves_nothing(store: &Store) {
     assert_eq!(service.delete(&hold(&body)).status, 204);
     let names = || service.get("/v1/locks").json()["names"].clone();
     assert!(wait_until(LONG, || names() == json!([])), "{}", names());
+    for gauge in ["coordination_held{", "coordination_waiting{"] {
+        assert!(wait_until(LONG, || is_zero(&service, gauge)), "{}", service.get("/metrics").body);
+    }
+}
+
+/// Whether there is such a gauge, and each of its series is at zero. It is lowered when the store has answered.
+fn is_zero(service: &Service, gauge: &str) -> bool {
     let metrics = service.get("/metrics").body;
-    assert!(metrics.contains("coordination_holds{kind=\"lock\"} 0"), "{metrics}");
-    assert!(metrics.contains("coordination_waiting{kind=\"lock\"} 0"), "{metrics}");
+    let mut series = metrics.lines().filter(|line| line.starts_with(gauge)).peekable();
+    series.peek().is_some() && series.all(|line| line.ends_with(" 0"))
 }
 
 #[test]
@@ -191,8 +198,7 @@ fn h6_a_request_that_is_cut_anywhere_leaves_nothing() {
         }
         let names = || service.get("/v1/locks").json()["names"].clone();
         assert!(wait_until(LONG, || names() == json!([])), "{}", names());
-        let metrics = service.get("/metrics").body;
-        assert!(metrics.contains("coordination_holds{kind=\"lock\"} 0"), "{metrics}");
+        assert!(wait_until(LONG, || is_zero(&service, "coordination_held{")), "a hold is left");
     });
 }
 
@@ -288,4 +294,43 @@ fn h6_a_repetition_gets_the_same_hold() {
         // Busy settled nothing.
         assert_eq!(post("k2", "{}").status, 201);
     });
+}
+
+/// What the library counts and what the service counts are one page, and two pages of the documentation explain all of it.
+#[test]
+fn metrics_are_those_of_the_library_and_of_the_service() {
+    let store = Store::file();
+    let service = Service::start(&store, "");
+    let body = service.acquire("x", r#"{"lease_ms":60000}"#);
+    assert_eq!(service.post("/v1/locks/x", r#"{"wait_ms":50}"#).status, 409);
+    assert_eq!(service.delete(&hold(&body)).status, 204);
+    let metrics = service.get("/metrics").body;
+    let page = |path: &str| {
+        let path = format!("{}/../docs/{path}", env!("CARGO_MANIFEST_DIR"));
+        std::fs::read_to_string(path).expect("a page")
+    };
+    let pages = page("metrics.md") + &page("service.md");
+    let family = |line: &str| Some(line.strip_prefix("# TYPE ")?.split(' ').next()?.to_owned());
+    let families: Vec<_> = metrics.lines().filter_map(family).collect();
+    let mut once = families.clone();
+    once.dedup();
+    assert_eq!(families, once, "a family stands there twice");
+    for family in &families {
+        let is_explained = ["", "_total"].iter().any(|end| {
+            pages.lines().any(|row| row.trim().starts_with(&format!("| `{family}{end}` |")))
+        });
+        assert!(is_explained, "{family} is on no page");
+    }
+    let lock = "recipe=\"lock\",template=\"(none)\",store=\"file\"";
+    for series in [
+        format!("coordination_acquire_seconds_count{{{lock},outcome=\"acquired\"}} 1"),
+        format!("coordination_hold_seconds_count{{{lock},outcome=\"released\"}} 1"),
+        format!("coordination_held{{{lock}}} 0"),
+        "coordination_sessions{state=\"connected\",store=\"file\"} 1".to_owned(),
+        format!("coordination_build_info{{version=\"{}\"}} 1", env!("CARGO_PKG_VERSION")),
+        "coordination_client_hold_seconds_count{kind=\"lock\",end=\"released\"} 1".to_owned(),
+        "coordination_event_streams 0".to_owned(),
+    ] {
+        assert!(metrics.lines().any(|line| line == series), "{series}\n{metrics}");
+    }
 }

@@ -1,0 +1,86 @@
+//! What is counted, as OpenMetrics text. No label has a name, a principal or an address.
+//!
+//! What the library counts and what only a service has stand in one registry. What waits, what is held, for how long, and how the
+//! session is, are the library's: see `docs/metrics.md`.
+
+mod registry;
+
+use std::sync::LazyLock;
+use std::time::SystemTime;
+
+use ::metrics::{Key, Label, Level, Metadata, Recorder, SharedString, Unit};
+
+use self::registry::Registry;
+use crate::holds::End;
+
+const METADATA: Metadata<'static> =
+    Metadata::new("coordination-service", Level::INFO, Some("coordination-service"));
+
+const REQUESTS: &str = "coordination_http_requests_total";
+const REFUSED: &str = "coordination_refused_total";
+const CLIENT_HOLD: &str = "coordination_client_hold_seconds";
+const STREAMS: &str = "coordination_event_streams";
+const AGE: &str = "coordination_mirror_age_seconds";
+
+/// One for the process, as the facade's recorder is.
+static REGISTRY: LazyLock<Registry> = LazyLock::new(|| {
+    let registry = Registry::default();
+    let text = SharedString::const_str;
+    registry.describe_counter(REQUESTS.into(), None, text("Requests that were answered."));
+    registry.describe_counter(REFUSED.into(), None, text("Requests that were refused."));
+    let hold = text("How long clients had what they were granted, by how that ended.");
+    registry.describe_histogram(CLIENT_HOLD.into(), Some(Unit::Seconds), hold);
+    registry.describe_gauge(STREAMS.into(), None, text("Streams of events."));
+    registry.describe_gauge(AGE.into(), None, text("How old the rows of the page are."));
+    registry
+});
+
+/// Has the library tell its numbers to the registry, unless the program has a recorder of its own: then these are there.
+pub(crate) fn listen() {
+    if ::metrics::set_global_recorder(&*REGISTRY).is_err() {
+        tracing::debug!("the program has a recorder of metrics: the library's are not on /metrics");
+    }
+}
+
+/// A request was answered, or its client had gone: 499.
+pub(crate) fn answered(route: &'static str, method: &str, status: u16) {
+    let known = ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"];
+    let method = known.into_iter().find(|known| *known == method).unwrap_or("other");
+    let labels = vec![
+        Label::new("route", route),
+        Label::new("method", method),
+        Label::new("status", status.to_string()),
+    ];
+    count(Key::from_parts(REQUESTS, labels));
+}
+
+/// A request was refused, for this reason.
+pub(crate) fn refused(reason: &'static str) {
+    count(Key::from_parts(REFUSED, vec![Label::new("reason", reason)]));
+}
+
+/// A hold has ended.
+pub(crate) fn ended(granted: SystemTime, end: End) {
+    let time = granted.elapsed().unwrap_or_default();
+    let labels = vec![Label::new("kind", "lock"), Label::new("end", end.text())];
+    REGISTRY.register_histogram(&Key::from_parts(CLIENT_HOLD, labels), &METADATA).record(time);
+}
+
+/// So many streams of events are open.
+pub(crate) fn streams(count: f64) {
+    REGISTRY.register_gauge(&Key::from_static_name(STREAMS), &METADATA).set(count);
+}
+
+/// The rows of the page are so old, in seconds.
+pub(crate) fn mirror_age(seconds: f64) {
+    REGISTRY.register_gauge(&Key::from_static_name(AGE), &METADATA).set(seconds);
+}
+
+/// All of it.
+pub(crate) fn text() -> String {
+    REGISTRY.text()
+}
+
+fn count(key: Key) {
+    REGISTRY.register_counter(&key, &METADATA).increment(1);
+}
