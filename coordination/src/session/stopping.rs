@@ -144,7 +144,7 @@ mod tests {
     use tokio::time::{Instant, sleep};
 
     use crate::simulation::{Clocks, Link, Run, Traits, World};
-    use crate::{Config, Coordinator, ErrorKind, Lock};
+    use crate::{ClaimOptions, Config, Coordinator, ErrorKind, Lock, NewItem};
 
     const TTL: Duration = Duration::from_secs(1);
     const HOUR: Duration = Duration::from_secs(3_600);
@@ -232,5 +232,56 @@ mod tests {
         assert!(!guard.is_held() && stopped.cut_off.is_empty());
         let error = stopped.confirmed.expect_err("nothing is heard");
         assert_eq!(error.kind(), ErrorKind::Unavailable);
+    }
+
+    /// Nobody is told when the time of a claim is over.
+    #[tokio::test(start_paused = true)]
+    async fn a_claim_whose_time_is_over_is_not_waited_for() {
+        let _run = Run::begin(1);
+        let client = world(1).client(Clocks::default());
+        let coordinator = client.connect(config()).await.expect("the store is there");
+        let jobs = coordinator.queue("jobs").expect("a good name");
+        jobs.post(&[NewItem::new("a"), NewItem::new("b")]).await.expect("the store is there");
+        let options = ClaimOptions::default().limit(1);
+        let over = jobs.claim(options.clone().ttl(TTL)).await.expect("the store is there");
+        tokio::time::sleep(2 * TTL).await;
+        assert_eq!(coordinator.held(), 0);
+        // One more, whose time is over while the stop waits.
+        let last = jobs.claim(options.ttl(3 * TTL)).await.expect("the store is there");
+        assert_eq!(coordinator.held(), 1);
+        let begun = Instant::now();
+        let stopped = coordinator.stop_within(HOUR).await;
+        assert!(begun.elapsed() < 10 * TTL, "{:?}", begun.elapsed());
+        assert_eq!(stopped.cut_off, []);
+        drop((over, last));
+    }
+
+    /// Whatever is on its way when the stop begins: nobody got the item, and that it was nearly claimed does not count.
+    #[tokio::test(start_paused = true)]
+    async fn a_claim_that_a_stop_refuses_is_taken_back() {
+        for seed in 0..60 {
+            let _run = Run::begin(seed);
+            let world = world(seed);
+            let (one, other) = (world.client(Clocks::default()), world.client(Clocks::default()));
+            let coordinator = one.connect(config()).await.expect("the store is there");
+            let theirs = other.connect(config()).await.expect("the store is there");
+            let jobs = coordinator.queue("jobs").expect("a good name");
+            let dead = coordinator.queue("dead").expect("a good name");
+            jobs.set_dead_letters(1, &dead, None).await.expect("the store is there");
+            jobs.post(&[NewItem::new("a")]).await.expect("the store is there");
+            let claiming = one.spawn(async move { jobs.claim(ClaimOptions::default()).await });
+            sleep(Duration::from_millis(seed / 2)).await;
+            let stopping = coordinator.stop_within(HOUR);
+            let given = async {
+                let claimed = claiming.await.expect("no panic");
+                claimed.ok().flatten().is_some()
+            };
+            let (_, was_given) = tokio::join!(stopping, given);
+            if !was_given {
+                let jobs = theirs.queue("jobs").expect("a good name");
+                let claim = jobs.claim(ClaimOptions::default()).await.expect("the store is there");
+                assert!(claim.is_some(), "{seed}: an item that nobody got is a dead letter");
+            }
+        }
     }
 }
