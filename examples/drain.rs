@@ -62,9 +62,14 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 /// `POST /volumes/<id>` resizes a volume.
 async fn answer(mut stream: TcpStream) -> io::Result<()> {
-    let mut head = [0; 1024];
-    let read = stream.read(&mut head).await?;
-    let head = String::from_utf8_lossy(&head[..read]);
+    let (mut head, mut piece) = (Vec::new(), [0; 1024]);
+    while head.len() < 8 * piece.len() && !head.ends_with(b"\r\n\r\n") {
+        match stream.read(&mut piece).await? {
+            0 => return Ok(()),
+            read => head.extend_from_slice(&piece[..read]),
+        }
+    }
+    let head = String::from_utf8_lossy(&head);
     let id = head.strip_prefix("POST /volumes/").and_then(|rest| rest.split(' ').next());
     let (status, text) = match id.and_then(|id| id.parse().ok()) {
         None => ("404 Not Found", "no such volume".to_owned()),

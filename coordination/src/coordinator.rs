@@ -146,6 +146,7 @@ impl Coordinator {
         })
     }
 
+    #[cfg(feature = "testing")]
     pub(crate) fn session(&self) -> &Arc<Session> {
         &self.0.session
     }

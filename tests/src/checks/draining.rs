@@ -6,14 +6,19 @@ use coordination::{Coordinator, CutOff, Error, ErrorKind, Result, State, Stopped
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
+use super::TestStore;
 use super::tools::{
     ANSWERED, MOMENT, PATIENCE, acquire, acquire_in_background, lock, take_turn, until_contenders,
     until_state,
 };
 use super::work::{claimed, jobs, kind, limit, posted};
-use super::{SCHEDULING, TestStore};
 use crate::bounds;
 use crate::must_hold;
+
+/// Longer than any of these checks takes.
+const LONG: Duration = Duration::from_secs(100);
+/// Long enough for a few calls, as a stop that cuts something off has to wait for it.
+const SHORT: Duration = Duration::from_millis(1_500);
 
 /// The stop of a client, in a task of its own.
 fn stop_within(coordinator: &Coordinator, limit: Duration) -> JoinHandle<Stopped> {
@@ -57,7 +62,7 @@ pub async fn l8_holders_finish_and_all_others_are_refused(store: &TestStore) -> 
     sleep(ANSWERED).await;
     assert_eq!((one.held(), other.held()), (2, 1));
 
-    let stopping = stop_within(&one, PATIENCE);
+    let stopping = stop_within(&one, LONG);
     let begun = Instant::now();
     assert_refused(waiting.await.expect("no panic"));
     assert_refused(wants_permit.await.expect("no panic"));
@@ -76,7 +81,7 @@ pub async fn l8_holders_finish_and_all_others_are_refused(store: &TestStore) -> 
     must_hold!(second.is_held() && !stopping.is_finished());
     second.release().await?;
     let stopped = stopping.await.expect("no panic");
-    assert!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < LONG, "{:?}", begun.elapsed());
     assert!(stopped.cut_off.is_empty(), "{:?}", stopped.cut_off);
     stopped.confirmed?;
     assert_eq!((one.state().current(), one.held()), (State::Closed, 0));
@@ -105,7 +110,7 @@ pub async fn l8_who_does_not_finish_is_told(store: &TestStore) -> Result<()> {
     assert_eq!(one.held(), 5);
 
     let begun = Instant::now();
-    let stopping = stop_within(&one, 4 * MOMENT);
+    let stopping = stop_within(&one, SHORT);
     until_refused(&one).await;
     // Whoever comes second waits with the first.
     let second = stop_within(&one, PATIENCE);
@@ -113,9 +118,9 @@ pub async fn l8_who_does_not_finish_is_told(store: &TestStore) -> Result<()> {
     claim.renew(None, None).await?;
     let stopped = stopping.await.expect("no panic");
     let took = begun.elapsed();
-    assert!(took >= 4 * MOMENT, "{took:?}");
+    assert!(took >= SHORT, "{took:?}");
     if let Some(ttl) = store.ttl() {
-        assert!(took <= 4 * MOMENT + bounds::stopped(ttl) + store.scheduling(), "{took:?}");
+        assert!(took <= SHORT + bounds::stopped(ttl) + store.scheduling(), "{took:?}");
     }
     must_hold!(!guard.is_held() && !permit.is_held() && !leads.is_held() && !shared.is_held());
     must_hold!(!member.is_held() && !claim.is_held());
@@ -145,7 +150,7 @@ pub async fn l8_however_often_it_is_stopped(store: &TestStore) -> Result<()> {
     let other = store.connect("other").await?;
     let one = store.connect("one").await?;
     let (guard, mut state) = (acquire(&one).await?, one.state());
-    let dropped = timeout(MOMENT, one.stop_within(3 * MOMENT)).await;
+    let dropped = timeout(MOMENT, one.stop_within(SHORT)).await;
     assert!(dropped.is_err() && guard.is_held(), "it waits for who holds");
     assert_refused(one.lock("a")?.try_acquire().await);
     until_state(&mut state, |state| state == State::Closed).await;
@@ -169,8 +174,8 @@ pub async fn l8_however_often_it_is_stopped(store: &TestStore) -> Result<()> {
     stopped.confirmed?;
     let one = store.connect("one").await?;
     let begun = Instant::now();
-    one.stop_within(PATIENCE).await.confirmed?;
-    assert!(begun.elapsed() < PATIENCE / 2, "nothing was held: {:?}", begun.elapsed());
+    one.stop_within(LONG).await.confirmed?;
+    assert!(begun.elapsed() < LONG / 10, "nothing was held: {:?}", begun.elapsed());
     take_turn(&other).await.map(drop)
 }
 
@@ -192,7 +197,7 @@ pub async fn l8_nothing_is_cut_off_between_two_steps(store: &TestStore) -> Resul
             })
             .collect();
         sleep(Duration::from_millis(round)).await;
-        let stopped = one.stop_within(PATIENCE).await;
+        let stopped = one.stop_within(LONG).await;
         assert!(stopped.cut_off.is_empty(), "{:?}", stopped.cut_off);
         stopped.confirmed?;
         for busy in busy {
@@ -214,8 +219,8 @@ pub async fn l8_bounded_while_the_store_hangs(store: &TestStore) -> Result<()> {
     let waiting = tokio::spawn(async move { waiting.acquire(None).await });
     sleep(MOMENT).await;
     let stopping = stop_within(&one, 2 * MOMENT);
-    assert_eq!(waiting.await.expect("no panic").unwrap_err().kind(), ErrorKind::Closed);
-    assert!(begun.elapsed() <= 3 * MOMENT + SCHEDULING + store.scheduling());
+    assert_eq!(waiting.await.expect("no panic").expect_err("it fails").kind(), ErrorKind::Closed);
+    assert!(!stopping.is_finished(), "refused at once, and the store is still asked to end it");
     let stopped = stopping.await.expect("no panic");
     let took = begun.elapsed();
     assert!(took <= 3 * MOMENT + bounds::stopped(ttl) + store.scheduling(), "{took:?}");

@@ -54,7 +54,8 @@ fn resize_without_the_lock_loses_updates() {
 /// Sends a request, and returns what is answered.
 fn request(address: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(address).expect("it listens");
-    write!(stream, "POST {path} HTTP/1.1\r\n\r\n").expect("it reads");
+    let head = format!("POST {path} HTTP/1.1\r\n\r\n");
+    stream.write_all(head.as_bytes()).expect("it reads");
     let mut answer = String::new();
     stream.read_to_string(&mut answer).expect("it answers");
     answer

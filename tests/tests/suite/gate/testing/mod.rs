@@ -13,6 +13,8 @@ use coordination_tests::bounds::PATIENCE;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
+// As users write it.
+#[allow(clippy::unwrap_used)]
 mod page;
 
 type Result<T = (), E = Error> = std::result::Result<T, E>;
@@ -220,7 +222,10 @@ async fn a_loss_on_demand_is_a_loss() -> Result {
     assert!(sandbox.delete_entry(Recipe::Election, "chief")?);
     assert!(sandbox.delete_entry(Recipe::Semaphore, "few")?);
     assert!(!leads.is_held() && !permit.is_held());
-    assert_eq!(sandbox.delete_entry(Recipe::Lock, "").unwrap_err().kind(), ErrorKind::Name);
+    assert_eq!(
+        sandbox.delete_entry(Recipe::Lock, "").expect_err("it fails").kind(),
+        ErrorKind::Name
+    );
     Ok(())
 }
 
@@ -249,7 +254,7 @@ async fn an_outage_on_demand_is_an_outage() -> Result {
     drop(guard);
     let error = timeout(PATIENCE, other.stop()).await.expect("bounded").expect_err("not confirmed");
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::Unknown));
-    assert_eq!(waiting.await.expect("no panic").unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(waiting.await.expect("no panic").expect_err("it fails").kind(), ErrorKind::Closed);
 
     sandbox.set_reachable(true);
     sandbox.set_reachable(true);
@@ -280,7 +285,7 @@ async fn a_stop_within_a_scope_loses_what_is_held_there() -> Result {
     let held = neighbour.coordinator().lock("for-ever")?.acquire(None).await?;
     let (stopped, lost) = tokio::join!(sandbox.coordinator().stop(), sandbox.run(for_ever()));
     stopped?;
-    assert_eq!(lost.unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(lost.expect_err("it fails").kind(), ErrorKind::Closed);
     assert!(held.is_held(), "each sandbox has a store of its own");
     Ok(())
 }
