@@ -181,7 +181,7 @@ struct Case<'a> {
     rounds: usize,
 }
 
-/// How many threads take and release locks meanwhile.
+/// How many threads take and release locks while the program forks.
 const BUSY: usize = 4;
 
 /// What the parent has; each child has a copy of it.
@@ -333,7 +333,8 @@ fn fork() -> i32 {
     process
 }
 
-/// This process's own pid namespace, while its next children are to get a new one.
+/// While this exists, children of this process begin in a new pid namespace. The file is the process's own pid
+/// namespace, to which [`end`](Self::end) returns.
 struct Apart(File);
 
 impl Apart {

@@ -70,7 +70,7 @@ pub(super) fn of_group(records: &[Record], group: Group) -> Vec<Record> {
     let mut is_its = |record: &&Record| {
         let whose = (record.client, record.attempt);
         match record.event {
-            // If the outcome is unknown, there are two such records, and one of them is returned.
+            // If the outcome is unknown, there are two records without a result, and one of them is returned.
             Event::Operation { answer: Answer::Unknown, .. } => {
                 !answered.contains(&whose) && open.insert(whose) && is_of(group, record.object)
             }

@@ -340,8 +340,8 @@ mod tests {
             latest(&[&pause[..], &history].concat())
         };
         assert_eq!(paused(1_497), Duration::from_millis(3));
-        // A loss that was reported after the process was continued, but before that was recorded, is ignored; the other
-        // loss is the latest.
+        // One loss is ignored, because it was reported before the end of the pause was recorded; the other loss is the
+        // latest.
         assert_eq!(paused(1_502), Duration::from_millis(1));
     }
 }

@@ -260,7 +260,7 @@ impl Actors {
     }
 }
 
-/// The part of a round that is without faults.
+/// How long the part of a round without faults lasts.
 fn aside(store: Store) -> Duration {
     LIVENESS + store.recovery().div_f64(if store.has_server() { 1.0 } else { 2.0 })
 }

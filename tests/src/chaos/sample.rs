@@ -25,13 +25,13 @@ pub(super) struct Sampler(Arc<Mutex<Vec<Vec<Sample>>>>);
 /// The development of a process's needs over time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Needs {
-    /// In the first and in the last sample.
+    /// The memory in the first and in the last sample.
     pub rss_mib: (f64, f64),
     /// The growth of memory in MiB an hour, by least squares over the second half of the time.
     pub slope: f64,
-    /// In the middle sample and in the last one.
+    /// The number of threads in the middle sample and in the last one.
     pub threads: (u64, u64),
-    /// In the middle sample and in the last one.
+    /// The number of file descriptors in the middle sample and in the last one.
     pub descriptors: (usize, usize),
 }
 

@@ -206,8 +206,8 @@ fn before_entries(queue: &Path) -> u64 {
     first.unwrap_or(text.len()).max(1) as u64
 }
 
-/// Replaces a queue's file by a copy. The file is locked meanwhile, so that the copy is exact. In an older copy,
-/// entries that were released meanwhile would be held again, by sessions that live and know nothing of it.
+/// Replaces a queue's file by a copy. The file is locked while it is copied, so that the copy is exact. In an older
+/// copy, entries that were released since would be held again, by sessions that live and do not know it.
 fn replace(queue: &Path, copy: &Path) -> io::Result<()> {
     let file = File::open(queue)?;
     file.lock()?;

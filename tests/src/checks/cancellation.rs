@@ -46,7 +46,8 @@ pub async fn c1_dropped_acquire_leaves_nothing(store: &TestStore) -> Result<()> 
     at_every_poll(store, "try_acquire", least, interrupted_try).await
 }
 
-/// C1, C2: the same while another client holds the lock and releases it in the middle.
+/// C1, C2: an acquire that waits, while another client holds the lock and then releases it, leaves no entry if it is
+/// dropped at any poll.
 pub async fn c1_dropped_waiting_acquire_leaves_nothing(store: &TestStore) -> Result<()> {
     at_every_poll(store, "acquire of a held lock", 2, interrupted_wait).await
 }
@@ -216,7 +217,7 @@ pub async fn c4_drop_never_blocks(store: &TestStore) -> Result<()> {
 
 /// C5: the results of a release: `Ok`, lost, or closed.
 ///
-/// Tooz: test_ensure_acquire_release_return.
+/// Tooz: corresponds to the test `test_ensure_acquire_release_return` of the Python library Tooz.
 pub async fn c5_release_tells(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     acquire(&one).await?.release().await?;
@@ -310,7 +311,7 @@ pub async fn c3_a_late_answer_is_nobodys(store: &TestStore) -> Result<()> {
     lock(&coordinator).acquire(Some(attempt)).await.expect_err("no answer comes in time");
     proxy.heal();
     let guard = acquire(&coordinator).await?;
-    // Panics unless there is an entry with this token.
+    // This panics unless the entry with this token exists.
     store.entry("lock", guard.token());
     if matches!(store.backend(), Backend::Mysql | Backend::Postgres) {
         assert!(proxy.connections() > before, "it is asked on the same connection");
@@ -321,7 +322,7 @@ pub async fn c3_a_late_answer_is_nobodys(store: &TestStore) -> Result<()> {
 
 /// C6: no heartbeat brings a released entry back: heartbeats renew only sessions, never entries.
 ///
-/// Tooz: test_heartbeat_lock_not_acquired.
+/// Tooz: corresponds to the test `test_heartbeat_lock_not_acquired` of the Python library Tooz.
 pub async fn c6_nothing_is_renewed_after_release(store: &TestStore) -> Result<()> {
     let one = store.connect("one").await?;
     for round in 0..4 {

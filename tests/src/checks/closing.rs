@@ -166,13 +166,15 @@ pub async fn c9_forked_child_holds_nothing(store: &TestStore) -> Result<()> {
     take_turn(&coordinator).await.map(drop)
 }
 
-/// C9: the same, whatever the child drops, wherever the parent's session runs, and while other threads use locks.
+/// C9: a forked child does not affect its parent, whatever the child drops, wherever the parent's session runs, and
+/// while other threads use locks.
 pub async fn c9_whatever_a_forked_child_drops(store: &TestStore) -> Result<()> {
     let rounds = store.rounds(40, 3).to_string();
     for session in ["own", "current"] {
         for drops in ["guard", "coordinator", "runtime", "nothing"] {
-            // When tokio ends a runtime, it locks mutexes, which a thread that was starting a task on the runtime at
-            // the fork may hold for ever.
+            // When tokio ends a runtime, it locks mutexes. At the fork, a thread that is starting a task on the runtime
+            // may hold one of them, and in the child it then stays locked for ever. So the busy threads of this case
+            // use another coordinator.
             let is_on_it = session == "current" && drops == "runtime";
             let busy = if is_on_it && store.has_server() { "apart" } else { "same" };
             let mut command = Command::new(store.forker());
@@ -225,14 +227,15 @@ pub async fn l5_recovers_after_an_outage(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// L5: the same after the directory was moved away for a while.
+/// L5: after the store's directory was moved away for a while, everything works again without any action.
 pub async fn l5_recovers_after_the_directory_was_away(store: &TestStore) -> Result<()> {
     let one = store.connect("one").await?;
     let guard = acquire(&one).await?;
     let (directory, away) = (store.directory(), store.directory().with_extension("away"));
     fs::rename(&directory, &away).expect("it is ours");
     assert_eq!(timeout(PATIENCE, guard.lost()).await, Ok(LossReason::Revoked));
-    // Meanwhile a client may create the directory again; the new directory is removed too.
+    // While the directory is away, a client may create it again; this new directory is removed before the old one is
+    // moved back.
     sleep(2 * store.heartbeat()).await;
     let _ = fs::remove_dir_all(&directory);
     fs::rename(&away, &directory).expect("it is ours");
@@ -261,8 +264,8 @@ pub async fn l6_stop_is_confirmed(store: &TestStore) -> Result<()> {
     take_turn(&again).await.map(drop)
 }
 
-/// L6: `stop` returns in time, and says if the store has not confirmed: at the beginning of an outage, and after the
-/// session was lost in it.
+/// L6: while the store does not answer, `stop` returns in time, with the error that nobody has confirmed it. It is
+/// called at the beginning of an outage, and after the outage has cost the session.
 pub async fn l6_stop_is_bounded(store: &TestStore) -> Result<()> {
     let ttl = store.ttl().expect("the check is for leases");
     for wait in [Duration::ZERO, ttl + MOMENT] {

@@ -106,7 +106,8 @@ impl End {
     }
 }
 
-/// X2b: a body that never began, that began, or that ended, when the lock was broken or the coordinator stopped.
+/// X2b: the effect tells whether the body had not begun, had begun or had ended when the lock was broken or the
+/// coordinator was stopped.
 pub async fn x2b_the_effect_says_where_the_body_stood(store: &TestStore) -> Result<()> {
     let other = store.connect("other").await?;
     for end in End::BOTH {
@@ -146,8 +147,8 @@ async fn ended(
     Ok(outcome.expect("no panic"))
 }
 
-/// X2b: a body has no effect if the first of two locks is lost, or the time is over, while the call waits for the
-/// second.
+/// X2b: a body has no effect if the first of two locks is lost, or the timeout passes, while the call waits for the
+/// second lock.
 pub async fn x2b_a_body_that_never_began_has_no_effect(store: &TestStore) -> Result<()> {
     let other = store.connect("other").await?;
     let second = other.lock("vol-8")?.acquire(Some(PATIENCE)).await?;
@@ -159,7 +160,7 @@ pub async fn x2b_a_body_that_never_began_has_no_effect(store: &TestStore) -> Res
         while second.holders().await?.len() < 2 {
             sleep(Duration::from_millis(5)).await;
         }
-        // The library watches a holder's entry only after a moment.
+        // The library begins to watch a holder's entry a little after the grant. This waits until then.
         sleep(Duration::from_millis(100)).await;
         end.make(&one, &other).await?;
         let outcome = timeout(PATIENCE, waiting).await.expect("it is told").expect("no panic");
@@ -177,7 +178,7 @@ pub async fn x2b_a_body_that_never_began_has_no_effect(store: &TestStore) -> Res
 pub async fn x2b_by_hand(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let guard = acquire(&one).await?;
-    // The library watches a holder's entry only after a moment.
+    // The library begins to watch a holder's entry a little after the grant. This waits until then.
     sleep(Duration::from_millis(100)).await;
     let (protected, broken) = tokio::join!(
         timeout(PATIENCE, guard.protect(pending::<()>())),

@@ -70,7 +70,7 @@ fn late(moment: BootInstant, than: BootInstant) -> Duration {
 
 /// E1: a candidate is elected, and every client can ask who leads.
 ///
-/// Tooz: test_run_for_election, test_get_leader.
+/// Tooz: corresponds to these tests of the Python library Tooz: `test_run_for_election`, `test_get_leader`.
 pub async fn e1_who_stands_is_elected(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     assert_eq!(election(&one).leader().await?, None);
@@ -84,7 +84,7 @@ pub async fn e1_who_stands_is_elected(store: &TestStore) -> Result<()> {
         assert_eq!(mistaken.kind(), ErrorKind::Corrupt);
     }
     assert!(election(&other).try_campaign("other").await?.is_none());
-    // The entry of the failed `try_campaign` may still be there for a moment (L4).
+    // The entry of the failed `try_campaign` may still be there for a moment (L4). This waits until it is removed.
     let alone = async || election(&one).candidates().await.is_ok_and(|all| all.len() == 1);
     eventually_async(PATIENCE, alone).await;
     leadership.resign().await?;
@@ -108,7 +108,7 @@ pub async fn e1_names_are_apart(store: &TestStore) -> Result<()> {
 
 /// E1: two leaders that resign in favour of each other lead in turn.
 ///
-/// Tooz: test_run_for_election_multiple_clients_stand_down.
+/// Tooz: corresponds to the test `test_run_for_election_multiple_clients_stand_down` of the Python library Tooz.
 pub async fn e1_leaders_make_room_in_turn(store: &TestStore) -> Result<()> {
     let clients = [store.connect("one").await?, store.connect("other").await?];
     let mut leadership = campaign(&clients[0]).await?;
@@ -191,14 +191,16 @@ pub async fn e1_first_come_first_elected(store: &TestStore) -> Result<()> {
 
 /// E1: a campaign that is dropped at any poll leaves no candidate, and its client is never elected.
 ///
-/// Tooz: test_unwatch_elected_as_leader, and its weakness that the unwatched may win all the same.
+/// Tooz: corresponds to the test `test_unwatch_elected_as_leader` of the Python library Tooz, in which a client that no
+/// longer watches the election may win it nevertheless.
 pub async fn e1_a_dropped_campaign_leaves_no_candidacy(store: &TestStore) -> Result<()> {
     let least = store.rounds(1, 2);
     at_every_poll(store, "campaign", least, interrupted_campaign).await?;
     at_every_poll(store, "campaign against a leader", 2, interrupted_candidacy).await?;
     at_every_poll(store, "resign", least, interrupted_resignation).await?;
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
-    // The same if the task that won the election is aborted, and nobody has taken the leadership from it.
+    // If the task that won the election is aborted before anybody has taken the leadership from it, no candidate is
+    // left either.
     let leadership = campaign(&one).await?;
     let waiting = campaign_in_background(&other);
     until_candidates(&election(&one), &["one", "other"]).await;
@@ -274,7 +276,7 @@ pub async fn e1_a_campaign_in_vain_leaves_no_candidacy(store: &TestStore) -> Res
 
 /// E4: when a leader's client stops, the next candidate leads.
 ///
-/// Tooz: test_run_for_election_multiple_clients.
+/// Tooz: corresponds to the test `test_run_for_election_multiple_clients` of the Python library Tooz.
 pub async fn e4_a_stopped_leader_is_followed(store: &TestStore) -> Result<()> {
     let (leader, other) = (store.connect("leader").await?, store.connect("other").await?);
     let old = campaign(&leader).await?;

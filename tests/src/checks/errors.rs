@@ -145,7 +145,7 @@ pub async fn x1_no_answer_is_unknown(store: &TestStore) -> Result<()> {
     let waiting = tokio::spawn(async move { waiter.acquire(Some(limit)).await });
     until_contenders(store, &lock(&other), 2).await;
     store.proxy().set_both(Mode::Stall);
-    // As far as the client knows, its entry is still in the queue.
+    // As far as the client knows, its entry is still in the queue, so the effect is unknown.
     let error = waiting.await.expect("no panic").expect_err("held");
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::Unknown));
     let error = lock(&one).break_lock().await.expect_err("out of reach");

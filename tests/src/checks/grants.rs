@@ -18,7 +18,7 @@ use crate::must_hold;
 
 /// S5: nothing that is done with the guard of an ended grant affects a later grant.
 ///
-/// Tooz: test_get_lock_release_broken.
+/// Tooz: corresponds to the test `test_get_lock_release_broken` of the Python library Tooz.
 pub async fn s5_an_old_guard_frees_nothing(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     for (told, of_same_session) in [(true, true), (true, false), (false, true), (false, false)] {
@@ -64,7 +64,8 @@ pub async fn s5_a_cancelled_release_frees_its_own_grant_only(store: &TestStore) 
 
 /// S5: releasing or losing one lock does not affect another lock of the same session.
 ///
-/// Tooz: test_get_lock_concurrency_locking2, test_get_multiple_locks_with_same_coord.
+/// Tooz: corresponds to these tests of the Python library Tooz: `test_get_lock_concurrency_locking2`,
+/// `test_get_multiple_locks_with_same_coord`.
 pub async fn s5_releasing_one_lock_keeps_another(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let kept = acquire(&one).await?;
@@ -159,8 +160,9 @@ pub async fn s6_session_removed_while_waiting(store: &TestStore) -> Result<()> {
 
 /// S7: a client that asks for a lock that it holds waits like any other.
 ///
-/// Tooz: test_get_lock_locked_twice, test_acquire_twice_no_deadlock_releasing,
-/// test_get_lock_twice_locked_twice, test_get_lock_twice_locked_one_released_two.
+/// Tooz: corresponds to these tests of the Python library Tooz: `test_get_lock_locked_twice`,
+/// `test_acquire_twice_no_deadlock_releasing`, `test_get_lock_twice_locked_twice`,
+/// `test_get_lock_twice_locked_one_released_two`.
 pub async fn s7_not_reentrant(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("one").await?;
     let held = acquire(&coordinator).await?;
@@ -277,7 +279,7 @@ pub async fn s9_a_lost_answer_leaves_one_entry(store: &TestStore) -> Result<()> 
 /// Enough cuts for three of them to lose the reply to the acquire, whatever else is sent on the connection.
 const MANY: usize = 60;
 
-/// S9: if the caller has given up when the answer is lost, nothing is left behind either.
+/// S9: if the caller has given up when the answer is lost, no entry is left at all.
 pub async fn s9_a_lost_answer_nobody_waits_for(store: &TestStore) -> Result<()> {
     let proxy = store.proxy();
     let coordinator = store.connect_by_proxy("impatient").await?;

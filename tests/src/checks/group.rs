@@ -85,8 +85,8 @@ fn short(event: &GroupEvent) -> String {
 
 /// G1: a group can be created once, is listed, and can be deleted when it is empty.
 ///
-/// Tooz: `test_create_group`, `test_create_group_already_exist`, `test_get_groups`,
-/// `test_get_groups_str_group_id`, `test_delete_group`, `test_delete_group_non_existent`,
+/// Tooz: corresponds to these tests of the Python library Tooz: `test_create_group`, `test_create_group_already_exist`,
+/// `test_get_groups`, `test_get_groups_str_group_id`, `test_delete_group`, `test_delete_group_non_existent`,
 /// `test_delete_group_non_empty`.
 pub async fn g1_groups_are_created_listed_and_deleted(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
@@ -128,9 +128,9 @@ pub async fn g1_groups_are_created_listed_and_deleted(store: &TestStore) -> Resu
 
 /// G1: a member is listed from the moment `join` returns until `leave` does.
 ///
-/// Tooz: `test_join_group`, `test_join_nonexistent_group`, `test_join_group_create`, `test_leave_group`,
-/// `test_leave_nonexistent_group`, `test_leave_group_not_joined_by_member`, `test_get_members`,
-/// `test_get_members_str_member_id`.
+/// Tooz: corresponds to these tests of the Python library Tooz: `test_join_group`, `test_join_nonexistent_group`,
+/// `test_join_group_create`, `test_leave_group`, `test_leave_nonexistent_group`,
+/// `test_leave_group_not_joined_by_member`, `test_get_members`, `test_get_members_str_member_id`.
 pub async fn g1_listed_from_join_to_leave(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (here, there) = (group(&one), group(&other));
@@ -159,7 +159,7 @@ pub async fn g1_listed_from_join_to_leave(store: &TestStore) -> Result<()> {
 
 /// G1: a member id is never listed twice; the error of a second join says whether the member is in the same session.
 ///
-/// Tooz: `test_join_group_with_member_id_already_exists`.
+/// Tooz: corresponds to the test `test_join_group_with_member_id_already_exists` of the Python library Tooz.
 pub async fn g1_one_member_of_one_id(store: &TestStore) -> Result<()> {
     let (one, here) = with_group(store, "one").await?;
     let there = group(&store.connect("other").await?);
@@ -174,7 +174,7 @@ pub async fn g1_one_member_of_one_id(store: &TestStore) -> Result<()> {
     for id in ["", &"x".repeat(256)] {
         assert_eq!(kind(here.join_as(id, &()).await), Some(ErrorKind::Name));
     }
-    // A membership that is dropped and joined again at once: the join waits until the old one is gone.
+    // If a membership is dropped and its member joins again at once, the join waits until the old membership is gone.
     let mut membership = membership;
     for _ in 0..store.rounds(50, 10) {
         let before = membership.incarnation();
@@ -281,11 +281,11 @@ struct Host {
 
 /// G1: members are listed with their capabilities, in one read.
 ///
-/// Tooz: `test_get_member_capabilities`, `test_get_member_capabilities_complex`,
-/// `test_get_member_capabilities_nonexistent_group`, `test_get_member_capabilities_nonjoined_member`,
-/// `test_get_members_with_capabilities`, `_multiple`, `_nonexistent_group`, `_empty_group`, `_no_caps`,
-/// `test_get_member_info`, `test_get_member_info_complex`, `test_get_member_info_nonexistent_group`,
-/// `test_get_member_info_nonjoined_member`.
+/// Tooz: corresponds to these tests of the Python library Tooz: `test_get_member_capabilities`,
+/// `test_get_member_capabilities_complex`, `test_get_member_capabilities_nonexistent_group`,
+/// `test_get_member_capabilities_nonjoined_member`, `test_get_members_with_capabilities` and those whose names go on
+/// with `_multiple`, `_nonexistent_group`, `_empty_group` or `_no_caps`, `test_get_member_info`,
+/// `test_get_member_info_complex`, `test_get_member_info_nonexistent_group`, `test_get_member_info_nonjoined_member`.
 pub async fn g1_members_with_capabilities(store: &TestStore) -> Result<()> {
     let one = store.connect("one").await?;
     let here = group(&one);
@@ -296,7 +296,7 @@ pub async fn g1_members_with_capabilities(store: &TestStore) -> Result<()> {
     assert_eq!(kind(there.member("one").await), Some(ErrorKind::NotJoined));
 
     let host = Host { disks: vec![1, 2], zone: Some("ü\"\n".into()) };
-    // Some stores keep only milliseconds of this time.
+    // Some stores keep this time only in milliseconds, so it may come back up to a millisecond earlier.
     let started = std::time::SystemTime::now() - Duration::from_millis(1);
     let first = here.join(&host).await?;
     let _plain = there.join(&()).await?;
@@ -363,7 +363,7 @@ pub async fn g1_a_killed_member_goes(store: &TestStore) -> Result<()> {
 
 /// G1: stopping a coordinator leaves its groups.
 ///
-/// Tooz: `test_disconnect_leave_group`.
+/// Tooz: corresponds to the test `test_disconnect_leave_group` of the Python library Tooz.
 pub async fn g1_stop_leaves_the_groups(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let here = group(&one);
@@ -423,7 +423,7 @@ pub async fn g1_a_lost_session_is_out(store: &TestStore) -> Result<()> {
 
 /// G1: a member that is cut off is removed when its lease ends, and learns of it.
 ///
-/// Tooz: `test_timeout`.
+/// Tooz: corresponds to the test `test_timeout` of the Python library Tooz.
 pub async fn g1_a_silent_member_is_dropped(store: &TestStore) -> Result<()> {
     let (_one, here) = with_group(store, "one").await?;
     let mut watch = here.watch().await?;

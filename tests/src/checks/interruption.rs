@@ -1,8 +1,8 @@
 //! F-14, F-41, F-42: interrupts an operation at every possible place, instead of at a few of them.
 //!
 //! A *case* is a function that performs one operation, which is interrupted, and then asserts what has to be true:
-//! nothing is left at the store, and another client gets the lock or whatever it was. Each case is beside the other
-//! checks of its recipe. This file interrupts cases in three ways:
+//! nothing is left at the store, and another client gets the lock or the other object of the operation. Each case is in
+//! the same file as the other checks of its recipe. This file interrupts cases in three ways:
 //!
 //! * [`at_every_poll`] drops the caller's future after its first poll, then after its second, and so on; the future is
 //!   polled only when it was woken, as a runtime does. Then it drops the future after one short pause, after two, and
@@ -184,7 +184,7 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// [`interrupt`](Self::interrupt) without judging errors; the caller does that.
+    /// Like [`interrupt`](Self::interrupt), but returns the operation's errors to the caller, whatever they are.
     pub async fn attempt<F: Future>(&self, operation: F) -> Option<F::Output> {
         let (outcome, is_over) = match self.place {
             Interruption::Poll(polls) => over(drop_after_polls(operation, polls).await),
@@ -192,8 +192,8 @@ impl<'a> Pair<'a> {
             Interruption::Message(direction, count) => {
                 let proxy = self.store.proxy();
                 match number(count) {
-                    // To the server, stopped traffic means that the request does not arrive; to the client, that the
-                    // request is carried out without an answer.
+                    // If traffic to the server is stopped, the request does not arrive. If traffic to the client is
+                    // stopped, the request is carried out without an answer.
                     0 => proxy.set(direction, Mode::Stall),
                     count => proxy.stall_after(direction, Unit::Messages, count),
                 }
@@ -308,8 +308,8 @@ async fn drop_after_polls<F: Future>(future: F, polls: usize) -> Option<F::Outpu
     .await
 }
 
-/// How often all polls are tried: a quick store may answer before the first poll returns, so that there are fewer
-/// polls.
+/// How often all polls are tried. Several times, because a quick store may answer before the first poll returns, and
+/// then the operation has fewer polls.
 const ENUMERATIONS: usize = 5;
 
 /// Lets other tasks run for a time that is shorter than the timer of the runtime can measure.
@@ -348,8 +348,8 @@ pub async fn at_every_poll(
 ) -> Result<()> {
     let mut tied = Pair::new(store, false, true).await?;
     case(&tied).await?;
-    // Holds the lock so long that it is watched, and waits for it as long. Both start tasks that stay, one for all
-    // watches, and these are not to be counted as left over.
+    // Holds the lock, and waits for it, so long that the library starts its tasks for watching. These tasks stay, and
+    // are not to be counted as left over.
     let held = acquire(&tied.one).await?;
     drop(timeout(2 * MOMENT, acquire(&tied.one)).await);
     held.release().await?;

@@ -89,8 +89,8 @@ pub async fn lm1_slots_and_refusals(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// LM1: a client that asks for numbers other than the stored ones gets an error that names both; a resize applies to
-/// all clients.
+/// LM1: a client whose numbers of slots and of places on standby differ from the stored ones gets an error that names
+/// both stored numbers; a resize applies to all clients.
 pub async fn lm1_other_numbers_are_an_error(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let mut mine = limiter(&one, 3, 1);
@@ -266,7 +266,7 @@ pub async fn lm3_patience_is_kept(store: &TestStore) -> Result<()> {
         assert!(matches!(refusal, Refusal::GaveUp { waited } if waited >= expected), "{refusal:?}");
         let bound = bounds::returned(expected) + SCHEDULING + store.scheduling();
         assert!(took >= expected && took <= bound, "{took:?}");
-        // The next one finds the place free once the store has removed the entry.
+        // The next contender finds the place free once the store has removed the entry of the one that gave up.
         until_inside(&limiter(&one, 1, 1), 1, 0).await;
     }
     let (mut tries, mut last) = (0, Duration::ZERO);

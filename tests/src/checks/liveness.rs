@@ -223,7 +223,8 @@ pub async fn l4_timeouts_are_kept(store: &TestStore) -> Result<()> {
     held.release().await
 }
 
-/// L4: the same while the store hangs: at the beginning of the outage, and after the session was lost.
+/// L4: a call returns within its timeout also while the store hangs: at the beginning of the outage, and after the
+/// session was lost.
 pub async fn l4_timeouts_are_kept_while_the_store_hangs(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("one").await?;
     store.server().node(0).pause();
@@ -253,7 +254,7 @@ pub async fn l4_timeouts_are_kept_while_the_store_hangs(store: &TestStore) -> Re
     Ok(())
 }
 
-/// L4: the same for a waiter for which the store's replies are held back.
+/// L4: a waiter returns within its timeout also if the store's replies to it are held back.
 pub async fn l4_a_waiter_cut_off_returns_in_time(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect_by_proxy("other").await?);
     let _held = acquire(&one).await?;
@@ -314,7 +315,7 @@ pub async fn l7_a_thousand_waiters(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// L7, 2.9: waiters of several clients are served in the order in which they entered.
+/// L7: waiters of several clients are served in the order in which they entered.
 pub async fn l7_first_come_first_served(store: &TestStore) -> Result<()> {
     let clients = [store.connect("one").await?, store.connect("other").await?];
     let held = acquire(&clients[0]).await?;

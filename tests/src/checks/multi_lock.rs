@@ -68,7 +68,7 @@ pub async fn ml1_names_are_sorted_and_taken_once(store: &TestStore) -> Result<()
 
 /// ML1: callers that name overlapping sets of locks, in any order, do not deadlock.
 ///
-/// Tooz: test_get_multiple_locks_with_same_coord.
+/// Tooz: corresponds to the test `test_get_multiple_locks_with_same_coord` of the Python library Tooz.
 pub async fn ml1_opposite_orders_do_not_deadlock(store: &TestStore) -> Result<()> {
     const ORDERS: [&[&str]; 8] = [
         &["a", "b", "c"],
@@ -277,7 +277,7 @@ async fn nothing_is_left(pair: &Pair<'_>) -> Result<()> {
 pub async fn ml1_one_that_is_lost_is_told(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let guard = locks(&one, &["a", "b", "c"]).acquire(Some(PATIENCE)).await?;
-    // The library watches a holder's entry only after a moment.
+    // The library begins to watch a holder's entry a little after the grant. This waits until then.
     sleep(2 * MOMENT).await;
     other.lock("b")?.break_lock().await?;
     let broken = Instant::now();
@@ -302,7 +302,7 @@ pub async fn ml1_lost_while_waiting_for_the_next(store: &TestStore) -> Result<()
     let held = other.lock("b")?.acquire(Some(PATIENCE)).await?;
     let waiting = acquire_in_background(&one, &["a", "b"]);
     until(&other, "b", 2).await;
-    // The library watches a holder's entry only after a moment.
+    // The library begins to watch a holder's entry a little after the grant. This waits until then.
     sleep(2 * MOMENT).await;
     other.lock("a")?.break_lock().await?;
     let refused = timeout(PATIENCE, waiting).await.expect("it is told").expect("no panic");

@@ -176,8 +176,9 @@ impl Set<'_> {
         Ok(())
     }
 
-    /// Enters the double barrier again and again. A client that was cut off may still be counted there until its old
-    /// session has ended, so the first round may complete with that session and without the waiter.
+    /// Enters the double barrier again and again, as the partner of the client that waits. A client that was cut off
+    /// may still be counted until its old session has ended. So the first round may complete with this old session, and
+    /// the waiting client needs a later round.
     fn come(&self) -> Result<JoinHandle<Result<()>>> {
         let double = self.double()?;
         Ok(tokio::spawn(async move {

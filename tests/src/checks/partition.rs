@@ -40,8 +40,8 @@ async fn join(coordinator: &Coordinator, weight: u32) -> Result<(Membership, Par
 
 /// HR1: all processes agree, and each key belongs to the one member that Tooz would choose.
 ///
-/// Tooz: `test_join_partitioned_group`, `test_hashring_size`, `test_hashring_weight`,
-/// `test_members_of_object_and_others`.
+/// Tooz: corresponds to these tests of the Python library Tooz: `test_join_partitioned_group`, `test_hashring_size`,
+/// `test_hashring_weight`, `test_members_of_object_and_others`.
 pub async fn hr1_all_place_alike(store: &TestStore) -> Result<()> {
     let members = [("bar", 1), ("baz", 10), ("foo", 1)];
     let (mut partitioners, mut memberships, mut clients) = (Vec::new(), Vec::new(), Vec::new());
@@ -88,7 +88,7 @@ pub async fn hr1_all_place_alike(store: &TestStore) -> Result<()> {
 
 /// HR1: the order of joining does not matter, and a member that has left gets no keys.
 ///
-/// Tooz: `test_stop`.
+/// Tooz: corresponds to the test `test_stop` of the Python library Tooz.
 pub async fn hr1_whoever_leaves_has_no_keys(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (first, mut here) = join(&one, 1).await?;

@@ -277,7 +277,7 @@ pub async fn rl2_never_told_to_come_too_early(store: &TestStore) -> Result<()> {
 /// RL2: permits are given in the order in which they were asked for, over all clients, and nobody overtakes waiters.
 pub async fn rl2_first_come_first_served(store: &TestStore) -> Result<()> {
     let clients = [store.connect("one").await?, store.connect("other").await?];
-    // On a busy machine the window may end before all have asked. Then it is tried again with a longer window.
+    // On a busy machine the window may end before all have asked. Then the check tries again with a longer window.
     for doubled in 0..6 {
         let (name, window) = (format!("{NAME}-{doubled}"), WINDOW * (1 << doubled));
         let of = |client: &Coordinator| client.rate_limiter(&name, PERMITS, window);
@@ -343,7 +343,7 @@ pub async fn rl2_dropped_waits_let_nobody_in(store: &TestStore) -> Result<()> {
         if number % 2 == 0 {
             waiting.spawn(async move { limiter.acquire(1, Some(PATIENCE)).await });
         } else {
-            // Dropped after another number of polls each time.
+            // Each wait is dropped after another number of polls.
             let acquire = std::pin::pin!(limiter.acquire(1, Some(PATIENCE)));
             slots.extend(poll_times(acquire, number % 5).await.transpose()?);
         }

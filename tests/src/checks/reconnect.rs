@@ -144,7 +144,7 @@ pub async fn r2_a_missed_deletion_is_noticed(store: &TestStore) -> Result<()> {
     assert!(store.server().delete_entry(&keys[0]));
     store.proxy().reset_all();
     store.proxy().heal();
-    // The holder notices it within the same time as a waiter.
+    // The bound of L2, which is for waiters, also holds for a holder that notices the deletion.
     let told = store.within(bounds::served(), guard.lost()).await;
     assert_eq!(told, LossReason::EntryDeleted);
     Ok(())

@@ -130,7 +130,7 @@ async fn visit(lock: Lock, hall: Arc<Hall>, rounds: usize, task: usize) -> Resul
     Ok(visits)
 }
 
-/// W1: the same with two processes.
+/// W1: among the readers and writers of two processes, too, a writer is never beside anybody else.
 pub async fn w1_readers_and_writers_of_processes(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("here").await?;
     let worker = store.worker("there");
@@ -151,7 +151,7 @@ pub async fn w1_readers_and_writers_of_processes(store: &TestStore) -> Result<()
 
 /// W1: one handle can hold two shared guards, each with a release of its own.
 ///
-/// Tooz: test_get_shared_lock_locking_same_lock_twice.
+/// Tooz: corresponds to the test `test_get_shared_lock_locking_same_lock_twice` of the Python library Tooz.
 pub async fn w1_one_handle_shares_twice(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let lock_one = lock(&one);
@@ -166,7 +166,8 @@ pub async fn w1_one_handle_shares_twice(store: &TestStore) -> Result<()> {
 
 /// W1: two handles can share the lock, of one client or of two.
 ///
-/// Tooz: test_get_shared_lock, test_get_shared_lock_locking_two_lock.
+/// Tooz: corresponds to these tests of the Python library Tooz: `test_get_shared_lock`,
+/// `test_get_shared_lock_locking_two_lock`.
 pub async fn w1_two_handles_share(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let shares = [
@@ -187,7 +188,7 @@ pub async fn w1_two_handles_share(store: &TestStore) -> Result<()> {
 
 /// W1: a shared guard excludes writers.
 ///
-/// Tooz: test_get_lock_locking_shared_and_exclusive.
+/// Tooz: corresponds to the test `test_get_lock_locking_shared_and_exclusive` of the Python library Tooz.
 pub async fn w1_a_share_keeps_writers_out(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let held = share(&one).await?;
@@ -203,7 +204,7 @@ pub async fn w1_a_share_keeps_writers_out(store: &TestStore) -> Result<()> {
 
 /// W1: a writer excludes readers.
 ///
-/// Tooz: test_get_lock_locking_exclusive_and_shared.
+/// Tooz: corresponds to the test `test_get_lock_locking_exclusive_and_shared` of the Python library Tooz.
 pub async fn w1_a_writer_keeps_readers_out(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let held = acquire(&one).await?;
@@ -284,8 +285,7 @@ pub async fn w1_order_of_a_mixed_queue(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// W1, 2.5: the token of a shared guard is larger than those of earlier writers and smaller than those of later
-/// writers.
+/// W1: the token of a shared guard is larger than those of earlier writers and smaller than those of later writers.
 pub async fn w1_tokens_of_shares_lie_between(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let mut last = take_turn(&one).await?;

@@ -26,9 +26,10 @@ struct Contest {
     tokens: Mutex<Vec<FencingToken>>,
 }
 
-/// S1, S2: many tasks of several clients, some of which give up or drop their guards.
+/// S1, S2: of many tasks of several clients, some of which give up or drop their guards, never two hold the lock, and
+/// later holders have larger tokens.
 ///
-/// Tooz: test_get_lock, test_get_lock_multiple_coords.
+/// Tooz: corresponds to these tests of the Python library Tooz: `test_get_lock`, `test_get_lock_multiple_coords`.
 pub async fn s1_timed_exclusion(store: &TestStore) -> Result<()> {
     let contest = Arc::new(Contest::default());
     let mut tasks = JoinSet::new();
@@ -85,11 +86,11 @@ async fn contend(
     Ok(visits)
 }
 
-/// S1: the same with threads and the blocking calls: two threads with one handle, one with another handle of the same
-/// client, and one of another client.
+/// S1: of threads that use the blocking calls, never two hold the lock: two threads with one handle, one with another
+/// handle of the same client, and one of another client.
 ///
-/// Tooz: test_get_lock_concurrency_locking_same_lock, test_get_lock_concurrency_locking_two_lock_thread1,
-/// test_get_lock_concurrency_locking_two_lock_thread2.
+/// Tooz: corresponds to these tests of the Python library Tooz: `test_get_lock_concurrency_locking_same_lock`,
+/// `test_get_lock_concurrency_locking_two_lock_thread1`, `test_get_lock_concurrency_locking_two_lock_thread2`.
 pub async fn s1_exclusion_of_threads(store: &TestStore) -> Result<()> {
     let contest = Arc::new(Contest::default());
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
@@ -122,10 +123,10 @@ pub async fn s1_exclusion_of_threads(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// S1: the same with several processes.
+/// S1: of several processes, never two hold the lock.
 ///
-/// Tooz: test_get_lock_concurrency_locking_two_lock_process,
-/// test_get_lock_serial_locking_two_lock_process.
+/// Tooz: corresponds to these tests of the Python library Tooz: `test_get_lock_concurrency_locking_two_lock_process`,
+/// `test_get_lock_serial_locking_two_lock_process`.
 pub async fn s1_exclusion_of_processes(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("here").await?;
     let workers = [store.worker("worker-0"), store.worker("worker-1")];
@@ -212,7 +213,8 @@ pub async fn s3_loss_before_grant(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// S3: the same if only requests, or only replies, are lost.
+/// S3: a holder knows that it has lost the lock before anybody else gets it, also if only its requests, or only the
+/// replies to it, are lost.
 pub async fn s3_loss_before_grant_one_way(store: &TestStore) -> Result<()> {
     for direction in [Direction::ToClient, Direction::ToServer] {
         let holder = store.connect_by_proxy("holder").await?;
@@ -223,8 +225,8 @@ pub async fn s3_loss_before_grant_one_way(store: &TestStore) -> Result<()> {
         let probe = Probe::start(&guard);
         store.proxy().set(direction, Mode::Stall);
         assert_eq!(guard.lost().await, LossReason::DeadlinePassed, "{direction:?}");
-        // If only the answers are lost, the server receives heartbeats, or the opening of a new session. So it may keep
-        // the old session until the client closes it.
+        // If only the replies are lost, the server receives heartbeats, or the opening of a new session. So it may keep
+        // the old session until the client, which is reconnected here, closes it.
         store.proxy().heal();
         let next = waiting.await.expect("no panic")?;
         let granted = BootInstant::now();

@@ -213,7 +213,7 @@ impl TestStore {
         self.told_bound(|server| server.notice(server.heartbeat()))
     }
 
-    /// The same for a guard whose session was [ended](Self::end_session).
+    /// T3: how long a guard whose session was [ended](Self::end_session) may claim to be held.
     pub fn end_notice_bound(&self) -> Duration {
         self.told_bound(|server| server.notice_of_end(server.heartbeat()))
     }

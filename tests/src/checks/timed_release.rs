@@ -1,4 +1,5 @@
-//! TR1: `release_after` releases a guard by itself, never too early and soon after the time.
+//! TR1: `release_after` releases a guard by itself when a given time has passed since the grant, never earlier and soon
+//! after.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -69,7 +70,8 @@ pub async fn tr1_a_time_that_has_passed(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// TR1: the time can be as long as a `Duration` can be; the end of the session ends the hold before.
+/// TR1: `release_after` accepts even `Duration::MAX`. When the session ends, so does the hold, although that time is
+/// not over.
 pub async fn tr1_a_time_without_end(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let timed = acquire(&one).await?.release_after(Duration::MAX);
@@ -113,7 +115,7 @@ pub async fn tr1_holds_do_not_overlap(store: &TestStore) -> Result<()> {
     for pair in grants.windows(2) {
         let (before, after) = (pair[0].1, pair[1].1);
         must_hold!(before < after, "in the order of their tokens");
-        // The guard is returned later than the grant, by what the machine withholds.
+        // If the machine withholds processor time, the call returns the guard later than the store granted it.
         let apart = (after - before) + store.scheduling() + Duration::from_millis(2);
         assert!(apart >= HELD_FOR, "{:?} apart", after - before);
     }
@@ -142,8 +144,8 @@ pub async fn tr1_the_task_may_end(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// TR1: the release still happens if the runtime ends on which it was called, provided the session has a thread of its
-/// own.
+/// TR1: the release still happens if the runtime ends on which `release_after` was called, provided the session has a
+/// thread of its own.
 pub async fn tr1_the_runtime_may_end(store: &TestStore) -> Result<()> {
     let other = store.connect("other").await?;
     let (settings, url) = (store.settings().member_id("one"), store.url().to_owned());
@@ -167,7 +169,7 @@ pub async fn tr1_the_runtime_may_end(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// TR1, S5: a lock that was lost before its time is not released again, and a later grant stays.
+/// TR1, S5: a lock that was lost before the time was over is not released again, and a later grant stays.
 pub async fn tr1_lost_before_its_time(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let timed = acquire(&one).await?.release_after(6 * MOMENT);
@@ -194,7 +196,7 @@ pub async fn tr1_the_session_ends_before(store: &TestStore) -> Result<()> {
     take_turn(&other).await.map(drop)
 }
 
-/// TR1, C7: the `TimedRelease` keeps the session alive until its time, and no longer.
+/// TR1, C7: the `TimedRelease` keeps the session alive until the time is over, and no longer.
 pub async fn tr1_it_keeps_the_session(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (before, mut state) = (Instant::now(), one.state());
@@ -221,7 +223,7 @@ pub async fn tr1_shares_and_permits(store: &TestStore) -> Result<()> {
     next.release().await
 }
 
-/// TR1, L1: when the process is killed before its time, the lock is free within the crash bound.
+/// TR1, L1: when the process is killed before the time is over, the lock is free within the crash bound.
 pub async fn tr1_a_killed_process_frees_it_before(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("next").await?;
     let worker = store.worker("holder");
@@ -235,7 +237,7 @@ pub async fn tr1_a_killed_process_frees_it_before(store: &TestStore) -> Result<(
     waiting.await.expect("no panic")?.release().await?;
     let took = killed.elapsed();
     assert!(took <= store.crash_bound(), "followed after {took:?}");
-    // In a process that lives on, the lock is held until its time.
+    // In a process that lives on, the lock is held until the time is over.
     let worker = store.worker("living");
     let before = Instant::now();
     worker.call(json!({ "command": "acquire", "lock": NAME }));

@@ -95,7 +95,7 @@ pub async fn t1_a_blocked_executor_loses_nothing(store: &TestStore) -> Result<()
 
 /// T1: heartbeats keep a lock held for a multiple of its lease.
 ///
-/// Tooz's suite has no such test: a heartbeat that keeps a lock beyond its TTL.
+/// The tests of the library Tooz do not check that heartbeats keep a lock beyond its TTL.
 pub async fn t1_heartbeats_keep_a_lock_past_its_lease(store: &TestStore) -> Result<()> {
     let ttl = store.ttl().expect("the check is for leases");
     let (holder, other) = (store.connect("holder").await?, store.connect("other").await?);
@@ -158,7 +158,7 @@ pub async fn t2_told_within_50_ms_of_waking(store: &TestStore) -> Result<()> {
 /// T3: how long it takes, after `take_away` has taken the lock away, until the guard reports the loss, and the reason
 /// that it gives.
 async fn told_after(guard: &Arc<LockGuard>, take_away: impl Future) -> (Duration, LossReason) {
-    // The library watches a holder's entry only after a moment.
+    // The library begins to watch a holder's entry a little after the grant. This waits until then.
     sleep(SETTLED).await;
     assert!(guard.is_held());
     let listener = Arc::clone(guard);
@@ -260,7 +260,7 @@ pub async fn t5_closed_is_the_last_state(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// T5: the states of a client with an outage, a loss, a new session and its end.
+/// T5: a watch reports the states of a client in order: an outage, a loss, a new session and its end.
 pub async fn t5_every_state_in_order(store: &TestStore) -> Result<()> {
     let coordinator = store.connect_by_proxy("one").await?;
     let (never_polled, mut state) = (coordinator.state(), coordinator.state());

@@ -197,7 +197,7 @@ async fn work(queue: &WorkQueue, histories: &Histories, number: usize) -> Result
                 to = Instant::now();
             }
             match (round + nth) % 6 {
-                // Given back, it is somebody else's while this claim still has its other items.
+                // After the item is given back, another claim may have it, while this claim still has its other items.
                 0 => {
                     histories.had(&[*item], from, to);
                     drop(claim.nack(*item, Duration::from_millis(20)).await);

@@ -23,14 +23,15 @@ const WAIT: Duration = Duration::from_secs(1);
 /// How many writes of others a call may take: ten times as many as are usual. A call that never ends exceeds this,
 /// however fast the machine is.
 const OVERTAKEN: usize = 300;
-/// The latency of each message of a client that is far away: others write several times meanwhile.
+/// The latency of each message of a client that is far away: others write several times while one message is on its
+/// way.
 const FAR: Duration = Duration::from_millis(20);
 
 /// Tasks that write until they are stopped.
 struct Busy {
     is_over: Arc<AtomicBool>,
     rounds: Vec<Arc<AtomicUsize>>,
-    /// How many writes they have made together.
+    /// How many writes these tasks have made together.
     writes: Arc<AtomicUsize>,
     tasks: JoinSet<Result<()>>,
     // Kept so that the sessions stay open.
@@ -101,7 +102,8 @@ pub async fn wk7_a_reader_beside_many_writers(store: &TestStore) -> Result<()> {
     beside_many_writers(store, &jobs(&coordinator)).await
 }
 
-/// WK7: the same for a client that is so far away that others write several times while a message is on its way.
+/// WK7: a reader gets answers, and its waits end in time, also if it is so far away that others write several times
+/// while one of its messages is on its way.
 pub async fn wk7_a_far_client_beside_many_writers(store: &TestStore) -> Result<()> {
     let coordinator = store.connect_by_proxy("far").await?;
     store.proxy().set_both(Mode::Delay(FAR));

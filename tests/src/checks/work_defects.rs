@@ -17,7 +17,7 @@ const SECOND: Duration = Duration::from_secs(1);
 /// How much of its life an item may have spent since it was claimed.
 const SPENT: Duration = Duration::from_secs(15);
 
-/// WK1: a claim beside an expired claim and a live one gets the items of the first, and none of the second.
+/// WK1: a claim beside an expired claim and a live one gets the items of the expired claim, and none of the live one.
 pub async fn wk1_a_live_claim_between_free_items(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (jobs, theirs) = (jobs(&one), jobs(&other));
@@ -135,7 +135,7 @@ pub async fn wk2_lives_of_claimed_items(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// WK3: reading a claim returns it until its ttl is over, then never again, and nothing else.
+/// WK3: reading a claim returns the complete claim until its ttl is over, and from then on always `NoSuchClaim`.
 pub async fn wk3_there_or_not(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (jobs, theirs) = (jobs(&one), jobs(&other));

@@ -13,7 +13,7 @@ pub fn f69_one_address_silent(site: &Site) {
     silent(site, 1);
 }
 
-/// F-69: the same with two of three addresses.
+/// F-69: two of three addresses never answer, when clients connect and when the server is killed and started again.
 pub fn f69_two_addresses_silent(site: &Site) {
     silent(site, 2);
 }

@@ -48,7 +48,7 @@ fn removed(site: &Site, reason: &str, remove: impl Fn(&str) -> bool) {
         // it late. So ten times the bound is allowed.
         let told = assert_told_within(notice * 10, removed_ns, lost.t_ns);
         soonest = soonest.min(told);
-        // Waited for before the release, because the probe ends with the release.
+        // The event of the probe is awaited before the release, because the probe ends with the release.
         holder.not_held(LONG);
         // The reason is the entry or the session, whichever loss the client learns of first.
         assert!([reason, "EntryDeleted"].contains(&&*lost.reason), "{lost:?}");

@@ -50,9 +50,10 @@ pub struct Figures {
     /// The longest time until a guard reported its loss, after SIGCONT or after the guard was last held, whichever was
     /// later.
     pub latest: Duration,
-    /// The same without the time for which the process waited for a processor.
+    /// Like `latest`, without the time for which the process waited for a processor.
     pub latest_by_itself: Duration,
-    /// The longest time for which the process's threads waited for a processor meanwhile, in sum.
+    /// The longest time for which the threads of a process waited for a processor from SIGCONT until the guard's
+    /// report, in sum.
     pub withheld: Duration,
     /// Descriptions of what must not happen.
     pub wrong: Vec<String>,
@@ -275,7 +276,8 @@ struct Told {
     due: u64,
     /// When the guard reported it.
     at: u64,
-    /// How long the machine let the threads of the process wait for a processor, from SIGCONT until then.
+    /// How long the machine let the threads of the process wait for a processor, from SIGCONT until the guard reported
+    /// the loss.
     withheld: Duration,
 }
 

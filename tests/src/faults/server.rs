@@ -132,7 +132,7 @@ pub fn f08_server_down(site: &Site) {
     let began = Instant::now();
     site.server().nodes().iter().for_each(|node| node.kill());
     let killed_ns = now_ns();
-    // First while the session can still be saved, then after it was lost.
+    // Calls fail while the session can still be saved, and also after it was lost.
     unavailable(&third, Duration::from_secs(1));
     lock.given_up(killed_ns);
     unavailable(&lock.holder, Duration::from_secs(1));
@@ -160,7 +160,7 @@ pub fn f09_server_paused_long(site: &Site) {
     third.acquire("held-dropped");
     lock.node(0).pause();
     let (paused_ns, began) = (now_ns(), Instant::now());
-    // The server will carry this out when it is continued.
+    // The server will carry out this acquire when it is continued.
     let late = third.send(json!({ "command": "acquire", "lock": "late", "timeout_ms": 500 }));
     assert_eq!(error_of(third.receive(late, LONG))["kind"], "Unavailable");
     let dropped = third.call(json!({ "command": "drop", "handle": "held-dropped" }));

@@ -26,7 +26,7 @@ pub fn assert_told(from_ns: u64, told_ns: u64) -> Duration {
     assert_told_within(bounds::told(), from_ns, told_ns)
 }
 
-/// The same with another bound, for instance on a store that reports removed entries late (T3).
+/// Like [`assert_told`] with another bound, for instance on a store that reports removed entries late (T3).
 ///
 /// # Panics
 ///

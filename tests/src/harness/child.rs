@@ -150,8 +150,8 @@ impl Child {
 
     /// The processes that this one has started, if signals are sent to them too.
     ///
-    /// Invariant: the process is stopped while its children are signalled. It does not wait for them meanwhile, so that
-    /// none of their ids can have been given to another process.
+    /// Invariant: the process is stopped while its children are signalled. While it is stopped it does not wait for
+    /// them, so none of their ids can have been given to another process.
     fn children(&self) -> Vec<Pid> {
         if !self.with_children {
             return Vec::new();

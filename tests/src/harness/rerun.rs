@@ -47,7 +47,7 @@ const STALL: Duration = Duration::from_millis(150);
 
 /// The result of a check.
 pub trait Outcome {
-    /// Why it failed, if it did.
+    /// Why the check failed, if it did.
     fn fault(&self) -> Option<String>;
 }
 

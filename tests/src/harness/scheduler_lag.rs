@@ -131,11 +131,11 @@ impl SchedulerLag {
 /// What the machine withheld while something ran.
 #[derive(Clone, Copy, Debug)]
 pub struct Withheld {
-    /// In all.
+    /// The sum of all times that were withheld.
     pub total: Duration,
-    /// The longest time without a break.
+    /// The longest time that was withheld without a break.
     pub worst: Duration,
-    /// How long it ran.
+    /// How long the measured work ran.
     pub of: Duration,
     /// The mean number of threads on the whole machine that ran or wanted to run.
     pub running: f64,

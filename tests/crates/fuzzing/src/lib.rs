@@ -20,7 +20,7 @@ use proptest::test_runner::{RngAlgorithm, TestCaseResult, TestError, TestRng, Te
 
 pub use mutants::{Bytes, Mutants};
 
-/// Inputs per seed. So to find a failure again takes at most this many inputs.
+/// Inputs per seed. A run with the seed of a failure finds the failure again within this many inputs.
 const BATCH: u32 = 256;
 
 /// Checks generated inputs: 256 of them, or more as the environment variables say.

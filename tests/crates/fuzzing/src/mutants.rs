@@ -28,7 +28,8 @@ const NUMBERS: [&str; 17] = [
     "0.1",
 ];
 
-/// Such numbers in binary. A mutation writes 1, 2, 4 or 8 bytes of one, or fewer at the input's end.
+/// Binary numbers at which arithmetic and allocations often go wrong. A mutation writes 1, 2, 4 or 8 bytes of one of
+/// them into the input, or fewer at the input's end.
 const WORDS: [[u8; 8]; 5] = [
     [0; 8],
     [0xff; 8],

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use crate::record::{Event, NEVER, Record};
 use crate::rules::Rules;
 
-/// From one moment to another, both included.
+/// A span of time. Both ends belong to it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Period {
     pub(crate) from: u64,
@@ -106,7 +106,7 @@ impl Clients {
         self.crashed.get(&client).copied()
     }
 
-    /// Whether a fault of [`Rules::untimed`] was present at some moment between the two.
+    /// Whether a fault of [`Rules::untimed`] was present at some moment between `from` and `to`.
     pub(crate) fn untimed(&self, from: u64, to: u64) -> bool {
         let after = self.untimed.partition_point(|period| period.to < from);
         self.untimed.get(after).is_some_and(|period| period.from <= to)

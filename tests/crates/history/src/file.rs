@@ -86,11 +86,11 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Vec<Record>, Damage> {
 pub enum Damage {
     /// The file cannot be read.
     Io(io::Error),
-    /// Bytes where a record should be are not one.
+    /// Some bytes where a record should be are not a record.
     Record {
-        /// Where they begin, in bytes from the start of the file.
+        /// Where these bytes begin, counted from the start of the file.
         offset: usize,
-        /// Why they are not a record.
+        /// Why these bytes are not a record.
         why: Malformed,
     },
 }

@@ -16,11 +16,11 @@
 //!
 //! # No false alarms
 //!
-//! Each violation that is reported is one, never a guess. This needs one clock for all clients, [`now`], which each
-//! client reads before or after a call as [`Event`] says for each event. The checker reports only what is wrong at
-//! whatever moments between two readings things happened. A simulation uses its own clock. The checker takes records of
-//! equal time as unordered, so a simulation has to give each record another time; it may for example count its steps as
-//! nanoseconds.
+//! Every reported violation is a real one, never a guess. This needs one clock for all clients, [`now`], which each
+//! client reads before or after a call as [`Event`] says for each event. Something that a client did happened at an
+//! unknown moment between two readings of the clock. The checker reports only what is wrong for every possible choice
+//! of these moments. A simulation uses its own clock. The checker takes records of equal time as unordered, so a
+//! simulation has to give each record another time; it may for example count its steps as nanoseconds.
 //!
 //! # Examples
 //!

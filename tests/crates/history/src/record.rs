@@ -11,8 +11,8 @@ pub const NEVER: u64 = u64::MAX;
 /// One event of one client.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Record {
-    /// When, in nanoseconds of [`now`](crate::now). Whether the clock is read before or after the call, each event
-    /// says.
+    /// The time in nanoseconds, as of [`now`](crate::now). [`Event`] says for each event whether the clock is read
+    /// before or after the call.
     pub at: u64,
     /// The process or simulated client. A client that is restarted gets a new number.
     pub client: u32,
@@ -83,7 +83,7 @@ pub enum Event {
     },
     /// At the end of the run: how many values the resource holds. Each of them has a record [`Kept`](Event::Kept).
     Final {
-        /// How many.
+        /// The number of values.
         values: u64,
     },
     /// One of the values that the resource holds at the end.
@@ -111,7 +111,7 @@ pub enum Event {
     Healed,
     /// At the end of the run: how many entries of this object are left at the store.
     Remains {
-        /// 0: none.
+        /// The number of entries.
         entries: u64,
     },
     /// A short operation on a value, a counter or an election; the record's time is read after it.

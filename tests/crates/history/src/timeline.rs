@@ -13,7 +13,7 @@ use crate::rules::{Kind, Object, Rules};
 /// One moment of an attempt, and the index of its record.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mark {
-    /// The time; [`NEVER`] if it did not happen.
+    /// The time; [`NEVER`] if this moment never came.
     pub(crate) at: u64,
     pub(crate) index: usize,
 }
@@ -46,9 +46,9 @@ pub(crate) struct Attempt {
     pub(crate) granted: Mark,
     pub(crate) refused: Mark,
     pub(crate) cancelled: Mark,
-    /// The latest time that was read before an `is_held` that returned true.
+    /// When the last call of `is_held` that returned true began.
     pub(crate) held: Mark,
-    /// The time after the first `is_held` that returned false.
+    /// When the first call of `is_held` that returned false had returned.
     pub(crate) not_held: Mark,
     pub(crate) lost: Mark,
     downgraded: Mark,
@@ -137,7 +137,7 @@ impl Attempt {
     }
 
     /// The end of the time in which the grant held for certain, which begins when its acquire returns. Equal to the
-    /// beginning if no `is_held` returned true.
+    /// beginning if no call of `is_held` returned true.
     pub(crate) fn held_until(&self) -> u64 {
         self.held.time().map_or(self.granted.at, |held| held.max(self.granted.at))
     }

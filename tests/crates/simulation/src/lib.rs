@@ -7,7 +7,7 @@
 //! simulate --canaries                                prints the names of the deliberate mistakes
 //! ```
 //!
-//! With `COORDINATION_CANARY=name` the library makes this deliberate mistake: see `docs/testing.md`.
+//! With `COORDINATION_CANARY=name` the library makes the deliberate mistake of that name: see `docs/testing.md`.
 //!
 //! The simulated world is in the library only if that is built with `--cfg coordination_internals`; otherwise this
 //! crate is empty.
@@ -33,7 +33,7 @@ const USAGE: &str = "simulate [--seeds N] [--from N] [--threads N] [--seconds N]
 
 /// How many seeds are run by default.
 const SEEDS: u64 = 1_000;
-/// The longest real time of a seed. A seed that takes longer loops without letting its simulated time pass.
+/// The longest real time of a seed's run. A run that takes longer is stuck in a loop in which no simulated time passes.
 const STUCK: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]

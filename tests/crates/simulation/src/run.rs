@@ -25,7 +25,8 @@ pub(crate) struct Outcome {
     pub(crate) report: Report,
     /// Descriptions of everything that is wrong; empty if nothing is.
     pub(crate) wrong: Vec<String>,
-    /// How many messages the network lost, delayed, and so on, apart from faults.
+    /// How often the simulated network misbehaved by chance, for instance lost, delayed or repeated a message. Faults of
+    /// the run's plan are not counted.
     pub(crate) mishaps: u64,
     /// How often each promise was really tested.
     pub(crate) judged: BTreeMap<&'static str, u64>,
@@ -74,8 +75,8 @@ pub(crate) fn run(seed: u64) -> Outcome {
 
 fn rules(plan: &Plan) -> Rules {
     let recovery = plan.recovery().as_nanos() as u64;
-    // The time to notice a loss, to open a session, for a dead holder's lease to end, and for all waiters to have their
-    // turns.
+    // How long waiters may have to wait: the time to notice a loss, to open a session, for a dead holder's lease to
+    // end, and for all waiters to have their turns.
     let turns = u64::from(plan.clients * plan.tasks) * (plan.hold.as_nanos() as u64 + 300_000_000);
     Rules {
         faults: Fault::ALL.iter().map(|fault| format!("{fault:?}")).collect(),

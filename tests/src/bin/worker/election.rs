@@ -62,7 +62,7 @@ pub(crate) fn watch_leadership(arguments: Arguments<'_>) -> Result<Value, Value>
     Ok(json!({}))
 }
 
-/// Asks on a thread of its own, so that it asks in the first moment after a pause.
+/// Calls `is_leader` again and again on a thread of its own, so that it is called in the first moment after a pause.
 pub(crate) fn probe_leadership(arguments: Arguments<'_>) -> Result<Value, Value> {
     let (handle, leadership) = held(arguments)?;
     thread::spawn(move || {

@@ -33,7 +33,7 @@ pub(crate) fn watch_lost(client: &Client, arguments: Arguments<'_>) -> Result<Va
     Ok(json!({}))
 }
 
-/// Asks on a thread of its own, so that it asks in the first moment after a pause.
+/// Calls `is_held` again and again on a thread of its own, so that it is called in the first moment after a pause.
 pub(crate) fn probe_held(client: &Client, arguments: Arguments<'_>) -> Result<Value, Value> {
     let held = client.held(arguments)?;
     let handle = arguments.text("handle")?.to_owned();

@@ -60,7 +60,7 @@ impl Turn {
         if !self.hold.is_zero() {
             tokio::time::sleep(self.hold).await;
         }
-        // Asked as late as possible: until the release nobody else may have the lock.
+        // `is_held` is called as late as possible: until the release nobody else may have the lock.
         let before = now_ns();
         write(Event::Probe { before, held: guard.is_held() });
         write(Event::ReleaseCall);

@@ -22,7 +22,7 @@
 //! | `is_held` | `handle` | `{"held", "before_ns", "after_ns"}` |
 //! | `write_fenced` | `handle`, `value?` | `{"token", "value", "t_ns"}`: a write for the test to apply; `is_held` is not asked |
 //! | `holders` | `lock` | `[{"member", "token", "holding"}]`, in order |
-//! | `break_lock` | `lock` | the same of the holder that lost the lock, or `null` |
+//! | `break_lock` | `lock` | the holder that lost the lock, as in `holders`, or `null` |
 //! | `stop` | – | `{"ms"}`: how long it took |
 //! | `disconnect` | – | `{}`: the coordinator is dropped; guards stay |
 //! | `watch_lost` | `handle` | `{}`; the event `lost` follows |
@@ -31,10 +31,10 @@
 //! | `cycle` | `lock`, `n`, `hold_us?`, `file?`, `timeout_ms?` | `{"tokens"}`: acquires and releases `n` times |
 //! | `tasks` | `lock`, `n`, `hold_us?`, `file?` | `{"tokens", "ms"}`: `n` tasks acquire and release once each |
 //! | `block_executor` | `ms` | `{"workers"}`, when it is over; the event `blocked` when it has begun |
-//! | `spawn_children` | `n`, `seconds?` | `{}`: runs `true` that often; or `sleep`, and leaves them |
+//! | `spawn_children` | `n`, `seconds?` | `{}`: runs `true` `n` times; with `seconds`, starts `sleep` `n` times and does not wait for the children |
 //! | `permits` | `semaphore`, `of`, `count?`, `timeout_ms?` | `{"slots", "token", "t_ns"}`; kept until `let_go` |
 //! | `enter` | `limiter`, `slots?`, `standby?`, `order?` (`latest`), `timeout_ms?` (patience) | `{"slot", "token", "t_ns"}`, kept until `let_go`; or `{"refused"}` |
-//! | `let_go` | – | `{"t_ns"}`: gives back what the two have taken |
+//! | `let_go` | – | `{"t_ns"}`: gives back all that `permits` and `enter` have taken |
 //! | `come_and_go` | as `enter`, `ms`, `hold_us?` | `{"stays": [[slot, from, to, token]], "refused"}` |
 //! | `campaign` | `election`, `value`, `timeout_ms?` | `{"term", "t_ns"}`: it leads |
 //! | `reign` | `election` | none: it leads and resigns again and again; events `leads` |
@@ -50,7 +50,7 @@
 //! | `create_group` | `group` | `{}` |
 //! | `join_group` | `group`, `member?`, `capabilities?` | `{"incarnation", "t_ns"}` |
 //! | `join_many` | `group`, `prefix`, `n` | `{"ms"}`: members `<prefix>-0` and so on |
-//! | `watch_many` | `group`, `n` | `{"ms"}`: that many watches more |
+//! | `watch_many` | `group`, `n` | `{"ms"}`: starts `n` more watches |
 //! | `await_member` | `member` | `{"told", "events", "t_ns"}` when every watch has reported that the member joined |
 //! | `exit` | `code?` | none: the process ends, dropping nothing |
 //!
@@ -61,8 +61,8 @@
 //!
 //! | event | fields | when |
 //! |---|---|---|
-//! | `lost` | `handle`, `reason`, `t_ns`, `waited` | `lost()` of the guard has returned; how long each thread of the process has waited for a processor until then, in ns |
-//! | `not_held` | `handle`, `before_ns`, `after_ns`, `last_true_before_ns` | a thread of its own, which does nothing but ask, got the first `is_held() == false`; and when it had begun to ask for the last `true` |
+//! | `lost` | `handle`, `reason`, `t_ns`, `waited` | `lost()` of the guard has returned; `waited`: how long each thread of the process has waited for a processor until then, in ns |
+//! | `not_held` | `handle`, `before_ns`, `after_ns`, `last_true_before_ns` | `probe_held` got the first `false` from `is_held()`, by a call between `before_ns` and `after_ns`; the last call that returned `true` began at `last_true_before_ns` |
 //! | `state` | `state`, `t_ns` | the coordinator's state has changed |
 //! | `blocked` | `workers`, `t_ns` | every thread of the runtime is busy |
 //! | `leads` | `term` | it was elected |
@@ -72,9 +72,9 @@
 //!
 //! # Errors
 //!
-//! `{"kind", "effect", "message", "reason", "ms"}`: the names of the variants, the text, the loss
-//! reason or `null`, and how long the command took. `kind` is `Command` when a field of the
-//! command is wrong, and `UnknownCommand` when there is none of that name.
+//! `{"kind", "effect", "message", "reason", "ms"}`: the names of the variants, the text, the loss reason or `null`, and
+//! how long the command took. `kind` is `Command` when a field of the command is wrong, and `UnknownCommand` when there
+//! is no command of that name.
 
 mod client;
 mod election;

@@ -26,7 +26,7 @@ pub(in super::super) trait Own: Debug + Send + Sync {
     /// Causes a fault that only this store has, for this long.
     fn strike(&self, fault: Fault, length: Duration);
 
-    /// Ends such faults; returns whether the servers are well then.
+    /// Ends the faults that [`strike`](Self::strike) has caused; returns whether the servers are well then.
     fn mend(&self) -> bool;
 
     /// Whether all nodes serve.

@@ -9,7 +9,7 @@ use crate::harness::log::now_ns;
 
 /// E3: a leader whose session ended learns of that, and leads again only by a new campaign.
 ///
-/// Tooz has no such test; its weakness 6 is "leadership has no loss signal", "the old leader is never told".
+/// The library Tooz has no such test, because a leader there is never told that it no longer leads.
 pub async fn e3_a_lost_leader_is_out(store: &TestStore) -> Result<()> {
     let mut leader = store.connect("leader").await?;
     let other = store.connect("other").await?;
@@ -17,7 +17,7 @@ pub async fn e3_a_lost_leader_is_out(store: &TestStore) -> Result<()> {
     let old = Arc::new(campaign(&leader).await?);
     let waiting = campaign_in_background(&other);
     until_candidates(&election(&other), &["leader", "other"]).await;
-    // The library watches a leader's entry only after a moment.
+    // The library begins to watch a leader's entry a little after the election. This waits until then.
     sleep(2 * MOMENT).await;
     let listener = Arc::clone(&old);
     let listening = tokio::spawn(async move { (listener.lost().await, BootInstant::now()) });

@@ -77,7 +77,7 @@ pub async fn e2_the_last_proclaimed_value_counts(store: &TestStore) -> Result<()
             }
             leading.proclaim(&format!("round {round}")).await
         };
-        // On a worker thread of the runtime, where a task that is spawned later may run earlier.
+        // Runs on a worker thread of the runtime, because there a task that is spawned later may run earlier.
         tokio::spawn(proclaiming).await.expect("no panic")?;
         sleep(Duration::from_millis(2)).await;
         let leader = election(&other).leader().await?.expect("somebody leads");

@@ -32,7 +32,7 @@ pub async fn g1_dropped_join_leaves_nobody(store: &TestStore) -> Result<()> {
 pub async fn interrupted_join(pair: &Pair<'_>) -> Result<()> {
     let (here, there) = groups(pair).await?;
     drop(pair.interrupt(here.join(&())).await?);
-    // Without a pause: the join waits until the entry of the interrupted one is removed.
+    // There is no pause before this join: it waits until the entry of the interrupted join is removed.
     here.join(&()).await?.leave().await?;
     nobody_is_left(pair, &there).await
 }
@@ -40,7 +40,7 @@ pub async fn interrupted_join(pair: &Pair<'_>) -> Result<()> {
 /// Case: a client joins a group, and creates it if it does not exist.
 pub async fn interrupted_join_or_create(pair: &Pair<'_>) -> Result<()> {
     let (here, there) = groups(pair).await?;
-    // The entry of the last dropped join may still arrive, and is then removed; meanwhile the group cannot be deleted.
+    // The entry of the last dropped join may still arrive, and is then removed. Until then the group cannot be deleted.
     while let Err(error) = there.delete().await {
         assert_eq!(error.kind(), ErrorKind::GroupNotEmpty, "{error}");
         sleep(Duration::from_millis(5)).await;

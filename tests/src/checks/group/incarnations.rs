@@ -48,7 +48,8 @@ async fn until_presence(membership: &mut RejoiningMembership, wanted: Presence) 
 }
 
 /// Waits until a watch reports that this member is in the group, or is not; returns the member, if it is. A `Resync`
-/// may come first: when ZooKeeper drops the connection of one client, it may stop reading from another one's.
+/// may come first, because ZooKeeper, when it drops the connection of one client, may stop reading from the connection
+/// of another.
 async fn until_told(watch: &mut GroupWatch, id: &str, is_in: bool) -> Result<Option<Member>> {
     loop {
         let event = next(watch).await?;
@@ -60,8 +61,8 @@ async fn until_told(watch: &mut GroupWatch, id: &str, is_in: bool) -> Result<Opt
     }
 }
 
-/// G3: the same after an outage that cost the session; capabilities that were updated meanwhile are those of the new
-/// incarnation.
+/// G3: after an outage that cost the session, a `rejoining` membership comes back. Capabilities that were updated
+/// during the outage are those of the new incarnation.
 pub async fn g3_back_after_an_outage(store: &TestStore) -> Result<()> {
     let (_one, here) = with_group(store, "one").await?;
     let cut_off = store.connect_by_proxy("cut-off").await?;
@@ -140,8 +141,8 @@ impl Twice {
 
 /// G4: readers see capabilities as they were before an update or after it, and never an older state after a newer one.
 ///
-/// Tooz: `test_update_capabilities`, `test_update_capabilities_with_group_id_nonexistent` (here only
-/// members update).
+/// Tooz: corresponds to these tests of the Python library Tooz: `test_update_capabilities`,
+/// `test_update_capabilities_with_group_id_nonexistent` (here only a member can update, and its group exists).
 pub async fn g4_capabilities_change_at_once(store: &TestStore) -> Result<()> {
     let (_one, here) = with_group(store, "one").await?;
     let other = store.connect("other").await?;

@@ -5,9 +5,9 @@ use super::*;
 
 /// G2: all watchers see the same joins, leaves and updates, in the same order.
 ///
-/// Tooz: `test_watch_group_join`, `test_watch_leave_group`, `test_unwatch_leave_group`,
-/// `test_unwatch_join_group_callback_not_found` and its likes (a watch that is dropped tells nobody anything),
-/// `TestHook`.
+/// Tooz: corresponds to these tests of the Python library Tooz: `test_watch_group_join`, `test_watch_leave_group`,
+/// `test_unwatch_leave_group`, `test_unwatch_join_group_callback_not_found` and the like (here a watch that is dropped
+/// ends, and no callback is left), `TestHook`.
 pub async fn g2_joins_leaves_and_updates_in_order(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (here, there) = (group(&one), group(&other));
@@ -151,7 +151,8 @@ pub async fn g2_replay_gives_the_last_snapshot(store: &TestStore) -> Result<()> 
 
 /// G2: a group that does not exist cannot be watched, and the attempt creates nothing.
 ///
-/// Tooz: `test_watch_join_group_non_existent`, `test_watch_leave_group_non_existent`.
+/// Tooz: corresponds to these tests of the Python library Tooz: `test_watch_join_group_non_existent`,
+/// `test_watch_leave_group_non_existent`.
 pub async fn g2_a_missing_group_is_not_watched(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (here, there) = (group(&one), group(&other));
@@ -164,7 +165,7 @@ pub async fn g2_a_missing_group_is_not_watched(store: &TestStore) -> Result<()> 
         there.delete().await?;
         let watch = here.watch().await;
         if let Ok(mut watch) = watch {
-            // The watch may begin before this client learns of the deletion, which follows at once.
+            // If the watch began before this client learned of the deletion, the deletion follows at once.
             assert_eq!(next(&mut watch).await?, GroupEvent::Deleted);
         }
     }
@@ -173,7 +174,7 @@ pub async fn g2_a_missing_group_is_not_watched(store: &TestStore) -> Result<()> 
 
 /// G2: when a group is deleted, watchers see that its members left, and then that it was deleted.
 ///
-/// Tooz: `test_watch_join_group_disappear`.
+/// Tooz: corresponds to the test `test_watch_join_group_disappear` of the Python library Tooz.
 pub async fn g2_a_deleted_group_ends_the_watch(store: &TestStore) -> Result<()> {
     let (_one, here) = with_group(store, "one").await?;
     let there = group(&store.connect("other").await?);
@@ -209,13 +210,13 @@ pub async fn g2_a_deleted_group_ends_the_watch(store: &TestStore) -> Result<()> 
 
 /// G2: a member that is removed by another client learns of it, and so do watchers.
 ///
-/// Tooz: `test_watch_join_group_booted_out`.
+/// Tooz: corresponds to the test `test_watch_join_group_booted_out` of the Python library Tooz.
 pub async fn g2_a_removed_member_is_told(store: &TestStore) -> Result<()> {
     let (_one, here) = with_group(store, "one").await?;
     let there = group(&store.connect("other").await?);
     let membership = here.join("ssd").await?;
     let mut watch = here.watch().await?;
-    // The library watches a member's entry only after a moment.
+    // The library begins to watch a member's entry a little after the join. This waits until then.
     sleep(2 * MOMENT).await;
     let removed = there.remove("one").await?;
     let start = Instant::now();
@@ -243,7 +244,8 @@ pub async fn g2_resync_after_an_outage(store: &TestStore) -> Result<()> {
     leaving.leave().await?;
     let _coming = here.join_as("coming", &1).await?;
     staying.update(&2).await?;
-    // Longer than until the next re-check, which fails: a watch reports an outage only if one of its reads failed.
+    // The outage lasts until the next re-check of the watches has failed, because a watch reports an outage only if one
+    // of its reads failed.
     let ttl = store.ttl().expect("the check is for leases");
     sleep(ttl + 2 * store.attempt_timeout() + store.scheduling()).await;
     for watch in &mut watches {

@@ -124,7 +124,7 @@ impl Server for Mysql {
         self.ask(&format!("{ended}; SELECT ROW_COUNT()")) == "1"
     }
 
-    /// There are none, because every row of an entry has a session.
+    /// Puts nothing, because every row of an entry has a session.
     fn put_strangers(&self, _namespace: &str) -> Vec<String> {
         Vec::new()
     }

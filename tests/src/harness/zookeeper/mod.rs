@@ -45,7 +45,7 @@ pub struct Zookeeper {
 #[derive(Debug)]
 struct Member {
     node: Node,
-    /// Where it serves clients without TLS.
+    /// Where the node serves clients without TLS.
     plain: std::net::SocketAddr,
 }
 

@@ -32,7 +32,7 @@ const CLASS_PATH: [&str; 15] = [
 pub(super) struct Addresses {
     pub(super) client: SocketAddr,
     pub(super) secure: Option<SocketAddr>,
-    /// Where followers connect to it while it leads.
+    /// Where followers connect to the node while it leads.
     pub(super) quorum: SocketAddr,
     pub(super) election: SocketAddr,
 }

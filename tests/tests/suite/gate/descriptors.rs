@@ -10,7 +10,7 @@ use tokio::runtime::Builder;
 
 /// The limit of file descriptors, as `ulimit -n` sets it.
 const FEW: u64 = 64;
-/// Ten heartbeats.
+/// For how long locks stay held without a free descriptor: ten heartbeats.
 const WHILE: Duration = Duration::from_secs(1);
 const PATIENCE: Option<Duration> = Some(LONG);
 
@@ -59,7 +59,7 @@ fn held_locks_outlast_a_program_that_has_none_left() -> Result<()> {
         }
         let soon = Some(Duration::from_secs(1));
         let refused = fresh.lock("vol-0")?.acquire(soon).await.expect_err("it is held");
-        // `Timeout` if the store had a descriptor that it could give up for the wait.
+        // The error is `Timeout` if the store had a descriptor that it could give up for the wait.
         let is_told = matches!(refused.kind(), ErrorKind::Storage | ErrorKind::Timeout);
         assert!(is_told, "{refused}");
         let refused = Coordinator::connect(url).await.expect_err("none is left");

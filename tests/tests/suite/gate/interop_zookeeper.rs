@@ -213,8 +213,8 @@ fn its_lock_objects_last() {
         guard.release().await.expect("the store confirms");
         kazoo.says("held");
         kazoo.release();
-        // Twice, because by the end of the second round the server has checked all nodes that were empty when the round
-        // began.
+        // There are two rounds, because by the end of the second one the server has checked all nodes that were empty
+        // when that round began.
         for _ in 0..2 {
             cycle(&passing, "passing").await;
             let is_removed = || zookeeper.look("/coordination/lock/passing").is_none();

@@ -82,7 +82,7 @@ fn any_two_names_are_apart_and_equal_ones_are_not() {
         let handle = tokio::runtime::Handle::current();
         let check =
             move |(a, b): (String, String)| handle.block_on(check_pair(&coordinator, &a, &b));
-        // On another thread, because a worker thread of the runtime must not block on it.
+        // Runs on another thread, because a worker thread of the runtime must not block on it.
         let run = tokio::task::spawn_blocking(move || TestRunner::new(config).run(&pairs, check));
         run.await.expect("the checks do not panic").expect("names are apart");
     });

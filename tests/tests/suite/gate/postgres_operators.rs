@@ -69,7 +69,7 @@ fn l5_a_session_that_is_over_before_its_answer_came() {
         ask(&postgres, "DROP TRIGGER late ON coordination.sessions");
         let began = Instant::now();
         let lock = coordinator.lock("x").expect("a good name");
-        // Within two leases and five seconds.
+        // The lock has to be acquired within two leases and five seconds (L5).
         let guard = loop {
             match lock.acquire(Some(Duration::from_secs(1))).await {
                 Ok(guard) => break guard,
@@ -146,7 +146,8 @@ fn l7_an_open_transaction_slows_nobody_down() {
         let sleeping = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
         while ask(&postgres, sleeping) != "1" {}
         for many in [
-            // An hour of heartbeats of some sessions, and of other sessions that held the lock.
+            // These rows are what an hour of heartbeats of some sessions, and of other sessions that held the lock,
+            // leaves.
             "INSERT INTO coordination.sessions (id, namespace, channel, lease, expires, generation)
                SELECT convert_to('s' || n, 'UTF8'), 'coordination', 'c', 60000000, coordination.clock() + 60000000, 1
                FROM generate_series(1, 100) n",

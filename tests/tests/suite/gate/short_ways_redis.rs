@@ -69,7 +69,7 @@ struct Both {
     script: String,
     sessions: Vec<Session>,
     entries: Vec<Entry>,
-    /// A session has ended, and no call has removed it yet.
+    /// Whether a session has ended that no call has removed yet.
     is_unswept: bool,
     /// How many enters and leaves were carried out by the fast scripts.
     short: [usize; 2],

@@ -44,7 +44,7 @@ impl SqlServer for Mysql {
     const RENEW: &'static str =
         "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; USE coordination;
         CALL coordination_renew('s0', 1, '', 49)";
-    /// MariaDB only says that it denies access, so the kind of error is no better.
+    /// MariaDB only says that it denies access, so the error cannot have a more exact kind.
     const WANTS_TLS: ErrorKind = ErrorKind::Auth;
     const SLEEPING: &'static str =
         "SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE 'SELECT SLEEP%'";

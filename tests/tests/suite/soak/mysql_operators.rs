@@ -101,7 +101,7 @@ fn l7_an_open_transaction_slows_nobody_down() {
             &mysql,
             "START TRANSACTION WITH CONSISTENT SNAPSHOT; INSERT INTO coordination.beside VALUES (1); SELECT SLEEP(600)",
         );
-        // An hour of heartbeats of some sessions, and of other sessions that held the lock.
+        // These rows are what an hour of heartbeats of some sessions, and of other sessions that held the lock, leaves.
         ask(
             &mysql,
             &format!(
@@ -182,7 +182,7 @@ fn pages_of(mysql: &Mysql, step: &str) -> u64 {
 fn s1_a_server_that_becomes_read_only_passes_no_lock_on() {
     rerun_on_threads(async || {
         let mysql = one();
-        // With a lease so long that no heartbeat notices it first.
+        // The lease is so long that no heartbeat notices the change first.
         let holder = Coordinator::connect(&url(&mysql, "ttl=60s")).await.expect("a server");
         let guard = holder.lock("x").expect("a name").acquire(PATIENCE).await.expect("free");
         let other = Coordinator::connect(&url(&mysql, "ttl=60s")).await.expect("a server");
@@ -216,7 +216,7 @@ fn r1_what_was_left_and_is_locked_waits() {
         let coordinator = Coordinator::connect(&url(&mysql, SHORT)).await;
         let coordinator = coordinator.expect("a server");
         let guard = coordinator.lock("x").expect("a name").acquire(PATIENCE).await.expect("free");
-        // Entries that have been left but not removed, as a server that took over may have them.
+        // These entries stand for entries that their session has left, but that a server which took over still has.
         ask(
             &mysql,
             "USE coordination;

@@ -1,7 +1,7 @@
 //! O1: no more clients hold at once than may.
 //!
-//! A grant holds *for certain* from the return of its acquire until the last time read before an `is_held` that
-//! returned true: a lost guard stays lost, so the guard was held all the time between. Reported are
+//! A grant holds *for certain* from the return of its acquire until the last call of `is_held` that returned true
+//! began: a lost guard stays lost, so the guard was held all the time between. Reported are
 //!
 //! * two grants that both hold for certain at one moment (an exclusive one and any other, or two of one slot), and more
 //!   such grants of a semaphore than it has permits;
@@ -67,8 +67,8 @@ fn pairs(scope: &Scope<'_>, grants: &[&Attempt], found: &mut Found<'_>) {
     }
 }
 
-/// Reports a violation if the two overlap, and returns whether they do. `one` returned first, and still holds for
-/// certain when `other` returns.
+/// Reports a violation if both certainly held at one moment, or if `other` is certainly the later grant; returns
+/// whether it reported one. `one` returned first, and still holds for certain when `other` returns.
 fn judge_pair(scope: &Scope<'_>, one: &Attempt, other: &Attempt, found: &mut Found<'_>) -> bool {
     let from = other.granted.at;
     let both = one.held_until().min(other.held_until()).saturating_sub(from);

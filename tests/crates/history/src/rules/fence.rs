@@ -74,7 +74,7 @@ fn kept(scope: &Scope<'_>, applied: &HashSet<u64>, found: &mut Found<'_>) {
     });
     let wrong: Vec<_> = wrong.take(ENOUGH as usize).collect();
     if kept.len() as u64 != total {
-        // Some values have no `Kept` record, so a missing one proves nothing.
+        // Some values have no `Kept` record, so a value without one may be in the resource nevertheless.
         found.report.misfits += 1;
         return;
     }

@@ -25,7 +25,7 @@ pub(super) enum Verdict {
 /// The list node before the first entry and after the last.
 const EDGE: usize = 0;
 
-/// How many visited states a search may store: for each operation, and in addition.
+/// How many visited states a search may store: the first number for each operation, and the second in addition.
 const STATES: (usize, usize) = (4, 500_000);
 
 #[derive(Clone, Copy)]
@@ -51,8 +51,8 @@ struct Search<'a, M> {
     previous: Vec<usize>,
     /// Operations without a result, in order of their calls; and whether each is applied at present.
     open: Vec<(usize, bool)>,
-    /// For each element of `open`, the one before it with the same operation. Of equal ones only the first that is free
-    /// is tried.
+    /// For each element of `open`, the one before it with the same operation. Of equal operations that are not applied,
+    /// the search tries only the first, because the others would lead to the same states.
     twin: Vec<Option<usize>>,
     state: M,
     /// The set of applied operations, as the XOR of their keys.
@@ -201,7 +201,7 @@ impl<'a, M: Model> Search<'a, M> {
         true
     }
 
-    /// When the first operation returned that is not applied.
+    /// When the first of the operations that are not applied returned.
     fn blocked_at(&self) -> u64 {
         let mut entry = self.next[EDGE];
         while let Entry::Call(_) = self.entries[entry] {

@@ -77,8 +77,8 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// The bounds that the specification's clauses give. There is none for waiting and for left entries; those depend
-    /// on the run.
+    /// Rules with the bounds that the clauses of `docs/guarantees.md` give. They give none for waiting and for entries
+    /// that are left, so these two bounds are [`NEVER`] until the caller sets them.
     pub fn new(objects: Vec<Object>) -> Self {
         Self {
             objects,

@@ -32,7 +32,7 @@ pub(super) fn judge(scope: &Scope<'_>, found: &mut Found<'_>) {
         let Some(call) = refused.call.time() else { continue };
         let shares = lock && refused.shared;
         let others = if shares { &alone } else { &all };
-        // The refused try itself is among the attempts that are counted, unless only exclusive ones are.
+        // The refused try itself is among the attempts that are counted, unless only exclusive attempts are counted.
         let met = others.between(call, refused.refused.at);
         if met <= usize::from(!shares) {
             let proof = [refused.call.index, refused.refused.index];

@@ -43,7 +43,7 @@ fn conclude(
         Verdict::Undecided => found.report.undecided += 1,
         Verdict::Not(place) => {
             let wrong = &operations[place];
-            // The proof: operations at the same time, and the last few before.
+            // The proof: the operations that ran at the same time as the wrong one, and the last few before it.
             let met = operations.iter().filter(|other| other.call <= wrong.returned);
             let mut met: Vec<_> = met.map(|other| (other.returned, other.index)).collect();
             met.sort_unstable();

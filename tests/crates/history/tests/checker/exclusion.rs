@@ -51,8 +51,8 @@ fn still_held_when_the_next_had_returned() {
 
 #[test]
 fn a_paused_client_may_learn_of_its_grant_late() {
-    // Rightful: the first client was granted, then paused before it could record that, and its grant expired before the
-    // second was granted.
+    // No violation: the first client was granted, then paused before it could record the grant, and its grant expired
+    // before the second client was granted.
     let late = [of(1, 5, CALL), of(1, 40, granted(1)), of(1, 42, not_held(41))];
     passes(&lock(), &[late.to_vec(), whole(2, 6, 30, 60, granted(2))].concat());
     let wrong = [of(1, 5, CALL), of(1, 40, granted(1)), of(1, 42, held(41))];

@@ -32,13 +32,13 @@ enum State {
     Idle,
     Called,
     Waiting,
-    /// The store granted it; the client has not recorded that.
+    /// The store granted the acquire; the client has not recorded the grant yet.
     Returning,
-    /// The store refused the try; the client has not recorded that.
+    /// The store refused the try; the client has not recorded the refusal yet.
     Refusing,
     Holding,
     Releasing,
-    /// The client's entry is gone; the client has not recorded that.
+    /// The client's entry is gone; the client has not recorded the release yet.
     Released,
 }
 

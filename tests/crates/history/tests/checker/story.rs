@@ -19,7 +19,7 @@ pub(crate) fn of(client: u32, at: u64, event: Event) -> Record {
     Record { at, client, attempt: 1, object: 1, event }
 }
 
-/// A record that belongs to no attempt: a fault, the resource's or the end's.
+/// A record that belongs to no attempt: of a fault, of the fenced resource, or of the end of the run.
 pub(crate) fn told(at: u64, event: Event) -> Record {
     Record { at, client: 99, attempt: 0, object: 1, event }
 }

@@ -22,7 +22,7 @@ pub(crate) struct Ledger {
 struct Change {
     opens: bool,
     call: u64,
-    /// [`NEVER`] if it is unknown whether and when the call has an effect.
+    /// When the call had returned; [`NEVER`] if it is unknown whether and when the call has an effect.
     end: u64,
 }
 
@@ -94,7 +94,7 @@ fn judge(stage: &Stage, is_open: bool, call: u64, what: &str) {
     if !stage.has_all_data() {
         return;
     }
-    // Counts only if the opposite result would have been noticed as wrong.
+    // The test counts only if the opposite result would have been noticed as wrong.
     if ledger.was(is_open, call, now) {
         stage.judges(if is_open { "BR1 open" } else { "BR1 closed" });
     }

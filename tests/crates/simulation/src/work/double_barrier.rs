@@ -76,7 +76,7 @@ fn judge_in(stage: &Stage, number: u64, call: u64) {
     if !stage.has_all_data() {
         return;
     }
-    // Counts only if one party less would have been too few.
+    // The test counts only if one party less would have been too few.
     if others + 1 == PARTIES as usize {
         stage.judges("BR2 in");
     }

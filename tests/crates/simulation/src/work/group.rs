@@ -57,7 +57,7 @@ async fn read(stage: &Stage, process: &Process) {
 async fn create(stage: &Stage, process: &Process) {
     let call = moment();
     match group(process).create().await {
-        // The group did not exist before.
+        // This call has created the group, so the group did not exist before and can have had no member.
         Ok(()) => lock(&stage.ledgers.group).judge_missing(stage, call),
         Err(error) if error.kind() == ErrorKind::GroupExists => {}
         Err(error) => stage.failed("create", &error),

@@ -1,4 +1,4 @@
-//! Latches, one after the other: each count is counted once.
+//! Latches, one after the other: each call that counts down takes effect exactly once.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ const COUNT: u32 = 5;
 #[derive(Default)]
 pub(crate) struct Ledger {
     number: u32,
-    /// How many counts were begun, and how many of them were confirmed.
+    /// How many calls that count down were begun, and how many of them were confirmed.
     begun: u32,
     confirmed: u32,
     answers: BTreeSet<u32>,

@@ -24,7 +24,7 @@ struct Made {
     end: u64,
     at: SystemTime,
     next: SystemTime,
-    /// The client may have given the claim back.
+    /// Whether the client may have given the claim back.
     is_given_back: bool,
 }
 

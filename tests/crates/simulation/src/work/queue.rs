@@ -33,7 +33,7 @@ struct Item {
     is_posted: bool,
     /// The largest token of a claim that got the item.
     highest: Option<FencingToken>,
-    /// When its acknowledgement had returned.
+    /// When the call that acknowledged the item had returned.
     done: Option<u64>,
     /// How many acknowledgements have no known outcome yet.
     open: usize,

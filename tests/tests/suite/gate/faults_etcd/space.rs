@@ -145,7 +145,7 @@ async fn refused_and_yet_carried_out() -> usize {
         .start();
     let site = Site::on(Arc::new(etcd), WORKER);
     let client = site.client("client").await;
-    // At the same time, so that several writes are checked while there is still space.
+    // The writes run at the same time, so that several of them are checked while there is still space.
     let writes: Vec<_> = (0..400)
         .map(|index| {
             let value = client.value::<String>(format!("value-{index}")).expect("a valid name");

@@ -372,7 +372,7 @@ fn f37_users_of_one_group() {
     });
 }
 
-/// A umask that takes rights even from the owner.
+/// The store works for a user whose umask takes rights even from the owner.
 #[test]
 fn f37_umask() {
     rerun_if_starved(|| {
@@ -405,7 +405,7 @@ fn f37_lock_file_planted() {
         fs::create_dir(queues.join("lock.directory")).expect("the directory is ours");
         let fifo = queues.join("lock.fifo");
         assert!(Command::new("mkfifo").arg(fifo).status().is_ok_and(|status| status.success()));
-        // Another process than `client`, which has checked the directory of queues already.
+        // Not `client`, because that process has checked the directory of queues already.
         let other = site.process("other");
         for lock in ["foreign", "symlink", "hardlink", "directory", "fifo"] {
             let begun = Instant::now();

@@ -127,7 +127,8 @@ fn is_served(etcd: &Etcd, arguments: &[&str]) -> bool {
     output.status.success()
 }
 
-/// Whether such a client is refused within a second; without the limit, `etcdctl` would retry for longer.
+/// Whether a client with these arguments is refused within a second; without the limit, `etcdctl` would retry for
+/// longer.
 fn is_refused(etcd: &Etcd, arguments: &[&str]) -> bool {
     !is_served(etcd, &[arguments, &["--command-timeout=1s"]].concat())
 }

@@ -71,8 +71,8 @@ fn parent_of_an_orphan() {
         return;
     };
     let scratch = Scratch::new("orphan");
-    // Started from a thread that ends soon after. The child must live on: the death of that thread must not send it a
-    // signal.
+    // The child is started from a thread that ends soon after, and must live on: the death of that thread must not send
+    // it a signal.
     let start = || {
         let child = sleeper(&scratch);
         thread::sleep(MOMENT);

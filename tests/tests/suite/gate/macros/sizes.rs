@@ -99,7 +99,7 @@ parameter!(documented_parameter, [
 named!(plain_name, []);
 named!(locked_name, [#[synchronized("a-<id.len()>")]]);
 
-/// The same for methods that take `self` by value, with a `Self` of this size.
+/// Like `chain!`, for methods that take `self` by value, with a `Self` of this size.
 macro_rules! methods {
     ($module:ident, [$($attribute:tt)*]) => {
         mod $module {

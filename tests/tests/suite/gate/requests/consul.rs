@@ -84,7 +84,7 @@ fn idle_waiters_cost_a_few_queries() {
     });
 }
 
-/// A third client writes some hundred times a second meanwhile.
+/// A third client writes some hundred times a second while the requests of the watch are counted.
 #[test]
 fn a_watch_of_a_value_that_was_never_set_costs_two_queries_a_second() {
     rerun_on_threads(async || {

@@ -8,7 +8,7 @@ use coordination_tests::harness::{Etcd, rerun_on_threads};
 
 use super::{Counted, SETTLED, SOON, WAITERS, every};
 
-/// With a heartbeat interval so long that no heartbeat is counted.
+/// A server, and a client with a heartbeat interval so long that no heartbeat is counted.
 async fn counted() -> Counted {
     let heartbeat = Duration::from_secs(60);
     Counted::new(|| Arc::new(Etcd::one()), every(heartbeat).ttl(6 * heartbeat)).await
@@ -44,8 +44,8 @@ fn a_lock_that_is_held_for_a_while_is_watched() {
         assert_eq!((first.of("Watch"), first.of("Range")), (1, 1));
         let second = server.cost(hold()).await;
         println!("the second lock held for 200 ms: {second}");
-        // The key is still watched since the first hold, before this entry was written, so no event can have been
-        // missed.
+        // The key has been watched since the first hold, which began before this entry was written. So no event can
+        // have been missed, and the key need not be read.
         assert_eq!((second.requests, second.served()), (2, 2));
         assert_eq!((second.of("Watch"), second.of("Range")), (0, 0));
     });
@@ -75,7 +75,8 @@ fn idle_waiters_cost_nothing_but_heartbeats() {
         let [idle, handing] = server.waited_for(Duration::from_millis(1_500)).await;
         assert_eq!(idle.served(), idle.of("LeaseKeepAlive"));
         assert!((1..=3).contains(&idle.sent), "a heartbeat each second: {idle}");
-        // The request to leave and the read of the waiter's own entry, and a further read if a watch started late.
+        // For each hand-over: the request to leave, the read of the waiter's own entry, and a further read if a watch
+        // started late.
         assert!(handing.requests <= 3 * (WAITERS as u64 + 1), "{handing}");
         assert_eq!((handing.of("LeaseGrant"), handing.of("Watch")), (0, 0));
     });

@@ -12,7 +12,7 @@ use super::{Cost, Counted, SOON, WAITERS, every};
 
 const HEARTBEAT: Duration = Duration::from_secs(1);
 
-/// With a client that has sent its scripts already.
+/// A server, and a client that has sent its scripts already.
 async fn counted() -> Counted {
     let counted = Counted::new(|| Arc::new(Redis::one()), every(HEARTBEAT)).await;
     // Uses each script once, because the first use sends it in full.

@@ -405,8 +405,8 @@ fn f71_certificates_replaced() {
     });
 }
 
-/// F-71: first, the token in the file is replaced by a valid one, and the old one is revoked. Then it is replaced by
-/// one that nobody knows, and the agent restarts.
+/// F-71: first, the token in the file is replaced by a valid one, and the old one is revoked. Then the file gets a
+/// token that nobody knows, and the agent restarts.
 #[test]
 fn f71_token_replaced() {
     rerun_if_starved(|| {

@@ -57,8 +57,8 @@ fn f72_no_connection_is_left() {
     });
 }
 
-/// In the same situation, connected clients go on with the single connection that each of them has: waiters are served,
-/// a holder whose lock is broken learns of it, and dropped calls cost no connection.
+/// While another program uses up the agent's connections, connected clients go on with the single connection that each
+/// of them has: waiters are served, a holder whose lock is broken learns of it, and dropped calls cost no connection.
 #[test]
 fn f72_all_goes_on_without_another_connection() {
     rerun_if_starved(|| {

@@ -10,7 +10,7 @@ use tokio::runtime::Runtime;
 
 use crate::WORKER;
 
-/// More waiters than have a query of their own.
+/// More locks than the client has blocking queries for, so that waiters share a query.
 const LOCKS: usize = 5;
 /// Longer than the time until shared waiters are re-checked.
 const SILENCE: Duration = Duration::from_secs(7);
@@ -20,7 +20,7 @@ const SILENCE: Duration = Duration::from_secs(7);
 fn f10_silence_under_those_who_share_a_query() {
     rerun_if_starved(|| {
         let server = Arc::new(Consul::one());
-        // With a lease so long that no session is lost.
+        // The lease is so long that no session is lost.
         let site = Site::on(server, WORKER).with_ttl(Duration::from_secs(60));
         let proxy = site.proxies().remove(0);
         let name = |number| format!("lock-{number}");

@@ -12,7 +12,7 @@ const LEASE: Duration = Duration::from_secs(10);
 /// How many bytes are delivered before the connection falls silent; the stream of watches is opened with these.
 const PASSES: u64 = 20 * 1024;
 
-/// All waiters restart their watches on a connection that falls silent meanwhile. When the client has given that
+/// All waiters restart their watches on a connection that falls silent while they do so. When the client has given this
 /// connection up, the watches are started at the next server.
 #[test]
 fn l2_a_member_falls_silent_while_many_begin_to_watch() -> Result<()> {

@@ -32,7 +32,7 @@ fn f60_a_slot_moves() {
                 let moving =
                     scope.spawn(|| redis.move_slot(CLOCK, (first + step) % 3, site.heartbeat * 2));
                 sleep(site.heartbeat);
-                // A call that is made meanwhile waits.
+                // A call that is made while the slot moves waits.
                 other.acquire_within("y", LONG).expect("it is free");
                 moving.join().expect("it moves");
             });

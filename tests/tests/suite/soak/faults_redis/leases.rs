@@ -41,7 +41,7 @@ fn f61_a_longer_lease_counts_for_as_long_as_it_may_live() {
         let longest = || redis.ask(&["HGET", CLOCK, "longest"]).text();
         assert_eq!(longest().as_deref(), Some("31000000"));
         let begun = Instant::now();
-        // Twice the long lease, and the heartbeats after that.
+        // The record keeps the long lease for twice its length, and until the next heartbeats lower it.
         let is_lowered = wait_until(5 * LONG, || longest().as_deref() != Some("31000000"));
         println!("F-61 redis: after {:?} the longest lease is {:?} µs", begun.elapsed(), longest());
         assert!(is_lowered);

@@ -31,8 +31,9 @@ fn f61_the_log_is_turned_off_while_the_server_runs() {
     });
 }
 
-/// The same, and the server restarts a second time. In between only new clients connect, which cannot know that the log
-/// was off. A client that was connected before still knows it when it reconnects.
+/// The log is turned off while the server runs, and then the server restarts twice. Between the restarts only new
+/// clients connect, which cannot know that the log was off. A client that was connected before still knows it when it
+/// reconnects.
 #[test]
 fn f61_the_log_is_turned_off_and_the_server_restarted_twice() {
     rerun_if_starved(|| {
@@ -177,8 +178,8 @@ return 'OK'";
     });
 }
 
-/// The log is rewritten, the server restarts in order, and a client is away meanwhile: nothing is lost, and nobody has
-/// to wait.
+/// While a client is away, the log is rewritten and the server restarts in order: nothing is lost, and nobody has to
+/// wait.
 #[test]
 fn f61_nothing_was_forgotten_while_a_client_was_away() {
     rerun_if_starved(|| {
@@ -209,8 +210,8 @@ fn f61_nothing_was_forgotten_while_a_client_was_away() {
     });
 }
 
-/// F-68: the same, but the namespace's record is removed before any client connects, as the documentation advises:
-/// there is a quarantine.
+/// F-68: an older log is restored, and the namespace's record is removed before any client connects, as the
+/// documentation advises: there is a quarantine.
 #[test]
 fn f68_restored_without_its_record() {
     rerun_if_starved(|| {

@@ -159,7 +159,8 @@ fn a_silent_connection_for_listings() {
     });
 }
 
-/// The connection for calls falls silent while listings are answered: a new one is made before the lease ends.
+/// The connection for calls falls silent while listings are answered: a new connection for calls is made before the
+/// lease ends.
 #[test]
 fn a_silent_connection_beside_that_for_listings() {
     rerun_on_threads(async || {
@@ -183,8 +184,8 @@ fn a_silent_connection_beside_that_for_listings() {
     });
 }
 
-/// The connection on which the client waits for replicas falls silent while others are answered: a new one is made
-/// before the lease ends.
+/// The connection on which the client waits for replicas falls silent while the other connections are answered: a new
+/// one is made before the lease ends.
 #[test]
 fn a_silent_connection_on_which_replicas_are_waited_for() {
     rerun_on_threads(async || {

@@ -59,7 +59,8 @@ fn f07_restarted_with_nothing_left() {
     });
 }
 
-/// The same without a quarantine: the next contender gets the lock at once, and only the token protects.
+/// A server that keeps nothing restarts, and there is no quarantine: the next contender gets the lock at once, and only
+/// the token protects.
 #[test]
 fn f07_without_quarantine() {
     rerun_if_starved(|| {

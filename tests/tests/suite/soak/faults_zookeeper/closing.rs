@@ -23,8 +23,8 @@ fn end_session(zookeeper: &Zookeeper) {
     assert!(zookeeper.end_session(&session));
 }
 
-/// If the server has ended the session, `stop` confirms that it is over, whether the client knew that before or learns
-/// it then.
+/// If the server has ended the session, `stop` confirms that it is over, whether the client knew that before the call
+/// or learns it by the call.
 #[test]
 fn a_stop_of_a_session_that_is_over_is_confirmed() -> Result<()> {
     rerun_on_threads(stop_what_is_over)

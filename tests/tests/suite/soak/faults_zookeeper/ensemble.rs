@@ -26,7 +26,7 @@ fn follower(zookeeper: &Zookeeper) -> usize {
 
 /// F-19: the only server that the holder knows is cut off from the leader, and goes on answering reads.
 ///
-/// The canary `deadline-from-reads` makes this test fail: docs/testing.md.
+/// With the deliberate mistake `deadline-from-reads` (a canary, see `docs/testing.md`) this test fails.
 #[test]
 fn f19_follower_cut_off() {
     rerun_if_starved(|| {

@@ -32,7 +32,7 @@ async fn go_on_without_a_record() -> Result<()> {
     client.stop().await
 }
 
-/// Removes the records with bodies of all queues; returns how many there were.
+/// Removes, from all queues, the records that hold the bodies of items; returns how many there were.
 fn remove_bodies(zookeeper: &Zookeeper) -> usize {
     let below = |path: &String| {
         let children = zookeeper.children(path).into_iter();

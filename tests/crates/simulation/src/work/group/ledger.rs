@@ -15,7 +15,7 @@ pub(super) struct Claim {
     pub(super) since: u64,
     /// The number in its capabilities: the last one that is certain, and the newest one that is possible.
     pub(super) says: (u64, u64),
-    /// Another client has removed the member, or may have.
+    /// Whether another client has removed the member, or may have.
     is_removed: bool,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct Ledger {
     left: BTreeSet<FencingToken>,
     /// The largest incarnation that any client has seen.
     highest: Option<FencingToken>,
-    /// How many calls are just removing each member.
+    /// For each member id, how many calls that remove the member are running.
     removing: BTreeMap<String, u32>,
     /// How many removals have ended, and the number of the last removal of each member id.
     removals: u64,

@@ -25,7 +25,7 @@ pub(super) async fn join(stage: &Arc<Stage>, process: &Arc<Process>) {
     lock(&stage.ledgers.group).joined(stage, process, joined, before);
     for _ in 0..stage.draw(|random| random.random_range(0..4)) {
         tokio::time::sleep(stage.up_to(stage.plan.hold)).await;
-        // Once `join` or `update` has returned, every reader sees the member so.
+        // Once `join` or `update` has returned, every reader sees the member with the capabilities of that call.
         super::read(stage, process).await;
         let number = stage.number();
         lock(&stage.ledgers.group).says(token, number, false);

@@ -1,4 +1,5 @@
-//! G2: replays the events of a watch.
+//! G2: applies the events of a watch to a list of members, and checks that the list stays equal to the members that the
+//! watch reports.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use coordination::{ErrorKind, GroupEvent, GroupWatch, Member, Members};
 use super::group;
 use crate::stage::{Process, Stage, lock};
 
-/// Watches the group for as long as the process lives; starts again when the group was deleted.
+/// Watches the group for as long as the process lives. When the group was deleted, a new watch begins.
 pub(crate) async fn follow(stage: Arc<Stage>, process: Arc<Process>) {
     let group = group(&process);
     loop {
@@ -23,7 +24,7 @@ pub(crate) async fn follow(stage: Arc<Stage>, process: Arc<Process>) {
     }
 }
 
-/// Replays a watch until the group is deleted.
+/// Checks the events of one watch, until the group is deleted.
 async fn replay(stage: &Stage, process: u32, mut watch: GroupWatch) {
     let mut members = watch.members();
     loop {

@@ -1,5 +1,5 @@
-//! Each function in four variants: plain and synchronized, async and not. Both variants have to drop their values in
-//! the same order.
+//! Each function in four variants: plain and synchronized, async and not. The synchronized variants have to drop their
+//! values in the same order as the plain ones.
 
 use std::sync::{Arc, Mutex};
 
