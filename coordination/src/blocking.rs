@@ -57,7 +57,8 @@ use crate::{Config, Contender, LockGuard, Permit, Result};
 /// ```
 pub fn wait<F: Future>(future: F) -> F::Output {
     let _blocking = Blocking::begin();
-    // Within a task of tokio's this blocks the thread, so that the task's budget would never be renewed.
+    // If this runs within a task of tokio, that task never returns to tokio, so its budget would never be renewed. Therefore the
+    // future runs without a budget.
     pollster::block_on(tokio::task::unconstrained(future))
 }
 
@@ -236,7 +237,7 @@ impl Semaphore {
     }
 }
 
-// For the attribute on a plain `fn`: it waits for the same futures.
+// For `#[synchronized]` on a plain `fn`, which waits for the same futures as the methods above.
 impl Take for Lock {
     type Guard = LockGuard;
 
@@ -358,7 +359,7 @@ mod tests {
             .expect("nothing else fails");
     }
 
-    /// More than tokio lets a task do before it has to give its thread back.
+    /// More calls than tokio allows a task before the task has to yield.
     const MANY: usize = 1_000;
 
     #[test]
@@ -375,7 +376,7 @@ mod tests {
                 let coordinator = crate::Coordinator::connect("memory://one-poll").await?;
                 let lock = coordinator.lock("a")?;
                 for _ in 0..MANY {
-                    // As with an executor of the user's own.
+                    // Stands for a user's own executor, which is not tokio's.
                     drop(pollster::block_on(lock.acquire(None))?);
                 }
                 coordinator.stop().await

@@ -22,9 +22,9 @@ pub enum Scope {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Durability {
-    /// Survives.
+    /// Grants survive.
     Yes,
-    /// Does not survive.
+    /// Grants do not survive.
     No,
     /// The store has nothing that could fail in this way.
     NotApplicable,
@@ -48,7 +48,7 @@ pub enum Liveness {
 pub enum LossDetection {
     /// The store sends a notification at once.
     Watch,
-    /// By the answer to the next heartbeat.
+    /// The answer to the holder's next heartbeat says so.
     Heartbeat,
 }
 
@@ -89,7 +89,7 @@ pub struct Characteristics {
     pub fencing_survives_data_loss: bool,
     /// Why the store might end a session before its lease is over; `None` if no reason is known.
     pub early_expiry: Option<&'static str>,
-    /// Why two may hold at once while servers of the store are cut off from each other, with what to do about it;
+    /// Why two clients may hold a lock at once while servers of the store are cut off from each other, and what to do about it;
     /// `None` if no reason is known.
     pub partition_overlap: Option<&'static str>,
     /// Names longer than this many bytes, once encoded, are stored as a hash beside the full name.
@@ -124,7 +124,7 @@ pub struct Requirement {
 }
 
 impl Requirement {
-    /// Its name, as in `require=`.
+    /// The requirement's name, as in `require=`.
     pub fn name(&self) -> &'static str {
         self.name
     }

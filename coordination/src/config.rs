@@ -127,12 +127,13 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// How long one call to the store may take under a lease of this length: three fit into it, with room to spare.
+    /// How long one call to the store may take under a lease of this length: at most a sixth of it, so that three calls fit into
+    /// the lease with time to spare.
     pub(crate) fn call_timeout(&self, lease: Duration) -> Duration {
         self.heartbeat.min(lease / 6)
     }
 
-    /// Takes the common options out of `url`; `path_namespace` is what the URL's path says.
+    /// Takes the common options out of `url`, and checks all settings; `path_namespace` is the namespace in the URL's path.
     pub(crate) fn resolve(
         config: Config,
         url: &mut Url,
@@ -231,7 +232,7 @@ fn member(prefix: &str, id: Option<String>) -> Result<Arc<str>> {
     checked_member(&format!("{prefix}{id}"))
 }
 
-/// The member id, if it is one.
+/// Returns the member id, if it is neither empty nor too long.
 pub(crate) fn checked_member(id: &str) -> Result<Arc<str>> {
     match id.len() {
         0 => Err(NameError::Empty.into()),
@@ -246,7 +247,8 @@ fn checked_namespace(namespace: String) -> Result<String> {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
     let is_good = (1..=200).contains(&namespace.len())
         && !matches!(namespace.as_str(), "." | "..")
-        // No slash: a namespace within another's keys would meet its locks (S8).
+        // A slash is not allowed. With it, the keys of one namespace could lie within another namespace, whose locks would meet
+        // them (S8).
         && namespace.bytes().all(allowed);
     if is_good {
         return Ok(namespace);

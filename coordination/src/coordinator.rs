@@ -38,7 +38,7 @@ pub struct Coordinator(Arc<Inner>);
 
 struct Inner {
     session: Arc<Session>,
-    /// Dropping it closes the session. `None` only while being dropped.
+    /// Dropping this closes the session. `None` only while the coordinator is being dropped.
     control: Option<Control>,
 }
 
@@ -172,8 +172,8 @@ impl Coordinator {
         Ok(Queue::new(Arc::clone(session), key?, keeps_open))
     }
 
-    /// The names of the queues of this kind that have a value. Only names with the coordinator's prefix, and without
-    /// it.
+    /// The names of the queues of this kind that have a value: only names that begin with the coordinator's prefix, returned
+    /// without it.
     pub(crate) async fn names(
         &self,
         operation: &'static str,
@@ -182,7 +182,8 @@ impl Coordinator {
         Ok(self.without_prefix(&self.0.session.names(operation, kind, Having::AValue).await?))
     }
 
-    /// The names of the queues of this kind that have a live entry, likewise.
+    /// The names of the queues of this kind that have a live entry: only names that begin with the coordinator's prefix, returned
+    /// without it.
     pub(crate) async fn names_in_use(
         &self,
         operation: &'static str,

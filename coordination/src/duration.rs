@@ -61,7 +61,7 @@ pub(crate) mod option {
         to: S,
     ) -> Result<S::Ok, S::Error> {
         match value {
-            // A float has no room for all numbers of seconds that can be read.
+            // A float cannot represent every whole number of seconds that can be read, so whole seconds are written as an integer.
             Some(duration) if duration.subsec_nanos() == 0 => {
                 Some(duration.as_secs()).serialize(to)
             }

@@ -227,7 +227,7 @@ struct Inner {
     key: Option<String>,
     message: String,
     reason: Option<LossReason>,
-    /// It is about what ran under a grant, and that had begun.
+    /// Whether the body, that is, the code that was to run under a grant, had begun.
     body_ran: bool,
     retry_after: Option<Duration>,
     source: Option<std::sync::Arc<dyn StdError + Send + Sync>>,
@@ -282,7 +282,7 @@ impl Error {
         self
     }
 
-    /// Says where the body stood: what was to run under a grant.
+    /// Says how far the body had come, that is, the code that was to run under a grant.
     pub(crate) fn with_body(mut self, stood: Effect) -> Self {
         self.0.body_ran = stood != Effect::None;
         self.with_effect(stood)
@@ -299,7 +299,7 @@ impl Error {
         self
     }
 
-    /// Says that it was another call which failed.
+    /// Names another call as the one that failed.
     #[cfg(feature = "_network")]
     pub(crate) fn during(mut self, operation: &'static str) -> Self {
         self.0.operation = operation;

@@ -1,8 +1,7 @@
-//! What is told of a grant, from the wait for it to its end: to the log, with the same fields in each line, and to the
-//! [`metrics`](crate::metrics).
+//! What the log says of a grant, from the wait for the grant to its end, with the same fields in each line.
 //!
-//! `name`, `template` and `recipe` say what it is, `store`, `namespace` and `member` who we are, `token` is its fencing
-//! token. Names go through `Debug`, so that a line feed in a name forges no line.
+//! `name`, `template` and `recipe` say what the line is about; `store`, `namespace` and `member` say which client writes it;
+//! `token` is the grant's fencing token. Names go through `Debug`, so that a line feed in a name forges no line.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +16,7 @@ use crate::error::{Error, ErrorKind, LossReason};
 use crate::key::QueueKey;
 use crate::metrics::{Meters, Outcome, Raised, may_be_heard};
 
-/// Who we are: the same for all that a session does.
+/// The client that writes to the log: the same fields for everything that its session does.
 pub(crate) struct Origin {
     pub(crate) store: &'static str,
     pub(crate) namespace: Arc<str>,
@@ -36,19 +35,19 @@ impl Origin {
     }
 }
 
-/// Something with a name that a session takes, waits for or has.
+/// What a line of the log is about: something with a name that a session acquires, waits for or holds.
 #[derive(Clone, Copy)]
 pub(crate) struct About<'a> {
     pub(crate) origin: &'a Origin,
     pub(crate) key: &'a QueueKey,
 }
 
-/// An entry that stands before one that waits.
+/// An entry that is ahead of a waiting one in the queue.
 #[derive(Clone, Debug)]
 pub(crate) struct Ahead {
     pub(crate) member: Arc<str>,
     pub(crate) token: u64,
-    /// Whether it is this very session's.
+    /// Whether the entry belongs to the same session as the waiting one.
     pub(crate) is_ours: bool,
 }
 
@@ -188,7 +187,7 @@ impl<'a> About<'a> {
 
     /// It still waits, after longer than is usual.
     ///
-    /// `contenders`, how many stand in the queue, ourselves among them; `None`: the store did not say.
+    /// `contenders`: how many entries the queue has, the caller's own among them; `None`: the store did not say.
     pub(crate) fn still_waits(
         self,
         waited: Duration,
@@ -201,7 +200,7 @@ impl<'a> About<'a> {
         tell!(self, warn, "still waiting", ?waited, holder, holder_token, own_session, contenders,);
     }
 
-    /// It waits for what the same task has taken.
+    /// Warns that a caller waits for something that its own task holds.
     pub(crate) fn waits_for_itself(self, holder_token: u64) {
         tell!(
             self,
@@ -211,7 +210,7 @@ impl<'a> About<'a> {
         );
     }
 
-    /// Somebody, the `member`, takes it away from its `holder`.
+    /// Warns that this client takes the lock away from its `holder`.
     pub(crate) fn breaks(self, holder: &str, holder_token: u64) {
         tell!(self, warn, "breaking a lock", ?holder, holder_token,);
     }
@@ -250,7 +249,7 @@ impl<'a> About<'a> {
 
     fn lost(self, token: Option<u64>, held: Duration, reason: LossReason) {
         match reason {
-            // Whoever stops a coordinator gives up what it has.
+            // A coordinator that is stopped gives up what it holds on purpose, so this is not a warning.
             LossReason::Closed => tell!(self, debug, "lost", token, ?held, %reason,),
             _ => tell!(self, warn, "lost", token, ?held, %reason,),
         }

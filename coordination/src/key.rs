@@ -28,15 +28,16 @@ pub(crate) const HARD_MAX_NAME_BYTES: usize = 65_536;
 /// Leaves room in the 255 bytes of a file name for what a store adds to it.
 const MAX_ENCODED_BYTES: usize = 200;
 
-/// `~` is never kept by the encoding, so that a hashed form is never that of another name.
+/// The encoding escapes `~`, so a hashed form never equals the encoding of another name.
 const HASH_PREFIX: &str = "h~";
 
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'_').remove(b'-');
 
-/// One for the process: equal names have equal hashes, which nobody outside can choose.
+/// One hasher for the whole process, so that equal names have equal hashes. It is random, so that nobody outside can choose names
+/// whose hashes are equal.
 static HASHER: OnceLock<RandomState> = OnceLock::new();
 
-/// The queue that contenders for one name stand in: the same for equal names, on every store.
+/// Identifies the queue of the contenders for one name: equal for equal names, on every store.
 ///
 /// Cheap to clone. Equality is that of the full names, not of their hashes.
 #[derive(Clone)]
@@ -45,7 +46,7 @@ pub(crate) struct QueueKey(Arc<Inner>);
 struct Inner {
     kind: &'static str,
     name: String,
-    /// What the name was made of, for those who watch: it tells nothing apart.
+    /// The template that the name was made of, for the log. It does not belong to the key's identity.
     template: Option<Cow<'static, str>>,
     /// The hash of kind and name, computed once for all the maps that are keyed by this.
     hash: u64,
@@ -84,7 +85,7 @@ impl QueueKey {
         Ok(Self(Arc::new(Inner { kind, name: name.to_owned(), template: None, hash, encoded })))
     }
 
-    /// The same key, of a name that was made of this template. A key that was handed on already stays as it is.
+    /// Notes the template that the name was made of. Does nothing if the key was cloned before.
     pub(crate) fn of_template(mut self, template: Cow<'static, str>) -> Self {
         if let Some(inner) = Arc::get_mut(&mut self.0) {
             inner.template = Some(template);
@@ -97,7 +98,7 @@ impl QueueKey {
         self.0.template.as_deref()
     }
 
-    /// The kind of recipe: a lock and an election of one name are apart.
+    /// The kind of recipe. A lock and an election of one name have different keys.
     pub(crate) fn kind(&self) -> &'static str {
         self.0.kind
     }
@@ -122,7 +123,7 @@ impl QueueKey {
 
 impl PartialEq for QueueKey {
     fn eq(&self, other: &Self) -> bool {
-        // Most often they are clones: this is on the path of every file lock.
+        // Most often one key is a clone of the other, so the pointers are compared first: every lock on `file://` compares keys.
         Arc::ptr_eq(&self.0, &other.0)
             || (self.0.kind == other.0.kind && self.0.name == other.0.name)
     }

@@ -45,13 +45,13 @@ thread_local! {
     static ARMED: RefCell<Vec<&'static str>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Has the work of this name panic in this thread, the next time that it is done.
+/// Makes the work of this name panic on this thread, the next time that it is done.
 #[cfg(coordination_internals)]
 pub fn arm(work: &'static str) {
     ARMED.with_borrow_mut(|armed| armed.push(work));
 }
 
-/// What was armed in this thread and has not panicked so far.
+/// What was armed on this thread and has not panicked so far.
 #[cfg(coordination_internals)]
 pub fn armed() -> Vec<&'static str> {
     ARMED.with_borrow(Clone::clone)

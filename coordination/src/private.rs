@@ -46,7 +46,7 @@ pub enum OnLost {
     note = "or implement `From<coordination::Error>` for the error type, if that is a type of your own crate"
 )]
 pub trait Outcome {
-    /// Whether the body did what it was to do.
+    /// Whether the body succeeded.
     fn is_success(&self) -> bool;
 
     /// The result of a body that did not run to its end.
@@ -65,7 +65,7 @@ impl<T, E: From<Error>> Outcome for Result<T, E> {
     }
 }
 
-/// What a function makes of our errors.
+/// How a function turns the library's errors into its own result.
 pub struct Outcomes<R> {
     is_success: fn(&R) -> bool,
     failed: fn(Error) -> R,
@@ -88,7 +88,7 @@ impl<R> Copy for Outcomes<R> {}
 
 /// The errors of a function whose error type can be made from the library's error.
 ///
-/// The only place that asks for [`Outcome`], so that a return type that is none is one error.
+/// The only place that requires [`Outcome`], so that a wrong return type is a single compile error.
 pub fn outcome<R: Outcome>() -> Outcomes<R> {
     Outcomes { is_success: R::is_success, failed: R::failed }
 }
@@ -108,12 +108,12 @@ pub fn shared<L>(lock: Result<L>) -> Result<Shared<L>> {
     lock.map(Shared)
 }
 
-/// Asks for the lock as it is, where another name of the function is shared.
+/// Asks for the lock exclusively, in a function that asks for another one in shared mode.
 pub fn whole<L>(lock: Result<L>) -> Result<InEither<L>> {
     lock.map(InEither::Whole)
 }
 
-/// Asks for the lock in shared mode, where another name of the function is not.
+/// Asks for the lock in shared mode, in a function that asks for another one exclusively.
 pub fn share<L>(lock: Result<L>) -> Result<InEither<L>> {
     lock.map(|lock| InEither::Share(Shared(lock)))
 }
@@ -140,7 +140,7 @@ pub struct Held<T: Take> {
 struct Taken<T: Take> {
     /// Invariant: not empty, as the attribute asks for a name.
     guards: Vec<T::Guard>,
-    /// They keep the coordinator's session open, which may otherwise end with the body's parameters.
+    /// The locks or semaphores. They keep the coordinator's session open, which may otherwise end with the body's parameters.
     _wanted: Vec<T>,
 }
 
@@ -150,7 +150,7 @@ pub fn only<G>(guards: &[G]) -> &G {
 }
 
 impl<T: Take> Held<T> {
-    /// Nothing is held yet.
+    /// Without guards: the body acquires them when it begins.
     pub fn new(on_lost: OnLost) -> Arc<Self> {
         Arc::new(Self { on_lost, taken: OnceLock::new() })
     }
@@ -178,8 +178,8 @@ impl<T: Take> Held<T> {
         })
     }
 
-    /// Resolves with the error of a body that is dropped on its way, because a lock is lost; `None` before the body has
-    /// begun, and if it is to go on in spite of a loss.
+    /// A future that resolves when a lock is lost, with the error for which the body is then dropped. `None` before the body has
+    /// begun, and if the body is to go on in spite of a loss.
     fn loss(&self) -> Option<Loss> {
         let taken = self.taken.get().filter(|_| self.on_lost == OnLost::Cancel)?;
         let watches = watches(&taken.guards);
@@ -197,7 +197,7 @@ impl<T: Take> Held<T> {
             return (result, None);
         };
         let loss = lost_by_now(&taken.guards, "run", Effect::Applied);
-        // The body's own failure is never replaced; its success only when a lock did not last as long.
+        // The body's own error is never replaced. Its success is replaced only if a lock was lost before the body ended.
         let result = match loss.filter(|_| on_lost == OnLost::Cancel) {
             Some(error) if (outcomes.is_success)(&result) => outcomes.failed(error),
             _ => result,
@@ -206,7 +206,8 @@ impl<T: Take> Held<T> {
     }
 }
 
-/// Whether the store confirms it is no matter for the caller: the body ended, and whether the lock was held then is known.
+/// Releases the guards. The caller does not learn whether the store confirms this: the body has ended, and it is known whether the
+/// locks were held until then.
 async fn release<T: Take>(taken: Taken<T>) {
     if let Err(error) = multi::release_all(taken.guards).await {
         tracing::warn!(%error, "a lock was not seen to be released; this goes on in the background");
@@ -230,8 +231,8 @@ pub fn run<T: Take, F: Future>(
 pin_project! {
     /// See [`run`].
     ///
-    /// It has the body as a field, not in an `async fn`, which would keep copies of it; and in one of few layers, as each
-    /// counts towards the depth to which rustc follows a type.
+    /// The body is a field of an enum. An `async fn` would keep copies of the body. There are few layers of types, because each of
+    /// them counts towards the depth to which rustc follows a type.
     ///
     /// # Cancel safety
     ///
@@ -241,7 +242,7 @@ pin_project! {
     pub enum Run<T: Take, F: Future> {
         /// Before, and while, the body runs.
         Body {
-            // Before the locks, so that it is dropped while they are held.
+            // Declared before the locks, so that it is dropped while they are held.
             #[pin]
             body: F,
             held: Arc<Held<T>>,
@@ -265,10 +266,10 @@ impl<T: Take, F: Future> Future for Run<T, F> {
         if let Stage::Body { body, held, outcomes, loss } = self.as_mut().project() {
             let ran = ready!(poll_body(body, held, loss, context));
             let (held, outcomes) = (Arc::clone(held), *outcomes);
-            // Drops the body, whatever became of it, and then goes on.
+            // Drops the body, whether it has ended or a lock was lost, and then goes on.
             self.set(Self::Ended);
             match ran {
-                // The caller is to learn of a loss at once: the drop does the rest.
+                // The caller is to learn of a loss at once. So the guards are only dropped, which releases them in the background.
                 Err(error) => return Poll::Ready(outcomes.failed(error)),
                 Ok(result) => match held.settle(result, outcomes) {
                     (result, None) => return Poll::Ready(result),
@@ -294,7 +295,7 @@ impl<T: Take, F: Future> Run<T, F> {
     }
 }
 
-/// Polls the body, unless a lock is lost that it has begun under.
+/// Polls the body, unless one of the locks under which it has begun is lost.
 fn poll_body<T: Take, F: Future>(
     body: Pin<&mut F>,
     held: &Held<T>,
@@ -307,7 +308,7 @@ fn poll_body<T: Take, F: Future>(
     if let Poll::Ready(result) = body.poll(context) {
         return Poll::Ready(Ok(result));
     }
-    // It may have begun just now.
+    // The body may have begun in this poll.
     if loss.is_none() {
         *loss = held.loss();
         if let Some(loss) = loss {

@@ -1,9 +1,10 @@
-//! Which threads are in a blocking call, and so run no task meanwhile.
+//! Which threads are in a blocking call, and therefore run no task.
 
 use std::cell::Cell;
 
 thread_local! {
-    /// How many blocking calls this thread is in: an async body may make one more.
+    /// How many blocking calls this thread is in. More than one, if an async body that runs within a blocking call makes another
+    /// one.
     static CALLS: Cell<usize> = const { Cell::new(0) };
 }
 

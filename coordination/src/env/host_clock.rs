@@ -5,18 +5,18 @@ use std::time::Duration;
 
 use crate::time::BootInstant;
 
-/// What has to be known to read it.
+/// What is needed to read the host's clock.
 #[derive(Clone, Copy)]
 pub(crate) struct HostClock {
-    /// Another one after each boot, and on each host.
+    /// A number that differs from boot to boot and from host to host.
     epoch: u64,
-    /// By how many nanoseconds this process' clock is ahead of the host's: a time namespace has the host's boot id, and a
-    /// clock of its own.
+    /// By how many nanoseconds this process' clock is ahead of the host's. Not zero in a time namespace, which has the host's boot
+    /// id but a clock of its own.
     ahead: i128,
 }
 
 impl HostClock {
-    /// `None`: the system does not tell.
+    /// `None` if the system does not say which boot this is, or by how much its clock is ahead.
     pub(crate) fn find() -> Option<Self> {
         #[cfg(all(coordination_internals, feature = "memory"))]
         if let Some(epoch) = super::simulated::host() {
@@ -29,20 +29,20 @@ impl HostClock {
         self.epoch
     }
 
-    /// What it shows at this moment of our own clock.
+    /// What the host's clock shows when our own clock shows `moment`.
     pub(crate) fn at(self, moment: BootInstant) -> Duration {
         let shown = i128::from(moment.as_nanos()) - self.ahead;
         Duration::from_nanos(u64::try_from(shown).unwrap_or_default())
     }
 
-    /// The moment of our own clock at which it showed this.
+    /// What our own clock shows when the host's clock shows `shown`.
     pub(crate) fn moment(self, shown: Duration) -> Option<BootInstant> {
         let nanos = i128::try_from(shown.as_nanos()).ok()? + self.ahead;
         u64::try_from(nanos).ok().map(BootInstant::from_nanos)
     }
 }
 
-/// What the system calls this boot, as a number.
+/// The kernel's id of this boot, as a number.
 fn boot_id() -> Option<u64> {
     let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).take(16).collect();
@@ -51,16 +51,17 @@ fn boot_id() -> Option<u64> {
 
 fn ahead() -> Option<i128> {
     let Ok(own) = fs::read_link("/proc/self/ns/time") else {
-        // Linux has had time namespaces since 5.6.
+        // Before Linux 5.6 there are no time namespaces, so our clock is the host's.
         return Some(0);
     };
-    // The offsets are those of the namespace in which children would be.
+    // The file has the offsets of the namespace that new children get. They are ours only if that is our own namespace.
     let is_same = fs::read_link("/proc/self/ns/time_for_children").is_ok_and(|its| its == own);
     let offsets = fs::read_to_string("/proc/self/timens_offsets").ok().filter(|_| is_same);
     parse(&offsets?)
 }
 
-/// The line of the clock since boot: its name, seconds, and nanoseconds from 0 on.
+/// The offset of the clock since boot, in nanoseconds. Its line has the clock's name, seconds, and nanoseconds, which are not
+/// negative.
 fn parse(offsets: &str) -> Option<i128> {
     let mut lines = offsets.lines().map(str::split_whitespace);
     let mut words = lines.find_map(|mut words| (words.next()? == "boottime").then_some(words))?;

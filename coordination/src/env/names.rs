@@ -6,10 +6,11 @@ use std::thread;
 
 use tokio::sync::oneshot;
 
-/// The addresses of a host, in the order in which they are to be tried: one at least.
+/// The addresses of a host, in the order in which they are to be tried; at least one.
 ///
-/// The system is asked in a thread of its own. The runtime's threads for such work stay for a while, and a forked child that drops
-/// its copy of the runtime would wait for them; and where no thread can be started, the runtime panics.
+/// The system is asked on a thread of its own, and not on one of the runtime's threads for blocking work, for two reasons. Those
+/// threads stay for a while, and a forked child that drops its copy of the runtime would wait for them, which it does not have. And
+/// if no thread can be started, the runtime panics.
 pub(crate) async fn addresses(name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     if let Ok(address) = name.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(address, port)]);
@@ -17,7 +18,7 @@ pub(crate) async fn addresses(name: &str, port: u16) -> io::Result<Vec<SocketAdd
     let (answer, answered) = oneshot::channel();
     let name = name.to_owned();
     let ask = move || {
-        // Nobody may wait any longer.
+        // Fails if the caller has given up.
         let _ = answer.send(look_up(&name, port));
     };
     thread::Builder::new().name("coordination-names".into()).spawn(ask)?;
@@ -46,8 +47,8 @@ mod test {
     use std::net::SocketAddr;
     use std::{env, fs};
 
-    /// What a file named like it says of a name that ends with `.test`, which no name on any network does: an address in each
-    /// line. It is read each time, from the folder `coordination-names` in the directory for temporary files.
+    /// The addresses of a name that ends with `.test`, as no name on any network does. A file of that name has one address in each
+    /// line. It is in the folder `coordination-names` in the directory for temporary files, and is read each time.
     pub(super) fn addresses(name: &str, port: u16) -> Option<Vec<SocketAddr>> {
         let is_test = name.strip_suffix(".test").is_some_and(|name| !name.contains('/'));
         let file = is_test.then(|| env::temp_dir().join("coordination-names").join(name))?;

@@ -1,15 +1,15 @@
-//! Which process this is. A forked child has a copy of its parent's memory, but not its threads; and open files, the
-//! kernel's list of those that a runtime listens to among them, are the parent's as much as its own.
+//! Which process this is: recognises a forked child. A forked child has a copy of its parent's memory, but not the parent's
+//! threads. Open files belong to both processes, and so does the kernel's list of the files that a runtime listens to.
 //!
-//! So what the parent has made is not for the child to drop: that could end the parent's session, stop its notifications,
-//! or wait for a mutex that a thread had locked which the child does not have.
+//! So the child must not drop what the parent has made. Dropping it could end the parent's session or stop its notifications, or
+//! wait for ever for a mutex that was locked, at the fork, by a thread that the child does not have.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// A pid namespace counts its processes from 1 on. A child that is forked into a new one gets one of the first numbers, which may
-/// be that of its parent: a container's first process has 1 as well. Above this number nobody asks for the namespace.
+/// A pid namespace numbers its processes from 1 on. A child that is forked into a new pid namespace gets a low number, which may
+/// also be its parent's number: a container's first process has 1, too. So up to this number the namespaces are compared as well.
 #[cfg(target_os = "linux")]
 const LOW: u32 = 300;
 
@@ -17,12 +17,12 @@ const LOW: u32 = 300;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Process {
     number: u32,
-    /// Of a low number, the pid namespace in which it counts.
+    /// If the number is low: the pid namespace in which the process has this number.
     namespace: Option<u64>,
 }
 
 impl Process {
-    /// This one.
+    /// The process that calls this.
     pub(crate) fn this() -> Self {
         let number = std::process::id();
         Self { number, namespace: namespace_of(number) }
@@ -32,12 +32,12 @@ impl Process {
     pub(crate) fn is_this(self) -> bool {
         let number = std::process::id();
         let is_same = |was: u64| namespace_of(number).is_none_or(|is| is == was);
-        // What cannot be read, without /proc, tells nothing.
+        // Without `/proc` no namespace can be read, and only the numbers are compared.
         self.number == number && self.namespace.is_none_or(is_same)
     }
 }
 
-/// This process' pid namespace, if its number is low; nothing where `/proc` is missing.
+/// This process' pid namespace, if its number is low; `None` if `/proc` is missing.
 #[cfg(target_os = "linux")]
 fn namespace_of(number: u32) -> Option<u64> {
     use std::os::unix::fs::MetadataExt;
@@ -45,7 +45,7 @@ fn namespace_of(number: u32) -> Option<u64> {
     found.map(|found| found.ino())
 }
 
-/// Elsewhere a process has one number.
+/// Other systems have no pid namespaces.
 #[cfg(not(target_os = "linux"))]
 fn namespace_of(_number: u32) -> Option<u64> {
     None
@@ -53,7 +53,7 @@ fn namespace_of(_number: u32) -> Option<u64> {
 
 /// A future that a forked child forgets instead of dropping it.
 pub(crate) struct Unforked<F> {
-    /// `None` only while being dropped.
+    /// `None` only while this is being dropped.
     future: Option<F>,
     process: Process,
 }

@@ -16,8 +16,8 @@ pub(crate) fn boot_nanos() -> u64 {
     (now.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(now.tv_nsec as u64)
 }
 
-/// The wall clock in microseconds since 1970: where tokens start, and what people are shown. It decides nothing about
-/// who holds.
+/// The wall clock in microseconds since 1970. A new queue's tokens start at it, and people are shown it. It never decides who holds
+/// a lock.
 pub(crate) fn unix_micros() -> u64 {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX)

@@ -52,8 +52,8 @@ pub(crate) fn boot_nanos() -> u64 {
     INSTALLED.get().map_or_else(real::boot_nanos, Simulated::boot_nanos)
 }
 
-/// The wall clock in microseconds since 1970: where tokens start, and what people are shown. It decides nothing about
-/// who holds.
+/// The wall clock in microseconds since 1970. A new queue's tokens start at it, and people are shown it. It never decides who holds
+/// a lock.
 pub(crate) fn unix_micros() -> u64 {
     INSTALLED.get().map_or_else(real::unix_micros, Simulated::unix_micros)
 }

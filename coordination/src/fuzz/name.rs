@@ -73,10 +73,10 @@ fn a_key(name: &str) -> TestCaseResult {
     Ok(())
 }
 
-/// A key as a store lists it may be of any program.
+/// A store may list keys that other programs have written.
 fn a_stored_key(encoded: &str) -> TestCaseResult {
     let Some(name) = unescape(encoded) else { return Ok(()) };
-    // Decoded without the rules of the encoder it is still the name that the encoder starts from.
+    // A name that was decoded from such a key does not change if it is encoded and decoded.
     prop_assert_eq!(unescape(&escape(&name)), Some(name));
     Ok(())
 }

@@ -22,12 +22,12 @@ use crate::recipe::engine::queue::Queue;
 use crate::recipe::limiter::Patience;
 use crate::recipe::partition::ring::HashRing;
 
-/// Permits, parties and the like that the program asks for.
+/// The number of permits, parties and so on that the program asks for.
 const COUNT: u32 = 2;
 const NAME: &str = "x";
 const NOW: Option<Duration> = Some(Duration::ZERO);
 
-/// What is in the queue of one kind, as its recipe writes it.
+/// A kind of queue, and what its recipe writes there.
 struct Kind {
     name: &'static str,
     values: &'static [&'static str],
@@ -114,7 +114,7 @@ fn fuzz_recipes() {
     let runtime = runtime.enable_all().start_paused(true).build().expect("a runtime");
     run("fuzz_recipes", &inputs(), |(kind, hostile)| {
         runtime.block_on(async {
-            // A store of its own.
+            // Each input has a store of its own.
             let url = format!("memory://{:032x}", rand::random::<u128>());
             let coordinator = Coordinator::connect(&url).await.expect("memory is there");
             hostile.plant(&coordinator.queue_of(kind, NAME).expect("a name")).await;
@@ -127,11 +127,11 @@ fn fuzz_recipes() {
     });
 }
 
-/// Of tokio's clock, which goes on when everything waits.
+/// The timeout of calls. It takes no real time, because tokio's paused clock goes on when everything waits.
 const PATIENCE: Duration = Duration::from_secs(3_600);
 
 impl Hostile {
-    /// Puts it there, behind the recipe's back.
+    /// Writes the entries and the value to the store without using the recipe.
     async fn plant(&self, queue: &Queue) {
         let backend = &queue.session.backend;
         let session = queue.session.lease_now().expect("it is open").id;
@@ -149,7 +149,7 @@ impl Hostile {
     }
 }
 
-/// Fails unless the answer is one that a program can be prepared for.
+/// Fails if the error is of a kind for which a program cannot be prepared.
 fn told<T>(outcome: Result<T>) -> std::result::Result<Option<T>, TestCaseError> {
     use ErrorKind::{
         AlreadyJoined, Corrupt, GroupMissing, GroupNotEmpty, Input, MemberExists, Mismatch,
@@ -319,7 +319,7 @@ async fn value(coordinator: &Coordinator) -> TestCaseResult {
     let read = told(value.read().await)?;
     told(value.watch().next().await)?;
     let updated = told(value.update(Option::unwrap_or_default).await)?;
-    // What was read is written and read again.
+    // A value that was read can be written, and is then read unchanged.
     if let (Some(Some(read)), Some(updated)) = (read, updated) {
         prop_assert_eq!(&updated.value, &read.value);
         prop_assert_eq!(told(value.read().await)?.flatten(), Some(updated));

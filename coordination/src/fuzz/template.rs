@@ -54,7 +54,7 @@ enum Input {
 #[derive(Clone, Debug)]
 enum Part {
     Text(String),
-    /// In `<>` or in `{}`.
+    /// The index of a path in [`PATHS`], and whether it is written in `<>` or in `{}`.
     Path(usize, bool),
 }
 
@@ -128,7 +128,7 @@ fn any_template(source: &str, values: &Value) -> TestCaseResult {
                 )
             );
             prop_assert!(told && error.kind() == ErrorKind::Name, "{error:?}");
-            // It lists what there is, and goes on at no length.
+            // The error lists the names that exist, and stays short.
             prop_assert!(error.to_string().len() <= 1024 + source.len() + values.to_string().len());
         }
     }

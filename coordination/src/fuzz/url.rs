@@ -15,7 +15,7 @@ use crate::duration;
 use crate::error::{Error, ErrorKind};
 use crate::url::Url;
 
-/// Stands where a secret does, and is never printed.
+/// A text in the place of a secret, which no error may show.
 const CANARY: &str = "CANARY";
 
 const URLS: [&str; 8] = [
@@ -45,7 +45,7 @@ const CONFIG_TOKENS: [&str; 12] =
 #[derive(Clone, Debug)]
 enum Input {
     Url(String),
-    /// With a canary where secrets stand, and nowhere else.
+    /// A URL, or an option, in which [`CANARY`] stands in the place of each secret and nowhere else.
     Secret(String),
     /// What follows the URL in a configuration.
     Config(String),
@@ -111,7 +111,7 @@ fn a_url_is_read_or_refused(text: &str) -> TestCaseResult {
     };
     prop_assert!(!shown.contains(char::is_control), "it can forge a line of a log: {shown:?}");
     let _ = text.parse::<Requirement>();
-    // Files are read that options name.
+    // Options may name files, which would then be read. Devices and the system's own files are left out.
     if ["/dev", "/proc", "/sys"].iter().any(|place| text.contains(place)) {
         return Ok(());
     }

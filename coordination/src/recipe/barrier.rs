@@ -128,7 +128,8 @@ impl Barrier {
         let mut first = None;
         let was_open = |listing: &Listing| {
             let Some(closed) = &listing.value else { return Ok(Some(())) };
-            // A barrier that is closed is closed by nobody else, so it was opened before this version.
+            // A closed barrier cannot be closed again. So if the version is newer than the first one that was read, the barrier was
+            // open in between.
             Ok((closed.version > *first.get_or_insert(closed.version)).then_some(()))
         };
         self.queue.until("wait", timeout, was_open).await

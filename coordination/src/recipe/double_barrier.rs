@@ -1,8 +1,8 @@
 //! The double barrier: a number of parties begin together and end together.
 //!
-//! Each party has an entry in the queue. The queue's value lists the last entry of each round that was let in. When
-//! enough entries stand behind the last round, whichever party sees that first adds the next round to the value. An
-//! entry is in when a round covers it. A round has ended when none of its entries is left.
+//! Each party has an entry in the queue. The queue's value lists, for each round that was let in, the round's last entry. When
+//! enough entries have come after the last round, whichever party sees that first adds the next round to the value. An entry is let
+//! in when it is in one of these rounds. A round has ended when none of its entries is left.
 
 use std::fmt;
 use std::sync::Arc;
@@ -104,7 +104,7 @@ impl DoubleBarrier {
     pub async fn enter(&self, timeout: Option<Duration>) -> Result<Inside> {
         let gate = Arc::new(Gate { parties: self.parties, through: AtomicU64::new(0) });
         let policy = Some(Arc::clone(&gate) as Arc<dyn Policy>);
-        // Kept with the entry, so that an entry for another number of parties, which is about to be refused, is not
+        // The number is kept with the entry, so that an entry for another number of parties, which is about to be refused, is not
         // counted.
         let data = to_data("enter", &self.parties, MAX_ENTRY_BYTES)?;
         let request = Request { contents: Contents { data, ..self.queue.contents() }, policy };
@@ -162,8 +162,8 @@ impl Rounds {
     fn of(listing: &Listing, parties: u32) -> Result<Self> {
         let stored = match (&listing.value, listing.entries.first()) {
             (Some(value), _) => from_data("enter", &value.data)?,
-            // The first entry's number of parties counts before it is stored, as another could store its own in
-            // between.
+            // As long as no number is stored, the first entry's number applies. Our own number must not apply instead, because
+            // another party could store its own in between.
             (None, Some(first)) => Self::new(from_data("enter", &first.data)?),
             (None, None) => Self::new(parties),
         };
@@ -186,7 +186,7 @@ impl Rounds {
         listing.entries.iter().filter(move |entry| entry.seq > last && *entry.data == *parties)
     }
 
-    /// With the next round let in, which ends with this entry.
+    /// Adds the next round, which ends with the entry `through`.
     fn and(mut self, through: u64, listing: &Listing) -> Self {
         let oldest = listing.entries.first().map_or(through, |entry| entry.seq);
         self.through.retain(|round| *round >= oldest);
@@ -195,7 +195,7 @@ impl Rounds {
     }
 }
 
-/// Judges whether an entry is in.
+/// Decides whether an entry is let in.
 struct Gate {
     parties: u32,
     /// The last entry of our own round, once we are in.
@@ -249,10 +249,10 @@ impl Inside {
     /// If the future is dropped, the party leaves without waiting for the others.
     pub async fn leave(&self, timeout: Option<Duration>) -> Result<()> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        // Who has left before may have lost the session since, which is nothing to him.
+        // A party that has left before may have lost its session since, which does not matter any more.
         if !self.grant.own_entry().is_given_up() {
             match self.grant.release().await {
-                // It goes on in the background, and who waits for ever waits for that as well.
+                // The release goes on in the background, and a caller without a timeout waits for it, too.
                 Err(error) if timeout.is_none() && error.kind() == ErrorKind::Unavailable => {}
                 released => released?,
             }

@@ -387,17 +387,17 @@ impl fmt::Debug for Terms {
     }
 }
 
-/// What an observer has been told.
+/// What an observer has returned so far.
 #[derive(Default)]
 struct Told {
-    /// The last that was told, if anything was: who led, or that nobody did.
+    /// What was returned last: a leader's term, or `None` if nobody led. The outer `None`: nothing was returned so far.
     last: Option<Option<Term>>,
     /// The highest term so far.
     highest: Option<FencingToken>,
 }
 
 impl Told {
-    /// Whether this is to be told. If so, it is remembered as told.
+    /// Whether `now` is to be returned. If so, it is remembered as the last.
     fn is_news(&mut self, now: &Option<Term>) -> bool {
         let term = now.as_ref().map(|now| now.term);
         let goes_back = term.is_some() && term < self.highest && !sings(Canary::TermsGoBack);

@@ -257,7 +257,7 @@ impl Group {
         }
     }
 
-    /// Waits until no entry of this session is there under this member id that was given up.
+    /// Waits until no entry is left that this session had under this member id and has given up.
     async fn until_removed(&self, member: &str) -> Result<()> {
         let session = &self.queue.session;
         let mut delays = session.retry_delays(Some(session.ttl()));
@@ -358,7 +358,7 @@ impl fmt::Debug for Group {
 struct Joining {
     session: Arc<Session>,
     queue: QueueKey,
-    /// Whether it waits for an earlier entry of the same session to go away.
+    /// Whether the joining entry waits for an earlier entry of the same session to go away.
     waits: AtomicBool,
 }
 
@@ -377,7 +377,7 @@ impl Policy for Joining {
                 Err(Error::new(ErrorKind::MemberExists, "join", message))
             }
             Some(lease) if lease.holds_number(&self.queue, other.seq) => Err(already_joined()),
-            // The other entry is of this session, but no guard stands for it: it is being removed.
+            // The other entry is of this session, but no guard holds it any more: it is being removed.
             _ => {
                 self.waits.store(true, Ordering::SeqCst);
                 Ok(Decision::Wait)

@@ -24,7 +24,8 @@ use crate::key::QueueKey;
 use crate::panics::on_purpose;
 use crate::session::{Purpose, Session, Sight};
 
-/// How long a caller whose time is over may be kept until its entry is removed. The caller may be late by up to twice as much.
+/// How long a call whose timeout has passed goes on waiting for the removal of its entry. The call may return up to twice as much
+/// too late (L4).
 const CLEARING: Duration = Duration::from_millis(50);
 
 /// Takes the turn in `queue`; `None` only for [`Waiting::Never`].
@@ -52,7 +53,7 @@ pub(crate) async fn run_acquire(
         Some(Err(error)) => return Err(error),
         None => None,
     };
-    // In a box, so that a caller who is granted it at once has no room on its stack for what is needed only to wait.
+    // Boxed, so that the future of a call that is granted at once is not made larger by what only a waiting call needs.
     Box::pin(acquire_in_task(session, queue, request, waiting, started)).await
 }
 
@@ -100,8 +101,7 @@ async fn acquire_in_task(
 /// Lets other tasks of this thread run when the caller's task has used up its budget. Acquires that succeed at once never wait,
 /// so a loop of them would keep its thread for ever.
 ///
-/// If the caller blocks its thread with an executor of its own, tokio never renews the budget: there this goes on after one
-/// yield.
+/// If the caller blocks its thread with an executor of its own, tokio never renews the budget; then this returns after one yield.
 async fn give_way() {
     if coop::has_budget_remaining() {
         return coop::consume_budget().await;
@@ -175,7 +175,7 @@ async fn drive(
         never = acquire.waits.tell_that_it_is_long() => match never {},
     };
     let is_blocked = acquire.is_blocked.load(Ordering::SeqCst) && acquire.session.is_connected();
-    // The protocol ends when it sees this. A request may be on its way to the store: its outcome must be known before the entry
+    // Dropping this tells the protocol to end. A request may be on its way to the store: its outcome must be known before the entry
     // can be removed.
     drop(cancel);
     if !matches!(over, Over::Unwanted) {

@@ -26,7 +26,7 @@ pub struct Grant {
     own: Box<OwnEntry>,
     key: QueueKey,
     token: FencingToken,
-    /// When it was granted, as seen by this process.
+    /// When this process learned of the grant.
     since: Instant,
     // Dropped after `own`, whose drop begins the removal of the entry: until then the session must stay open.
     _coordinator: KeepsOpen,

@@ -20,7 +20,7 @@ pub(crate) struct Contents {
     pub(crate) member: Arc<str>,
     pub(crate) mode: Mode,
     pub(crate) data: Data,
-    /// The updates that the entry will need until its turn has come.
+    /// The updates that the entry will need until its turn has come. The store keeps space for them.
     pub(crate) room: Room,
     pub(crate) purpose: Purpose,
 }
@@ -33,7 +33,7 @@ pub(crate) struct OwnEntry {
     hold: Arc<Hold>,
     /// Known once the store has answered that the entry was entered.
     seq: Option<u64>,
-    /// Held while an update is in flight, so that updates reach the store in their order. Made with the first update: a plain
+    /// Locked while an update is in flight, so that updates reach the store in their order. Made with the first update: a plain
     /// lock needs none.
     updating: OnceLock<Arc<tokio::sync::Mutex<()>>>,
 }
@@ -93,7 +93,7 @@ impl OwnEntry {
         }
     }
 
-    /// For the canary `OldEntryAdopted`: goes on with the entry of the try before, by mistake.
+    /// For the deliberate mistake (canary) `OldEntryAdopted`: goes on with the entry of the try before.
     pub(in crate::recipe) fn adopt(&mut self, before: &mut Option<EntryId>) {
         let id = before.get_or_insert_with(|| self.entry.entry_ref.id.clone());
         self.entry.entry_ref.id = id.clone();
@@ -193,7 +193,8 @@ impl OwnEntry {
         self.update_for(operation, mode, data, Room::default()).await
     }
 
-    /// [`update`](Self::update) of an entry whose turn has not come yet. `room`: the updates that it still needs after this one.
+    /// [`update`](Self::update) of an entry whose turn has not come yet. `room`: the updates that it still needs after this one,
+    /// for which the store keeps space.
     pub(in crate::recipe) async fn update_for(
         &self,
         operation: &'static str,
@@ -254,7 +255,7 @@ impl OwnEntry {
                 let recheck = session.recheck_interval(&lease, &entry.entry_ref.id);
                 let gone = session.gone(&entry.entry_ref, seq, Mode::Exclusive, recheck).await;
                 if let Err(error) = gone {
-                    // The session is over. A server may say so once, and then answer nothing more on this connection.
+                    // The session is over. A server may report that once, and then answer nothing more on this connection.
                     if let Some(reason) = error.loss_reason() {
                         return lease.lose(reason);
                     }
@@ -278,7 +279,7 @@ impl OwnEntry {
     }
 }
 
-/// Tells, when this is dropped, that an entry was released or lost after so long.
+/// Tells the log, when this is dropped, that an entry was released, and how long it was held.
 struct Told<'a> {
     own: &'a OwnEntry,
     held_for: Option<Duration>,

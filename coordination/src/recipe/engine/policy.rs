@@ -36,7 +36,7 @@ pub(crate) enum Decision {
     Take(Data),
     /// The turn has come.
     Grant,
-    /// Write this as the queue's value, which has another value or none, then ask again.
+    /// Write this as the queue's value, because the queue has another value or none, then ask again.
     Initialize(Data),
 }
 
@@ -50,7 +50,7 @@ pub(in crate::recipe) async fn await_decision(
     let seq = own.seq().unwrap_or_default();
     let mut views = None;
     loop {
-        // Invariant (S6): the queue is read anew for every decision, which also shows that our own entry still stands.
+        // Invariant (S6): the queue is read anew for every decision, which also shows that our own entry still exists.
         let read = || session.backend.read_standing(queue);
         let listing = match &views {
             None => session.retry_until_settled(lease, "acquire", read).await?,

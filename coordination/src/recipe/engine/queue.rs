@@ -56,7 +56,7 @@ impl Queue {
         Ok(Self { key, ..self.clone() })
     }
 
-    /// The same queue, of a name that was made of this template.
+    /// Notes the template that the queue's name was made of, for the log.
     pub(crate) fn of_template(self, template: Cow<'static, str>) -> Self {
         Self { key: self.key.of_template(template), ..self }
     }
@@ -65,7 +65,7 @@ impl Queue {
         self.key.name()
     }
 
-    /// The contents of an entry of this process, for recipes that need nothing else.
+    /// The contents of an entry of this process, for recipes that keep no data of their own with it.
     pub(crate) fn contents(&self) -> Contents {
         Contents {
             member: Arc::clone(&self.session.settings.member),
@@ -197,7 +197,7 @@ impl Queue {
         let search = async {
             let mut views = None;
             loop {
-                // Read by this call itself: the view that observers share may be older than the call.
+                // The call reads the queue itself, because the view that observers share may be older than the call.
                 let listing = match self.read(operation).await {
                     Ok(listing) => listing,
                     Err(error) if may_pass(&error) => {

@@ -1,6 +1,6 @@
 //! Taking a turn: enter the queue, wait until the entry's turn has come, or leave. Every recipe with a queue is built on this.
 //!
-//! [`Acquire::contend`] reads as the protocol: enter, wait for the turn, check that the entry still stands, confirm that the
+//! [`Acquire::contend`] reads as the protocol: enter, wait for the turn, check that the entry still exists, confirm that the
 //! session is alive. Whose turn it is depends on the entries before ours, or on what a [`Policy`] decides from the whole queue.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -139,7 +139,7 @@ impl Acquire {
         }
     }
 
-    /// Enters under this lease; `None`: the session was lost meanwhile, or the caller does not wait any longer.
+    /// Enters under this lease; `None`: the session was lost before the entry was entered, or the caller does not wait any longer.
     async fn enter(
         &self,
         lease: Arc<Lease>,
@@ -223,7 +223,7 @@ impl Acquire {
             if !self.await_gone(own, &blocker, entry.mode).await {
                 return Ok(Turn::EntryLost);
             }
-            // Invariant (S6): a turn counts only if our own entry is seen to stand after it has come.
+            // Invariant (S6): a turn counts only if our own entry is seen to exist after the turn has come.
             let look = self.session.retry_while_waiting(own.lease(), "acquire", || {
                 self.session.backend.position(entry, position.seq)
             });
@@ -324,7 +324,7 @@ mod tests {
         }
     }
 
-    /// An entry whose answer was lost stands until its session is over at the store, which is later than in this process.
+    /// An entry whose answer was lost exists until its session is over at the store, which is later than in this process.
     #[tokio::test(start_paused = true)]
     async fn what_may_stand_after_a_loss_is_told() {
         let _run = Run::begin(1);

@@ -1,4 +1,4 @@
-//! What is told of a wait: who is in the way, once it is long or over.
+//! What errors and warnings say of a wait that has timed out or takes long: who is in the way.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -17,9 +17,9 @@ use crate::events::{self, Ahead};
 use crate::key::QueueKey;
 use crate::session::{Session, Sight};
 
-/// How long before the end of its time a caller looks who is in the way, so that its error can say so.
+/// How long before the end of its time a caller reads who is in the way, so that its error can say so.
 const LOOK_BEFORE_END: Duration = Duration::from_millis(500);
-/// Who waits shorter than this is not told who was in the way: looking would be most of what the wait costs.
+/// A caller that waits for less than this does not learn who was in the way: reading that would be most of what the wait costs.
 const SHORTEST_TOLD: Duration = Duration::from_millis(500);
 
 /// A wait for a turn.
@@ -30,7 +30,7 @@ pub(in crate::recipe) struct Waits {
     begun: Instant,
     /// The caller's task, if it has one.
     task: Option<task::Id>,
-    /// Who was in the way when that was last looked at.
+    /// Who was in the way when the queue was last read.
     ahead: Mutex<Option<Ahead>>,
     /// The number of our own entry; zero as long as there is none.
     own: AtomicU64,
@@ -56,7 +56,7 @@ impl Waits {
         }
     }
 
-    /// Waits for so long; looks who is in the way shortly before the end.
+    /// Waits for at most this long, and reads shortly before the end who is in the way.
     pub(in crate::recipe) async fn wait_for_at_most(
         &self,
         limit: Duration,
@@ -88,9 +88,10 @@ impl Waits {
         pending().await
     }
 
-    /// Looks who is first in the queue, together with all others in this process who do, and answers how many stand there.
+    /// Reads who is first in the queue, by a read that all such waits in this process share; returns how many entries the queue
+    /// has.
     fn look_ahead(&self) -> Pin<Box<dyn Future<Output = Option<usize>> + Send + '_>> {
-        // In a box, as most waits never look.
+        // Boxed, because most waits never read this.
         Box::pin(async move {
             let view = self.session.observe(&self.queue, Sight::Standing).next().await.ok()?;
             let own = self.own.load(Ordering::SeqCst);
@@ -105,7 +106,7 @@ impl Waits {
         self.ahead.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a caller is told whose time is over, and in whose way another one stood.
+    /// The error message for a caller whose time is over, and in whose way another entry was.
     pub(in crate::recipe) fn not_free(&self) -> String {
         let waited = match self.waiting {
             Waiting::For(limit) => limit,
@@ -126,7 +127,7 @@ impl Waits {
         }
     }
 
-    /// The entry was entered; what is looked for stands before it.
+    /// Notes the number of our own entry, which was entered: only entries before it can be in the way.
     pub(in crate::recipe) fn note_own(&self, own: &OwnEntry) {
         self.own.store(own.seq().unwrap_or_default(), Ordering::SeqCst);
         *self.ahead() = None;

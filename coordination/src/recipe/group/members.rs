@@ -89,7 +89,7 @@ impl Members {
         self.iter().find(|member| *member.id == *id)
     }
 
-    /// In the order of joining.
+    /// The members in the order of joining.
     pub fn iter(&self) -> btree_map::Values<'_, FencingToken, Member> {
         self.0.values()
     }
@@ -152,7 +152,7 @@ impl IntoIterator for Members {
     }
 }
 
-/// The entries that are members, in order. Of two entries with one member id only the first is one, as the second is
+/// The entries that are members, in order. Of two entries with one member id only the first is a member, because the second is
 /// about to be refused.
 pub(super) fn present(listing: &Listing) -> Vec<&Entry> {
     let mut ids = HashSet::with_capacity(listing.entries.len());

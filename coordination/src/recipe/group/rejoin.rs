@@ -64,7 +64,7 @@ pub struct RejoiningMembership {
     joining: Arc<Mutex<()>>,
     // When this is dropped, the task ends.
     presence: watch::Receiver<Presence>,
-    /// Whether `changed` has answered the end.
+    /// Whether `changed` has returned [`Presence::Ended`].
     is_over: bool,
 }
 
@@ -94,7 +94,7 @@ impl Membership {
                 () = gone.closed() => {}
                 () = keep(membership, &keeping, &rejoining, &told) => {}
             }
-            // If `leave` was called meanwhile, it has taken the membership out already.
+            // If `leave` was called before this, it has taken the membership out already.
             drop(keeping.lock().await.current.take());
         });
         RejoiningMembership { group, member, state, joining, presence, is_over: false }
@@ -104,7 +104,8 @@ impl Membership {
 impl Drop for RejoiningMembership {
     fn drop(&mut self) {
         if !self.group.queue.session.is_own_process() {
-            // The last receiver tells the sender that it goes: its mutex may be locked for ever, and its task is the parent's.
+            // When the last receiver is dropped, it notifies the sender. In a forked child this could wait for ever for a mutex,
+            // and the sender's task is the parent's. So one receiver is never dropped.
             std::mem::forget(self.presence.clone());
         }
     }
@@ -169,7 +170,7 @@ impl RejoiningMembership {
             return Err(self.group.queue.error(kind, "update", message));
         }
         let mut state = self.state.lock().await;
-        // Set before the store is asked, so that an incarnation that begins meanwhile has the new capabilities.
+        // Set before the store is asked, so that an incarnation that begins during the call has the new capabilities.
         let before = std::mem::replace(&mut state.capabilities, Arc::clone(&data));
         let Some(membership) = &state.current else { return Ok(()) };
         match membership.put(data).await {
@@ -250,7 +251,7 @@ async fn rejoin(
     let (group, session) = (&last.group, &last.group.queue.session);
     let mut delays = session.retry_delays(Some(session.ttl()));
     loop {
-        // Waits for a session first, so that capabilities that are set meanwhile are those of the next incarnation.
+        // Waits for a session first, so that capabilities that are set during this wait are those of the next incarnation.
         session.lease("join").await.map_err(|error| error.kind())?;
         let data = Arc::clone(&state.lock().await.capabilities);
         let in_flight = joining.lock().await;

@@ -208,7 +208,8 @@ mod tests {
         nodes
     }
 
-    /// Tooz: test_hash2int_returns_int, and the point of one node on one partition.
+    /// Tooz: corresponds to the test `test_hash2int_returns_int` of the Python library Tooz, and checks where Tooz places one node
+    /// with one partition.
     #[test]
     fn a_point_is_tooz_point() {
         let mut ring = HashRing::with_partitions(1);
@@ -216,7 +217,7 @@ mod tests {
         assert_eq!(ring.points[0].0, 0xfdba_9897_0961_edb2_9f88_241b_9d99_d890);
     }
 
-    /// Tooz: test_create_ring, test_distribution_one_replica.
+    /// Tooz: corresponds to these tests of the Python library Tooz: `test_create_ring`, `test_distribution_one_replica`.
     #[test]
     fn keys_are_placed_as_by_tooz() {
         let mut ring = HashRing::new(["foo", "bar"]);
@@ -227,7 +228,7 @@ mod tests {
         assert_eq!(placed(&ring), ["foo", "bar", "baz", "baz", "bar"]);
     }
 
-    /// Tooz: test_add_node_weight, test_add_nodes_weight.
+    /// Tooz: corresponds to these tests of the Python library Tooz: `test_add_node_weight`, `test_add_nodes_weight`.
     #[test]
     fn weights_count_as_with_tooz() {
         let mut ring = HashRing::new(["foo", "bar"]);
@@ -243,7 +244,7 @@ mod tests {
         assert_eq!(ring.nodes("fake", 3, &[]), ["foo", "bar"]);
     }
 
-    /// Tooz: test_distribution_more_replica.
+    /// Tooz: corresponds to the test `test_distribution_more_replica` of the Python library Tooz.
     #[test]
     fn replicas_are_those_of_tooz() {
         let ring = HashRing::new(["foo", "bar", "baz"]);
@@ -258,7 +259,7 @@ mod tests {
         }
     }
 
-    /// Tooz: test_ignore_nodes, test_ignore_non_existent_node.
+    /// Tooz: corresponds to these tests of the Python library Tooz: `test_ignore_nodes`, `test_ignore_non_existent_node`.
     #[test]
     fn ignored_nodes_get_nothing() {
         let ring = HashRing::new(["foo", "bar", "baz"]);
@@ -270,8 +271,8 @@ mod tests {
         }
     }
 
-    /// Tooz: test_add_node, test_add_node_unicode, test_remove_node, test_remove_node_unknown,
-    /// test_add_then_removenode.
+    /// Tooz: corresponds to these tests of the Python library Tooz: `test_add_node`, `test_add_node_unicode`, `test_remove_node`,
+    /// `test_remove_node_unknown`, `test_add_then_removenode`.
     #[test]
     fn nodes_come_and_go() {
         let mut ring = HashRing::default();
@@ -310,7 +311,8 @@ mod tests {
     }
 
     proptest! {
-        /// Tooz: test_rebalance_stability_join, test_rebalance_stability_leave.
+        /// Tooz: corresponds to these tests of the Python library Tooz: `test_rebalance_stability_join`,
+        /// `test_rebalance_stability_leave`.
         #[test]
         fn only_keys_of_the_one_who_comes_or_goes_move(
             nodes in nodes(), weight in 1..4_u32, keys in prop::collection::vec(any::<Vec<u8>>(), 50),
