@@ -9,13 +9,13 @@ use serde_json::{Number, Value};
 
 use crate::error::{Error, ErrorKind, NameError};
 
-/// Enough to find a misspelt name by, in a message that stays readable.
+/// How many existing names an error lists: enough to find a misspelt name by, in a message that stays readable.
 const MAX_KNOWN: usize = 32;
 
 const EMPTY: &str = "the placeholder is empty; it needs a field's name, as in `<share.id>`";
 const STEPS: &str = "`.field`, `.0` or `[key]`";
 
-/// Serde makes all of these the same.
+/// Serde represents all of these in the same way.
 const NOTHING: &str = "nothing (none, null or a float that is not finite)";
 
 /// A name with placeholders that are filled in from a value: `share-<share.id>`.
@@ -69,7 +69,7 @@ enum Part {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Path {
-    /// As written, for messages.
+    /// The placeholder as written, for messages.
     text: String,
     steps: Vec<String>,
 }

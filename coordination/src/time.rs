@@ -41,7 +41,7 @@ impl BootInstant {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
-    /// This moment moved by `duration`, or the last one that can be told.
+    /// This moment moved by `duration`, or the latest moment that a `BootInstant` can have.
     pub fn saturating_add(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)))
     }
@@ -55,7 +55,7 @@ impl BootInstant {
     }
 }
 
-/// Sleeps until `moment`, also when the machine was suspended meanwhile.
+/// Sleeps until `moment`, also if the machine is suspended before that moment.
 ///
 /// tokio's timer stops during suspend, so after a resume this may be late by what was left to
 /// sleep. Whoever decides by a deadline compares the clock itself; this only wakes it up.

@@ -30,12 +30,12 @@ pub(crate) struct UrlOption {
 }
 
 impl UrlOption {
-    /// One whose value may be printed.
+    /// An option whose value may be printed.
     pub(crate) const fn shown(name: &'static str) -> Self {
         Self { name, is_shown: true }
     }
 
-    /// One whose value shows as `***`: it is a secret, or might be one.
+    /// An option whose value shows as `***`: it is a secret, or might be one.
     #[cfg(feature = "_network")]
     pub(crate) const fn hidden(name: &'static str) -> Self {
         Self { name, is_shown: false }
@@ -57,7 +57,8 @@ pub(crate) enum Authority {
     Nothing,
 }
 
-/// Longer than any scheme or option of ours; a secret pasted in its place is often longer.
+/// No scheme or option of ours is as long as this. A secret that was pasted in the place of a name is often longer, and is then not
+/// shown.
 const MAX_SHOWN_NAME: usize = 32;
 
 /// `scheme://user:password@host:port,host:port/path?option=value`, taken apart and decoded.
@@ -298,12 +299,13 @@ fn refuse_anywhere(text: &str) -> Parsed<()> {
     }
 }
 
-/// A password with a bare `/` or `?` ends the hosts too early, and would be printed as a path.
+/// Fails if this text has an `@`: then a bare `/` or `?` in the password has ended the hosts too early, and a part of the
+/// password would be printed as a path.
 fn refuse_late_at(text: &str) -> Parsed<()> {
     if text.contains('@') { Err(LATE_AT) } else { Ok(()) }
 }
 
-/// What the authority says.
+/// What the authority contains: the part of a URL between `://` and the path.
 #[derive(Default)]
 struct Leads {
     user: Option<String>,

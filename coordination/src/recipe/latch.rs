@@ -1,7 +1,7 @@
 //! The latch: counts down to zero, once, and then lets all who wait go on.
 //!
-//! The count is the queue's value. It belongs to no session, so a count stays when the process that counted is gone.
-//! Beside it stands how often zero was reached: by that a waiter sees a zero that was reset before it could look.
+//! The count is the queue's value. It belongs to no session, so a count stays when the process that counted is gone. The value also
+//! says how often zero was reached. By this number a waiter notices a zero that was reset before the waiter could read it.
 
 use std::fmt;
 use std::time::Duration;
@@ -63,7 +63,7 @@ pub struct Latch {
 struct Stored {
     count: u32,
     remaining: u32,
-    /// How often it has reached zero, resets notwithstanding.
+    /// How often zero was reached. A reset leaves this number as it is.
     #[serde(default)]
     zeros: u64,
 }
@@ -73,7 +73,7 @@ impl Stored {
         Self::any(listing, count, operation)?.counting_from(count, operation)
     }
 
-    /// Whatever it counts from; of `count` if nothing is stored.
+    /// What is stored, whatever count it started from; a new latch of `count` if nothing is stored.
     fn any(listing: &Listing, count: u32, operation: &'static str) -> Result<Self> {
         let fresh = Self { count, remaining: count, zeros: 0 };
         let Some(value) = &listing.value else { return Ok(fresh) };
@@ -191,7 +191,7 @@ impl Latch {
     pub async fn reset(&self) -> Result<()> {
         let count = self.count;
         let step = move |listing: &Listing| {
-            // What is damaged is set back as well.
+            // A damaged value is reset as well.
             let zeros = Stored::any(listing, count, "reset").map_or(0, |stored| stored.zeros);
             let fresh = Stored { count, remaining: count, zeros };
             Ok(Change::Write(Some(fresh.data("reset")?), ()))

@@ -232,7 +232,7 @@ impl Limiter {
         let start = Instant::now();
         let is_patient = self.patience != Patience::Never || keep_waiting.is_some();
         let (gate, mut told) = Gate::new(self.limits, is_patient);
-        // It may stand by before it has a slot.
+        // There is room for two updates, because the contender may be put on standby before it gets a slot.
         let claim = Claim::wants(1);
         let (data, room) = (claim.data()?, claim.room(2)?);
         let request = Request {
@@ -267,7 +267,7 @@ impl Limiter {
         }
     }
 
-    /// Calls `keep_waiting` at its interval until it answers false; without one, waits for ever.
+    /// Calls `keep_waiting` at its interval until it returns false; without a `keep_waiting`, waits for ever.
     async fn tired(&self, start: Instant, keep_waiting: Option<KeepWaiting<'_>>) {
         let Some((interval, keep_waiting)) = keep_waiting else {
             return std::future::pending().await;

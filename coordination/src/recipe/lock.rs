@@ -79,7 +79,7 @@ impl Coordinator {
 }
 
 impl Lock {
-    /// The same lock, of a name that was made of this template.
+    /// Notes the template that the lock's name was made of, for the log.
     pub(crate) fn of_template(self, template: Cow<'static, str>) -> Self {
         Self { queue: self.queue.of_template(template) }
     }
@@ -298,7 +298,7 @@ impl Lock {
         let read = read.map_err(|error| error.with_effect(Effect::None))?;
         let mut before = None;
         let contenders = read.entries.into_iter().filter_map(|entry| {
-            // No entry is before it, or only shared ones and it is shared too.
+            // An entry holds the lock if no entry is before it, or if it is shared and so are all entries before it.
             let holding = before.is_none_or(|before: Mode| !before.blocks(entry.mode));
             if entry.mode == Mode::Exclusive || before.is_none() {
                 before = Some(entry.mode);

@@ -243,24 +243,24 @@ impl MultiGuard {
 /// A lock, a shared lock or a semaphore: whatever can be acquired together with others of its type.
 #[cfg_attr(not(feature = "macros"), expect(unreachable_pub, reason = "`__private` shows it"))]
 pub trait Take: Send + Sync + 'static {
-    /// The guard of one.
+    /// The guard of one such lock or semaphore.
     type Guard: Deref<Target = Grant> + Send + Sync + 'static;
 
-    /// The name by which they are sorted.
+    /// The name by which several are sorted.
     fn name(&self) -> &str;
 
-    /// Whether others may have it at the same time.
+    /// Whether it is acquired so that others may hold it at the same time.
     fn is_shared(&self) -> bool {
         false
     }
 
-    /// The same, of a name that was made of this template.
+    /// Notes the template that its name was made of, for the log.
     #[cfg(feature = "macros")]
     fn made_of(self, template: &'static str) -> Self
     where
         Self: Sized;
 
-    /// Waits for it. `None` waits for ever, zero asks once.
+    /// Acquires it. `None` waits for ever, zero asks once.
     fn take(&self, timeout: Option<Duration>) -> impl Future<Output = Result<Self::Guard>> + Send;
 }
 
@@ -281,7 +281,7 @@ impl Take for Lock {
     }
 }
 
-/// A share of a lock.
+/// A lock that is to be acquired in shared mode.
 #[cfg_attr(not(feature = "macros"), expect(unreachable_pub, reason = "`__private` shows it"))]
 #[derive(Debug)]
 pub struct Shared<L>(pub(crate) L);
@@ -307,13 +307,13 @@ impl Take for Shared<Lock> {
     }
 }
 
-/// A lock, or a share of one: where some of the names are taken in the other manner.
+/// A lock that is to be acquired exclusively or in shared mode, for a function that asks for some of its locks in each mode.
 #[cfg(feature = "macros")]
 #[derive(Debug)]
 pub enum InEither<L> {
-    /// For oneself.
+    /// To be acquired exclusively.
     Whole(L),
-    /// With others.
+    /// To be acquired in shared mode.
     Share(Shared<L>),
 }
 
@@ -368,8 +368,8 @@ impl Take for Semaphore {
     }
 }
 
-/// Sorts by name and drops repeated names, of which one that is not shared stays. Callers that take several in this
-/// order never wait for each other in a circle.
+/// Sorts by name and drops repeated names; if a name is asked for exclusively and shared, the exclusive one stays. Callers that
+/// acquire several in this order never wait for each other in a circle.
 pub(crate) fn in_order<T: Take>(mut wanted: Vec<T>) -> Vec<T> {
     wanted.sort_by(|one, other| {
         one.name().cmp(other.name()).then(one.is_shared().cmp(&other.is_shared()))
@@ -391,7 +391,7 @@ pub(crate) async fn take_all<T: Take>(
         let left = left(timeout, start, next.name())?;
         let guard = tokio::select! {
             biased;
-            // Nothing ran under it yet.
+            // Nothing has run under the guards yet.
             (lost, reason) = first_lost(watches(&guards)) => {
                 return Err(lost.error("acquire", reason, Effect::None));
             }
@@ -401,7 +401,7 @@ pub(crate) async fn take_all<T: Take>(
         };
         guards.push(guard);
     }
-    // A deadline may have passed unnoticed while the last one was granted, so look once more.
+    // A deadline may have passed unnoticed while the last lock was granted, so all guards are checked once more.
     lost_by_now(&guards, "acquire", Effect::None).map_or(Ok(guards), Err)
 }
 
@@ -409,7 +409,7 @@ pub(crate) fn watches<G: Deref<Target = Grant>>(guards: &[G]) -> Vec<LossWatch> 
     guards.iter().map(|guard| guard.loss_watch()).collect()
 }
 
-/// The error of the first of them that is lost at this moment.
+/// The error of the first of these guards that is lost at this moment.
 pub(crate) fn lost_by_now<G: Deref<Target = Grant>>(
     guards: &[G],
     operation: &'static str,
@@ -420,15 +420,15 @@ pub(crate) fn lost_by_now<G: Deref<Target = Grant>>(
         .find_map(|watch| Some(watch.error(operation, watch.loss_reason()?, stood)))
 }
 
-/// The timeout that is left of the time for all.
+/// What is left of the timeout for all locks.
 fn left(timeout: Option<Duration>, start: Instant, name: &str) -> Result<Option<Duration>> {
     let left = Waiting::within(timeout).after(start.elapsed());
     let left = left.ok_or_else(|| Error::new(ErrorKind::Timeout, "acquire", TOO_LATE).on_key(name));
     left.map(Waiting::timeout)
 }
 
-/// Whether a missing answer says that the store does not answer. It does not, if the other locks took most of the timeout, and the
-/// time that was left is less than a healthy store may need.
+/// Whether a missing answer about one lock says that the store does not answer. It says nothing of the store if the other locks
+/// took most of the timeout, and the time that was left is less than a healthy store may need.
 fn has_judged<G: Deref<Target = Grant>>(
     guards: &[G],
     timeout: Option<Duration>,
@@ -458,8 +458,8 @@ fn or_none<T>(taken: Result<T>) -> Result<Option<T>> {
     }
 }
 
-/// Releases all at once, beginning with the last. If some fail, the error is that of one that had been lost, or else
-/// the first one.
+/// Releases all guards at once, beginning with the last. If some fail, the error is that of one that had been lost, or else the
+/// first one.
 pub(crate) async fn release_all<G: Deref<Target = Grant>>(guards: Vec<G>) -> Result<()> {
     let release = |guard: G| Box::pin(async move { guard.release().await });
     let mut releases: Vec<_> = guards.into_iter().rev().map(release).collect();

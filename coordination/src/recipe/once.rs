@@ -91,7 +91,7 @@ impl Coordinator {
 pub struct OncePer {
     queue: Queue,
     rule: Rule,
-    /// The number of the last claim of which a warning told that it is not believed.
+    /// The number of the last claim for which a warning was logged, because its time is not believed.
     warned: Arc<AtomicU64>,
 }
 
@@ -186,7 +186,7 @@ impl OncePer {
                 let reading = async move { session.backend.read(&key).await };
                 let there = self.queue.call("claim", reading).await?.entries;
                 let is_there = |seq| there.iter().any(|entry| entry.seq == seq);
-                // Who has lost his own entry, and was not told yet, takes over nothing.
+                // A caller that has lost its own entry, and does not know it yet, must not take a claim over.
                 is_there(entry) && !is_there(under.entry)
             }
         };
@@ -195,18 +195,18 @@ impl OncePer {
         self.claim(Some(Under { kind: key.kind().to_owned(), name, entry }), abandoned).await
     }
 
-    /// Claims it, also where this is the last claim.
+    /// Claims the job. `abandoned`: the last claim, if it may be taken over because the entry of its guard is gone.
     async fn claim(&self, under: Option<Under>, abandoned: Option<Last>) -> Result<Option<Claim>> {
         let (rule, warned) = (self.rule, Arc::clone(&self.warned));
         let mut asked = BootInstant::now();
         let step = move |listing: &Listing| {
             let last = Last::of(listing, "claim")?.map(|last| match &abandoned {
-                // It may be done by now, by who let go after that.
+                // Only if the last claim is still the abandoned one: its owner may have recorded in between that the job is done.
                 Some(abandoned) if last.is(abandoned) => last.settled(0),
                 _ => last,
             });
             let now = Now::of(listing, asked);
-            // The next listing is asked for after this.
+            // If this step is repeated, the next listing is requested after this moment.
             asked = BootInstant::now();
             Ok(match decide(last.as_ref(), now, rule) {
                 Decision::Claim(new) => {
@@ -272,7 +272,7 @@ fn data(operation: &'static str, last: &Last) -> Result<Data> {
     to_data(operation, last, MAX_VALUE_BYTES)
 }
 
-/// Says once that a clock is wrong.
+/// Logs, once for each claim, that a clock is wrong.
 fn warn(last: &Last, now: Now, warned: &AtomicU64) {
     let number = last.number.value();
     if warned.swap(number, Ordering::Relaxed) != number {
@@ -353,7 +353,7 @@ impl Claim {
         self.settle("give_back", move |last| last.settled(at_least)).await
     }
 
-    /// The claim is open no longer.
+    /// Stores what `settled` makes of the claim, which is then no longer open. False: the stored claim is another one.
     async fn settle(
         &self,
         operation: &'static str,

@@ -178,7 +178,7 @@ impl Partitioner {
 }
 
 impl Followed {
-    /// Changes the ring by an event; answers whether it has changed.
+    /// Changes the ring by an event; returns whether the ring has changed.
     fn apply(&mut self, event: &GroupEvent) -> bool {
         match event {
             GroupEvent::Joined(member) | GroupEvent::Updated(member) => {

@@ -118,7 +118,7 @@ pub struct RateLimiter {
     shared: Arc<Shared>,
 }
 
-/// What one read of the history led to.
+/// The result of one read of the history.
 struct Look {
     /// The slot of the permits; an error: how long the wait would be, which is too long.
     slot: Result<Micros, Micros>,
@@ -301,14 +301,15 @@ impl RateLimiter {
         let mut before = BootInstant::now();
         let is_first = !self.shared.follower.has_started();
         let step = move |listing: &Listing| {
-            // Invariant: read after the listing has come, and the next listing is asked for after this.
+            // Invariant: this is read after the listing has arrived, and the next listing is requested after this.
             let at = (BootInstant::now(), Instant::now());
             let look = look_at(listing, &rules, &clock, (permits, deadline), is_first, at, before);
             before = at.0;
             look
         };
         let asking = async {
-            // Only to spare the store some retries: what keeps calls apart is the compare-and-set.
+            // Calls of this process take turns only to spare the store some retries. The compare-and-set is what makes concurrent
+            // calls correct.
             let _turn = tokio::select! {
                 biased;
                 turn = self.shared.turn.lock() => Some(turn),
@@ -337,8 +338,8 @@ impl RateLimiter {
     }
 
     fn permit(&self, slot: Micros, look: &Look) -> RatePermit {
-        // Computed on the safe side: the slot came no earlier, and the margin ends no later than by any clock within
-        // A1.
+        // Computed on the safe side, for all clocks within A1: the slot came no earlier than this assumes, and the margin ends no
+        // later.
         let usable = self.rules.margin().map(|margin| {
             let wait = Duration::from_micros(slot.saturating_sub(look.now));
             let margin = Duration::from_micros(shorter(to_micros_floor(margin)));
@@ -384,7 +385,8 @@ fn look_at(
     });
     let slot = history.reserve(now, permits, longest);
     let mut look = Look { slot, now: now.max(history.now), has_clock, at, before, written: None };
-    // Who asks for the first time and is refused may not live until a window has passed.
+    // A process that asks for the first time and is refused may end before a window has passed. So its host remembers what it has
+    // seen.
     let attests = !has_clock && (slot.is_ok() || is_first) && clock.attest(&mut history, at.0);
     if slot.is_err() && !is_cold && !attests {
         return Ok(Change::Keep(look));

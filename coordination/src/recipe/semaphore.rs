@@ -48,7 +48,7 @@ pub struct Semaphore {
     limit: Limit,
 }
 
-/// What is stored.
+/// The number of permits, as the queue's value has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Limit {
     permits: u32,
@@ -75,7 +75,7 @@ impl Coordinator {
 }
 
 impl Semaphore {
-    /// The same semaphore, of a name that was made of this template.
+    /// Notes the template that the semaphore's name was made of, for the log.
     #[cfg(feature = "macros")]
     pub(crate) fn of_template(self, template: Cow<'static, str>) -> Self {
         Self { queue: self.queue.of_template(template), ..self }
@@ -213,7 +213,7 @@ impl Semaphore {
 /// Serves the contender that came first, with whatever slots are free.
 struct Fifo {
     limit: Limit,
-    /// Whether the stored limit has been the wanted one: one that differs later was set by `resize`.
+    /// Whether the stored limit has been the wanted one: if it differs later, `resize` has changed it.
     is_admitted: AtomicBool,
 }
 

@@ -231,7 +231,7 @@ impl<T: Serialize + DeserializeOwned> SharedValue<T> {
                 return Ok(Versioned { version, value });
             }
             let delay = delays.next_delay();
-            // On the session's runtime, since the caller may have none.
+            // Sleeps on the session's runtime, because the caller may have none.
             let pause = self.queue.session.spawn(async move { tokio::time::sleep(delay).await });
             drop(pause.await);
         }
@@ -342,17 +342,17 @@ impl<T> fmt::Debug for ValueWatch<T> {
     }
 }
 
-/// What a watch has told.
+/// What a watch has returned so far.
 #[derive(Default)]
 struct Told {
-    /// The last that was told, if anything was: its version, or that there was no value.
+    /// What was returned last: a value's version, or `None` if there was no value. The outer `None`: nothing was returned so far.
     last: Option<Option<u64>>,
     /// The highest version so far.
     highest: u64,
 }
 
 impl Told {
-    /// Whether this is to be told. If so, it is remembered as told.
+    /// Whether `version` is to be returned. If so, it is remembered as the last.
     fn is_news(&mut self, version: Option<u64>) -> bool {
         let is_news = match version {
             Some(version) => version > self.highest,

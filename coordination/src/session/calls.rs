@@ -163,8 +163,8 @@ impl Session {
         outcome
     }
 
-    /// [`retry_until_settled`](Self::retry_until_settled) for an entry that stands in the queue and waits. That the store does
-    /// not let us in, or does not let us look, may pass as well (`F-56`), so such calls are repeated too.
+    /// [`retry_until_settled`](Self::retry_until_settled) for an entry that waits in the queue. That the store refuses our login,
+    /// or a read of the queue, may pass as well (`F-56`), so such calls are repeated too.
     pub(crate) async fn retry_while_waiting<T, C>(
         &self,
         lease: &Lease,
@@ -407,7 +407,7 @@ pub(crate) fn may_pass(error: &Error) -> bool {
     matches!(error.kind(), Unavailable | Refused | Dns | Tls)
 }
 
-/// Whether the store does not let us in, or does not allow the call. For an entry that waits already, this may pass as well.
+/// Whether the store refuses our login, or does not allow the call. For an entry that waits already, this may pass as well.
 pub(crate) fn is_refusal(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Auth | ErrorKind::Permission)
 }

@@ -349,8 +349,8 @@ impl Keeper {
                     session.show_state();
                     session.failures.note(&error);
                     if error.loss_reason().is_some() {
-                        // The store says that the session `new` is over. Those that were pushed here by earlier tries are over
-                        // too, by the same word, so only the lost session and this one are still closed before the next try.
+                        // The store says that the session `new` is over. By the same answer, those that were pushed here by earlier
+                        // tries are over too, so only the lost session and this one are still closed before the next try.
                         remains.truncate(1);
                         remains.push(std::mem::replace(&mut new, SessionId::random()));
                     }

@@ -201,7 +201,7 @@ impl Lease {
         for held in &lost {
             held.hold.lose(reason);
         }
-        // A service's own code may run in what it has installed for events.
+        // Released before anything is logged, because a service's own code may run when an event is logged.
         drop(holds);
         for held in &lost {
             self.tell_lost(held, reason);
@@ -234,9 +234,9 @@ impl Lease {
         hold: &Arc<Hold>,
     ) -> Result<(), LossReason> {
         let mut holds = self.holds();
-        // Under the mutex: if `lose` comes first, the hold is refused; if it comes second, it finds the hold in the map, and
-        // loses it. Without the mutex a hold could be registered just after `lose` has gone through the map, and would never be
-        // told.
+        // Under the mutex: if `lose` comes first, the hold is refused; if it comes second, it finds the hold in the map, and loses
+        // it. Without the mutex a hold could be registered just after `lose` has gone through the map, and its loss would never be
+        // reported.
         match holds.ended.or_else(|| self.loss_reason()) {
             Some(reason) => Err(reason),
             None => {
@@ -277,7 +277,7 @@ impl Lease {
         }
     }
 
-    /// Tells that it is lost, unless nobody has been given it, or its end was told before.
+    /// Logs the loss, unless the grant has not reached its caller.
     fn tell_lost(&self, held: &Held, reason: LossReason) {
         self.tell_lost_of(&held.hold, &held.entry.queue, held.seq, reason);
     }
@@ -326,7 +326,7 @@ fn deadline(ttl: Option<Duration>, sent: BootInstant) -> BootInstant {
 /// One grant. It is held until it is released or lost, whichever comes first.
 #[derive(Default)]
 pub(crate) struct Hold {
-    /// Set when the caller has received it.
+    /// Set when the caller has received the grant.
     delivered: OnceLock<Delivered>,
     purpose: Purpose,
     released: AtomicBool,
@@ -379,7 +379,7 @@ impl Hold {
             monitor.abort();
         }
         let is_first = !self.released.swap(true, Ordering::SeqCst);
-        // Wakes `wait_over`: who follows the grant is told of its release.
+        // Wakes `wait_over`: a task that follows the grant learns of its release.
         self.loss.changed.notify_waiters();
         is_first
     }

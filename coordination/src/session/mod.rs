@@ -1,6 +1,6 @@
 //! A coordinator's session, as recipes use it.
 //!
-//! One task, the [`keeper`], opens a session at the store, renews its [`lease`](Lease), tells when the lease is lost, and opens
+//! One task, the [`keeper`], opens a session at the store, renews its [`lease`](Lease), reports when the lease is lost, and opens
 //! the next session. Every call to the store that may take time runs on the keeper's runtime, so that neither a caller who drops
 //! its future nor a program whose executor is blocked can interrupt the call. The caller's future only waits for the answer.
 

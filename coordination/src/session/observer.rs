@@ -78,7 +78,7 @@ impl Views {
         }
     }
 
-    /// What [`next`](Self::next) would answer at once; `None`: it would wait.
+    /// What [`next`](Self::next) would return at once; `None`: it would wait.
     pub(crate) fn newest(&mut self) -> Result<Option<Arc<View>>> {
         match self.receiver.has_changed() {
             _ if !self.process.is_this() => Err(Error::lost("observe", LossReason::Closed)),
@@ -115,7 +115,7 @@ impl Session {
 
     /// Follows a queue. All who follow the same queue share one task, which reads it.
     pub(crate) fn observe(self: &Arc<Self>, queue: &QueueKey, sight: Sight) -> Views {
-        // A receiver without a sender tells at once that there are no more views.
+        // A receiver without a sender reports at once that there are no more views.
         let ended = || Views::new(watch::channel(None).1);
         if !self.is_own_process() {
             return ended();
@@ -149,7 +149,7 @@ impl Session {
                 () = self.follow(&what, &sender) => {}
                 () = sender.closed() => {}
                 _ = phase.wait_for(|phase| matches!(phase, Phase::Closed(_))) => {
-                    // Dropping the sender tells the observers.
+                    // Dropping the sender tells the observers that there are no more views.
                     self.observers.by_queue().remove(&what);
                     return;
                 }

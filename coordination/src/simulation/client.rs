@@ -17,11 +17,11 @@ use crate::{Config, Coordinator, Result};
 /// How a client's clocks differ from the store's.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Clocks {
-    /// What the clock since boot showed when the run began, in nanoseconds.
+    /// What the client's clock since boot showed when the run began, in nanoseconds.
     pub boot: u64,
-    /// How much faster it runs, in millionths; A1 allows 5,000 either way.
+    /// How much faster the client's clock since boot runs, in millionths; A1 allows 5,000 either way.
     pub faster_ppm: i64,
-    /// How far the wall clock is ahead, in microseconds.
+    /// How far the client's wall clock is ahead, in microseconds.
     pub wall_ahead: i64,
 }
 
@@ -48,10 +48,10 @@ struct State {
     link: Link,
     is_paused: bool,
     is_dead: bool,
-    /// For how many nanoseconds of the run it has been suspended, without the present suspend.
+    /// For how many nanoseconds of the run the client has been suspended, not counting a suspend that has not ended.
     suspended: u64,
     suspended_since: Option<u64>,
-    /// Its sessions, which end when it is killed, if the store is within its host.
+    /// The client's sessions. If the store is within the client's host, they end when the client is killed.
     sessions: Vec<SessionId>,
     /// Wakers of the tasks that were polled during the pause.
     parked: Vec<Waker>,
@@ -64,7 +64,7 @@ impl fmt::Debug for Client {
 }
 
 impl World {
-    /// A client of this store.
+    /// A new client of this store.
     pub fn client(&self, clocks: Clocks) -> Arc<Client> {
         Arc::new(Client { world: self.clone(), clocks, state: Mutex::default() })
     }
@@ -97,25 +97,25 @@ impl Client {
         tokio::spawn(Within::new(Some(Arc::clone(self)), task))
     }
 
-    /// Does something as this client would.
+    /// Runs `work` as this client: by the client's clocks, and on its connection to the store.
     pub fn enter<T>(self: &Arc<Self>, work: impl FnOnce() -> T) -> T {
         let _inside = Inside::of(Some(Arc::clone(self)));
         work()
     }
 
-    /// Stops all its tasks.
+    /// Pauses the client: none of its tasks is polled.
     pub fn pause(&self) {
         self.state().is_paused = true;
     }
 
-    /// Stops all its tasks, and the clock that does not count suspend.
+    /// Suspends the client's machine: none of its tasks is polled, and its clock that does not count suspend stops.
     pub fn suspend(&self) {
         let mut state = self.state();
         state.is_paused = true;
         state.suspended_since.get_or_insert(nanos());
     }
 
-    /// Lets its tasks go on, after a pause or a suspend.
+    /// Lets the client's tasks go on, after a pause or a suspend.
     pub fn resume(&self) {
         let mut state = self.state();
         state.is_paused = false;
@@ -127,8 +127,8 @@ impl Client {
         parked.into_iter().for_each(Waker::wake);
     }
 
-    /// Kills it: nothing that it does afterwards, destructors included, reaches the store. One that is within
-    /// its host sees it die.
+    /// Kills the client: nothing that it does afterwards, destructors included, reaches the store. A store within the client's host
+    /// notices the death at once.
     pub fn crash(&self) {
         self.state().is_dead = true;
         self.resume();
@@ -142,27 +142,27 @@ impl Client {
         self.state().sessions.push(session);
     }
 
-    /// Whether it was killed.
+    /// Whether the client was killed.
     pub fn is_dead(&self) -> bool {
         self.state().is_dead
     }
 
-    /// Whether it is paused or suspended.
+    /// Whether the client is paused or suspended.
     pub fn is_paused(&self) -> bool {
         self.state().is_paused
     }
 
-    /// What passes between it and the store.
+    /// What passes between the client and the store.
     pub fn link(&self) -> Link {
         self.state().link
     }
 
-    /// Changes what passes.
+    /// Changes what passes between the client and the store.
     pub fn set_link(&self, link: Link) {
         self.state().link = link;
     }
 
-    /// What its clock since boot shows at this moment of the run.
+    /// What the client's clock since boot shows when the run has taken `elapsed` nanoseconds.
     pub fn boot_nanos(&self, elapsed: u64) -> u64 {
         let mut elapsed = i128::from(elapsed);
         if sings(Canary::ClockStopsInSuspend) {
@@ -174,7 +174,7 @@ impl Client {
         self.clocks.boot + u64::try_from(shown).unwrap_or_default()
     }
 
-    /// Clients whose clocks show the same are on one host.
+    /// The client's host: clients whose clocks show the same are on one host.
     pub(super) fn host(&self) -> u64 {
         self.clocks.boot ^ self.clocks.faster_ppm.cast_unsigned().rotate_left(32)
     }
@@ -184,7 +184,7 @@ impl Client {
     }
 }
 
-/// While it exists, this client is the one that is running; then the one before is again.
+/// While this exists, its client is the one that is running. When it is dropped, the client that was running before is again.
 struct Inside(Option<Arc<Client>>);
 
 impl Inside {
@@ -195,7 +195,7 @@ impl Inside {
 
 impl Drop for Inside {
     fn drop(&mut self) {
-        // Dropped only after `with`: dropping a client may ask the run for something.
+        // Dropped after `with` has returned, because dropping a client may call `with` again.
         let inner = with(|run| std::mem::replace(&mut run.client, self.0.take()));
         drop(inner);
     }

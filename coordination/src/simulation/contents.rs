@@ -20,7 +20,8 @@ use crate::canary::{Canary, sings};
 use crate::error::Result;
 use crate::key::QueueKey;
 
-/// For the memory backend, which loses no notifications and so needs no re-check. Only the network loses them.
+/// The re-check interval for the memory backend, which loses no notifications and so needs no re-check. Only the network loses
+/// them.
 const FOREVER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// What the store has. Calls that are not defined here are the memory backend's.
@@ -48,7 +49,7 @@ impl Contents {
         }
     }
 
-    /// All is lost: whoever waits is told that what it waits for has changed.
+    /// Says that all data are lost: every waiter is notified that what it waits for has changed.
     pub(super) fn lose(&self) {
         self.is_lost.send_replace(true);
     }
@@ -58,7 +59,7 @@ impl Contents {
         self.queues().iter().map(|queue| self.listing(queue).entries.len() as u64).sum()
     }
 
-    /// The entries in queues of this kind that another one blocks.
+    /// The entries in queues of this kind that wait because another entry blocks them.
     pub(super) fn waiters(&self, kind: &str) -> Vec<EntryRef> {
         let queues = self.queues();
         let of_kind = queues.iter().filter(|queue| queue.kind() == kind);
@@ -125,7 +126,7 @@ impl Contents {
         }
     }
 
-    /// The queue that is entered: this one, or by mistake one whose name begins with its name.
+    /// The queue that is entered: this one, or by a mistake on purpose one whose name begins with its name.
     fn entered(&self, queue: &QueueKey) -> QueueKey {
         let queues = self.queues();
         let mut others = queues
@@ -137,7 +138,8 @@ impl Contents {
         other.unwrap_or(queue).clone()
     }
 
-    /// A position as the store tells it: as it is, or by mistake without the blockers that the same client has entered.
+    /// A position as the store returns it: as it is, or by a mistake on purpose without the blockers that the same client has
+    /// entered.
     fn seen(&self, entry: &NewEntry, position: Position) -> Position {
         if !sings(Canary::Reentrant) {
             return position;
@@ -151,7 +153,7 @@ impl Contents {
         Position { blocker, ..position }
     }
 
-    /// What a renewal that does not know of the release does.
+    /// What a heartbeat does by a mistake on purpose: it enters an entry again that was released.
     fn put_back(&self, session: SessionId, entry: &EntryRef) -> Result<()> {
         let entry = NewEntry {
             entry_ref: entry.clone(),
@@ -173,7 +175,7 @@ impl Contents {
     }
 }
 
-/// The answer of the memory backend, which waits in `gone` and `changed` only.
+/// The answer of the memory backend. Its calls complete at once, except `gone` and `changed`.
 fn now<T>(answer: impl Future<Output = T>) -> T {
     match pin!(answer).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(answer) => answer,

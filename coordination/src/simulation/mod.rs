@@ -38,7 +38,7 @@ pub use client::{Client, Clocks, Link};
 pub use run::{moment, nanos};
 pub use server::{Traits, Weather, World};
 
-/// The names that `COORDINATION_CANARY` takes: mistakes that the library makes then, on purpose.
+/// The names that `COORDINATION_CANARY` takes. Each makes the library make one mistake on purpose.
 pub const CANARIES: &[&str] = crate::canary::NAMES;
 
 /// The wall clock at the start of each run: some day in 2026, in microseconds.

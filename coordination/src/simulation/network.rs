@@ -28,7 +28,7 @@ use crate::config::Settings;
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::url::Authority;
 
-/// What is known of the store before it is asked: each world says the rest.
+/// What is known of the store before a client connects. The rest differs from world to world.
 pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "simulation",
     options: &[],
@@ -58,11 +58,11 @@ pub(crate) struct Network {
     world: World,
     /// For [`Canary::AnswerOfAnotherCall`]: the answer to a heartbeat that nobody waits for any more.
     stray: Arc<Mutex<Option<Result<Vec<EntryId>>>>>,
-    /// The tasks that observe a queue: they have asked for its changes.
+    /// The tasks that observe a queue, because they have asked for its changes.
     observers: Mutex<HashSet<task::Id>>,
 }
 
-/// What happens to one call.
+/// What the network does to one call.
 struct Way {
     there: Duration,
     back: Duration,
@@ -122,7 +122,7 @@ impl Network {
         self.stray.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take()
     }
 
-    /// The task that is running observes a queue.
+    /// Notes that the running task observes a queue.
     fn observes(&self) {
         let mut observers = self.observers.lock().unwrap_or_else(PoisonError::into_inner);
         observers.extend(task::try_id());

@@ -18,7 +18,7 @@ pub(super) struct Run {
     /// The source of the library's random numbers.
     pub(super) random: StdRng,
     pub(super) client: Option<Arc<Client>>,
-    /// The last answer of [`moment`].
+    /// What [`moment`] returned last.
     moment: u64,
 }
 
@@ -33,7 +33,7 @@ pub(super) fn end() {
     RUN.set(None);
 }
 
-/// Asks the run of this thread; `None`: it has none.
+/// Calls `ask` with the run of this thread; `None` if the thread has none.
 pub(super) fn with<T>(ask: impl FnOnce(&mut Run) -> T) -> Option<T> {
     RUN.with_borrow_mut(|run| run.as_mut().map(ask))
 }
@@ -48,7 +48,7 @@ pub fn nanos() -> u64 {
     with(|run| run.start.elapsed().as_nanos() as u64).unwrap_or_default()
 }
 
-/// The same for a history: no two are alike, so that what happens within one tick of the clock is in its order too.
+/// Like [`nanos`], for a history: no two results are equal, so that events within one tick of the clock are in their order, too.
 pub fn moment() -> u64 {
     let now = nanos();
     with(|run| {

@@ -14,20 +14,20 @@ use crate::backend::{Entries, EntryId, Listing, NewSession, SessionId, Sessions,
 use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
 use crate::key::QueueKey;
 
-/// How many states of a queue a lagging follower may still have.
+/// How many older states of a queue are kept, with which observers may be answered.
 const OLDER: usize = 4;
 
 /// What kind of store it is.
 #[derive(Clone, Copy, Debug)]
 pub struct Traits {
-    /// Sessions have leases, and calls take a way there and back. Otherwise the store is within the process, as
-    /// memory is, and nothing can come between.
+    /// Whether sessions have leases, and calls travel over a network. Otherwise the store is within the process, as memory is, and
+    /// nothing can come between.
     pub is_remote: bool,
-    /// The store has a clock that its clients can read.
+    /// Whether the store has a clock that its clients can read.
     pub has_clock: bool,
-    /// A removed entry is told by a watch; otherwise with the next heartbeat.
+    /// Whether a watch reports that an entry was removed; otherwise the next heartbeat does.
     pub watches: bool,
-    /// Leases start anew when the store restarts; otherwise their time goes on.
+    /// Whether leases start anew when the store restarts; otherwise their time goes on.
     pub renews_on_restart: bool,
 }
 
@@ -36,23 +36,24 @@ pub struct Traits {
 pub struct Weather {
     /// How long a message is on its way, in milliseconds.
     pub delay: RangeInclusive<u64>,
-    /// A message takes this much longer.
+    /// The chance that a message takes longer, and by how many milliseconds.
     pub slow: (u32, RangeInclusive<u64>),
-    /// A reply takes this much longer.
+    /// The chance that a reply takes longer, and by how many milliseconds.
     pub slow_reply: (u32, RangeInclusive<u64>),
-    /// A request does not arrive.
+    /// The chance that a request does not arrive.
     pub lost_request: u32,
-    /// A reply does not arrive.
+    /// The chance that a reply does not arrive.
     pub lost_reply: u32,
-    /// A request arrives once more, this much later.
+    /// The chance that a request arrives once more, and how many milliseconds later.
     pub repeated_request: (u32, RangeInclusive<u64>),
-    /// A notification does not arrive.
+    /// The chance that a notification does not arrive.
     pub lost_notification: u32,
-    /// A notification comes though nothing has happened.
+    /// The chance that a notification comes although nothing has happened.
     pub early_notification: u32,
-    /// A watch ends with an error.
+    /// The chance that a watch ends with an error.
     pub broken_watch: u32,
-    /// An observer is answered as of an older moment, as by a follower that lags behind; another one is asked each time.
+    /// The chance that an observer is answered with an older state, as by a server that lags behind. Each read may be answered by
+    /// another server.
     pub older_answer: u32,
 }
 
@@ -96,18 +97,18 @@ struct State {
     left: HashSet<EntryId>,
     updated: HashMap<EntryId, u64>,
     written: HashMap<u64, u64>,
-    /// The last write of each queue's value.
+    /// The number of the last write of each queue's value.
     newest: BTreeMap<QueueKey, u64>,
-    /// What observers of each queue were answered last, for answers as of an older moment.
+    /// The last answers to observers of each queue, for answers with an older state.
     past: BTreeMap<QueueKey, VecDeque<Listing>>,
-    /// How many updates were sent: numbers them in the order of sending.
+    /// How many updates were sent. Updates are numbered by this, in the order of sending.
     sent: u64,
     is_down: bool,
-    /// How each call fails at once.
+    /// The kind of error with which every call fails at once, if one is set.
     failing: Option<ErrorKind>,
-    /// Nobody may enter a queue for now.
+    /// Whether nobody may enter a queue for now.
     is_quarantined: bool,
-    /// How often the store was stopped or started: messages that were in flight then are lost.
+    /// How often the store was stopped or started. Messages that were in flight at such a moment are lost.
     starts: u64,
     faults: BTreeMap<&'static str, u64>,
 }
@@ -158,7 +159,7 @@ impl World {
         self.state().weather = weather;
     }
 
-    /// Stops the store, or starts it again. What is on its way is lost.
+    /// Stops the store, or starts it again. Messages that are in flight are lost.
     pub fn set_down(&self, is_down: bool) {
         let mut state = self.state();
         state.is_down = is_down;
@@ -169,23 +170,24 @@ impl World {
         }
     }
 
-    /// From now on each call of each client fails at once in this way, and arrives again with `None`.
+    /// From now on every call of every client fails at once with this kind of error; with `None`, calls arrive again.
     pub fn set_failing(&self, how: Option<ErrorKind>) {
         self.state().failing = how;
     }
 
-    /// Why a call cannot be made, if it cannot.
+    /// The error of a call that cannot be made; `None` if it can be made.
     pub(super) fn refusal(&self) -> Option<Error> {
         let failed = |kind| Error::new(kind, "call", "the store is out of reach");
         self.state().failing.map(failed).map(|error| error.with_effect(Effect::None))
     }
 
-    /// Whether the store refuses all who want to enter a queue, as one does that may have forgotten who holds what.
+    /// Sets whether the store refuses all that want to enter a queue, as a store does that may have lost the record of who holds
+    /// what.
     pub fn set_quarantined(&self, is_quarantined: bool) {
         self.state().is_quarantined = is_quarantined;
     }
 
-    /// Refuses whoever wants to enter a queue now, if nobody may.
+    /// Fails if nobody may enter a queue now.
     pub(super) fn admit(&self) -> Result<()> {
         if self.state().is_quarantined {
             let message = "the store is in quarantine";
@@ -206,7 +208,7 @@ impl World {
         old.lose();
     }
 
-    /// The store ends some session before its time; false: there is none.
+    /// The store ends one session before its time; false if there is none.
     pub fn end_some_session(&self) -> bool {
         let mut state = self.state();
         if state.leases.is_empty() {
@@ -220,7 +222,7 @@ impl World {
         true
     }
 
-    /// Somebody removes an entry that waits in a queue of this kind; false: there is none.
+    /// Removes an entry that waits in a queue of this kind, as an operator might; false if there is none.
     pub fn remove_some_waiter(&self, kind: &str) -> bool {
         let State { random, contents, .. } = &mut *self.state();
         let waiters = contents.waiters(kind);
@@ -235,7 +237,7 @@ impl World {
         self.contents().entries()
     }
 
-    /// How often each kind of fault has happened by itself.
+    /// How often each kind of fault has happened by chance.
     pub fn faults(&self) -> BTreeMap<&'static str, u64> {
         self.state().faults.clone()
     }
@@ -342,7 +344,7 @@ impl World {
         state.sent
     }
 
-    /// An update arrives; false: a newer one has arrived before it.
+    /// Notes that an update of this entry has arrived; false if a newer update has arrived before it.
     pub(super) fn is_newest(&self, id: &EntryId, number: u64) -> bool {
         let mut state = self.state();
         let newest = state.updated.entry(id.clone()).or_insert(number);
@@ -350,12 +352,13 @@ impl World {
         *newest == number
     }
 
-    /// Reads a queue for one who observes it, as of some older moment if that is said and one is known.
+    /// Reads a queue for an observer. If `is_older`, the answer is an older state, if one is kept.
     pub(super) async fn observe(&self, queue: &QueueKey, is_older: bool) -> Result<Listing> {
         let listing = self.contents().read(queue).await?;
         let State { random, past, faults, .. } = &mut *self.state();
         let past = past.entry(queue.clone()).or_default();
-        // Nobody who observes a value sees it go back: groups would take an older one for the end of their life.
+        // An observer never sees a value go back: a group's watch would take an older value for the end of the group. So states
+        // with another value are dropped.
         let version = |listing: &Listing| listing.value.as_ref().map(|value| value.version);
         past.retain(|older| version(older) == version(&listing));
         if is_older && !past.is_empty() {

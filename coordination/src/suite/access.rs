@@ -1,26 +1,25 @@
-//! What a store's tests bring along: the way to it, and the means to disturb that.
+//! What the tests of a store supply: how to reach the store, and how to disturb the connection to it.
 
 use std::time::Duration;
 
-/// Where a store is.
+/// How to reach a store.
 pub trait StoreAccess: Sync {
     /// The URL of a namespace that only one check uses.
     fn url(&self) -> String;
 
-    /// What lies between a client and the store; `None`: the store is carried out in this process, and nothing can come
-    /// between.
+    /// What lies between a client and the store; `None`: the store is carried out in this process, and nothing lies between.
     fn proxy(&self) -> Option<&dyn Proxy> {
         None
     }
 
-    /// Does something as the client that comes by the proxy, or as one that does not. For a store whose URL means
-    /// whichever client is running.
+    /// Runs `work` as the client that connects by the proxy, or as one that does not. This is for a store whose URL leads each
+    /// client to its own connection, whichever client is running.
     fn as_client(&self, _by_proxy: bool, work: &mut dyn FnMut()) {
         work();
     }
 }
 
-/// What lies between a client and its store, and can be disturbed.
+/// What lies between a client and its store. It can be disturbed.
 pub trait Proxy: Sync {
     /// The URL of the same namespace by this proxy.
     fn url(&self) -> String;
@@ -28,24 +27,23 @@ pub trait Proxy: Sync {
     /// Keeps back, from now on, whatever clients send, until [`let_go`](Self::let_go).
     fn hold(&self);
 
-    /// The clients' connections break, and what they had sent stays kept back. What is sent from now on, on new
-    /// connections, passes.
+    /// Breaks the clients' connections; what they had sent stays kept back. What is sent from now on, on new connections, passes.
     fn part(&self);
 
-    /// What was kept back goes to the store, though its client is gone.
+    /// Delivers to the store what was kept back, although its client is gone.
     fn let_go(&self);
 
-    /// How long that takes to arrive, at the most.
+    /// How long this delivery takes, at most.
     fn arrival(&self) -> Duration {
         Duration::from_millis(300)
     }
 
-    /// Neither requests nor answers arrive, and nobody is told: connections stay, and new ones are taken.
+    /// From now on neither requests nor answers arrive, and nobody gets an error: connections stay open, and new ones are accepted.
     fn silence(&self);
 
-    /// Connections break, and new ones are refused.
+    /// Breaks all connections, and refuses new ones.
     fn cut(&self);
 
-    /// New connections work again. What was lost stays lost: connections that lost something need not work.
+    /// Lets new connections work again. Connections that have lost something need not work.
     fn heal(&self);
 }

@@ -1,4 +1,4 @@
-//! Entries: their order and numbers, and whose they are.
+//! Checks of entries: their order and numbers, and to which session they belong.
 
 use super::MOST_POLLS;
 use super::test_store::{Client, TestStore, dropped_after, queue, retry_until_settled};
@@ -38,7 +38,7 @@ pub(super) async fn repeat_leave(tested: &TestStore<'_>) -> Result<()> {
     }
     assert!(!client.update(&entry, position.seq).await?, "it is gone");
     assert_eq!(client.position(&entry, position.seq).await?, None, "it is gone");
-    // One that was never entered is gone as well.
+    // An entry that was never entered is gone as well.
     let never = client.entry(&queue, Mode::Exclusive, "");
     client.leave(&never, None).await
 }
@@ -98,7 +98,8 @@ pub(super) async fn order_over_a_value_that_comes_and_goes(tested: &TestStore<'_
     Ok(())
 }
 
-/// The number of the entry that another one waits for: a store need not say it, but its name is one that is listed.
+/// The number of the entry that another one waits for. A position need not have this number, but it has the blocker's id, which is
+/// listed in the queue.
 async fn number_of_blocker(
     client: &Client,
     queue: &QueueKey,
@@ -110,7 +111,7 @@ async fn number_of_blocker(
     Ok(Some(listed.expect("what blocks is listed").seq))
 }
 
-/// The number of the entry that this one waits for now.
+/// The number of the entry that `entry` waits for now.
 async fn waits_for(client: &Client, entry: &NewEntry, seq: u64) -> Result<Option<u64>> {
     let position = client.position(entry, seq).await?.expect("it is there");
     assert_eq!(position.seq, seq, "an entry keeps its number");
@@ -279,7 +280,7 @@ pub(super) async fn exact_leave_spares_the_next(tested: &TestStore<'_>) -> Resul
     let (entry, position) = client.enter(&queue).await?;
     client.leave(&entry, Some(position.seq)).await?;
     let mut before = (entry, position);
-    // Stores use keys again: each of the next has its turn.
+    // Some stores use keys again. Each of the next entries has its turn nevertheless.
     for _ in 0..20 {
         let (next, now) = client.enter(&queue).await?;
         let (old, was) = &before;
@@ -297,13 +298,13 @@ pub(super) async fn exact_leave_spares_the_next(tested: &TestStore<'_>) -> Resul
 pub(super) async fn cancel_safe_enter(tested: &TestStore<'_>) -> Result<()> {
     let (client, queue) = (tested.client("a").await?, queue("q"));
     for polls in 0..=MOST_POLLS {
-        // Repeated under its id it is entered once.
+        // If the call is repeated under the same id, the entry is entered once.
         let entry = client.entry(&queue, Mode::Exclusive, "");
         let repeated = dropped_after(polls, client.store.enter(&entry)).await;
         let position = client.enter_this(&entry).await?;
         assert_eq!(client.numbers(&queue).await?, [position.seq], "after {polls} polls");
         client.leave(&entry, Some(position.seq)).await?;
-        // Removed by its id it is not there.
+        // If the entry is then removed by its id, it is not in the queue.
         let entry = client.entry(&queue, Mode::Exclusive, "");
         dropped_after(polls, client.store.enter(&entry)).await;
         client.leave(&entry, None).await?;

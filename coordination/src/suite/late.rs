@@ -1,4 +1,5 @@
-//! Calls that reach the store after later ones: their clients have gone, and asked again by another connection.
+//! Checks of calls that reach the store after later ones. Their clients have given them up, and made the calls again on another
+//! connection.
 
 use std::future::Future;
 
@@ -19,7 +20,7 @@ async fn kept_back<T: std::fmt::Debug>(
     tested.proxy().part();
     let answer = match early {
         Ok(answer) => Some(answer),
-        // Its connection has broken: it may fail, and is given up otherwise.
+        // The call's connection has broken. The call may fail because of that; otherwise it is given up.
         Err(_) => tokio::time::timeout(CALL, call).await.ok(),
     };
     assert!(!matches!(answer, Some(Ok(_))), "it was answered, though its request was kept back");
@@ -199,7 +200,7 @@ pub(super) async fn effect_without_an_answer_is_unknown(tested: &TestStore<'_>) 
         assert_eq!(error.effect(), Effect::Unknown, "{error}: it is carried out yet");
     }
     arrive(tested).await;
-    // A server may refuse what comes on a connection that the session has left.
+    // A server may refuse a request that arrives on a connection which the session does not use any more.
     let value = other.value(&queue("q")).await?;
     assert!(value.as_deref().is_none_or(|value| value == "1"), "{value:?}");
     Ok(())

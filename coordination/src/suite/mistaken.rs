@@ -16,7 +16,7 @@ use crate::error::Result;
 use crate::key::QueueKey;
 use crate::time::BootInstant;
 
-/// What a store does wrong.
+/// The mistake that a store makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mistake {
     /// An `enter` that was given up takes effect after its `leave` was answered.
@@ -25,14 +25,14 @@ pub enum Mistake {
     GoneWaitsForEver,
 }
 
-/// Does all that another store does, but for the mistake.
+/// Does everything as another store does, except for the mistake.
 pub(super) struct Mistaken {
     store: Arc<dyn Store>,
     mistake: Mistake,
     given_up: Arc<Mutex<Vec<NewEntry>>>,
 }
 
-/// An `enter` that is under way.
+/// An `enter` that is in progress.
 struct Entering<'a> {
     entry: &'a NewEntry,
     since: Instant,
@@ -42,7 +42,7 @@ struct Entering<'a> {
 
 impl Drop for Entering<'_> {
     fn drop(&mut self) {
-        // One that was dropped at once has not been sent.
+        // A call that was dropped at once has not been sent.
         if !self.is_answered && self.since.elapsed() >= CALL / 2 {
             lock(self.given_up).push(self.entry.clone());
         }
@@ -54,12 +54,12 @@ impl Mistaken {
         Self { store, mistake, given_up: Arc::default() }
     }
 
-    /// Enters an entry that was left, if it was to be entered before that and there was no answer.
+    /// Enters an entry after it has left, if its `enter` was given up before without an answer.
     fn enter_late(&self, left: &EntryRef) {
         let mut given_up = lock(&self.given_up);
         let late = given_up.iter().position(|entry| entry.entry_ref == *left);
         if let Some(entry) = late.map(|index| given_up.swap_remove(index)) {
-            // By another name, as the store itself knows that this one was left.
+            // Under another id, because the store itself remembers that the entry of this id has left.
             let id = EntryId::random(entry.session);
             let entry_ref = EntryRef { id, ..entry.entry_ref };
             let (entry, store) = (NewEntry { entry_ref, ..entry }, Arc::clone(&self.store));

@@ -29,9 +29,9 @@ pub use self::simulated::simulated;
 use self::test_store::TestStore;
 use crate::error::Result;
 
-/// No check takes longer, whatever hangs.
+/// The time limit of each check.
 const LIMIT: Duration = Duration::from_secs(90);
-/// How often a call is polled that is dropped then, at the most: one that waits is polled again and again.
+/// How many polls a call may get before it is dropped. A call that waits would be polled for ever otherwise.
 const MOST_POLLS: u32 = 12;
 
 /// Why checks that need a [`Proxy`] are left out where there is none.
@@ -43,7 +43,7 @@ type Running<'a> = Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
 /// One of the checks.
 #[derive(Clone, Copy)]
 pub struct Check {
-    /// Begins with the name of its rule.
+    /// The check's name. It begins with the name of its rule.
     pub name: &'static str,
     /// Whether it runs only where a client and the store can be kept apart; [`WITHOUT_PROXY`] says why.
     pub needs_proxy: bool,
@@ -173,11 +173,11 @@ pub const CHECKS: &[Check] = crate::store_suite!(@list table);
 ///
 /// # Errors
 ///
-/// Those that the store answers where it should not.
+/// Errors that the store returns where it should not.
 ///
 /// # Panics
 ///
-/// When what is checked does not hold, and where there is no such check.
+/// If what is checked does not hold, or if there is no such check.
 pub async fn run(name: &str, access: &dyn StoreAccess, mistake: Option<Mistake>) -> Result<()> {
     let check = CHECKS.iter().find(|check| check.name == name).expect("a check of this name");
     let tested = TestStore::new(access, mistake);
@@ -190,7 +190,7 @@ mod tests {
 
     const RULES: &str = include_str!("../backend/mod.rs");
 
-    /// The names of the rules, as names of checks begin.
+    /// The names of the rules, in the form in which the checks' names begin with them.
     fn rules() -> Vec<String> {
         let listed =
             RULES.lines().filter_map(|line| line.strip_prefix("//! * `")?.split_once("`:"));

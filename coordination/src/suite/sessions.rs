@@ -1,4 +1,4 @@
-//! Sessions: what ends with them, and who may have which.
+//! Checks of sessions: what ends with a session, and which clients may open one.
 
 use std::sync::Arc;
 
@@ -105,7 +105,8 @@ pub(super) async fn forgets_what_lost_sessions_had(tested: &TestStore<'_>) -> Re
     for round in 0..LOSSES {
         let lost = Client::open(Arc::clone(&client.store), &format!("lost-{round}")).await?;
         lost.enter_as(&queue, Mode::Shared).await?;
-        // Nobody hears that it has ended, and the next one is opened.
+        // The call that closes the session is dropped, so no client learns that the session has ended. Then the next session is
+        // opened.
         dropped_after(1, client.store.close(lost.session.id)).await;
         kept.push(client.store.kept());
     }
@@ -120,7 +121,7 @@ pub(super) async fn member_is_taken(tested: &TestStore<'_>) -> Result<()> {
     let second = NewSession { id: SessionId::random(), ..client.session.clone() };
     let refused = open(&*other.store, &second).await.expect_err("it is taken");
     assert_eq!(refused.kind(), ErrorKind::MemberExists);
-    // Closing what was refused takes nothing from whoever has the name.
+    // Closing the session that was refused takes nothing from the session that has the member id.
     retry_until_settled(|| other.store.close(second.id)).await?;
     assert_eq!(other.numbers(&queue).await?, [position.seq]);
     let third = NewSession { id: SessionId::random(), ..second.clone() };
@@ -132,7 +133,7 @@ pub(super) async fn member_is_taken(tested: &TestStore<'_>) -> Result<()> {
 pub(super) async fn member_has_one_session_of_a_client(tested: &TestStore<'_>) -> Result<()> {
     let client = tested.client("a").await?;
     let second = NewSession { id: SessionId::random(), ..client.session.clone() };
-    // A store may end the first one for it: a client has one session at a time.
+    // A store may end the first session when it opens the second: a client has one session at a time.
     let opened = open(&*client.store, &second).await;
     let renewed = client.renew(&[]).await;
     match (opened, renewed) {
@@ -189,7 +190,7 @@ pub(super) async fn held_entries_that_are_gone_are_told(tested: &TestStore<'_>) 
     let (entry, position) = &held[1];
     other.leave(entry, Some(position.seq)).await?;
     let gone = client.renew(&places).await?;
-    // On stores that notify of it, nothing is asked of a heartbeat.
+    // On stores that notify of the removal of an entry, the answer to a heartbeat need not report it.
     if client.store.characteristics().loss_detection == LossDetection::Heartbeat || !gone.is_empty()
     {
         assert_eq!(gone, std::slice::from_ref(&entry.entry_ref.id));
@@ -211,7 +212,7 @@ pub(super) async fn cancel_safe_open(tested: &TestStore<'_>) -> Result<()> {
         let member = format!("b{polls}").into();
         let session = NewSession { id: SessionId::random(), member, ttl: client.session.ttl };
         let outcome = dropped_after(polls, client.store.open(&session)).await;
-        // The next try has the same id.
+        // The next try to open uses the same id.
         open(&*client.store, &session).await?;
         let next = Client { store: client.store.clone(), session };
         next.enter(&queue).await?;

@@ -1,4 +1,5 @@
-//! The store of the simulation, where time is free and what is kept back is just slow.
+//! Runs the checks on the store of the simulation, where waiting takes no real time. A request that is kept back there is just
+//! slow.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,9 +9,9 @@ use crate::error::Result;
 use crate::simulation::{Client, Clocks, Link, Run, Traits, Weather, World};
 
 const URL: &str = "simulation://";
-/// Any would do: nothing is left to chance but how long a message takes.
+/// Any seed would do: only the delay of messages is random.
 const SEED: u64 = 1;
-/// How long a request is under way that is kept back, in milliseconds.
+/// How long a request that is kept back is on its way, in milliseconds.
 const KEPT: u64 = 5_000;
 
 /// A simulated store with two clients: the one that comes by the proxy, and the other.
@@ -60,7 +61,7 @@ impl Proxy for Simulated {
     }
 
     fn cut(&self) {
-        // Half of what is lost is noticed.
+        // All requests are lost. The client notices half of these losses, by a broken connection.
         self.world.set_weather(Weather { lost_request: 1_000_000, ..Weather::calm() });
     }
 

@@ -17,14 +17,14 @@ use crate::backend::{
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key::{DEFAULT_MAX_NAME_BYTES, QueueKey};
 
-/// The lease asked for: longer than a check takes, as nobody sends heartbeats. So nothing but the call itself notices
-/// that the store is silent.
+/// The lease that clients ask for: longer than a check takes, because nobody sends heartbeats. Without heartbeats, only the call
+/// that is checked can notice that the store is silent.
 const TTL: Duration = Duration::from_secs(10);
 /// How long one call may take before it is given up: the heartbeat interval, as in the session.
 pub(super) const CALL: Duration = Duration::from_millis(250);
 /// For how long a call is repeated.
 const REPEATED: Duration = Duration::from_secs(15);
-/// For what has to end by itself after about one call: ten times as long.
+/// The time limit for what has to end by itself after about one call: ten times as long as a call.
 pub(super) const BOUND: Duration = Duration::from_millis(2_500);
 
 /// A namespace of the store that only one check uses.
@@ -91,7 +91,7 @@ impl Client {
         open(&*self.store, &self.session).await
     }
 
-    /// An entry to be entered.
+    /// A new entry of this client, which is not entered yet.
     pub(super) fn entry(&self, queue: &QueueKey, mode: Mode, data: &str) -> NewEntry {
         let id = EntryId::random(self.session.id);
         NewEntry {
@@ -154,7 +154,7 @@ impl Client {
         Ok(self.numbers(queue).await?.is_empty())
     }
 
-    /// What a queue's value says.
+    /// The data of a queue's value.
     pub(super) async fn value(&self, queue: &QueueKey) -> Result<Option<Data>> {
         Ok(self.read(queue).await?.value.map(|value| value.data))
     }
@@ -163,7 +163,7 @@ impl Client {
         retry_until_settled(|| self.store.write(write)).await
     }
 
-    /// Sends a heartbeat, until one is answered; which of these entries are gone.
+    /// Sends heartbeats until one is answered; returns which of these entries are gone.
     pub(super) async fn renew(&self, held: &[EntryRef]) -> Result<Vec<EntryId>> {
         repeat(|| self.renew_once(held)).await
     }
@@ -210,7 +210,8 @@ pub(super) fn queue(name: &str) -> QueueKey {
     QueueKey::new("lock", name, DEFAULT_MAX_NAME_BYTES).expect("the checks' names are good")
 }
 
-/// Opens a session as the keeper of sessions does: that has several steps on some stores, and no lease depends on it.
+/// Opens a session as the session's keeper does: with more time than another call, because on some stores opening has several
+/// steps, and no lease depends on it.
 pub(super) async fn open(store: &dyn Store, session: &NewSession) -> Result<Option<Duration>> {
     repeat(|| given_up_after(TTL / 6, store.open(session))).await
 }
@@ -250,12 +251,12 @@ where
     tokio::time::timeout(REPEATED, tries).await.expect("the store answers, if the call is repeated")
 }
 
-/// Whether the same call may be answered later.
+/// Whether the same call may succeed later.
 pub(super) fn may_pass(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Refused | ErrorKind::Dns)
 }
 
-/// Polls a call so often and drops it then; answers what it answered, if it did.
+/// Polls a call this often and then drops it; returns its result, if it completed.
 pub(super) async fn dropped_after<T>(polls: u32, call: impl Future<Output = T>) -> Option<T> {
     let mut call = pin!(call);
     let mut left = polls;

@@ -1,4 +1,4 @@
-//! Values: written by compare-and-set, once.
+//! Checks of values, which are written once, by compare-and-set.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::backend::{Beside, Data, MOST_BESIDE, Write};
 use crate::error::Result;
 use crate::key::QueueKey;
 
-/// How often to look whether a call that was dropped has had an effect.
+/// How often to read whether a call that was dropped has had an effect.
 const LOOKS: u32 = 10;
 
 pub(super) async fn write_once_by_compare_and_set(tested: &TestStore<'_>) -> Result<()> {
@@ -38,7 +38,7 @@ pub(super) async fn write_once_however_often_it_is_repeated(tested: &TestStore<'
     let change = Write::new(&queue, created, Some("2".into()));
     let changed = client.write(&change).await?;
     assert_eq!(client.write(&change).await?, changed, "it answers what it answered");
-    // Others have written since.
+    // The other client has written since.
     let theirs = other.write(&Write::new(&queue, changed, Some("3".into()))).await?;
     for old in [&create, &change] {
         let answer = client.write(old).await?;
@@ -80,7 +80,7 @@ pub(super) async fn write_once_though_it_was_written_over_and_removed_since(
 /// A value is created and the answer is lost, another client makes these changes, and the call is repeated.
 async fn unanswered_and_repeated(tested: &TestStore<'_>, changes: &[Option<&str>]) -> Result<()> {
     let (client, other) = (tested.client("a").await?, tested.client("b").await?);
-    // What stands above values is there already, on a store where that has to be made.
+    // Another value is written first. So on a store that has to create something for all values together, that exists already.
     client.write(&Write::new(&queue("other"), None, Some("0".into()))).await?;
     for polls in 0..=MOST_POLLS {
         let queue = queue(&format!("{polls}"));
@@ -88,7 +88,7 @@ async fn unanswered_and_repeated(tested: &TestStore<'_>, changes: &[Option<&str>
         if dropped_after(polls, client.store.write(&create)).await.is_some() {
             break;
         }
-        // It may have been dropped before anything was sent.
+        // The call may have been dropped before anything was sent.
         let Some(made) = created(&other, &queue).await? else { continue };
         let mut version = made;
         for change in changes {
@@ -133,7 +133,8 @@ pub(super) async fn cancel_safe_write(tested: &TestStore<'_>) -> Result<()> {
     for polls in 0..=MOST_POLLS {
         let write = Write::new(&queue, version, Some(format!("{polls}").into()));
         let dropped = dropped_after(polls, client.store.write(&write)).await;
-        // Nobody else writes, so whichever of the two was carried out, the repeated one says so.
+        // Nobody else writes. So whether the dropped call or the repeated one was carried out, the repeated one reports the
+        // version.
         let written = client.write(&write).await?;
         let listing = client.read(&queue).await?;
         let value = listing.value.expect("it was written");
@@ -149,7 +150,7 @@ pub(super) async fn cancel_safe_write(tested: &TestStore<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Records that are there, and how they are to be: by name, data and whether they are new.
+/// Changes of records that are written with a value: for each its name, its new data, and whether it is new.
 pub(super) fn beside(records: &[(&str, Option<&str>, bool)]) -> Vec<Beside> {
     let record = |(name, data, is_new): &(&str, Option<&str>, bool)| Beside {
         name: (*name).into(),
@@ -159,7 +160,7 @@ pub(super) fn beside(records: &[(&str, Option<&str>, bool)]) -> Vec<Beside> {
     records.iter().map(record).collect()
 }
 
-/// What the records of these names say.
+/// The data of the records with these names.
 pub(super) async fn records(
     client: &Client,
     queue: &QueueKey,
@@ -186,7 +187,7 @@ pub(super) async fn beside_is_written_with_the_value_or_not_at_all(
     assert!(created.is_some());
     let there = [Some("one".to_owned()), Some("é \"\n".to_owned()), None];
     assert_eq!(records(&other, &queue, &names).await?, there);
-    // Not as expected.
+    // The value is not as expected, so neither the value nor the record is written.
     let late = Write::new(&queue, None, Some("no".into()));
     assert_eq!(other.write(&with(late, &[("0p1-", Some("no"), false)])).await?, None);
     assert_eq!(records(&other, &queue, &names).await?, there);
@@ -199,7 +200,7 @@ pub(super) async fn beside_is_written_with_the_value_or_not_at_all(
     assert_eq!(client.value(&queue).await?.as_deref(), Some("2"));
     assert_eq!(client.names().await?, ["q"], "a record is no queue");
     assert!(client.is_empty(&queue).await?, "and no entry");
-    // A new client finds all of it.
+    // A new client finds all records.
     assert_eq!(records(&tested.client("c").await?, &queue, &names).await?, there);
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Waiting: told or not, for a bounded time.
+//! Checks of waits: they end in time, with a notification or without one.
 
 use std::future::Future;
 use std::time::Duration;
@@ -9,12 +9,13 @@ use crate::backend::{EntryRef, Mode, NewEntry, Write};
 use crate::error::{Error, Result};
 use crate::key::QueueKey;
 
-/// How often a store is asked again, at the least: within the lease, as in the session.
+/// After how long a store must be asked again, at the latest: within the lease, as in the session.
 const RECHECK: Duration = Duration::from_secs(2);
-/// Where only a notification can end the wait in time.
+/// A re-check interval so long that only a notification can end the wait in time.
 const SELDOM: Duration = Duration::from_secs(30);
 
-/// Waits as callers do: what resolves early, or fails for now, is begun again while this says so.
+/// Waits as callers do: until `over` returns true, begins the wait again whenever it has resolved early or has failed with an error
+/// that may pass.
 async fn until<W>(over: impl AsyncFn() -> Result<bool>, wait: impl Fn() -> W) -> Result<()>
 where
     W: Future<Output = Result<()>>,
@@ -29,17 +30,17 @@ where
     Ok(())
 }
 
-/// One who waits for an entry, as the store names that.
+/// A client's entry that waits for another entry.
 struct Waiter<'a> {
     client: &'a Client,
     own: NewEntry,
-    /// What it waits for.
+    /// The entry that it waits for, as the store names it.
     entry: EntryRef,
     seq: u64,
 }
 
 impl<'a> Waiter<'a> {
-    /// Enters behind an entry that blocks it.
+    /// Enters an entry behind an entry that blocks it.
     async fn behind(client: &'a Client, queue: &QueueKey, mode: Mode) -> Result<Self> {
         let (own, position) = client.enter_as(queue, mode).await?;
         let blocker = position.blocker.expect("there is one before it");
@@ -51,7 +52,7 @@ impl<'a> Waiter<'a> {
         self.client.store.gone(&self.entry, self.seq, self.own.mode, recheck)
     }
 
-    /// Waits until the entry does not block it.
+    /// Waits until the other entry does not block this one any more.
     async fn until_gone(&self, recheck: Duration) -> Result<()> {
         let is_gone = async || {
             let listing = self.client.read(&self.entry.queue).await?;
@@ -62,12 +63,12 @@ impl<'a> Waiter<'a> {
     }
 }
 
-/// Whether what waits goes on for a moment, as it must where nothing happens.
+/// Whether the wait is still going on after a moment, as it must be if nothing happens.
 async fn goes_on(wait: impl Future<Output = Result<()>>) -> bool {
     tokio::time::timeout(CALL, wait).await.is_err()
 }
 
-/// Does something while somebody waits, who has begun to wait a moment before.
+/// Does some work while `wait` waits, which began a moment before.
 async fn meanwhile<T>(
     wait: impl Future<Output = Result<()>>,
     work: impl Future<Output = Result<T>>,
@@ -189,7 +190,8 @@ pub(super) async fn recheck_changed_without_a_notification(tested: &TestStore<'_
     .await
 }
 
-/// The outcome of a wait on a store that is silent: it resolves, as if it was time to look again, or fails for now.
+/// Asserts that a wait ends on a store that is silent: it resolves, as if it was time to read again, or fails with an error that
+/// may pass.
 async fn ends(wait: impl Future<Output = Result<()>>) {
     let outcome = tokio::time::timeout(RECHECK + BOUND, wait).await;
     let outcome = outcome.expect("it waits for ever for a store that is silent");
@@ -282,7 +284,7 @@ pub(super) async fn no_retry_of_a_call_that_was_lost(tested: &TestStore<'_>) -> 
     let mut call = Box::pin(client.store.position(&entry, position.seq));
     assert!(attempt(call.as_mut()).await.is_err(), "the store is silent");
     tested.proxy().heal();
-    // Nobody gives it up here, and a connection would be there for another try.
+    // Nobody gives up this call, and there would be a connection for another try.
     let answer = tokio::time::timeout(BOUND, call).await;
     assert!(!matches!(answer, Ok(Ok(_))), "it was made again: {answer:?}");
     assert!(client.position(&entry, position.seq).await?.is_some(), "repeated it is answered");
@@ -295,7 +297,7 @@ pub(super) async fn cancel_safe_gone(tested: &TestStore<'_>) -> Result<()> {
     let waiter = Waiter::behind(&other, &queue, Mode::Exclusive).await?;
     for polls in 0..MOST_POLLS {
         let dropped = dropped_after(polls, waiter.gone(RECHECK));
-        // It waits for its next poll until something happens.
+        // After its last poll the wait is kept for a moment, or until something happens, and is then dropped.
         drop(tokio::time::timeout(CALL / 10, dropped).await);
     }
     let leaving = client.leave(&entry, Some(position.seq));

@@ -68,7 +68,7 @@ impl Group {
         let queue = &self.queue;
         let (followed, session) = (queue.clone(), Arc::clone(&queue.session));
         let limit = session.ttl().min(LONGEST_JOIN);
-        // On the session's runtime: the caller's may have no timers.
+        // Runs on the session's runtime, because the caller's may have no timers.
         let starting = queue.run("watch", async move {
             let mut views = followed.observe(Sight::Moment);
             loop {
@@ -163,7 +163,7 @@ struct Changes {
     base: Arc<View>,
     latest: Arc<View>,
     events: Vec<GroupEvent>,
-    /// How many of `events` were told.
+    /// How many of `events` were returned.
     told: usize,
 }
 
@@ -196,7 +196,7 @@ impl Changes {
         Some(event)
     }
 
-    /// Compares this view with the last one. All earlier events have been told.
+    /// Compares this view with the last one. All earlier events have been returned.
     fn compare(&mut self, view: Arc<View>) -> Life {
         let life = |view: &View| view.listing.value.as_ref().map(|value| value.version);
         if life(&view) != life(&self.base) {
@@ -220,8 +220,8 @@ impl Changes {
 /// The events that lead from the old members to the new ones: first updates, and who joined under an id that was free;
 /// then who left, each followed by who has joined under its id.
 ///
-/// In which order members joined and left between two views cannot be known. Told like this, a rolling replacement never
-/// looks as if nobody were there.
+/// In which order members joined and left between two views cannot be known. In the order above, a rolling replacement never looks
+/// as if nobody were there.
 fn difference(old: &[&Entry], new: &[&Entry]) -> Vec<GroupEvent> {
     let find = |entries: &[&Entry], seq: u64| {
         let at = entries.binary_search_by_key(&seq, |entry| entry.seq).ok();
@@ -335,7 +335,8 @@ mod tests {
             }
         }
 
-        /// Whoever was there before and after is there throughout, and so many at least.
+        /// Members that are in both views are there after each event between the views. So there are never fewer members than
+        /// these.
         #[test]
         fn no_step_shows_fewer_members_than_there_were(history in history()) {
             let views = views(history);
@@ -357,7 +358,7 @@ mod tests {
             }
         }
 
-        /// A watch that merges two views tells joins in their order, and so leaves.
+        /// A watch that skips views reports joins in the order of the members' numbers, and leaves too.
         #[test]
         fn joins_and_leaves_are_told_by_number(history in history()) {
             let views = views(history);

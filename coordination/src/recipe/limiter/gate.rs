@@ -14,7 +14,7 @@ use super::{Refusal, Standing};
 use crate::backend::{Entry, Listing, Mode};
 use crate::error::{Error, ErrorKind, Result};
 
-/// What is stored.
+/// The limits, as the queue's value has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Limits {
     pub(super) slots: u32,
@@ -32,20 +32,20 @@ impl fmt::Display for Limits {
 /// Decides who works, who waits and who is refused.
 pub(super) struct Gate {
     limits: Limits,
-    /// Whether it may be put on standby.
+    /// Whether the entry may be put on standby.
     is_patient: bool,
     standing: watch::Sender<Standing>,
-    /// The reason, if the last judgement was to refuse.
+    /// The reason, if the last decision was to refuse.
     refusal: Mutex<Option<Refusal>>,
 }
 
-/// The other entries, as the one that decides finds them.
+/// What an entry that decides finds of the other entries.
 #[derive(Default)]
 struct Others {
     used: BTreeSet<u32>,
     standby_before: usize,
     standby: usize,
-    /// An entry after ours works or stands by.
+    /// Whether an entry after ours works or is on standby.
     is_replaced: bool,
 }
 
@@ -80,7 +80,7 @@ impl Policy for Gate {
 }
 
 impl Gate {
-    /// A gate, and a channel that tells how its entry stands.
+    /// A gate, and a channel that reports how far its entry is.
     pub(super) fn new(limits: Limits, is_patient: bool) -> (Arc<Self>, watch::Receiver<Standing>) {
         let (standing, told) = watch::channel(Standing::Arriving);
         (Arc::new(Self { limits, is_patient, standing, refusal: Mutex::default() }), told)
@@ -96,8 +96,8 @@ impl Gate {
         let room = usize::try_from(limits.standby).unwrap_or(usize::MAX);
         match others.standby {
             _ if !self.is_patient || room == 0 => self.refuse(Refusal::AllBusy),
-            // With the latest winning, a newcomer comes in, and the one that stands by gives up. A third one waits
-            // until that one has gone.
+            // With `latest_wins`, a newcomer goes on standby, and the contender that was on standby gives up. A third one waits
+            // until that contender has gone.
             0 | 1 if limits.latest_wins => Ok(Decision::Publish(claim.on_standby().data()?)),
             _ if limits.latest_wins => Ok(Decision::Wait),
             waiting if waiting < room => Ok(Decision::Publish(claim.on_standby().data()?)),
@@ -114,8 +114,8 @@ impl Gate {
         if limits.latest_wins && others.is_replaced {
             return self.refuse(Refusal::Replaced);
         }
-        // This holds where the latest wins, too: one before us may have decided before we came, and its update that
-        // takes the slot may be in flight.
+        // This also holds with `latest_wins`: a contender before us may have decided to take the slot before we came, and its
+        // update may be in flight.
         let is_first = others.standby_before == 0;
         match slots::free(limits.slots, &others.used, 1).filter(|_| is_first) {
             Some(slots) => Ok(Decision::Take(claim.has(slots).data()?)),
@@ -170,7 +170,7 @@ mod tests {
             let limits = Limits { slots: 1, standby: 1, latest_wins };
             let waits = || Claim::wants(1).on_standby();
             assert_eq!(told(limits, &[waits()], 0), ("take", None));
-            // The first may have decided before the second came, and its update may be in flight.
+            // The first contender may have decided before the second came, and its update may be in flight.
             assert_eq!(told(limits, &[waits(), waits()], 1), ("wait", None));
             let first = match latest_wins {
                 true => ("refused", Some(Refusal::Replaced)),

@@ -1,11 +1,15 @@
-//! The last claim, and when it is over: by clocks that may be wrong.
+//! The last claim, and when it is over, although clocks may be wrong.
 //!
-//! Claims are dated by wall clocks, and one of them may be years off. So a claim is believed as far as the clocks can be
-//! compared. Where the store has a clock, that says how long ago the claim was made: if the wall clocks of who made it and
-//! of who asks do not fit to that, the store's clock decides. What it showed is some time ago when its word arrives, how long
-//! at most is known: a process may be stopped just then. Elsewhere a claim that seems to be made later than now is not
-//! believed: who asks leaves its host's word that it was there at this moment of the host's clock since boot, which nobody
-//! sets. Once the whole period has passed by that clock, whoever asks on that host gets the next claim.
+//! Claims are dated by the wall clocks of the clients, and one of these may be wrong by years. So a claim's date is believed only
+//! if other clocks do not contradict it.
+//!
+//! On a store with a clock, that clock says how old the claim is. If the age does not fit to the wall clocks of the process that
+//! made the claim and of the process that asks, the store's clock decides. A time that is read from the store's clock is already
+//! some time old when it arrives, because the process may be stopped just then; it is known how old at most.
+//!
+//! On other stores, a claim that is dated later than now is not believed. A process that finds such a claim stores with it what its
+//! host's clock since boot shows, which nobody can set. Once the whole period has passed by this clock, any process on that host
+//! gets the next claim.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -19,20 +23,20 @@ use crate::recipe::engine::data::from_data;
 use crate::time::BootInstant;
 use crate::token::FencingToken;
 
-/// Clocks may differ by a tenth of the period,
+/// The wall clocks of two hosts may differ by this part of the period: a tenth.
 const SLACK: u64 = 10;
-/// and by a second, but not by more than the period.
+/// They may also differ by a second, in microseconds, but not by more than the period.
 const LEAST_SLACK: u64 = 1_000_000;
-/// Clocks since boot run at the same rate but for one part in this many (A1).
+/// Clocks since boot may differ in rate by one part in this many (A1).
 const DRIFT: u64 = 200;
-/// How many hosts' word is kept.
+/// How many hosts are remembered that do not believe a claim's date.
 const HOSTS: usize = 8;
 
-/// How far claims are apart, in microseconds.
+/// How far apart claims have to be, in microseconds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rule {
     pub(super) period: u64,
-    /// Also after a claim that was given back.
+    /// The shortest time between two claims, also if the first was given back.
     pub(super) at_least: u64,
     pub(super) is_aligned: bool,
 }
@@ -43,19 +47,20 @@ pub(super) struct Last {
     pub(super) number: FencingToken,
     pub(super) at: u64,
     pub(super) next: u64,
-    /// How long it keeps others from the next claim where the clocks do not say; none stored: from `at` to `next`.
+    /// How long the claim excludes the next one if its date is not believed. Earlier versions do not store this: then it is the
+    /// time from `at` to `next`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) lasts: Option<u64>,
-    /// What the store's clock showed then, if it has one: no more than this,
+    /// What the store's clock showed when the claim was made, at most; `None` if the store has no clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) stored: Option<Shown>,
-    /// and less by no more than that.
+    /// By how much less than `stored` the clock may have shown then.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(super) unsure: u64,
-    /// The hosts that do not believe it.
+    /// For each host that does not believe the claim's date: what the host's clock showed when the host found that.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) doubted: Vec<Shown>,
-    /// The entry that it was made under; there until it is done.
+    /// The entry of the guard under which the claim was made; removed when the claim is done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) under: Option<Under>,
 }
@@ -63,12 +68,12 @@ pub(super) struct Last {
 /// What a clock showed at some moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Shown {
-    /// Which clock it was, and since when it runs.
+    /// Which clock it was, and since when it runs: another number after a restart.
     pub(super) epoch: u64,
     pub(super) micros: u64,
 }
 
-/// An entry that ends with its holder.
+/// The entry of a guard. It ends with its holder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Under {
     pub(super) kind: String,
@@ -81,41 +86,42 @@ pub(super) struct Under {
 #[derive(Clone, Copy)]
 pub(super) struct Now {
     pub(super) wall: u64,
-    /// No less than this,
+    /// What the store's clock shows, at least.
     pub(super) store: Option<Shown>,
-    /// and more by no more than that.
+    /// By how much more than `store` the clock may show.
     pub(super) unsure: u64,
-    /// Looked up only where it is needed.
+    /// What the host's clock since boot shows; read only if it is needed.
     pub(super) host: Option<Shown>,
 }
 
-/// What is to be done about a claim that is asked for.
+/// What to do when a claim is asked for.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Decision {
     Claim(Last),
     /// The last claim is not over.
     Wait,
-    /// Nor is it, by what is known, but it is not believed; with our word that it was there, if that is to be stored.
+    /// The last claim is not over, as far as is known, but its date is not believed. With the claim as it is to be stored, if it
+    /// does not say yet what our host's clock showed.
     Doubt(Option<Last>),
 }
 
 impl Now {
-    /// With a listing that was asked for at that moment or later.
+    /// What the clocks show. The listing was requested at `asked` or later.
     pub(super) fn of(listing: &Listing, asked: BootInstant) -> Self {
         let shown = |clock: Clock| Shown { epoch: clock.epoch, micros: micros_floor(clock.now) };
-        // In this order: what passes in between makes it less sure.
+        // In this order, because time that passes between the two readings only makes `unsure` larger.
         let wall = unix_micros();
         let unsure = micros(BootInstant::now().saturating_duration_since(asked));
         Self { wall, store: listing.clock.map(shown), unsure, host: None }
     }
 
-    /// What the store's clock shows at most.
+    /// What the store's clock shows, at most.
     fn latest(self) -> Option<Shown> {
         let latest = |shown: Shown| shown.micros.saturating_add(longer(self.unsure));
         self.store.map(|shown| Shown { micros: latest(shown), ..shown })
     }
 
-    /// With what this host's clock since boot shows.
+    /// Adds what this host's clock since boot shows.
     fn on_host(self) -> Self {
         let shown = |host: HostClock| Shown {
             epoch: host.epoch(),
@@ -129,7 +135,8 @@ impl Last {
     pub(super) fn of(listing: &Listing, operation: &'static str) -> Result<Option<Self>> {
         let Some(value) = &listing.value else { return Ok(None) };
         let last: Self = from_data(operation, &value.data)?;
-        // Nothing is larger than these numbers, so after them every claim would succeed.
+        // A later claim needs a later time and a larger number. After a claim with such numbers there are none, so the claim would
+        // not exclude any other.
         if last.at.max(last.number.value()) > i64::MAX as u64 {
             let message = "the store has a claim that no clock of this time can have made";
             return Err(Error::new(ErrorKind::Corrupt, operation, message));
@@ -137,18 +144,18 @@ impl Last {
         Ok(Some(last))
     }
 
-    /// Whether it is that claim, whatever became of it.
+    /// Whether this is still the claim `other`, and not done since.
     pub(super) fn is(&self, other: &Self) -> bool {
         (self.number, self.at, &self.under) == (other.number, other.at, &other.under)
     }
 
-    /// As it is when the next one can be claimed this long after it was.
+    /// The claim when it is no longer open. The next one can be made `lasts` after it.
     pub(super) fn settled(self, lasts: u64) -> Self {
         let next = self.at.saturating_add(lasts);
         Self { next, lasts: Some(lasts), under: None, ..self }
     }
 
-    /// Nothing is left of it but its number.
+    /// The claim after a reset: only its number is left.
     pub(super) fn forgotten(self) -> Self {
         Self {
             number: self.number,
@@ -170,11 +177,11 @@ impl Last {
         to_time(self.next)
     }
 
-    /// How long it is until the next claim can be made, by what is known.
+    /// How long it is until the next claim can be made, as far as is known.
     pub(super) fn left(&self, now: Now) -> u64 {
         let by_wall = match self.next > self.at {
             true => self.next.saturating_sub(now.wall),
-            // It was given back, by whatever clock.
+            // The claim was given back, so no clock matters.
             false => 0,
         };
         if self.is_believed(now) {
@@ -186,7 +193,7 @@ impl Last {
         }
     }
 
-    /// Whether the clock by which it was made and ours fit together, as far as that can be known.
+    /// Whether our wall clock fits to that by which the claim was made, as far as this can be known.
     fn is_believed(&self, now: Now) -> bool {
         match self.age(now) {
             Some(age) => {
@@ -198,18 +205,18 @@ impl Last {
         }
     }
 
-    /// How old it is by the store's clock, at least.
+    /// How old the claim is by the store's clock, at least.
     fn age(&self, now: Now) -> Option<u64> {
         passed(self.stored?, now.store?)
     }
 
-    /// How long it has been doubted on this host.
+    /// How long this host has not believed the claim's date.
     fn doubted_for(&self, now: Now) -> u64 {
         let passed = |host| self.doubted.iter().find_map(|since| passed(*since, host));
         now.on_host().host.and_then(passed).unwrap_or_default()
     }
 
-    /// With this host's word that it was there at this moment; `None`: it has that, or the host has no clock.
+    /// The claim with a note of what this host's clock shows now; `None`: it has such a note already, or the host has no clock.
     fn doubted_by(&self, now: Now) -> Option<Self> {
         let host = now
             .on_host()
@@ -232,14 +239,14 @@ impl Under {
     }
 }
 
-/// Whether there can be a claim at this moment, and which.
+/// Whether the job can be claimed at this moment, and with which claim.
 pub(super) fn decide(last: Option<&Last>, now: Now, rule: Rule) -> Decision {
     if let Some(last) = last
         && last.left(now) > 0
     {
         return match last.is_believed(now) {
             true => Decision::Wait,
-            // The store's clock tells how old it is, or a host has to.
+            // If the store's clock says how old the claim is, no host's clock is needed.
             false => Decision::Doubt(match last.age(now) {
                 Some(_) => None,
                 None => last.doubted_by(now),
@@ -271,12 +278,12 @@ pub(super) fn decide(last: Option<&Last>, now: Now, rule: Rule) -> Decision {
     }
 }
 
-/// By how much clocks may differ for claims that are so far apart.
+/// By how much wall clocks may differ for claims that last this long.
 fn slack(lasts: u64) -> u64 {
     (lasts / SLACK).max(LEAST_SLACK.min(lasts))
 }
 
-/// What has passed by a clock; `None`: it is another one, or was started anew.
+/// The time that has passed by a clock; `None`: `now` is of another clock, or the clock was restarted.
 fn passed(since: Shown, now: Shown) -> Option<u64> {
     (since.epoch == now.epoch).then(|| now.micros.checked_sub(since.micros))?
 }

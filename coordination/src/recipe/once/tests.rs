@@ -82,7 +82,7 @@ fn a_clock_that_is_years_ahead_is_believed_for_one_period() {
         assert_eq!(seen.left(on(1, HOUR / 2)), HOUR / 2 + HOUR / 200);
         let next = at(Some(&seen), on(1, HOUR + HOUR / 200), rule).expect("a period has passed");
         assert_eq!((next.number.value(), next.at), (2, 2 * HOUR + HOUR / 200));
-        // Each host by its own clock, which begins anew with each boot.
+        // Each host waits by its own clock, which starts again with each boot.
         let Decision::Doubt(Some(seen)) = decide(Some(&seen), on(2, 2 * HOUR), rule) else {
             panic!("it has seen nothing");
         };
@@ -114,13 +114,13 @@ fn where_the_store_has_a_clock_it_counts() {
         assert_eq!(wrong.left(on(2 * HOUR, HOUR / 3)), HOUR - HOUR / 3);
         let right = at(Some(&wrong), on(2 * HOUR, HOUR), rule).expect("a period has passed");
         assert_eq!((right.at, right.next), (2 * HOUR, 3 * HOUR));
-        // Nor does the wrong clock get the next one before its time.
+        // The host with the wrong clock does not get the next claim too early either.
         assert!(at(Some(&right), on(YEARS + 2 * HOUR, HOUR + HOUR / 2), rule).is_none());
         assert!(at(Some(&right), on(YEARS + 3 * HOUR, 2 * HOUR), rule).is_some());
-        // Among clocks that fit together it is theirs that count.
+        // If the wall clocks fit together, they decide.
         assert!(at(Some(&right), on(3 * HOUR - 1, 2 * HOUR), rule).is_none());
         assert!(at(Some(&right), on(3 * HOUR, 2 * HOUR - 1), rule).is_some());
-        // A clock that was started anew knows nothing.
+        // A clock of the store that was restarted says nothing.
         let anew = Now { wall: 3 * HOUR, store: shown(6, 1), unsure: 0, host: None };
         assert!(at(Some(&right), anew, rule).is_some());
     }
@@ -136,7 +136,7 @@ fn who_is_stopped_when_the_store_tells_its_time_claims_a_whole_period() {
     let claimed = claimed.expect("free");
     assert_eq!(decide(Some(&claimed), now(stopped + HOUR - 1), rule), Decision::Wait);
     assert!(at(Some(&claimed), now(stopped + HOUR), rule).is_some());
-    // Nor does anybody else doubt it who is stopped then.
+    // A process that was stopped while it read the store's clock does not doubt the claim either.
     let asks = Now { wall: YEARS + stopped + HOUR - 1, unsure: stopped, ..now(HOUR - 1) };
     assert_eq!(decide(Some(&claimed), asks, rule), Decision::Wait);
 }
@@ -150,7 +150,7 @@ fn what_a_wrong_clock_gave_back_is_not_dated_on() {
     let forgotten = claim(None, YEARS, rule).expect("free").forgotten();
     let next = claim(Some(&forgotten), 5, rule).expect("forgotten");
     assert_eq!((next.number.value(), next.at), (2, 5));
-    // As stored by those who knew nothing of this.
+    // As an earlier version stored it, which knew nothing of wrong clocks.
     let old = Last::of(&stored::value(r#"{"number":3,"at":5,"next":3600000005}"#), "claim");
     let old = old.expect("it reads").expect("it is there");
     assert!(claim(Some(&old), HOUR, rule).is_none() && claim(Some(&old), HOUR + 5, rule).is_some());

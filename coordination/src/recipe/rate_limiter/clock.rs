@@ -22,11 +22,11 @@ const DRIFT: u64 = 200;
 pub(super) struct Shared {
     pub(super) clock: Clock,
     pub(super) follower: Follower,
-    /// Held by the call that is at the store, so that calls of one process do not make each other start again.
+    /// Locked by the call that is at the store, so that calls of one process do not make each other start again.
     pub(super) turn: tokio::sync::Mutex<()>,
 }
 
-/// What a listing says, and what time it is.
+/// The history that a listing has, and the present time on the limiter's clock.
 pub(super) struct Time {
     pub(super) history: Option<History>,
     pub(super) epoch: u64,
@@ -139,21 +139,22 @@ impl Drop for Follower {
     }
 }
 
-/// What is known here of how long ago the slots were, for stores without a clock.
+/// What this process knows of how long ago the slots were, for stores without a clock.
 ///
-/// On such a store the times in a history are by a virtual clock, which stands still between two writes. A process
-/// that has seen the first of them knows only that at least the time since then has passed. So each process keeps,
-/// for every slot, the best proof of its age that it has: the age that some version stated, and a moment by which it
-/// had seen that version. To that it adds the time that has passed since by its own clock. What it writes states the
-/// ages that it can prove, so that others build on them.
+/// On such a store the times in a history are by a virtual clock, which stands still between two writes. A process that has read
+/// what the first of two writes stored knows only that at least the time since this read has passed. So each process keeps, for
+/// every slot, the best proof of its age that it has: the age that some version of the history stated, and a moment by which the
+/// process had read that version. To the age it adds the time that has passed since that moment by its own clock. What the process
+/// writes states the ages that it can prove, so that others build on them.
 ///
-/// A proved age is never more than the true one. So slots that are a window apart by proved ages are at least a
-/// window apart in truth, which is all that a limiter needs. The price is the time that the news of each permit takes
-/// to reach the next writer: permits come later by that, never earlier.
+/// A proved age is never more than the true one. So slots that are a window apart by proved ages are at least a window apart in
+/// truth, which is all that a limiter needs. The price is the time that the news of each permit takes to reach the next writer:
+/// permits come later by that time, never earlier.
 ///
-/// What a process knows ends with it. So the history has [witnesses](Clock::attest): that by some moment of a host's clock
-/// so many permits had been given. Another process of that host proves ages by it. The slots of those permits are at
-/// least what they were then, as no slot becomes earlier, so the ages that follow are never more than the true ones either.
+/// What a process knows ends with it. So the history has [witnesses](Clock::attest). A witness says that so many permits had been
+/// given when the clock of a certain host showed a certain time. Another process of that host proves ages by it. The slots of those
+/// permits are at least what they were then, because no slot becomes earlier, so the ages that follow are never more than the true
+/// ones either.
 #[derive(Debug, Default)]
 struct Ages {
     /// The history's id.
@@ -206,8 +207,7 @@ impl Ages {
         (self.proofs, self.given) = (best.collect(), given);
     }
 
-    /// Sets the history's times to those that can be proved at this moment, and answers the moment on the limiter's
-    /// clock.
+    /// Sets the history's times to those that can be proved at this moment, and returns the present time on the limiter's clock.
     ///
     /// No slot becomes earlier, so the slots that callers were told are a window apart, too.
     fn date(&self, history: &mut History, at: BootInstant) -> Micros {
@@ -301,7 +301,7 @@ mod tests {
                 let slot = match next.reserve(now, 1, (!reserves).then_some(0)) {
                     Ok(slot) => slot,
                     Err(wait) => {
-                        // If nobody comes in between, it is not too early then.
+                        // If nobody else asks in between, the caller is not too early after this wait.
                         let then = BootInstant::from_nanos(at.as_nanos() + 1_000 * longer(wait));
                         let mut later = history.clone();
                         let now = processes[process].date(&mut later, then);
@@ -317,7 +317,7 @@ mod tests {
                 // The caller sleeps by its own clock, which runs fast.
                 prop_assert!(longer(wait) * 1_000 / RATES[process] >= wait);
                 for (told, new) in [(&mut given, real + wait), (&mut slots, slot)] {
-                    // By the rules of this moment.
+                    // Checked by the rules that hold at this moment.
                     if let Some(before) = told.len().checked_sub(permits) {
                         prop_assert!(told[before] + 10_000 <= new, "{:?}, {new}", &told[before..]);
                     }
@@ -367,7 +367,7 @@ mod tests {
         let wait = seen.reserve(now, 1, Some(0)).expect_err("three are taken");
         // The first was at 1,000 and seen at 1,500; half a percent of 6,500 is 33.
         assert_eq!(wait, 10_000 - 6_500 + 33);
-        // The writer knows better.
+        // The writer has seen the first permit earlier than the reader, so it can prove a greater age.
         let now = writer.date(&mut history, at(8_000));
         assert_eq!(history.reserve(now, 1, Some(0)), Err(10_000 - 7_000 + 35));
     }
@@ -389,7 +389,7 @@ mod tests {
         assert_eq!(seen.reserve(now, 1, Some(0)), Err(10_000));
     }
 
-    /// Each asks once and goes; nobody lives for a window.
+    /// Each process asks once and ends; none lives for a window.
     #[test]
     fn a_host_remembers_what_its_processes_have_seen() {
         let mut history = three_in_ten_ms();

@@ -12,7 +12,7 @@ pub enum Attempt {
     Granted(RatePermit),
     /// The permits are not available now.
     Denied {
-        /// How long to wait until they are available, if nobody else takes them meanwhile.
+        /// How long to wait until they are available, if nobody else takes them before.
         ///
         /// It is never too short: a caller that waits this long is not denied for being early. It is exact if
         /// the store has a clock.

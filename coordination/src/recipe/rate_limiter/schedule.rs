@@ -119,13 +119,13 @@ pub(super) struct History {
     pub(super) rules: Rules,
     /// Random: distinguishes this history from another that was begun later under the same name.
     pub(super) id: u64,
-    /// Which clock the times here are by.
+    /// The clock by which the times of this history are measured.
     epoch: u64,
     /// When this was written.
     pub(super) now: Micros,
     /// How many permits were given in all.
     pub(super) given: u64,
-    /// How many permits had been given when the rules began.
+    /// How many permits had been given when the present rules were set.
     #[serde(default)]
     ruled_from: u64,
     /// What hosts have seen of this history, on a store without a clock; the newest last.
@@ -139,7 +139,7 @@ pub(super) struct History {
 /// At `shown` on the clock of this host, so many permits had been given, and the history's time was `now`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Witness {
-    /// The host's boot: another one after each.
+    /// A number for the host's boot; another one after each boot.
     pub(super) host: u64,
     pub(super) shown: Micros,
     pub(super) given: u64,
@@ -178,8 +178,8 @@ impl History {
         is_cold
     }
 
-    /// Takes this many permits if they can be had within `longest`, and answers their slot; otherwise how long the
-    /// wait would be.
+    /// Takes this many permits if they can be had within `longest`, and returns their slot; otherwise returns how long the wait
+    /// would be.
     pub(super) fn reserve(
         &mut self,
         now: Micros,
@@ -229,8 +229,8 @@ impl History {
 
     /// When the permit before the first remembered one was given, at the latest.
     ///
-    /// It was no later than that one. And for each limit of `most` permits in a window, it was a window before the permit
-    /// `most` places after it, if that one was given under these rules.
+    /// It was no later than the first remembered permit. And for each limit of `most` permits in a window, it was a window before
+    /// the permit `most` places after it, if that permit was given under these rules.
     fn latest_before_the_first(&self) -> Option<Micros> {
         let first = self.slots.front().copied()?;
         let is_ruled = |index: usize| {
@@ -356,7 +356,7 @@ mod tests {
         assert_eq!(history.reserve(1_550 * MS, 1, Some(0)), Err(MS));
     }
 
-    /// A microsecond before it is too early, at it is not.
+    /// A microsecond before the end of the wait a caller is too early, and at its end it is not.
     #[test]
     fn t3_the_wait_is_exact() {
         let mut history = history(&[(2, 10)]);
@@ -382,7 +382,7 @@ mod tests {
         let mut history = history(&[(2, 10), (3, 100)]);
         let slots: Vec<_> = (0..5).map(|_| history.reserve(0, 1, None)).collect();
         assert_eq!(slots, [0, 0, 10 * MS, 100 * MS, 100 * MS].map(Ok));
-        // 3 in 100 ms: the one of 10 ms has to go.
+        // By the limit of 3 in 100 ms, a window must have passed since the permit of 10 ms.
         assert_eq!(history.reserve(0, 1, None), Ok(110 * MS));
     }
 
@@ -432,7 +432,7 @@ mod tests {
             history.reserve(now, 1, Some(0)).expect("free");
         }
         history.reconfigure(rules(&[(4, 10)]));
-        // As if at 0, 1, 10 and 11, since the old rules allowed no later ones.
+        // The permits count as if given at 0, 1, 10 and 11 ms, because the old rules allowed no later times.
         assert_eq!(history.slots, [0, MS, 10 * MS, 11 * MS]);
         assert_eq!(history.reserve(12 * MS, 2, Some(0)), Ok(12 * MS));
         history.reconfigure(rules(&[(1, 10)]));
@@ -452,7 +452,8 @@ mod tests {
         history.reconfigure(rules(&[(2, 10)]));
         history.reserve(10 * MS, 1, Some(0)).expect("free");
         history.reconfigure(rules(&[(5, 10)]));
-        // The last one was given under the second rules: the one two places before it was ten earlier. Before that, who knows.
+        // The last permit was given under the second rules, so the one two places before it was given ten milliseconds earlier.
+        // When those before that were given is not known.
         assert_eq!(history.slots, [0, 0, 0, 0, 10 * MS]);
     }
 
@@ -577,7 +578,7 @@ mod tests {
             }
         }
 
-        /// The same where the rules change meanwhile, for the rules that hold at each moment.
+        /// Every window has at most so many permits, by the rules of each moment, also if the rules change between the calls.
         #[test]
         fn t4_and_with_other_rules(
             rounds in prop::collection::vec((1_u32..9, 1_u64..50, 1_usize..20), 1..8),

@@ -10,7 +10,7 @@ const WINDOW: Duration = Duration::from_millis(800);
 
 async fn limiter(store: &str) -> RateLimiter {
     let url = format!("memory://rate-{store}");
-    // The caller's runtime, whose clock these tests pause.
+    // The session runs on the caller's runtime, whose clock these tests pause.
     let coordinator = Coordinator::builder().heartbeat_on_current_runtime(true).connect(&url).await;
     coordinator.expect("memory").rate_limiter("api", 5, WINDOW).expect("allowed")
 }
@@ -19,7 +19,7 @@ async fn is_granted(limiter: &RateLimiter) -> bool {
     limiter.try_acquire(1).await.expect("memory").granted().is_some()
 }
 
-/// 5 in 0.8 s, asked for each 0.1 s.
+/// A limit of 5 permits in 0.8 s, with a call every 0.1 s: 64 calls of a hundred are granted.
 #[tokio::test(start_paused = true)]
 async fn t1_sixty_four_of_a_hundred() {
     let limiter = limiter("t1").await;
@@ -34,7 +34,7 @@ async fn t1_sixty_four_of_a_hundred() {
     assert_eq!(granted.len(), 64);
 }
 
-/// Five at the end of what others count as one window.
+/// After five permits at the end of what other limiters count as one window, there are none at the beginning of the next.
 #[tokio::test(start_paused = true)]
 async fn t2_no_edge() {
     let limiter = limiter("t2").await;
@@ -68,7 +68,7 @@ async fn t3_retry_after_is_exact() {
     assert!(is_granted(&limiter).await);
 }
 
-/// It does not look at the wall clock, so nobody who sets it has an effect.
+/// The limiter does not read the wall clock, so nobody who sets it has an effect.
 #[test]
 fn t6_no_wall_clock() {
     let sources = [
@@ -132,7 +132,7 @@ async fn t9_dropped_waits() {
         assert!(slot >= expected && slot <= expected + Duration::from_millis(21), "{slot:?}");
     }
     assert!(start.elapsed() >= 3 * WINDOW - Duration::from_millis(21));
-    // The ones that were dropped count.
+    // The permits of waits that were dropped count as taken.
     assert!(!is_granted(&limiter).await);
 }
 
@@ -146,7 +146,7 @@ async fn t12_two_names_are_apart() {
     }
 }
 
-/// After a reboot, as the store's clock tells it, all permits count as taken when that was first seen.
+/// After a reboot, which the store's clock shows, all permits count as taken at the moment when the reboot was first seen.
 #[test]
 fn a_clock_that_starts_anew_starts_cold() {
     let mut rules = Rules::default();

@@ -62,8 +62,8 @@ impl Entries for Network {
     async fn read(&self, queue: &QueueKey) -> Result<Listing> {
         let queue = queue.clone();
         let is_observer = self.is_remote() && self.is_observer();
-        // No rule says how old the moment is, nor that it is never before that of the last answer. Whoever decides by
-        // what it reads needs the present state, so only observers get an older one.
+        // An observer may be answered with an older state. No rule says how old it is, and it may be older than the last answer. A
+        // caller that decides by what it reads needs the present state, so only observers get an older one.
         let is_older =
             is_observer && self.world.draw(|random, weather| happens(random, weather.older_answer));
         self.call(Call::Other, move |world| {
