@@ -213,8 +213,7 @@ impl StdError for NameError {}
 
 /// What failed: a kind, the operation, the store and the key, and the cause beneath.
 ///
-/// Cloneable, so that one failure can be told to several waiters. No password, token or
-/// private key is ever part of it.
+/// Cloneable, so that several waiters can get the same failure. No password, token or private key is ever part of it.
 #[derive(Clone)]
 pub struct Error(Box<Inner>);
 

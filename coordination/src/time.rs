@@ -1,4 +1,4 @@
-//! The clock that leases are judged by.
+//! The clock by which leases are measured.
 
 use std::time::Duration;
 

@@ -118,7 +118,7 @@ impl Group {
         }
     }
 
-    /// Deletes the group, which must be empty. Watchers are told.
+    /// Deletes the group, which must be empty. Watchers are notified.
     ///
     /// # Errors
     ///

@@ -224,8 +224,7 @@ impl Session {
         })
     }
 
-    /// Finds out what became of a write that is in doubt: the value may tell which write made it, and which version that
-    /// replaced.
+    /// Finds out what became of a write that is in doubt: the value may show which write made it, and which version that replaced.
     async fn settle(&self, operation: &'static str, write: &Write) -> Written {
         match self.retry_briefly(operation, || self.backend.read_standing(&write.queue)).await {
             Ok((listing, _)) => judge(write, listing.value.as_ref()),

@@ -150,7 +150,7 @@ impl Lease {
             if swapped.is_ok() {
                 return Some(LossReason::DeadlinePassed);
             }
-            // A heartbeat moved the deadline between the two reads: look again.
+            // A heartbeat moved the deadline between the two reads, so both are read again.
         }
     }
 
@@ -162,7 +162,7 @@ impl Lease {
                 return false;
             }
             let old = self.deadline.load(Ordering::SeqCst);
-            // Another thread may have called `loss_reason` meanwhile, and seen the deadline pass. Never overwrite `PASSED`.
+            // Another thread may have called `loss_reason` in between, and seen the deadline pass. Never overwrite `PASSED`.
             if old == PASSED {
                 return false;
             }

@@ -50,7 +50,7 @@ pub(crate) use state::States;
 pub use state::{State, StateWatch};
 pub(crate) use stopping::HeldBeside;
 
-/// The longest time from the store's notification that something is gone until its holder is told.
+/// The longest time from the store's notification that something is gone until its holder learns of that.
 const LOSS_TOLD: Duration = Duration::from_millis(50);
 /// The longest that closing may take, however long the lease is.
 const LONGEST_STOP: Duration = Duration::from_secs(5);
@@ -337,7 +337,7 @@ mod tests {
                 looks[(interval.as_millis() * nth) as usize / 500] += 1;
             }
         }
-        // The first look at each comes within 1.5 s, and later ones are near to even.
+        // The first reads of the entries come within 1.5 s, and the later ones are spread almost evenly.
         assert!(looks.iter().max() <= Some(&(COUNT / 3 * 11 / 10)), "{looks:?}");
         let even = COUNT / 10 * 118 / 100;
         assert!(looks[60..108].iter().all(|count| count.abs_diff(even) < even / 3), "{looks:?}");

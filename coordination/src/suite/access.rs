@@ -12,8 +12,8 @@ pub trait StoreAccess: Sync {
         None
     }
 
-    /// Runs `work` as the client that connects by the proxy, or as one that does not. This is for a store whose URL leads each
-    /// client to its own connection, whichever client is running.
+    /// Runs `work` as the client that connects by the proxy, or as one that does not. Only a store needs this that has one URL for
+    /// both, and takes the client from the running thread.
     fn as_client(&self, _by_proxy: bool, work: &mut dyn FnMut()) {
         work();
     }

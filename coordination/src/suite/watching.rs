@@ -297,7 +297,7 @@ pub(super) async fn cancel_safe_gone(tested: &TestStore<'_>) -> Result<()> {
     let waiter = Waiter::behind(&other, &queue, Mode::Exclusive).await?;
     for polls in 0..MOST_POLLS {
         let dropped = dropped_after(polls, waiter.gone(RECHECK));
-        // After its last poll the wait is kept for a moment, or until something happens, and is then dropped.
+        // After its polls, `dropped` is polled again only when something happens. So the timeout drops it.
         drop(tokio::time::timeout(CALL / 10, dropped).await);
     }
     let leaving = client.leave(&entry, Some(position.seq));

@@ -214,7 +214,7 @@ impl Client {
                 let attempt = self.attempts.fetch_add(1, Ordering::SeqCst) + 1;
                 return Pen { writer, client: self.number, attempt, object: thing.id };
             }
-            // The round has ended meanwhile.
+            // The round has ended before this task counted as busy.
             self.end();
         }
     }

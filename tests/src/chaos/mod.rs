@@ -13,9 +13,9 @@
 //!
 //! There are two groups of clients, each with names of its own. Some faults, by which an operator changes the store by
 //! hand, may break timed exclusion until they are noticed (`FENCE` in the fault matrix). These faults are made only to
-//! the *spoiled* group, whose timed exclusion is not checked meanwhile. No group's timed exclusion is checked while a
-//! leader or all servers are paused, if that breaks an assumption of timed exclusion (`Cost::Untimed`). Everything else
-//! is checked, above all tokens.
+//! the *spoiled* group, whose timed exclusion is not checked during such a fault. No group's timed exclusion is checked
+//! while a leader or all servers are paused, if that breaks an assumption of timed exclusion (`Cost::Untimed`).
+//! Everything else is checked, above all tokens.
 
 mod carried;
 pub mod client;

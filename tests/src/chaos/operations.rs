@@ -42,7 +42,8 @@ impl Clerk {
         Some(Self { desk, rng, seen: None, written: client << 20 })
     }
 
-    /// Performs one operation. A write is first recorded without a result, in case the client is killed meanwhile.
+    /// Performs one operation. A write is first recorded without a result, in case the client is killed during the
+    /// operation.
     pub(super) async fn turn(&mut self, pen: &Pen) {
         let what = self.choose();
         let call = now();

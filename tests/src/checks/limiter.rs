@@ -105,7 +105,7 @@ pub async fn lm1_other_numbers_are_an_error(store: &TestStore) -> Result<()> {
     assert!(held.is_held());
     let waiting = in_background(&limiter(&other, 1, 1));
     until_inside(&mine, 1, 1).await;
-    // By then the waiter has read the stored numbers.
+    // Waits until the waiter has read the stored numbers.
     sleep(MOMENT).await;
     mine.resize(2).await?;
     let Admission::Working(second) = admitted(waiting).await? else { panic!("there is room") };

@@ -146,7 +146,7 @@ pub async fn p1_resized(store: &TestStore) -> Result<()> {
     let first = mine.acquire(None).await?;
     let waiting = in_background(&semaphore(&other, 1), 1);
     until_entries(&mine, 2).await;
-    // By then the waiter has read that the number is one.
+    // Waits until the waiter has read that the number is one.
     sleep(MOMENT).await;
     mine.resize(2).await?;
     let second = timeout(PATIENCE, waiting).await.expect("served").expect("no panic")?;

@@ -43,7 +43,7 @@ pub fn f09_given_up_calls_come_late(site: &Site) {
         runtime.block_on(turns.join_all());
         let deleted = runtime.block_on(writers.join_all());
         site.server().wait_ready();
-        // Late calls have been carried out by then.
+        // Waits until the late calls have been carried out.
         thread::sleep(Duration::from_millis(500));
         let gone = wait_until(LONG, || site.entries().is_empty());
         assert!(gone, "round {round}: {:?}", site.entries());

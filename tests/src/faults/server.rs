@@ -178,7 +178,7 @@ pub fn f09_server_paused_long(site: &Site) {
     thread::sleep((3 * lock.ttl()).saturating_sub(began.elapsed()));
     lock.node(0).resume();
     lock.recovers();
-    // Neither calls that were given up nor locks that were released meanwhile have left an entry.
+    // Neither calls that were given up nor locks that were released during the pause have left an entry.
     for name in ["late", "held-released", "held-dropped"] {
         lock.waiter.acquire(name);
         lock.waiter.release(name);

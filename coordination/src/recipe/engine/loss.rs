@@ -54,7 +54,7 @@ impl LossWatch {
 
     /// Waits until the grant is over, and returns why it was lost; `None` if it was released while it was held.
     ///
-    /// A loss is told as soon as by [`Grant::lost`](crate::Grant::lost).
+    /// It reports a loss as soon as [`Grant::lost`](crate::Grant::lost) does.
     ///
     /// # Cancel safety
     ///

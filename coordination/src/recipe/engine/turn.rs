@@ -85,7 +85,7 @@ impl Acquire {
                 Some(started) => started,
                 None => {
                     if cancelled.has_changed().is_err() {
-                        // `refused` stays as it is: a caller whose time is over is told what the store said last.
+                        // `refused` stays as it is: a caller whose time is over gets it as its error.
                         return Ok(None);
                     }
                     // The last entry was lost, and with it what was known of the reasons why it had to wait.
@@ -131,7 +131,7 @@ impl Acquire {
                 Ok(Turn::EntryLost) => {}
                 Err(error) if error.kind() == ErrorKind::Lost => {}
                 Err(error) => {
-                    // Removed before the caller is told, so that the caller's next try does not meet this entry.
+                    // Removed before the error is returned, so that the caller's next try does not meet this entry.
                     drop(own.give_up().await);
                     return Err(error);
                 }
@@ -170,8 +170,8 @@ impl Acquire {
             Ok(position) => Ok(position.map(|position| Started::new(own, position))),
             Err(error) if error.kind() == ErrorKind::Lost => Ok(None),
             Err(error) if error.effect() == Effect::Unknown || self.tries().may_be_there => {
-                // The call was refused, but this try or an earlier one may have entered the entry: it is removed before the
-                // caller is told.
+                // The call was refused, but this try or an earlier one may have entered the entry: it is removed before the error
+                // is returned.
                 let gone = own.give_up().await.is_ok();
                 Err(error.with_effect(if gone { Effect::None } else { Effect::Unknown }))
             }
@@ -270,7 +270,7 @@ mod tests {
 
     const TTL: Duration = Duration::from_secs(1);
 
-    /// A caller that had to wait for another entry first, and then for the store, is told of the store.
+    /// If a caller had to wait for another entry first, and then for the store, its error says that the store did not answer.
     #[tokio::test(start_paused = true)]
     async fn what_was_in_the_way_before_a_loss_is_not_in_the_way_after_it() {
         let _run = Run::begin(1);
@@ -305,7 +305,7 @@ mod tests {
         }
     }
 
-    /// Whenever the time ends, a caller that was refused all the time is told what the store said.
+    /// Whenever the time ends, a caller that the store refused all the time gets the store's refusal as its error.
     #[tokio::test(start_paused = true)]
     async fn the_end_of_the_time_takes_nothing_from_what_the_store_said() {
         let _run = Run::begin(1);

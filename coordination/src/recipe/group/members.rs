@@ -127,8 +127,7 @@ pub enum GroupEvent {
     Left(Member),
     /// A member has replaced its capabilities.
     Updated(Member),
-    /// The store could not be read for a while, so that the changes meanwhile are unknown. These are the members
-    /// now.
+    /// The store could not be read for a while, so that the changes in that time are unknown. These are the members now.
     Resync(Members),
     /// The group was deleted; all its members were reported as left before. This is the last event.
     Deleted,

@@ -13,11 +13,11 @@ use crate::session::{Sight, View, Views};
 
 /// Follows the members of a group. Made by [`Group::watch`].
 ///
-/// Replaying the events over the first snapshot gives the last snapshot. A watch tells the difference between one read of the
-/// store and the next. The changes of one such difference are told in an order that may differ from watcher to watcher: first
+/// Replaying the events over the first snapshot gives the last snapshot. A watch reports the difference between one read of the
+/// store and the next. The changes of one such difference are reported in an order that may differ from watcher to watcher: first
 /// updates and joins, then leaves, so that a rolling replacement never looks as if nobody were there. Only if a member comes back
-/// under the same id, its leave is told before its join. A member that joins and leaves between two reads may not be seen at all.
-/// Dropping the watch ends it.
+/// under the same id, its leave is reported before its join. A member that joins and leaves between two reads may not be seen at
+/// all. Dropping the watch ends it.
 ///
 /// When the group is deleted, all members are reported as left, then [`Deleted`](GroupEvent::Deleted), even
 /// if a group of the same name has been created since. The same is reported when the store has lost the group, because it lost
@@ -155,7 +155,7 @@ impl fmt::Debug for GroupWatch {
     }
 }
 
-/// The differences between one view and the next, told one event at a time.
+/// The differences between one view and the next, returned one event at a time.
 ///
 /// Views are shared by all who follow a group in this process, so they cost each of them a pointer.
 struct Changes {

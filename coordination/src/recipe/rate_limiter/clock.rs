@@ -209,7 +209,7 @@ impl Ages {
 
     /// Sets the history's times to those that can be proved at this moment, and returns the present time on the limiter's clock.
     ///
-    /// No slot becomes earlier, so the slots that callers were told are a window apart, too.
+    /// No slot becomes earlier, so the slots that were returned to callers are a window apart, too.
     fn date(&self, history: &mut History, at: BootInstant) -> Micros {
         // This version is not the newest that was seen, and its slots may be forgotten. Its clock is not moved on,
         // which does no harm, as a write that is based on it fails.
@@ -260,8 +260,8 @@ mod tests {
     use crate::recipe::engine::data::stored;
 
     proptest! {
-        /// On a store without a clock: by the real time before which nobody can use the permit, and by
-        /// the slots that callers are told.
+        /// On a store without a clock: by the real time before which nobody can use the permit, and by the slots that are returned
+        /// to callers.
         ///
         /// A process sees a version some time after it was written, or never; its clock runs up to half a
         /// percent faster than real time.
@@ -337,7 +337,7 @@ mod tests {
             prop_assert!(given.is_sorted() && slots.is_sorted());
         }
 
-        /// What a wait is told to be by one clock has passed by every other.
+        /// When the length that `longer` returns has passed by one clock, the wanted length has passed by every other.
         #[test]
         fn longer_is_long_enough(wait in 0_u64..100_000_000_000, before in 0_u64..10_000_000) {
             let told = longer(wait);

@@ -18,7 +18,7 @@ pub(crate) struct Tally {
     pub(crate) slowest_freeing: Duration,
 }
 
-/// A holder of the object, which may have been killed meanwhile.
+/// A holder of the object, which may have been killed since.
 struct Hold {
     client: u32,
     /// Whether it holds the object exclusively.

@@ -13,7 +13,7 @@
 //! | `ping` | – | `{"pid", "t_ns"}` |
 //! | `connect` | `url?` (default: the environment's), `member?`, `prefix?`, `namespace?`, `ttl_ms?`, `heartbeat_ms?`, `max_backoff_ms?` | `{"member", "ms"}`: how long it took |
 //! | `acquire` | `lock`, `timeout_ms?`, `as?` | `{"token", "remaining_ms", "t_ns"}`, as of its return |
-//! | `try_acquire` | `lock`, `as?` | the same, or `null` when it is taken |
+//! | `try_acquire` | `lock`, `as?` | as for `acquire`, or `null` when the lock is taken |
 //! | `acquire_shared` | `lock`, `timeout_ms?`, `as?` | as for `acquire` |
 //! | `acquire_all` | `locks`, `timeout_ms?` | `{"tokens", "t_ns"}`; held until the process ends |
 //! | `release_after` | `handle`, `ms` | `{"t_ns"}`: the lock releases itself this long after its grant |

@@ -47,7 +47,7 @@ impl Directory {
     /// Locks a queue's file for this long, as `flock(1)` does.
     pub(in super::super) fn hold_queue(&self, length: Duration, rng: &mut StdRng) {
         let queue = Self::some_file(&self.inside(Group::Judged, "queues"), rng);
-        // If the file was deleted meanwhile, nobody is held up.
+        // If the file was deleted before it could be opened, nobody is held up.
         if let Some(file) = queue.and_then(|path| File::open(path).ok()) {
             file.lock().expect("what is open can be locked, once it is free");
             thread::sleep(length);

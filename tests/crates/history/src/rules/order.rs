@@ -3,7 +3,7 @@
 //! Reported is a grant that returned **before** another one that has a smaller token, excludes it, and held for certain
 //! after its return. If the smaller token had been granted first, both would have held at once. So the smaller token
 //! was granted second: it was overtaken. Where the object is not [`fifo`](super::Object::fifo), tokens are given at the
-//! grant, and the same is a violation of O2.
+//! grant, and such a grant is a violation of O2.
 //!
 //! Not found: a grant that was overtaken, but on which `is_held` was never called; which of two acquires came first, if
 //! neither has a token yet. The moment at which an acquire takes its place in the queue is not visible from outside.

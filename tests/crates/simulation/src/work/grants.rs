@@ -256,7 +256,7 @@ async fn timed(stage: &Stage, held: Held, called: u64, held_for: Duration) {
     }
 }
 
-/// Holds the guard for a while; returns true if it was lost meanwhile.
+/// Holds the guard for a while; returns true if it was lost during that time.
 async fn stay(stage: &Stage, held: &Held, record: &impl Fn(Event)) -> bool {
     let end = nanos() + stage.up_to(stage.plan.hold).as_nanos() as u64;
     let mut lost = pin!(held.lost());

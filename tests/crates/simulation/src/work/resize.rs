@@ -72,7 +72,7 @@ pub(crate) async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
         Err(error) => {
             record(Event::Refused { why: error.kind().into() });
             match (error.kind(), timeout) {
-                // Another client has resized the semaphore meanwhile.
+                // Another client has resized the semaphore since this one read its size.
                 (ErrorKind::Mismatch, _) => resize(stage, semaphore).await,
                 (_, None) => stage.failed_without_limit("acquire", &error),
                 _ => stage.failed("acquire", &error),

@@ -94,7 +94,7 @@ fn f56_password_changed_while_a_worker_waits() {
         let waits = jobs.clone();
         let options = ClaimOptions::default();
         let waiting = tokio::spawn(async move { waits.claim_wait(options, Some(SOON)).await });
-        // By then the worker has found no item that is ready.
+        // Waits until the worker has found that no item is ready.
         sleep(Duration::from_secs(1)).await;
         block_in_place(|| etcd.change_password("another"));
         sleep(Duration::from_secs(2)).await;

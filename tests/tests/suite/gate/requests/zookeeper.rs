@@ -58,7 +58,7 @@ fn a_try_in_vain_is_three_requests() {
         let server = counted().await;
         let lock = server.lock("taken");
         let guard = lock.acquire(Some(SOON)).await.expect("it is free");
-        // By then the holder's own node is watched.
+        // Waits until the holder's own node is watched.
         tokio::time::sleep(SETTLED).await;
         let cost = server.cost(server.try_in_vain(&lock)).await;
         println!("a try in vain: {cost}");

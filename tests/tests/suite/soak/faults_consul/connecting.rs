@@ -354,7 +354,7 @@ fn f49_token_revoked_while_held() {
             "{refused}"
         );
         holder.not_held(LONG);
-        // By then the client retries with long delays.
+        // Waits until the client retries only with long delays.
         thread::sleep(2 * site.lease());
         let before: u64 = consul.request_counts().values().sum();
         thread::sleep(Duration::from_secs(12));

@@ -52,7 +52,7 @@ async fn watch_at_a_silent_member() -> Result<()> {
         sleep(Duration::from_millis(10)).await;
     }
     println!("the next member is silent");
-    // By then the client has given the connection up and made another one.
+    // Waits until the client has given the connection up and made another one.
     sleep(LEASE).await;
     for guard in guards.drain(..20) {
         let begun = Instant::now();

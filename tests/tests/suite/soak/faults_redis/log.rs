@@ -234,7 +234,7 @@ fn turn_off(redis: &Redis, client: &Process) {
     client.acquire_within("y", LONG).expect("the quarantine ends");
     redis.ask(&["CONFIG", "SET", "appendonly", "no"]);
     assert!(wait_until(LONG, || is_synced(redis) == Some(false)), "nobody has noticed");
-    // By then all clients have checked the server's settings.
+    // Waits until all clients have checked the server's settings.
     std::thread::sleep(Duration::from_secs(11));
 }
 

@@ -154,7 +154,7 @@ fn f61_a_waiter_that_wants_a_longer_quarantine() {
         waiter.acquire_within("y", LONG).expect("its quarantine ends");
         let waiting = waiter.wait_for("x");
         holder.sees_contenders("x", 2);
-        // By then everything that was written is on the disk.
+        // Waits until everything that was written is on the disk.
         std::thread::sleep(Duration::from_secs(3));
         let record = || redis.ask(&["HGET", CLOCK, "server"]).text();
         let before = record();

@@ -132,7 +132,7 @@ async fn open_late() -> Result<()> {
 /// The longest time that was left of the lease while a lock was held for some heartbeats.
 async fn most_left(lock: &Lock) -> Result<Duration> {
     let guard = lock.acquire(None).await?;
-    // By then the deadline comes from heartbeats, and not from the opening.
+    // Waits until the deadline comes from heartbeats, and not from the opening.
     sleep(Duration::from_secs(2)).await;
     let mut most = Duration::ZERO;
     for _ in 0..200 {

@@ -100,7 +100,7 @@ fn l5_many_locks_of_one_process() -> Result<()> {
 async fn hold_many_locks() -> Result<()> {
     let (_zookeeper, proxy, operator, client) = cuttable().await?;
     let guards = hold(&client).await?;
-    // By then each entry has its watch, if it gets one.
+    // Waits until each entry has its watch, if it gets one.
     sleep(Duration::from_secs(2)).await;
     cut(&proxy).await;
     let lost = guards.iter().filter(|guard| !guard.is_held()).count();
