@@ -247,8 +247,8 @@ fn checked_namespace(namespace: String) -> Result<String> {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
     let is_good = (1..=200).contains(&namespace.len())
         && !matches!(namespace.as_str(), "." | "..")
-        // A slash is not allowed. With it, the keys of one namespace could lie within another namespace, whose locks would meet
-        // them (S8).
+        // A slash is not allowed. With it, the keys of one namespace could lie within another namespace, whose locks would be mixed
+        // with those of the first (S8 in `docs/guarantees.md`).
         && namespace.bytes().all(allowed);
     if is_good {
         return Ok(namespace);

@@ -57,7 +57,7 @@ pub fn armed() -> Vec<&'static str> {
     ARMED.with_borrow(Clone::clone)
 }
 
-/// Panics, if a test wants that of this work.
+/// Panics if a test has asked for a panic in this piece of work.
 #[cfg(coordination_internals)]
 pub(crate) fn on_purpose(work: &'static str) {
     let is_armed = ARMED.with_borrow_mut(|armed| {
@@ -67,7 +67,7 @@ pub(crate) fn on_purpose(work: &'static str) {
     assert!(!is_armed, "{work}, on purpose");
 }
 
-/// Panics, if a test wants that of this work.
+/// Panics if a test has asked for a panic in this piece of work.
 #[cfg(not(coordination_internals))]
 pub(crate) const fn on_purpose(_: &'static str) {}
 

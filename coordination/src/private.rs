@@ -236,7 +236,7 @@ pin_project! {
     ///
     /// # Cancel safety
     ///
-    /// Dropping it drops the body where it stands; what is held is released in the background.
+    /// Dropping it drops the body at the point that it has reached; what is held is released in the background.
     #[project = Stage]
     #[must_use = "futures do nothing unless polled"]
     pub enum Run<T: Take, F: Future> {

@@ -19,7 +19,7 @@ mod tests {
         })
     }
 
-    /// The names in backticks.
+    /// The names that stand in backticks in a cell of a table.
     fn names(text: &str) -> impl Iterator<Item = &str> {
         text.split('`').skip(1).step_by(2)
     }

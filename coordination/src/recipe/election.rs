@@ -369,7 +369,7 @@ impl Terms {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future skips nothing.
+    /// If the future is dropped, no term is skipped: the next call returns what this one would have returned, or something newer.
     pub async fn next(&mut self) -> Result<Option<Term>> {
         loop {
             let view = self.queue.named(self.views.next().await)?;

@@ -69,7 +69,7 @@ impl Patience {
 }
 
 impl Default for Patience {
-    /// Ten attempts at one second.
+    /// As long as ten attempts at an interval of one second.
     fn default() -> Self {
         Self::retries(10, Duration::from_secs(1))
     }

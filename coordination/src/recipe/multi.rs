@@ -94,7 +94,7 @@ impl MultiLock {
     ///   waited for.
     /// * [`ErrorKind::Lost`], [`ErrorKind::Closed`]: one was lost before all were acquired. The error has
     ///   [`Effect::None`](crate::Effect::None), as nothing ran under it.
-    /// * The others of [`Lock::acquire`].
+    /// * The other errors of [`Lock::acquire`].
     ///
     /// # Cancel safety
     ///

@@ -323,7 +323,7 @@ impl<T: DeserializeOwned> ValueWatch<T> {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future skips nothing.
+    /// If the future is dropped, the newest value is not skipped: the next call returns it.
     pub async fn next(&mut self) -> Result<Option<Versioned<T>>> {
         loop {
             let view = self.queue.named(self.views.next().await)?;

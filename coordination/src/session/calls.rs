@@ -123,8 +123,8 @@ impl Session {
 
     /// Repeats a call until its outcome is known or the session is over.
     ///
-    /// When an answer is lost, the call may have taken effect, and nothing else may be done under this session until
-    /// it is known whether it has (S9). The call must be idempotent.
+    /// When an answer is lost, the call may have taken effect, and nothing else may be done under this session until it is known
+    /// whether it has (S9 in `docs/guarantees.md`). The call must be idempotent.
     pub(crate) async fn retry_until_settled<T, C>(
         &self,
         lease: &Lease,
@@ -390,7 +390,7 @@ fn judge(write: &Write, found: Option<&Value>) -> Written {
     }
 }
 
-/// If the store says in an answer to any call that the session is over, that ends the lease as after a heartbeat.
+/// If the answer to any call says that the session is over, the lease ends, as it does after such an answer to a heartbeat.
 fn lose_with<T>(lease: &Lease, outcome: &Result<T>) {
     if let Err(error) = outcome
         && let Some(reason) = error.loss_reason()

@@ -145,7 +145,7 @@ async fn connect(target: Target, settings: &Settings) -> Result<(Arc<dyn Store>,
         Err(elapsed) => failed.unwrap_or_else(|| late(elapsed)),
     };
     // The session, or a part of it, may have been opened. If it stayed, it would keep the member id until its lease ends, and the
-    // caller's next try would be refused because of its own session (S9).
+    // caller's next try would be refused because of its own session (S9 in `docs/guarantees.md`).
     let _ = timeout(DROP_TIMEOUT, caught("close", backend.close(id))).await;
     Err(error.on_backend(backend.scheme()))
 }
@@ -297,13 +297,13 @@ impl Keeper {
     async fn reopen(&mut self, old: SessionId) -> Result<(), (SessionId, Close)> {
         let session = Arc::clone(&self.session);
         let settings = &session.settings;
-        // Once the store is back, the coordinator must use it within two leases and five seconds (L5), and the store's own
-        // back-off between connections has to fit into this time as well.
+        // Once the store is back, the coordinator must use it within two leases and five seconds (L5 in `docs/guarantees.md`), and
+        // the store's own back-off between connections has to fit into this time as well.
         let longest = settings.max_backoff.min(settings.ttl);
         let mut delays = DecorrelatedJitter::new(settings.initial_backoff, longest);
         // All tries use one id. If a try opened the session and its answer was lost, the next try finds that session, and is not
-        // refused because its member id is taken (S9). If the store says that the session of this id is over, the next try has a
-        // new id.
+        // refused because its member id is taken (S9 in `docs/guarantees.md`). If the store says that the session of this id is
+        // over, the next try has a new id.
         let mut new = SessionId::random();
         let mut remains = vec![old];
         loop {
@@ -318,8 +318,9 @@ impl Keeper {
                     }
                     remains.pop();
                 }
-                // Longer than a heartbeat may take: on some stores opening takes several steps, and no hold depends on it. If the
-                // opening is given up too early, the next try finds the session, but much of its lease may be over by then.
+                // This limit is longer than the one for a heartbeat: on some stores opening takes several steps, and no hold
+                // depends on it. If the opening is given up too early, the next try finds the session, but much of its lease may be
+                // over by then.
                 let limit = session.ttl() / 6;
                 let opening = open(&*session.backend, settings, new, &session.origin);
                 timeout(limit, opening).await.unwrap_or_else(|_| {

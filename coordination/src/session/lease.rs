@@ -18,9 +18,9 @@ use crate::token::FencingToken;
 
 /// Which of a session's confirmed heartbeats count for its lease.
 ///
-/// On most stores a heartbeat counts as soon as it was answered. On a store with a delay, a heartbeat counts once another one was
-/// confirmed that was sent at least the delay after the answer. Until then an earlier heartbeat counts, and at first the opening
-/// of the session.
+/// On most stores a heartbeat counts as soon as it was answered. On a store with a `proof_delay`, a heartbeat counts once another
+/// one was confirmed that was sent at least this delay after the answer to the first. Until then an earlier heartbeat counts, and
+/// at first the opening of the session.
 pub(crate) struct ConfirmedHeartbeats {
     delay: Duration,
     /// In the order of their sending. The first one counts; those after it are not proved yet.

@@ -109,7 +109,7 @@ impl Session {
 
     /// Tells all observers that there will be no more views. Called when the phase is `Closed`.
     pub(super) fn end_observers(&self) {
-        // Not left to the tasks that read the queues: these may end with their runtime before they do it.
+        // The observers are told here, and not by the tasks that read the queues: these tasks may end with their runtime first.
         self.observers.by_queue().clear();
     }
 

@@ -291,7 +291,7 @@ pub async fn interrupted_release(pair: &Pair<'_>) -> Result<()> {
     let later = acquire(&pair.one).await?;
     must_hold!(later.token() > token, "{pair:?}");
     assert!(lock(&pair.other).try_acquire().await?.is_none(), "{pair:?}: granted to two");
-    // Longer than a release takes that is still in progress.
+    // This is longer than a release takes that is still in progress.
     sleep(pair.store.attempt_timeout() / 10).await;
     assert!(later.is_held(), "{pair:?}: lost by the release before it");
     let holders = lock(&pair.other).holders().await?;

@@ -278,7 +278,8 @@ pub async fn l7_a_thousand_waiters(store: &TestStore) -> Result<()> {
     // With this setting a right changes each second, and each change breaks all watches. This machine cannot restart a
     // thousand watches within a second.
     let crowd = if store.setting() == settings::ETCD_JWT { 200 } else { 1_000 };
-    // With the default lease instead of the tests' short one: the check is about cost, and a busy machine may be slow.
+    // This check uses the default lease instead of the tests' short one: the check is about cost, and a busy machine
+    // may be slow.
     let url = if store.has_server() { store.url_by_proxy() } else { store.url().to_owned() };
     let coordinator = Coordinator::connect(&url).await?;
     let held = acquire(&coordinator).await?;

@@ -38,8 +38,8 @@ async fn claim(job: &OncePer) -> Result<Claim> {
 pub async fn on1_one_of_many(store: &TestStore) -> Result<()> {
     let mut clients = Vec::new();
     for _ in 0..3 {
-        // With the default lease instead of the tests' short one: on a busy machine many answers would come too late,
-        // so that their outcome would be unknown.
+        // This check uses the default lease instead of the tests' short one: on a busy machine many answers would come
+        // too late, so that their outcome would be unknown.
         clients.push(Coordinator::connect(store.url()).await?);
     }
     let mut last = None;

@@ -61,8 +61,8 @@ pub fn assert_kept(slots: &mut [Duration], permits: u32, per: Duration) -> usize
 pub async fn rl1_never_more_in_a_window(store: &TestStore) -> Result<()> {
     let mut tasks: JoinSet<Result<Vec<Duration>>> = JoinSet::new();
     for _ in 0..3 {
-        // With the default lease instead of the tests' short one: on a busy machine many answers would come too late,
-        // so that their outcome would be unknown.
+        // This check uses the default lease instead of the tests' short one: on a busy machine many answers would come
+        // too late, so that their outcome would be unknown.
         let coordinator = Coordinator::connect(store.url()).await?;
         // Two tasks have a limiter of their own, and two share one.
         let shared = limiter(&coordinator);

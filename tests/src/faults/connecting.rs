@@ -158,7 +158,7 @@ pub fn f48_silent_first(site: &Site) {
     proxy.set_both(Mode::Blackhole);
     let mut client = Traced::new(&site.worker, &[]);
     for heartbeat in [500, 8_000] {
-        // Both orders, because the client may begin with either address.
+        // Tries both orders of the two addresses, because the client may begin with either.
         for authority in
             [format!("{},{there}", proxy.address()), format!("{there},{}", proxy.address())]
         {

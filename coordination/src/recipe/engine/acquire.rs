@@ -25,7 +25,7 @@ use crate::panics::on_purpose;
 use crate::session::{Purpose, Session, Sight};
 
 /// How long a call whose timeout has passed goes on waiting for the removal of its entry. The call may return up to twice as much
-/// too late (L4).
+/// too late (L4 in `docs/guarantees.md`).
 const CLEARING: Duration = Duration::from_millis(50);
 
 /// Takes the turn in `queue`; `None` only for [`Waiting::Never`].

@@ -50,7 +50,8 @@ pub(in crate::recipe) async fn await_decision(
     let seq = own.seq().unwrap_or_default();
     let mut views = None;
     loop {
-        // Invariant (S6): the queue is read anew for every decision, which also shows that our own entry still exists.
+        // Invariant (S6 in `docs/guarantees.md`): the queue is read anew for every decision, which also shows that our own entry
+        // still exists.
         let read = || session.backend.read_standing(queue);
         let listing = match &views {
             None => session.retry_until_settled(lease, "acquire", read).await?,

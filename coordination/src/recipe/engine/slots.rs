@@ -63,7 +63,7 @@ impl Claim {
         to_data("acquire", self, MAX_ENTRY_BYTES)
     }
 
-    /// The room that the entry needs until it has its slots, for this many updates.
+    /// The space that the store has to keep for this entry until it has its slots, if it is updated this many times.
     pub(in crate::recipe) fn room(&self, updates: usize) -> Result<Room> {
         let slots = (0..self.wants).map(|_| MAX_SLOTS - 1).collect();
         let longest = Self { slots, standby: true, ..self.clone() };

@@ -223,7 +223,7 @@ impl Acquire {
             if !self.await_gone(own, &blocker, entry.mode).await {
                 return Ok(Turn::EntryLost);
             }
-            // Invariant (S6): a turn counts only if our own entry is seen to exist after the turn has come.
+            // Invariant (S6 in `docs/guarantees.md`): a turn counts only if our own entry is seen to exist after the turn has come.
             let look = self.session.retry_while_waiting(own.lease(), "acquire", || {
                 self.session.backend.position(entry, position.seq)
             });

@@ -17,7 +17,7 @@ use crate::token::FencingToken;
 pub struct Member {
     /// Its member id: unique in the group.
     pub id: Arc<str>,
-    /// Larger than that of every earlier join: a member that left and came back has a larger one.
+    /// The number of this join, larger than that of every earlier join: a member that left and came back has a larger one.
     pub incarnation: FencingToken,
     /// When the member joined, by the wall clock of its own host: for people to read, not to be compared.
     pub since: Option<SystemTime>,

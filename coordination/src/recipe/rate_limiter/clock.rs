@@ -279,7 +279,7 @@ mod tests {
             for (process, pause, writing, telling, reserves, other_permits, is_new) in calls {
                 real += pause;
                 let at = local(process, real);
-                // Each process has a host of its own, which remembers what the one before it there had seen.
+                // Each process has a host of its own, which remembers what the process before it on that host had seen.
                 if is_new {
                     processes[process] = Ages::default();
                 }

@@ -146,7 +146,7 @@ pub(super) struct Witness {
     pub(super) now: Micros,
 }
 
-/// How many hosts are remembered.
+/// For how many hosts the history remembers what each of them has seen last.
 const WITNESSES: usize = 16;
 
 impl History {
@@ -524,7 +524,7 @@ mod tests {
         ] {
             assert!(serde_json::from_str::<History>(damaged).is_err(), "{damaged}");
         }
-        // Numbers that nobody wrote do no harm either.
+        // Numbers that this library never writes do no harm either.
         let odd = r#"{"rules":{"limits":[[0,0],[4294967295,18446744073709551615]],"margin":18446744073709551615,"paced":false},"id":1,"epoch":0,"given":7,"now":18446744073709551615,"slots":[18446744073709551615,0]}"#;
         for paced in [false, true] {
             let mut odd: History = serde_json::from_str(odd).expect("it reads");

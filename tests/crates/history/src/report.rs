@@ -35,7 +35,7 @@ impl Rule {
 /// A rule that was broken.
 #[derive(Clone, Debug)]
 pub struct Violation {
-    /// Which rule.
+    /// The rule that was broken.
     pub rule: Rule,
     /// What happened, with the records that prove it.
     pub text: String,

@@ -184,10 +184,11 @@ pub async fn br2_cut_off(store: &TestStore) -> Result<()> {
     waited.0.and(waited.1)
 }
 
-/// BR2: the number of parties is stored; a client with another number gets an error, and so does one with zero.
+/// BR2: the number of parties is stored; a client with another number gets an error, and so does a client with zero
+/// parties.
 pub async fn br2_another_number_is_an_error(store: &TestStore) -> Result<()> {
-    // With the default lease instead of the tests' short one: on a busy machine the answer could come too late, so that
-    // the outcome would be unknown.
+    // This check uses the default lease instead of the tests' short one: on a busy machine the answer could come too
+    // late, so that the outcome would be unknown.
     let one = Coordinator::connect(store.url()).await?;
     let other = Coordinator::connect(store.url()).await?;
     let first = enter_in_background(&double(&one, 2));

@@ -20,8 +20,8 @@ pub async fn br3_each_count_counts_once(store: &TestStore) -> Result<()> {
     };
     let mut counting = JoinSet::new();
     for _ in 0..3 {
-        // With the default lease instead of the tests' short one: on a busy machine many answers would come too late,
-        // so that their outcome would be unknown.
+        // This check uses the default lease instead of the tests' short one: on a busy machine many answers would come
+        // too late, so that their outcome would be unknown.
         let coordinator = Coordinator::connect(store.url()).await?;
         for _ in 0..5 {
             let latch = latch(&coordinator, COUNT);
@@ -134,8 +134,8 @@ pub async fn br3_cut_off(store: &TestStore) -> Result<()> {
     mine.wait(Some(PATIENCE)).await
 }
 
-/// BR3: the initial count is stored; a client with another count gets an error until the latch is reset, and so does
-/// one with zero.
+/// BR3: the initial count is stored; a client with another count gets an error until the latch is reset, and so does a
+/// client with a count of zero.
 pub async fn br3_another_count_is_an_error(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("one").await?;
     assert_eq!(latch(&coordinator, 2).remaining().await?, 2);

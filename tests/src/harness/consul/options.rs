@@ -75,7 +75,8 @@ impl ConsulOptions {
         self
     }
 
-    /// Also serves clients at this address, on the same ports: for a network namespace of its own.
+    /// Also serves clients at this address, on the same ports. Used when the test runs in a network namespace of its
+    /// own.
     pub fn also_at(mut self, address: impl Into<String>) -> Self {
         self.also_at = Some(address.into());
         self

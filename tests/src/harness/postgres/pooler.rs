@@ -8,7 +8,7 @@ use super::super::{Launch, Node, Scratch, ports::free_address};
 use super::{Postgres, READY, as_servers, ask, open_scratch, put};
 use crate::harness::Server;
 
-/// Where Debian installs it.
+/// Where Debian installs pgbouncer.
 const PROGRAM: &str = "/usr/sbin/pgbouncer";
 
 /// A pgbouncer in transaction mode; its process ends on drop.

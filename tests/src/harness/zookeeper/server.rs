@@ -150,8 +150,8 @@ impl Server for Zookeeper {
         }
     }
 
-    /// Longer than a restart: the Java virtual machine takes more than a second, and the client retries after one
-    /// second and then after two.
+    /// The lease is longer than a restart takes: the Java virtual machine takes more than a second, and the client
+    /// retries after one second and then after two.
     fn ttl(&self) -> Duration {
         Duration::from_secs(4)
     }

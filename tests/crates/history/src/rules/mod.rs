@@ -27,7 +27,7 @@ use crate::timeline::{Attempt, Timeline};
 pub struct Object {
     /// The number in [`Record::object`].
     pub id: u32,
-    /// For messages.
+    /// The name of the thing in messages.
     pub name: String,
     /// What clients may do with the object at once.
     pub kind: Kind,

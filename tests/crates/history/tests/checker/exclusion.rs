@@ -1,4 +1,4 @@
-//! Tests of O1.
+//! Tests of the checker's rule O1, mutual exclusion.
 
 use coordination_history::{Event, Kind, Record, Rule};
 

@@ -1,4 +1,4 @@
-//! Tests of O3.
+//! Tests of the checker's rule O3: the fenced resource applies no write of an old holder.
 
 use coordination_history::{Event, Kind, Record, Rule, check};
 

@@ -1,4 +1,4 @@
-//! Tests of O7: reads of the leader.
+//! Tests of the checker's rule O7, linearizability, for reads of an election's leader.
 
 use coordination_history::{Answer, Event, Kind, Operation, Record, Rule, Rules};
 

@@ -1,4 +1,4 @@
-//! Tests of O6.
+//! Tests of the checker's rule O6: no entries are left at the store.
 
 use coordination_history::{Event, Rule};
 

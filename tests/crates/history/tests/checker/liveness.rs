@@ -1,4 +1,4 @@
-//! Tests of O5.
+//! Tests of the checker's rule O5: waiters are granted, timeouts and losses are reported in time.
 
 use coordination_history::{Event, Record, Rule, Rules, Why};
 

@@ -1,4 +1,4 @@
-//! Tests of O4.
+//! Tests of the checker's rule O4: first come, first served.
 
 use coordination_history::{Rule, Rules};
 

@@ -1,4 +1,4 @@
-//! Tests of O7: refused tries.
+//! Tests of the checker's rule O7, linearizability, for tries that were refused.
 
 use coordination_history::{Event, Kind, Record, Rule, Rules, Why};
 

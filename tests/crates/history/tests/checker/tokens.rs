@@ -1,4 +1,4 @@
-//! Tests of O2.
+//! Tests of the checker's rule O2: the later grant has the larger fencing token.
 
 use coordination_history::{Kind, Rule};
 

@@ -1,4 +1,4 @@
-//! Tests of O7: values and counters.
+//! Tests of the checker's rule O7, linearizability, for values and counters.
 
 use coordination_history::{Answer, Event, Kind, NEVER, Operation, Record, Rule, check};
 use proptest::prelude::*;

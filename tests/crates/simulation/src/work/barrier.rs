@@ -11,7 +11,7 @@ use rand::RngExt;
 use super::within;
 use crate::stage::{Process, Stage, lock};
 
-/// All changes of the barrier.
+/// All changes of the barrier in this run, from which follows when a waiter may return.
 #[derive(Default)]
 pub(crate) struct Ledger {
     changes: Vec<Change>,

@@ -1,4 +1,4 @@
-//! Once per period, with wall clocks that differ a little.
+//! Claims that are made once per period, by processes whose wall clocks differ a little.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

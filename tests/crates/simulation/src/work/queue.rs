@@ -164,7 +164,7 @@ async fn acknowledge(stage: &Stage, claim: &WorkClaim, id: ItemId) {
         let mut ledger = lock(&stage.ledgers.queue);
         let item = ledger.items.entry(id).or_default();
         item.open += 1;
-        // A later claim had got the item before this call began.
+        // True if a later claim than this one had got the item before this call began.
         item.highest > Some(claim.token())
     };
     let answer = claim.ack(id).await;

@@ -1,4 +1,4 @@
-//! F-48, F-71: the part that only etcd has: users and certificates.
+//! F-48, F-71: the tests of these rows for what only etcd has: users and certificates.
 
 use std::sync::Arc;
 use std::thread::sleep;

@@ -1,4 +1,4 @@
-//! F-48, F-49, F-71: the part that only Consul has: tokens, short leases and certificates.
+//! F-48, F-49, F-71: the tests of these rows for what only Consul has: tokens, short leases and certificates.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -249,7 +249,8 @@ fn pass(
     });
 }
 
-/// A lock that `holder` holds and `other` waits for, and one that `other` holds.
+/// Returns the guard of a lock that `holder` has acquired, the guard of a lock that `other` has acquired, and a thread
+/// in which `holder` waits for the second lock.
 fn hold_and_wait(
     holder: &Coordinator,
     other: &Coordinator,

@@ -1,4 +1,4 @@
-//! F-48, F-49, F-71: the part that only Redis has: users, certificates, sockets.
+//! F-48, F-49, F-71: the tests of these rows for what only Redis has: users, certificates and sockets.
 
 use std::sync::Arc;
 use std::thread::sleep;

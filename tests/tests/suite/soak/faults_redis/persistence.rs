@@ -74,7 +74,7 @@ fn f07_without_quarantine() {
     });
 }
 
-/// A server restarts with older data: a lock that was released since then does not block.
+/// A server restarts with older data: a lock that was released after these data were saved does not block.
 #[test]
 fn f07_restarted_with_older_data() {
     rerun_if_starved(|| {

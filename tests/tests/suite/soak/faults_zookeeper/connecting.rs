@@ -1,4 +1,5 @@
-//! F-48, F-71: the part that only ZooKeeper has: users and certificates, read-only servers, and silent hosts.
+//! F-48, F-71: the tests of these rows for what only ZooKeeper has: users and certificates, read-only servers, and
+//! silent hosts.
 
 use std::net::TcpListener;
 use std::sync::{Arc, OnceLock};
