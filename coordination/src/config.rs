@@ -92,7 +92,7 @@ impl Config {
 
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The URL may hold a password.
+        // The URL may hold a password, so it is not printed.
         f.debug_struct("Config")
             .field("url", &self.url.as_ref().map(|_| "***"))
             .field("member_id", &self.member_id)

@@ -158,7 +158,7 @@ pub enum NameError {
     TooLong {
         /// Bytes in the refused name, with the coordinator's prefix.
         len: usize,
-        /// Bytes allowed.
+        /// How many bytes a name may have, with the prefix.
         max: usize,
     },
     /// A placeholder names something that the value does not have.
@@ -172,7 +172,7 @@ pub enum NameError {
     NotScalar {
         /// The whole path of the placeholder, as written.
         path: String,
-        /// What was found there.
+        /// What the value has at that path: for instance a list.
         found: &'static str,
     },
     /// The template itself is malformed.

@@ -108,7 +108,7 @@ impl QueueKey {
         &self.0.name
     }
 
-    /// The name as one path segment.
+    /// The name encoded as one segment of a path, for stores whose keys or files are paths.
     #[cfg(any(feature = "_network", feature = "file", test))]
     pub(crate) fn encoded(&self) -> &str {
         &self.0.encoded

@@ -32,9 +32,9 @@ use crate::{Coordinator, Effect, Error, Result};
 /// What happens to the body when a lock is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnLost {
-    /// It is dropped at its next await, and the caller gets [`ErrorKind::Lost`](crate::ErrorKind::Lost).
+    /// The body is dropped at its next await, and the caller gets [`ErrorKind::Lost`](crate::ErrorKind::Lost).
     Cancel,
-    /// It goes on, and the caller gets its result.
+    /// The body goes on, and the caller gets its result.
     Finish,
 }
 
@@ -98,7 +98,7 @@ pub fn mapped<T, E>(failed: fn(Error) -> Result<T, E>) -> Outcomes<Result<T, E>>
     Outcomes { is_success: Result::is_ok, failed }
 }
 
-/// The global coordinator.
+/// The coordinator of functions that do not name one: the global coordinator.
 pub fn global() -> Result<Coordinator> {
     Coordinator::global()
 }
@@ -240,7 +240,7 @@ pin_project! {
     #[project = Stage]
     #[must_use = "futures do nothing unless polled"]
     pub enum Run<T: Take, F: Future> {
-        /// Before, and while, the body runs.
+        /// The state before the body begins and while it runs.
         Body {
             // Declared before the locks, so that it is dropped while they are held.
             #[pin]
@@ -249,12 +249,12 @@ pin_project! {
             outcomes: Outcomes<F::Output>,
             loss: Option<Loss>,
         },
-        /// The body has ended, and been dropped.
+        /// The state after the body has ended and been dropped, while the locks are released.
         Release {
             release: Release,
             result: Option<Box<F::Output>>,
         },
-        /// The caller has the result.
+        /// The state after the caller has received the result.
         Ended,
     }
 }

@@ -18,7 +18,7 @@ pub(crate) async fn addresses(name: &str, port: u16) -> io::Result<Vec<SocketAdd
     let (answer, answered) = oneshot::channel();
     let name = name.to_owned();
     let ask = move || {
-        // Fails if the caller has given up.
+        // The sending fails if the caller has given up, and then nobody needs the answer.
         let _ = answer.send(look_up(&name, port));
     };
     thread::Builder::new().name("coordination-names".into()).spawn(ask)?;

@@ -13,7 +13,7 @@ use std::task::{Context, Poll};
 #[cfg(target_os = "linux")]
 const LOW: u32 = 300;
 
-/// The process in which something was made.
+/// The process in which something was made. A fork of that process has to be told apart from it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Process {
     number: u32,
@@ -45,7 +45,7 @@ fn namespace_of(number: u32) -> Option<u64> {
     found.map(|found| found.ino())
 }
 
-/// Other systems have no pid namespaces.
+/// Systems other than Linux have no pid namespaces, so there a number alone identifies a process.
 #[cfg(not(target_os = "linux"))]
 fn namespace_of(_number: u32) -> Option<u64> {
     None

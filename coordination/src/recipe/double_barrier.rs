@@ -302,7 +302,7 @@ mod tests {
         assert_eq!(first, (r#"{"parties":2,"through":[]}"#.to_owned(), 0));
         let alone = listing(&[7], Some(&first.0));
         assert_eq!(verdict(2, &alone, 0).0, "wait");
-        // Entry 10 came for three parties.
+        // Entry 10 belongs to a handle with three parties, while the barrier is stored with two.
         let refused = listing(&[7, 10], Some(&first.0));
         assert_eq!(verdict(2, &refused, 0).0, "wait");
         assert_eq!(verdict(3, &refused, 1).0, "Mismatch");

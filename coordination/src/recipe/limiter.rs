@@ -56,7 +56,7 @@ pub enum Patience {
     Never,
     /// At most this long in total.
     Timeout(Duration),
-    /// Until it gets one.
+    /// Until it gets a slot.
     Forever,
 }
 

@@ -243,10 +243,10 @@ impl MultiGuard {
 /// A lock, a shared lock or a semaphore: whatever can be acquired together with others of its type.
 #[cfg_attr(not(feature = "macros"), expect(unreachable_pub, reason = "`__private` shows it"))]
 pub trait Take: Send + Sync + 'static {
-    /// The guard of one such lock or semaphore.
+    /// The guard that a lock or semaphore of this type gives.
     type Guard: Deref<Target = Grant> + Send + Sync + 'static;
 
-    /// The name by which several are sorted.
+    /// The name, by which several locks are sorted before they are acquired.
     fn name(&self) -> &str;
 
     /// Whether it is acquired so that others may hold it at the same time.

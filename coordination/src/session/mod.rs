@@ -88,7 +88,7 @@ pub(crate) struct Session {
     /// The thread on which the session's runtime was last seen, if the runtime has only one thread at a time: different threads
     /// may run it, one after the other.
     only_thread: Option<Mutex<ThreadId>>,
-    /// The process that connected.
+    /// The process that connected. In a fork of it the session must not be used.
     process: Process,
 }
 
@@ -112,7 +112,7 @@ impl Session {
         }
     }
 
-    /// What events say of something with this name.
+    /// What log events say of the lock, or other thing, with this name.
     pub(crate) fn about<'a>(&'a self, key: &'a QueueKey) -> About<'a> {
         About { origin: &self.origin, key }
     }

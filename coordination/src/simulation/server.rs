@@ -58,7 +58,7 @@ pub struct Weather {
 }
 
 impl Weather {
-    /// Nothing fails.
+    /// A weather in which nothing fails.
     pub fn calm() -> Self {
         Self {
             delay: 0..=1,

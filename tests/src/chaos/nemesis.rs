@@ -49,7 +49,7 @@ pub enum Fault {
     Cut,
     /// The only server is paused for a short time.
     ServerPausedBriefly,
-    /// The only server is paused for longer.
+    /// The only server is paused for longer than in `ServerPausedBriefly`.
     ServerPaused,
     /// The only server is killed, and started again at once.
     ServerRestarted,
@@ -133,7 +133,7 @@ struct Row {
 /// What a fault may cost when it happens alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cost {
-    /// Only time: no session is lost.
+    /// The fault may cost time only: no session is lost.
     Keep,
     /// Sessions may be lost.
     Lose,

@@ -36,7 +36,7 @@ use crate::harness::{SchedulerLag, Scratch, wait_until};
 pub struct Chaos {
     /// The store.
     pub store: Store,
-    /// The approximate length.
+    /// How long the run takes, approximately.
     pub length: Duration,
     /// The seed that determines the faults.
     pub seed: u64,

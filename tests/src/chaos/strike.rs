@@ -186,7 +186,7 @@ fn spoil(directory: &Directory, fault: Fault, rng: &mut StdRng) {
             Some(cut(&queue, length))
         }
         (Fault::QueueReplaced, Some(queue)) => Some(replace(&queue, &elsewhere)),
-        // There is no queue's file yet.
+        // No queue has a file yet, so nothing can be done to one.
         (
             Fault::QueueRemoved | Fault::QueueEmptied | Fault::QueueCut | Fault::QueueReplaced,
             None,

@@ -32,7 +32,7 @@ pub const ASPECTS: [Aspect; 6] =
 pub enum Proof {
     /// The name of the check.
     Check(&'static str),
-    /// The reason why there is none.
+    /// The reason why there is no check.
     Because(&'static str),
 }
 

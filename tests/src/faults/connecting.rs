@@ -144,7 +144,7 @@ pub fn f48_silent(site: &Site) {
         proxy.set(direction, Mode::Blackhole);
         client.refused(&url, &["Unavailable"]);
     }
-    // A slow server is not refused.
+    // A server that is only slow can be connected to.
     proxy.heal();
     proxy.reset_all();
     proxy.set_both(Mode::Delay(Duration::from_millis(100)));

@@ -33,9 +33,9 @@ pub struct Identity {
 pub struct Certificates {
     /// The authority a client should trust.
     pub authority: PathBuf,
-    /// For `localhost` and `127.0.0.1`.
+    /// The certificate of a server at `localhost` and `127.0.0.1`.
     pub server: Identity,
-    /// For a client named [`CLIENT_NAME`].
+    /// The certificate of a client named [`CLIENT_NAME`].
     pub client: Identity,
     /// An authority nobody should trust.
     pub other_authority: PathBuf,

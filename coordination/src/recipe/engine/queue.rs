@@ -44,7 +44,7 @@ impl Queue {
         Self { session, key, coordinator }
     }
 
-    /// The queue of the same name and another kind.
+    /// The queue of the same name, but of another kind, in which a recipe can store more about the same thing.
     pub(crate) fn of_kind(&self, kind: &'static str) -> Result<Self> {
         let key = QueueKey::new(kind, self.key.name(), self.session.settings.max_name_bytes)?;
         Ok(Self { key, ..self.clone() })
@@ -111,7 +111,7 @@ impl Queue {
         grant.ok_or_else(|| self.error(ErrorKind::Timeout, "acquire", "somebody else holds it"))
     }
 
-    /// The queue as it is now.
+    /// Reads the queue as it is now.
     pub(crate) async fn read(&self, operation: &'static str) -> Result<Listing> {
         let (session, key) = (Arc::clone(&self.session), self.key.clone());
         let read = async move { look(&session, operation, &key, Sight::Moment).await };

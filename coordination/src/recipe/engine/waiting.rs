@@ -23,7 +23,7 @@ impl Waiting {
         }
     }
 
-    /// The `timeout` with this meaning.
+    /// The parameter `timeout` of a call that waits in this way.
     pub(crate) fn timeout(self) -> Option<Duration> {
         match self {
             Self::Forever => None,

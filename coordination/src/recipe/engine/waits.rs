@@ -22,7 +22,7 @@ const LOOK_BEFORE_END: Duration = Duration::from_millis(500);
 /// A caller that waits for less than this does not learn who was in the way: reading that would be most of what the wait costs.
 const SHORTEST_TOLD: Duration = Duration::from_millis(500);
 
-/// A wait for a turn.
+/// A wait for a turn, of which log messages and errors tell who was in the way.
 pub(in crate::recipe) struct Waits {
     session: Arc<Session>,
     queue: QueueKey,

@@ -1,4 +1,4 @@
-//! A place in a group.
+//! The place of this process in a group.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};

@@ -60,7 +60,7 @@ pub struct RejoiningMembership {
     group: Group,
     member: Arc<str>,
     state: Arc<Mutex<State>>,
-    /// Held by a join that is in flight.
+    /// Locked by a join while it is in flight, so that `leave` can wait for its end.
     joining: Arc<Mutex<()>>,
     // When this is dropped, the task ends.
     presence: watch::Receiver<Presence>,

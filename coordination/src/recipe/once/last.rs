@@ -77,7 +77,7 @@ pub(super) struct Shown {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Under {
     pub(super) kind: String,
-    /// Encoded, so that it is short.
+    /// The name in an encoded form, which is short even if the name is long.
     pub(super) name: String,
     pub(super) entry: u64,
 }

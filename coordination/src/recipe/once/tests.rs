@@ -1,4 +1,4 @@
-//! When claims can be made, by any clock.
+//! Tests of when a claim can be made, by clocks that are right or wrong.
 
 use proptest::prelude::*;
 

@@ -240,7 +240,7 @@ fn signed(micros: Micros) -> i64 {
 
 /// The time that has passed by every clock when this much has passed by one of them.
 pub(super) fn shorter(passed: Micros) -> Micros {
-    // × 200/201 is × 1/1.005.
+    // If the other clock is half a percent slower, it shows passed / 1.005, which is passed × 200/201.
     passed - passed.div_ceil(DRIFT + 1)
 }
 
@@ -359,7 +359,7 @@ mod tests {
             let now = writer.date(&mut history, at(moment));
             history.reserve(now, 1, Some(0)).expect("three are free");
             writer.learn(&history, at(moment));
-            // 500 µs later.
+            // The reader sees each version 500 µs after the writer wrote it.
             reader.learn(&history, at(moment + 500));
         }
         let mut seen = history.clone();

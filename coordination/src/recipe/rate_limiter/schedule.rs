@@ -93,7 +93,7 @@ impl Rules {
         })
     }
 
-    /// How many slots have to be remembered.
+    /// How many slots have to be remembered, so that every limit can be kept.
     fn memory(&self) -> usize {
         self.windows().map(|(permits, _)| permits).max().unwrap_or_default()
     }
@@ -121,7 +121,7 @@ pub(super) struct History {
     pub(super) id: u64,
     /// The clock by which the times of this history are measured.
     epoch: u64,
-    /// When this was written.
+    /// When this version of the history was written, on the history's clock.
     pub(super) now: Micros,
     /// How many permits were given in all.
     pub(super) given: u64,

@@ -112,7 +112,7 @@ async fn t9_dropped_waits() {
     let mut waits = Vec::new();
     for _ in 0..20 {
         let mut wait = Box::pin(limiter.acquire(1, None));
-        // Polled until it has its slot, and sleeps.
+        // The call is polled until it has its slot and sleeps until then.
         let reserving = tokio::time::timeout(Duration::from_nanos(1), wait.as_mut());
         let done = reserving.await.ok();
         waits.push((done, wait));

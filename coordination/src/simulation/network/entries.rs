@@ -1,4 +1,4 @@
-//! Entries over the network.
+//! The calls about entries, over the simulated network.
 
 use async_trait::async_trait;
 

@@ -1,4 +1,4 @@
-//! Sessions over the network.
+//! The calls about sessions, over the simulated network.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Values over the network.
+//! The calls about values, over the simulated network.
 
 use std::sync::Arc;
 

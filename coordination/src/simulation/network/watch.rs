@@ -1,4 +1,4 @@
-//! Notifications over the network.
+//! The store's notifications, over the simulated network.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -26,7 +26,7 @@ pub(crate) struct Clients {
 }
 
 impl Clients {
-    /// `records` are in order of time.
+    /// Collects the crashes, pauses and faults from `records`, which are in order of time.
     pub(crate) fn new(records: &[Record], rules: &Rules) -> Self {
         let mut clients = Self::default();
         let crashes = records.iter().filter(|record| record.event == Event::Crash);

@@ -76,7 +76,7 @@ pub enum Event {
     Write {
         /// The writer's token.
         token: u64,
-        /// Unique for this resource.
+        /// The value, which no other write to this resource has.
         value: u64,
         /// Whether the resource applied the value.
         accepted: bool,
@@ -180,7 +180,7 @@ pub enum Operation {
     },
     /// Writes the value if it still has this version: [`Answer::Written`] or [`Answer::Mismatch`].
     CompareAndSet {
-        /// The version; 0: no value exists.
+        /// The version that the value must still have; 0: no value may exist.
         expected: u64,
         /// The new value.
         value: u32,
@@ -189,7 +189,7 @@ pub enum Operation {
     Delete,
     /// Deletes the value if it still has this version: [`Answer::Deleted`] or [`Answer::Mismatch`].
     CompareAndDelete {
-        /// The version.
+        /// The version that the value must still have.
         expected: u64,
     },
     /// Adds to a counter; [`Answer::Number`] is the sum after it.

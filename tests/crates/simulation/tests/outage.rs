@@ -46,9 +46,9 @@ const LEAVING: &str = "leaving a double barrier";
 /// Signals between the tasks that work and the outage.
 #[derive(Default)]
 struct Moments {
-    /// Everything that the call needs has been prepared.
+    /// Notified when everything that the call needs has been prepared.
     ready: Notify,
-    /// The outage is over.
+    /// Notified when the outage is over.
     over: Notify,
 }
 

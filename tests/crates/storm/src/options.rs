@@ -1,4 +1,4 @@
-//! The command line.
+//! Reads the command line of the program `storm`.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::plan::{Target, targets};
 
-/// The store.
+/// The kind of store that the storm uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Memory,

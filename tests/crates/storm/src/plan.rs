@@ -13,7 +13,7 @@ pub(crate) struct Target {
     pub(crate) permits: Option<u32>,
 }
 
-/// This many locks, and one semaphore.
+/// The objects that the clients contend for: this many locks, and one semaphore.
 pub(crate) fn targets(locks: usize) -> Vec<Target> {
     let lock = |number| Target { name: format!("lock-{number}"), permits: None };
     let semaphore = Target { name: "semaphore".to_owned(), permits: Some(3) };

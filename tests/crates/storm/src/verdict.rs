@@ -32,7 +32,7 @@ pub(crate) struct Verdict {
     /// Processes that were killed.
     kills: u64,
     tally: Tally,
-    /// Violations of O1, and of O2 and O4.
+    /// How many violations of O1 the checker found; `inversions` are those of O2 and O4.
     overlaps: u64,
     inversions: u64,
     pub(crate) violations: Vec<String>,

@@ -96,7 +96,7 @@ impl Operator {
 
     /// Uses up the quota; returns whether that worked.
     fn fill(&self) -> bool {
-        // Almost the largest size of a request.
+        // The value makes the request almost as large as etcd allows.
         let value = vec![b'x'; 1_400 << 10];
         let until = Instant::now() + Duration::from_secs(10);
         for index in 0.. {

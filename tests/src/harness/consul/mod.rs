@@ -47,7 +47,7 @@ impl Consul {
         Self::options().nodes(3).start()
     }
 
-    /// All options, with their defaults.
+    /// The options with their default values, to be changed before the servers are started.
     pub fn options() -> ConsulOptions {
         ConsulOptions::default()
     }

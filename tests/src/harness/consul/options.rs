@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::super::{Scratch, certs};
 use super::{Consul, MASTER};
 
-/// TLS on the client port.
+/// The server's certificates for TLS on the port that clients use.
 #[derive(Clone, Debug)]
 pub struct ConsulTls {
     server: certs::Identity,

@@ -1,4 +1,4 @@
-//! [`Server`] for Consul.
+//! Implements [`Server`] for Consul.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -162,7 +162,7 @@ impl Etcd {
 
     /// The ids of the nodes in the cluster, in hexadecimal, in the order of `nodes`.
     pub(super) fn member_ids(&self) -> Vec<String> {
-        // `8211f1d0f64f3269, started, n0, …`
+        // Each line of the list begins with a node's id, state and name: `8211f1d0f64f3269, started, n0, …`
         let list = self.administer(&["member", "list"]);
         let rows: Vec<Vec<_>> = list.lines().map(|row| row.split(", ").collect()).collect();
         let id = |name: &str| rows.iter().find(|row| row.get(2) == Some(&name)).map(|row| row[0]);

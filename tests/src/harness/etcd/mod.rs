@@ -69,7 +69,7 @@ impl Etcd {
         Self::options().nodes(3).start()
     }
 
-    /// All options, with their defaults.
+    /// The options with their default values, to be changed before the servers are started.
     pub fn options() -> EtcdOptions {
         EtcdOptions::default()
     }

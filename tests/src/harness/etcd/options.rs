@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::{super::certs, Etcd};
 
-/// TLS on the client port.
+/// The server's certificates for TLS on the port that clients use.
 #[derive(Clone, Debug)]
 pub struct Tls {
     pub(super) server: certs::Identity,

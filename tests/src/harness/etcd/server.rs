@@ -1,4 +1,4 @@
-//! [`Server`] for etcd.
+//! Implements [`Server`] for etcd.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

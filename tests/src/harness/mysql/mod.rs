@@ -37,7 +37,7 @@ impl MysqlOptions {
         self
     }
 
-    /// Also serves clients at this address.
+    /// Also serves clients at this address. Used when the test runs in a network namespace of its own.
     pub fn also_at(mut self, address: &str) -> Self {
         self.also_at = Some(address.to_owned());
         self
@@ -136,7 +136,7 @@ impl Mysql {
         Self::options().start()
     }
 
-    /// All options, with their defaults.
+    /// The options with their default values, to be changed before the server is started.
     pub fn options() -> MysqlOptions {
         MysqlOptions::default()
     }

@@ -46,7 +46,7 @@ impl PostgresOptions {
         self
     }
 
-    /// Also serves clients at this address.
+    /// Also serves clients at this address. Used when the test runs in a network namespace of its own.
     pub fn also_at(mut self, address: &str) -> Self {
         self.also_at = Some(address.to_owned());
         self
@@ -154,7 +154,7 @@ impl Postgres {
         Self::options().start()
     }
 
-    /// All options, with their defaults.
+    /// The options with their default values, to be changed before the servers are started.
     pub fn options() -> PostgresOptions {
         PostgresOptions::default()
     }

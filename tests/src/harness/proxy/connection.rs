@@ -29,9 +29,9 @@ use super::{
 /// How the proxy ends a connection before both sides have closed it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// By FIN, to both sides.
+    /// The proxy sends a FIN to both sides.
     Close,
-    /// By RST, to both sides.
+    /// The proxy sends a RST to both sides.
     Reset,
 }
 

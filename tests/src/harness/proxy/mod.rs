@@ -53,20 +53,20 @@ pub enum Direction {
 /// What the proxy does with the bytes of a direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// Forwarded at once.
+    /// The bytes are forwarded at once.
     #[default]
     Pass,
-    /// Forwarded this much later, in order, at full throughput.
+    /// The bytes are forwarded this much later, in order, at full throughput.
     Delay(Duration),
-    /// Forwarded in writes of one byte.
+    /// The bytes are forwarded in writes of one byte.
     Dribble,
-    /// Kept, and forwarded when the mode changes: an outage that TCP survives by retransmitting.
+    /// The bytes are kept, and forwarded when the mode changes: an outage that TCP survives by retransmitting.
     Stall,
     /// At the next bytes that arrive, closes the receiver's side (FIN), and drops these bytes and all that follow; the
     /// other direction goes on. New connections are treated the same.
     HalfClose,
-    /// Read and dropped. A connection that has lost bytes stays silent in this direction even after the mode has
-    /// changed, because its stream has a hole; new connections work.
+    /// The bytes are read and dropped. A connection that has lost bytes stays silent in this direction even after the
+    /// mode has changed, because its stream has a hole; new connections work.
     Blackhole,
 }
 
@@ -375,7 +375,7 @@ impl Drop for Proxy {
 /// How the proxy knows which server has made a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Senders {
-    /// The proxy does not know.
+    /// The proxy does not know which server has made a connection.
     Any,
     /// By a header of the first request: [`member`].
     ByHeader,

@@ -309,7 +309,7 @@ impl Redis {
         Self::options().start()
     }
 
-    /// All options, with their defaults.
+    /// The options with their default values, to be changed before the servers are started.
     pub fn options() -> RedisOptions {
         RedisOptions::default()
     }

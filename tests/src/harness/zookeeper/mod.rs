@@ -60,7 +60,7 @@ impl Zookeeper {
         Self::options().nodes(3).start()
     }
 
-    /// All options, with their defaults.
+    /// The options with their default values, to be changed before the servers are started.
     pub fn options() -> ZookeeperOptions {
         ZookeeperOptions::default()
     }

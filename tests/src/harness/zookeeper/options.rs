@@ -3,7 +3,7 @@
 use super::super::certs;
 use super::Zookeeper;
 
-/// TLS on the client port.
+/// The server's certificates for TLS on the port that clients use.
 #[derive(Clone, Debug)]
 pub(super) struct Tls {
     pub(super) server: certs::Identity,

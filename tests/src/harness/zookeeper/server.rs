@@ -1,4 +1,4 @@
-//! [`Server`] for ZooKeeper.
+//! Implements [`Server`] for ZooKeeper.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;

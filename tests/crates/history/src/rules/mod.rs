@@ -42,10 +42,10 @@ pub enum Kind {
     Lock,
     /// Several holders, each with a slot of its own: a semaphore or limiter.
     Slots {
-        /// How many holders.
+        /// How many clients may hold the object at once.
         count: u32,
     },
-    /// One leader.
+    /// One leader at a time: an election.
     Leadership,
     /// The object is not held: a value, a counter, the fenced resource.
     Other,

@@ -11,7 +11,7 @@ const SEEDS: u64 = 60;
 const STEPS: usize = 1500;
 const CLIENTS: usize = 6;
 
-/// SplitMix64.
+/// Random numbers by the algorithm SplitMix64: equal seeds give equal histories.
 struct Dice(u64);
 
 impl Dice {

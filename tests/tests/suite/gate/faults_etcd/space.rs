@@ -20,7 +20,7 @@ use tokio::task::{JoinSet, block_in_place};
 use crate::WORKER;
 
 const LOCK: &str = "space";
-/// How many attempts fail.
+/// How many attempts to acquire are made, all of which fail.
 const TRIES: usize = 10_000;
 /// How many attempts run at the same time.
 const AT_ONCE: usize = 40;

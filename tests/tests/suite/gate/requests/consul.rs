@@ -1,4 +1,4 @@
-//! The costs on Consul.
+//! How many requests and messages locking costs on Consul.
 
 use std::sync::Arc;
 use std::sync::mpsc::{self, TryRecvError};

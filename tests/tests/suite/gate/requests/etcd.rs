@@ -1,4 +1,4 @@
-//! The costs on etcd.
+//! How many requests and messages locking costs on etcd.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The costs on Redis.
+//! How many requests and messages locking costs on Redis.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! The costs on ZooKeeper.
+//! How many requests and messages locking costs on ZooKeeper.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -21,7 +21,7 @@ const SPREAD: Duration = Duration::from_secs(3);
 enum Side {
     /// The old master's side of the partition, with one Sentinel.
     Losing,
-    /// All servers.
+    /// Both sides of the partition, with all servers.
     Both,
 }
 

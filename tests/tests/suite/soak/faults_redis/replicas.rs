@@ -159,7 +159,7 @@ fn f25_a_replica_is_restarted_as_the_master() {
         let proxies = one.proxies();
         let holder = one.by(&proxies).with_ttl(Duration::from_secs(8)).process("holder");
         replicate(&second, 0, Some(first.node(0).address()));
-        // The replica receives these heartbeats.
+        // While `other` waits for the end of the quarantine, the replica still receives the holder's heartbeats.
         let other = quarantined(&one, "8s").process("other");
         other.acquire_within("y", LONG).expect("the quarantine ends");
         // From here on the replica receives nothing.
