@@ -404,7 +404,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// In words, as `main` prints it; `{:#?}` prints the fields.
+/// Prints the error in words, because this is what `main` prints of an error that it returns. `{:#?}` prints the fields.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !f.alternate() {

@@ -93,7 +93,7 @@ impl QueueKey {
         self
     }
 
-    /// The template that the name was made of, if it was.
+    /// The template from which the name was made; `None` if the name was given in full.
     pub(crate) fn template(&self) -> Option<&str> {
         self.0.template.as_deref()
     }

@@ -150,7 +150,7 @@ pub fn only<G>(guards: &[G]) -> &G {
 }
 
 impl<T: Take> Held<T> {
-    /// Without guards: the body acquires them when it begins.
+    /// The value holds no guard yet: `acquire` takes the locks when the body is to begin.
     pub fn new(on_lost: OnLost) -> Arc<Self> {
         Arc::new(Self { on_lost, taken: OnceLock::new() })
     }

@@ -67,15 +67,15 @@ const MAX_SHOWN_NAME: usize = 32;
 /// has a `/`, `?`, `#` or `%` needs it encoded; an `@` may stand as it is.
 #[derive(Clone)]
 pub(crate) struct Url {
-    /// In lower case.
+    /// The scheme, in lower case.
     pub(crate) scheme: String,
-    /// Absent when empty, as in `redis://:password@host`.
+    /// The user's name; `None` if it is empty, as in `redis://:password@host`.
     pub(crate) user: Option<String>,
     pub(crate) password: Option<Secret>,
-    /// Empty where the URL has none: the store has a default or needs no host.
+    /// The hosts; empty if the URL has none: then the store has a default or needs no host.
     pub(crate) hosts: Vec<Host>,
-    /// Decoded, with its leading `/`; empty where the URL has none. Segments that were
-    /// separated by an encoded `/` can no longer be told from others.
+    /// The path, decoded, with its leading `/`; empty if the URL has none. Segments that were separated by an encoded `/` can no
+    /// longer be told from others.
     pub(crate) path: String,
     query: Vec<(String, String)>,
 }
@@ -200,7 +200,7 @@ impl fmt::Display for Shown<'_> {
         for (position, (name, value)) in url.query.iter().enumerate() {
             let separator = if position == 0 { '?' } else { '&' };
             let value = if self.may_show(name) { value } else { "***" };
-            // Escaped, as a line feed could forge a line of the log.
+            // Both texts are escaped, because a line feed in them could forge a line of the log.
             write!(f, "{separator}{}={}", name.escape_debug(), value.escape_debug())?;
         }
         Ok(())

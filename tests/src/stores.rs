@@ -205,7 +205,7 @@ mod tests {
                 assert!(soak.lines().any(is_it), "tests/soak has no part {part}");
             }
         };
-        // Not `file://`, whose fault rows are all in the gate.
+        // Faults of `file://` are not in the soak, because its fault rows are all in the gate.
         expected("faults", &|store| store.has_servers());
         expected("chaos", &|store| !store.is_in_process());
         expected("storm", &|store| !store.has_servers());

@@ -33,7 +33,7 @@ struct Confirmed {
 }
 
 impl ConfirmedHeartbeats {
-    /// For a session whose opening was sent at `opened` and counts at once.
+    /// The heartbeats of a session whose opening was sent at `opened`. The opening counts as a heartbeat from the start.
     pub(crate) fn new(delay: Duration, opened: BootInstant) -> Self {
         let opening = Confirmed { sent: opened, answered: opened };
         Self { delay, confirmed: VecDeque::from([opening]) }

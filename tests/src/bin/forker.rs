@@ -98,7 +98,7 @@ fn main() -> ExitCode {
     let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
     let outcome = match arguments[..] {
         [_, url, name] => {
-            // With a worker thread that runs tasks beside the thread that forks.
+            // The runtime has a worker thread, which runs tasks beside the thread that forks.
             let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build();
             let runtime = runtime.expect("a runtime");
             let (url, name) = (url.to_owned(), name.to_owned());

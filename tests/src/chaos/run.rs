@@ -91,7 +91,7 @@ impl Chaos {
             seed = seed.wrapping_add(1);
         }
         let found = actors.end();
-        // Reported as part of the last round, whose history still exists.
+        // What was found is reported as part of the last round, whose history still exists.
         self.report(&actors, seed, length, found, &mut failures);
         Outcome { summary: actors.judge.summary.clone(), failures }
     }
@@ -136,7 +136,7 @@ impl Chaos {
         let note = format!(
             "kept in {place}{missing}; `{show}` shows run/history; the same schedule: {again}"
         );
-        // For somebody who finds the directory without the message.
+        // The file is for somebody who finds the directory without the message.
         let _ = fs::write(directory.join("again"), format!("{again}\n"));
         note
     }

@@ -143,7 +143,7 @@ pub async fn t2_told_within_50_ms_of_waking(store: &TestStore) -> Result<()> {
     worker.resume();
     for _ in 0..2 {
         let event = worker.event(PATIENCE).expect("the loss is told");
-        // The time in the event, because the line may have been read later.
+        // This is the time in the event, because the line may have been read later.
         let told = event["t_ns"].as_u64().or(event["after_ns"].as_u64()).expect("a time");
         let delay = Duration::from_nanos(told.saturating_sub(woken));
         eprintln!("T2: {} told {delay:?} after SIGCONT", event["event"]);

@@ -37,7 +37,7 @@ pub async fn f42_releases_at_every_message(store: &TestStore) -> Result<()> {
     at_every_message(store, "resign", election::interrupted_resignation).await
 }
 
-/// F-41: acquiring calls of the other recipes.
+/// F-41: calls of the other recipes that acquire something.
 pub async fn f41_recipes_at_every_message(store: &TestStore) -> Result<()> {
     at_every_message(store, "permits", semaphore::interrupted_acquire).await?;
     at_every_message(store, "permits that are taken", semaphore::interrupted_wait).await?;

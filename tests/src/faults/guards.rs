@@ -1,4 +1,4 @@
-//! F-39, F-42, F-43: guards, in one process.
+//! F-39, F-42, F-43: what becomes of guards, tested in one process.
 
 use std::{
     fs,

@@ -15,13 +15,13 @@ const LOCK: &str = "many";
 /// How a crowd of waiters was served.
 #[derive(Clone, Copy, Debug)]
 pub struct Served {
-    /// From the first acquire to the last release.
+    /// The time from the first acquire to the last release.
     pub total: Duration,
-    /// From one waiter's call of `release` to the next waiter's return: the median.
+    /// The median of the times from a waiter's call of `release` to the return of the next waiter's acquire.
     pub median: Duration,
-    /// From one release to the next return: the 99th percentile.
+    /// The 99th percentile of the same times as for `median`.
     pub p99: Duration,
-    /// From one release to the next return: the longest time.
+    /// The longest of the same times as for `median`.
     pub longest: Duration,
 }
 

@@ -30,7 +30,7 @@ fn silent(site: &Site, addresses: u32) {
 /// F-69: if one host's name has no address, clients connect to the other host, whatever name its certificate has.
 pub fn f69_one_name_unknown(site: &Site) {
     let there = site.server().authority();
-    // Repeated, because the client may begin with either host.
+    // The client connects several times, because it may begin with either host.
     for _ in 0..4 {
         connects(&site.at(format!("host.invalid,{there}")));
     }

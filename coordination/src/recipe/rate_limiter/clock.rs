@@ -41,7 +41,7 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    /// `at` is a moment between the arrival of the listing and this call.
+    /// Reads the history and the time from a listing. `at` is a moment between the arrival of the listing and this call.
     pub(super) fn read(&self, listing: &Listing, at: BootInstant) -> Result<Time> {
         let mut history = listing.value.as_ref().map(history).transpose()?;
         let (epoch, now) = match (&listing.clock, &mut history) {
@@ -407,7 +407,7 @@ mod tests {
             }
             asked
         };
-        // Refused for as long as the first of them has seen nothing, and then served.
+        // The first process has seen nothing, so it is refused. The second has to wait less, and the third gets a permit.
         assert_eq!(ask(&mut history, 1_000_000), Err(10_000));
         assert_eq!(ask(&mut history, 1_004_000), Err(6_020));
         assert!(ask(&mut history, 1_011_000).is_ok());

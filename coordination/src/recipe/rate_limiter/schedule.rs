@@ -548,7 +548,7 @@ mod tests {
                     given.extend(std::iter::repeat_n(slot, to_index(permits)));
                 }
                 Err(wait) => {
-                    // Never too early, and no later than it has to be.
+                    // The caller is told a time at which the permits can be had, and a microsecond earlier they cannot.
                     let mut then = history.clone();
                     assert_eq!(then.reserve(now + wait, permits, Some(0)), Ok(now + wait));
                     assert!(history.clone().reserve(now + wait - 1, permits, Some(0)).is_err());

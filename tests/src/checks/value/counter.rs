@@ -54,7 +54,7 @@ pub async fn va2_overflow_is_refused(store: &TestStore) -> Result<()> {
         assert_eq!((refused.kind(), refused.effect()), (ErrorKind::Value, Effect::None));
         assert_eq!(refused.key(), Some(NAME));
         assert_eq!(counter.read().await?, limit);
-        // Back to zero in two steps, because `-i64::MIN` is no `i64`.
+        // The counter goes back to zero in two steps, because `-i64::MIN` is no `i64`.
         counter.add(-(limit / 2)).await?;
         let rest = counter.read().await?;
         assert_eq!(counter.add(-rest).await?, 0);

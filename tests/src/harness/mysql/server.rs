@@ -35,7 +35,7 @@ impl Server for Mysql {
         wait_ready(&self.node);
     }
 
-    /// Counted from the server's log of statements.
+    /// The requests are counted in the server's log of statements.
     fn request_counts(&self) -> BTreeMap<String, u64> {
         let mut counts = BTreeMap::new();
         for request in self.statements().lines().filter_map(request_in) {

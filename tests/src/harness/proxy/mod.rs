@@ -124,7 +124,7 @@ impl Proxy {
             .wrapping_mul(64)
             .wrapping_add(TAKEN.fetch_add(1, Ordering::SeqCst) as u32);
         let [_, high, middle, low] = own.to_be_bytes();
-        // Not 127.0.0.1, where the servers themselves have these ports.
+        // The proxy does not listen at 127.0.0.1, where the servers themselves have these ports.
         let host = Ipv4Addr::new(127, 128 | high, middle, low);
         let routes: Vec<_> =
             targets.iter().map(|target| ((host, target.port()).into(), *target)).collect();
@@ -377,9 +377,9 @@ impl Drop for Proxy {
 enum Senders {
     /// The proxy does not know which server has made a connection.
     Any,
-    /// By a header of the first request: [`member`].
+    /// The proxy reads it in a header of the first request: [`member`].
     ByHeader,
-    /// By the address from which the server connects.
+    /// The proxy knows the address from which each server connects.
     ByAddress,
 }
 

@@ -91,7 +91,7 @@ pub(super) fn launch(
     let jars = CLASS_PATH.map(|jar| format!("{JARS}/{jar}.jar")).join(":");
     move || {
         Launch::new("java", &log).clear_env().args(&properties).args([
-            // Little memory, and little work before the server serves.
+            // These flags let Java use little memory, and do little work before the server serves.
             "-Xmx128m",
             "-XX:+UseSerialGC",
             "-XX:TieredStopAtLevel=1",

@@ -236,7 +236,8 @@ fn l3_a_reader_that_stands_still_locks_nothing() {
         let postgres = one();
         let url = url(&postgres, "ttl=2s&heartbeat=250ms");
         let coordinator = Coordinator::connect(&url).await.expect("a server");
-        // More bytes than the kernel buffers for a connection.
+        // The value has more bytes than the kernel buffers for a connection, so sending it takes as long as the reader
+        // wants.
         ask(
             &postgres,
             "INSERT INTO coordination.queues (path, last, version, value)

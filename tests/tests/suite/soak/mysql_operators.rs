@@ -354,7 +354,7 @@ fn l2_what_the_server_undoes_is_made_again() {
         lock.acquire(PATIENCE).await.expect("free").release().await.expect("released");
         let transaction = {
             let mysql = Arc::clone(&mysql);
-            // Longer than a statement waits for a row lock.
+            // The transaction holds the row locks for longer than a statement of the library waits for one.
             let work = "BEGIN; SELECT id FROM coordination.coordination_queues FOR UPDATE; \
                         SELECT SLEEP(1.8); COMMIT";
             thread::spawn(move || mysql.try_ask(work).map(drop))

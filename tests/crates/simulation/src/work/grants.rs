@@ -181,7 +181,7 @@ enum Ends {
     Dropped,
     /// Released by a call whose future is dropped after this many polls.
     ReleaseDropped(u32),
-    /// By a timed release, this long after the grant.
+    /// Released by a timed release, this long after the grant.
     Timed(Duration),
 }
 

@@ -78,7 +78,7 @@ fn f72_a_learner_among_the_endpoints() {
         let etcd = Etcd::one();
         let learner = etcd.start_learner();
         let mut client = Traced::new(WORKER, &[]);
-        // Repeated, because the client may begin with either endpoint.
+        // The client connects several times, because it may begin with either endpoint.
         for _ in 0..6 {
             client.connects(&format!("etcd://{},{}", learner.address(), etcd.authority()));
         }

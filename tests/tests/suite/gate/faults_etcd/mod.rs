@@ -12,7 +12,7 @@ use coordination_tests::faults::matrix;
 
 coordination_tests::fault_rows!(gate server Etcd);
 
-/// Rows without a test here, and the reason.
+/// The rows of the fault matrix for which this folder has no test, and the reason.
 const NOT_APPLICABLE: &[(u32, &str)] = &[
     (35, "there is no lock file; F-23 deletes the key"),
     (37, "there is no directory; a role without the permission is in F-48"),

@@ -12,7 +12,7 @@ use coordination_tests::{
     harness::{Scratch, rerun_if_starved},
 };
 
-/// Rows without a test here, and the reason.
+/// The rows of the fault matrix for which this folder has no test, and the reason.
 const NOT_APPLICABLE: &[(u32, &str)] = &[
     (4, "a session is a locked file: no reply of a heartbeat extends anything"),
     (6, "a session is a locked file: it does not depend on a task that runs"),

@@ -184,7 +184,7 @@ fn f48_a_host_that_is_no_agent_is_left() {
         let mut client = Traced::new(WORKER, &[]);
         for status in [200, 403, 404] {
             let (at, asked) = another_service(status);
-            // Repeated, because the client tries the hosts in random order.
+            // The client connects several times, because it tries the hosts in random order.
             for _ in 0..20 {
                 client.connects(&format!("consul://{at},{}", consul.authority()));
                 if asked.load(Ordering::SeqCst) > 0 {
@@ -284,7 +284,7 @@ fn f48_a_host_that_becomes_another_service_is_left() {
             let relay = relay(consul.authority(), answer);
             let url = format!("consul://{},{}/becomes", relay.authority, consul.authority());
             let holder = loop {
-                // Repeated, because the client tries the hosts in random order.
+                // The client connects several times, because it tries the hosts in random order.
                 let holder = Coordinator::connect(&url).expect("one of them is there");
                 if relay.connections.load(Ordering::SeqCst) > 0 {
                     break holder;

@@ -16,7 +16,7 @@ mod of_three {
     coordination_tests::fault_rows!(all three Consul);
 }
 
-/// Rows without a test here, and the reason.
+/// The rows of the fault matrix for which this folder has no test, and the reason.
 const NOT_APPLICABLE: &[(u32, &str)] = &[
     (35, "there is no lock file; F-23 deletes the key"),
     (36, "a server without space for its log stops to lead: F-8 is what clients see"),

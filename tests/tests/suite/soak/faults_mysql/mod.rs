@@ -10,7 +10,7 @@ use coordination_tests::faults::matrix;
 
 coordination_tests::fault_rows!(all server Mysql);
 
-/// Rows without a test here, and the reason.
+/// The rows of the fault matrix for which this folder has no test, and the reason.
 const NOT_APPLICABLE: &[(u32, &str)] = &[
     (35, "there is no lock file; F-23 deletes the entry"),
     (36, "a server without space for its log waits for some: F-9 is what clients see"),

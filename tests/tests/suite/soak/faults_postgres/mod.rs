@@ -16,7 +16,7 @@ coordination_tests::fault_rows!(all server Postgres);
 /// The timeout of waits; longer than any row should take.
 const LONG: Duration = Duration::from_secs(30);
 
-/// Rows without a test here, and the reason.
+/// The rows of the fault matrix for which this folder has no test, and the reason.
 const NOT_APPLICABLE: &[(u32, &str)] = &[
     (35, "there is no lock file; F-23 deletes the entry"),
     (36, "a server without space for its log ends: F-8 is what clients see"),

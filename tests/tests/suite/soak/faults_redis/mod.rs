@@ -57,7 +57,7 @@ fn work(redis: &Redis, node: usize, length: Duration) {
     }
 }
 
-/// Rows without a test here, and the reason.
+/// The rows of the fault matrix for which this folder has no test, and the reason.
 const NOT_APPLICABLE: &[(u32, &str)] = &[
     (35, "there is no lock file; F-23 deletes the entry"),
     (37, "there is no directory; a user without the permission is in F-48"),

@@ -256,7 +256,7 @@ fn f25_sentinels() {
         let holder = by.process("holder");
         let first = holder.acquire("x");
         holder.release("x");
-        // Repeated until the Sentinel trusts the replica.
+        // The command is repeated until the Sentinel trusts the replica.
         let begins = || {
             let begun = ask(&["SENTINEL", "FAILOVER", "mymaster"]);
             begun.is_ok_and(|reply| reply == Reply::Text("OK".to_owned()))

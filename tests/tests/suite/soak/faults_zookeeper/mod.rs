@@ -18,7 +18,7 @@ mod of_three {
     coordination_tests::fault_rows!(all three Zookeeper);
 }
 
-/// Rows without a test here, and the reason.
+/// The rows of the fault matrix for which this folder has no test, and the reason.
 const NOT_APPLICABLE: &[(u32, &str)] = &[
     (35, "there is no lock file; F-23 deletes the node"),
     (36, "a server that cannot write its log ends: F-7 and F-8"),
