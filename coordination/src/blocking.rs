@@ -237,7 +237,7 @@ impl Semaphore {
     }
 }
 
-// For `#[synchronized]` on a plain `fn`, which waits for the same futures as the methods above.
+// This impl is for `#[synchronized]` on a plain `fn`, which waits for the same futures as the methods above.
 impl Take for Lock {
     type Guard = LockGuard;
 

@@ -91,7 +91,8 @@ pub(crate) const fn sings(_: Canary) -> bool {
 pub(crate) fn sings(canary: Canary) -> bool {
     /// The position, among the canaries, of the one that the variable names.
     static CHOSEN: std::sync::OnceLock<Option<usize>> = std::sync::OnceLock::new();
-    // Compared by position, and not with a variant by name, so that a search for a variant finds only the place of its mistake.
+    // The canary is compared by its position, and not with a variant by name, so that a search for a variant finds only the place
+    // of its mistake.
     *CHOSEN.get_or_init(choose) == Some(canary as usize)
 }
 

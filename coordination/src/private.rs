@@ -161,7 +161,7 @@ impl<T: Take> Held<T> {
     /// # Cancel safety
     ///
     /// A dropped future leaves nothing behind.
-    // In a box, so that a small body's future is not made large by what it does before it begins.
+    // The future is in a box, so that a small body's future is not made large by what it does before it begins.
     pub fn acquire<'a>(
         &'a self,
         wanted: Result<Vec<T>>,

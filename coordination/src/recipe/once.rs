@@ -201,7 +201,8 @@ impl OncePer {
         let mut asked = BootInstant::now();
         let step = move |listing: &Listing| {
             let last = Last::of(listing, "claim")?.map(|last| match &abandoned {
-                // Only if the last claim is still the abandoned one: its owner may have recorded in between that the job is done.
+                // The claim counts as done only if it is still the abandoned one: its owner may have recorded in between that the
+                // job is done.
                 Some(abandoned) if last.is(abandoned) => last.settled(0),
                 _ => last,
             });

@@ -338,8 +338,8 @@ impl RateLimiter {
     }
 
     fn permit(&self, slot: Micros, look: &Look) -> RatePermit {
-        // Computed on the safe side, for all clocks within A1: the slot came no earlier than this assumes, and the margin ends no
-        // later.
+        // The time is computed on the safe side, for all clocks that A1 in `docs/guarantees.md` allows: the slot came no earlier
+        // than this assumes, and the margin ends no later.
         let usable = self.rules.margin().map(|margin| {
             let wait = Duration::from_micros(slot.saturating_sub(look.now));
             let margin = Duration::from_micros(shorter(to_micros_floor(margin)));

@@ -383,7 +383,7 @@ impl Keeper {
         };
         let failed = Failures::default();
         let closing = timeout(limit, async {
-            // Both at once: the store may not answer at all about a session that is lost.
+            // Both sessions are closed at once, because the store may not answer at all about the one that is lost.
             let closing = self.close_with_retries(lease, lease.id, &failed);
             match opening {
                 Some(opening) => {

@@ -134,7 +134,7 @@ fn fork_while_holding(url: &str, name: &str) -> Result<()> {
         0 => child(kept, dropped, released, coordinator),
         child => {
             wait_for(child, || thread::sleep(Duration::from_millis(5)));
-            // Long enough for anything that the child may have sent to arrive.
+            // The pause is long enough for anything that the child may have sent to arrive.
             thread::sleep(Duration::from_millis(500));
             let all = kept.is_held() && dropped.is_held() && released.is_held();
             let refused = lock.try_acquire()?.is_none()

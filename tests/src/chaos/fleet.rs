@@ -256,7 +256,7 @@ impl Fleet {
         let numbers: Vec<_> = seats.iter().map(|seat| self.present(*seat).number).collect();
         numbers.iter().for_each(|number| self.book.note(*number, Event::Paused));
         lock(&self.held_up).causes += 1;
-        // Also if `cause` panics, because other threads wait until all clients can run.
+        // The count goes down even if `cause` panics, because other threads wait until all clients can run.
         let over = Finally(|| {
             let mut held_up = lock(&self.held_up);
             (held_up.causes, held_up.ended) = (held_up.causes - 1, Instant::now());

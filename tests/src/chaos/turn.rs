@@ -243,8 +243,8 @@ impl Contender {
             }
         };
         if plan.end == End::ByItself {
-            // Without writing to the resource: a program that sets the time of its release in advance writes too late
-            // on a slow machine, even without faults.
+            // The holder does not write to the resource: a program that sets the time of its release in advance writes
+            // too late on a slow machine, even without faults.
             return watch_timed(&held.release_after(plan.hold), pen).await;
         }
         let is_lost = tokio::join!(watch(held.grant(), plan.hold, pen), effects).0;

@@ -82,7 +82,7 @@ pub async fn interrupted_hold(pair: &Pair<'_>) -> Result<()> {
     let lock = lock(&pair.one);
     let holding = async {
         let guard = lock.acquire(pair.patience()).await?;
-        // Longer than it takes until the library watches the holder's own entry.
+        // The pause is longer than it takes until the library watches the holder's own entry.
         sleep(MOMENT).await;
         assert!(guard.is_held(), "{pair:?}");
         guard.release().await

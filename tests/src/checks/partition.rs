@@ -57,7 +57,7 @@ pub async fn hr1_all_place_alike(store: &TestStore) -> Result<()> {
         until_ring(partitioner, &members).await?;
         let ring = partitioner.ring()?;
         assert_eq!((ring.len(), ring.points()), (3, 12 * 32), "nodes, and points");
-        // The test vector of Tooz for these weights.
+        // This is the result that a test of Tooz expects for these weights.
         assert_eq!(partitioner.members_for("fake", 1, &[])?, ["baz"]);
     }
     let mut ring = HashRing::default();

@@ -34,7 +34,7 @@ struct Busy {
     /// How many writes these tasks have made together.
     writes: Arc<AtomicUsize>,
     tasks: JoinSet<Result<()>>,
-    // Kept so that the sessions stay open.
+    // The coordinators are kept so that their sessions stay open.
     _coordinators: Vec<Coordinator>,
 }
 

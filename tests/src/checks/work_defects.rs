@@ -45,7 +45,7 @@ pub async fn wk2_a_claim_outlasts_the_life_of_its_item(store: &TestStore) -> Res
     let begun = Instant::now();
     let claim = jobs.claim(limit(1).ttl(2 * life).grace(Duration::ZERO)).await?;
     let claim = claim.expect("it is alive");
-    // Almost as long as the claim lasts.
+    // The pause is almost as long as the claim lasts.
     sleep((life * 5 / 3).saturating_sub(begun.elapsed())).await;
     assert_eq!(theirs.get(claim.id()).await?.items.len(), 1);
     assert_eq!(claim.ack_all().await?, 1);

@@ -90,7 +90,7 @@ pub fn holder_paused_keeps(site: &Site, pause: Duration) {
         holder.pause();
         thread::sleep(pause);
         holder.resume();
-        // Long enough for one or two heartbeats.
+        // The pause is long enough for one or two heartbeats.
         thread::sleep(Duration::from_millis(700));
         holder.keeps(LOCK);
         assert!(waiter.poll(waiting).is_none(), "granted to two");

@@ -76,7 +76,7 @@ async fn release_after_loss(site: &Site) {
     let theirs = site.client("other").await.lock(LOCK).expect("a good name");
     for is_dropped in [false, true] {
         let guard = ours.acquire(Some(SOON)).await.expect("it is free");
-        // Long enough for the library to watch the holder's own entry.
+        // The pause is long enough for the library to begin to watch the holder's own entry.
         tokio::time::sleep(Duration::from_millis(100)).await;
         let broken = theirs.break_lock().await.expect("the store answers");
         assert_eq!(broken.expect("somebody holds it").member, "ours");

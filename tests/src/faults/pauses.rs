@@ -180,7 +180,7 @@ impl Lane<'_> {
         let waited = waited(process.child().id());
         let resumed = now_ns();
         process.resume();
-        // Long enough for a heartbeat and its reply, or for the report of a loss.
+        // The pause is long enough for a heartbeat and its reply, or for the report of a loss.
         thread::sleep(2 * HEARTBEAT + SCHEDULING);
         let is_lost = !process.is_held(&self.lock);
         let (granted, told) = if is_lost {

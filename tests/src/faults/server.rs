@@ -99,7 +99,7 @@ pub fn f07_server_restarted(site: &Site) {
         site.server().wait_ready();
         let down = began.elapsed();
         assert!(down < lock.ttl() / 2, "the server needs too long to start: {down:?}");
-        // Longer than what was left of the lease, so that heartbeats must have renewed it.
+        // This is longer than what was left of the lease, so heartbeats must have renewed it.
         thread::sleep(lock.ttl());
         println!("F-7 {}: kept, the server was down for {down:?}", site.name());
         lock.keeps();

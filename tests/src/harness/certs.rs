@@ -125,7 +125,8 @@ fn parameters(name: &str, hosts: &[&str]) -> CertificateParams {
     let mut parameters = CertificateParams::new(hosts).expect("the names are ASCII");
     parameters.distinguished_name.push(DnType::CommonName, name);
     parameters.use_authority_key_identifier_extension = true;
-    // Both purposes, because etcd's HTTP gateway connects to its own server as a client, with the server's certificate.
+    // A certificate is for both purposes, because etcd's HTTP gateway connects to its own server as a client, with the
+    // server's certificate.
     parameters.extended_key_usages =
         vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
     parameters

@@ -140,7 +140,8 @@ impl Worker {
         let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
         command.as_object_mut().expect("a command is an object").insert("id".to_owned(), id.into());
         let mut commands = lock(&self.commands);
-        // One write, small enough to fit into the pipe of a paused worker, so that it does not block.
+        // The command is sent by one write, which is small enough to fit into the pipe of a paused worker, so that it
+        // does not block.
         let _ = commands.write_all(format!("{command}\n").as_bytes());
         id
     }

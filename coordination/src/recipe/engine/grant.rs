@@ -297,7 +297,7 @@ mod tests {
         tokio::time::sleep(ms(3)).await;
         assert!(!timed.is_held());
         let guard = lock.try_acquire().await?.expect("it is free");
-        // Later than the clock can show, so within a day nothing happens.
+        // This release is at a time later than the clock can show, so within a day nothing happens.
         drop(guard.release_after(Duration::MAX));
         tokio::time::sleep(ms(86_400_000)).await;
         assert!(lock.try_acquire().await?.is_none());

@@ -109,7 +109,7 @@ impl Now {
     /// What the clocks show. The listing was requested at `asked` or later.
     pub(super) fn of(listing: &Listing, asked: BootInstant) -> Self {
         let shown = |clock: Clock| Shown { epoch: clock.epoch, micros: micros_floor(clock.now) };
-        // In this order, because time that passes between the two readings only makes `unsure` larger.
+        // The wall clock is read first, because time that passes between the two readings then only makes `unsure` larger.
         let wall = unix_micros();
         let unsure = micros(BootInstant::now().saturating_duration_since(asked));
         Self { wall, store: listing.clock.map(shown), unsure, host: None }

@@ -150,7 +150,7 @@ fn what_a_wrong_clock_gave_back_is_not_dated_on() {
     let forgotten = claim(None, YEARS, rule).expect("free").forgotten();
     let next = claim(Some(&forgotten), 5, rule).expect("forgotten");
     assert_eq!((next.number.value(), next.at), (2, 5));
-    // As an earlier version stored it, which knew nothing of wrong clocks.
+    // This is a claim as an earlier version stored it, which knew nothing of wrong clocks.
     let old = Last::of(&stored::value(r#"{"number":3,"at":5,"next":3600000005}"#), "claim");
     let old = old.expect("it reads").expect("it is there");
     assert!(claim(Some(&old), HOUR, rule).is_none() && claim(Some(&old), HOUR + 5, rule).is_some());

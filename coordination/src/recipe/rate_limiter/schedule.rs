@@ -473,7 +473,7 @@ mod tests {
         }
         history.reconfigure(rules(&[(2, 100), (1_000, day)]));
         let now = 1_000_000 * MS;
-        // As if two had been given in each tenth of a second before the last two.
+        // The limiter has to count as if two permits had been given in each tenth of a second before the last two.
         let wait =
             history.reserve(now, 2, Some(0)).expect_err("a thousand may have been given today");
         assert!(wait < day * MS && wait >= day * MS - 60_000 * MS, "{wait}");
@@ -503,7 +503,7 @@ mod tests {
     #[test]
     fn the_longest_history_fits_into_a_value() {
         let mut history = history(&[(MAX_STRICT, 86_400_000)]);
-        // A permit each half year for five thousand years.
+        // The limiter gives a permit each half year for five thousand years.
         for number in 0..u64::from(MAX_STRICT) {
             history.reserve(number * 15_778_800_000_000, 1, None).expect("no limit");
         }

@@ -50,8 +50,8 @@ impl Writer {
     /// history.
     pub fn append(&self, record: &Record) -> io::Result<()> {
         let bytes = codec::encode(record);
-        // Not `write_all`: it would write the rest of a record in a second call, and another process might append in
-        // between.
+        // This must not be `write_all`, which would write the rest of a record in a second call, and another process
+        // might append in between.
         let written = (&self.file).write(&bytes)?;
         if written == SIZE { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
     }

@@ -18,7 +18,8 @@ pub async fn w1_downgrade_lets_readers_in(store: &TestStore) -> Result<()> {
     let held = held.downgrade().await?;
     assert!(held.is_held() && held.is_shared() && held.token() == token);
     let first = served(store, first).await?;
-    // Long enough for a heartbeat to check the changed entry, and for watchers of the entry to see the change.
+    // The pause is long enough for a heartbeat to check the changed entry, and for watchers of the entry to see the
+    // change.
     sleep(2 * store.heartbeat() + MOMENT).await;
     assert!(held.is_held() && first.is_held());
     assert!(!writer.is_finished() && !late.is_finished());

@@ -102,7 +102,7 @@ impl Server for Consul {
             self.put_key(&key, value);
             key
         });
-        // Two keys whose names look like those of entries: one without a session, one locked by a session.
+        // Puts two more keys, whose names look like those of entries: one without a session, one locked by a session.
         let [free, locked] = [7, 8].map(|number| format!("{group}{number:016x}-{number:06}"));
         self.put_key(&free, "");
         self.lock_key(&locked, "{{{");
@@ -118,7 +118,8 @@ impl Server for Consul {
     }
 
     fn ttl(&self) -> Duration {
-        // Longer than a server takes to restart, or than three servers take to notice that their leader is paused.
+        // The lease is longer than a server takes to restart, or than three servers take to notice that their leader is
+        // paused.
         Duration::from_secs(if self.nodes.len() > 1 { 6 } else { 4 })
     }
 

@@ -171,8 +171,8 @@ fn l7_an_open_transaction_slows_nobody_down() {
             "coordination.enter((SELECT id FROM coordination.sessions WHERE member IS NOT NULL), 1000,
                'coordination/lock/x', convert_to(random()::text, 'UTF8'), false, '')",
         ] {
-            // The minimum of several tries: the first `enter` finds an empty queue, and some heartbeats check all
-            // entries.
+            // The minimum of several tries is taken: the first `enter` finds an empty queue, and some heartbeats check
+            // all entries.
             let pages = (0..4).map(|_| pages_of(&postgres, step)).min().expect("some tries");
             println!("L7 postgres: {pages} pages for {}", &step[..30]);
             assert!(pages < 2_000, "L7: {pages} pages: {step}");

@@ -149,7 +149,7 @@ fn l7_an_open_transaction_slows_nobody_down() {
             "list('coordination/lock/', 'coordination/lock0', 100)".to_owned(),
             format!("fence('x', {})", guard.token()),
         ] {
-            // The minimum of several tries, because some heartbeats check all entries.
+            // The minimum of several tries is taken, because some heartbeats check all entries.
             let pages = (0..4).map(|_| pages_of(&mysql, &step)).min().expect("some tries");
             println!("L7 mysql: {pages} pages for {}", step.split('(').next().unwrap_or_default());
             assert!(pages < 2_000, "L7: {pages} pages: {step}");

@@ -15,7 +15,7 @@ fn main() {
     let arguments: Vec<_> = env::args().skip(1).collect();
     match show(&arguments, io::stdout().lock()) {
         Ok(()) => {}
-        // The reader closed the pipe (`history FILE | head`): no error.
+        // The reader of the output closed the pipe (`history FILE | head`), which is no error.
         Err(error) if is_closed(&*error) => {}
         Err(error) => {
             eprintln!("{error}");

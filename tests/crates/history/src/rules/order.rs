@@ -25,7 +25,7 @@ pub(super) fn judge(scope: &Scope<'_>, found: &mut Found<'_>) {
 
 fn overtaken(scope: &Scope<'_>, grants: &[&Attempt], found: &mut Found<'_>) {
     let rule = if scope.object.fifo { Rule::O4 } else { Rule::O2 };
-    // Of the grants that returned so far, the exclusive and the shared one with the largest token.
+    // These are, of the grants that returned so far, the exclusive one and the shared one with the largest token.
     let (mut alone, mut sharing): (Option<&Attempt>, Option<&Attempt>) = (None, None);
     let mut violations = 0;
     for grant in grants {

@@ -76,7 +76,7 @@ fn shares() {
     passes(&lock(), &shares);
     passes(&lock(), &[shares.clone(), whole(4, 8, 60, 80, granted(4))].concat());
     breaks(Rule::O1, &lock(), &[shares.clone(), whole(4, 8, 59, 80, granted(4))].concat());
-    // A shared grant during an exclusive one.
+    // Here a shared grant overlaps an exclusive one.
     let alone = whole(4, 8, 60, 80, granted(4));
     breaks(Rule::O1, &lock(), &[shares.clone(), alone.clone(), share(5, 9, 79, 90, 5)].concat());
     passes(&lock(), &[shares, alone, share(5, 9, 80, 90, 5)].concat());
@@ -162,7 +162,7 @@ fn faults_that_break_timed_exclusion() {
     breaks(Rule::O1, &lenient, &with(1, 1, 4));
     breaks(Rule::O1, &lenient, &with(1, 60, 70));
     assert!(passes(&lenient, &with(1, 12, 20)).excused > 0);
-    // A fault that never ended.
+    // Here the fault never ended.
     let open = [two(40), vec![told(15, Event::Fault { kind: 1 })]].concat();
     passes(&lenient, &open);
 }

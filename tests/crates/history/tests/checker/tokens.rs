@@ -51,7 +51,7 @@ fn one_token_twice() {
 
 #[test]
 fn shares_and_the_lock() {
-    // A shared grant between two exclusive ones.
+    // Here a shared grant is between two exclusive ones.
     let records = |token| {
         let share = share(2, 30, 40, 50, token);
         [whole(1, 5, 10, 20, granted(10)), share, whole(3, 60, 70, 80, granted(20))].concat()

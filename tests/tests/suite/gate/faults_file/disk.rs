@@ -26,8 +26,8 @@ use crate::WORKER;
 #[test]
 fn f36_disk_full() {
     rerun_if_starved(|| {
-        // Room for a page of each session, each member and each lock, one page for the file of the largest numbers, and
-        // one more.
+        // The disk has room for a page of each session, each member and each lock, one page for the file of the largest
+        // numbers, and one more.
         let disk = Mounted::new("size=36k");
         let site = Site::file(&disk.path().join("locks"), WORKER);
         let (holder, other) = (site.process("holder"), site.process("other"));
@@ -405,7 +405,7 @@ fn f37_lock_file_planted() {
         fs::create_dir(queues.join("lock.directory")).expect("the directory is ours");
         let fifo = queues.join("lock.fifo");
         assert!(Command::new("mkfifo").arg(fifo).status().is_ok_and(|status| status.success()));
-        // Not `client`, because that process has checked the directory of queues already.
+        // A new process is used and not `client`, which has checked the directory of queues already.
         let other = site.process("other");
         for lock in ["foreign", "symlink", "hardlink", "directory", "fifo"] {
             let begun = Instant::now();

@@ -94,7 +94,7 @@ fn proxy_counts_frames_of_the_server() {
 fn proxy_cuts_at_a_frame() {
     rerun_if_starved(|| {
         let all = conversation();
-        // Each way to cut, with the number of bytes that reach the server.
+        // These are the ways to cut, each with the number of bytes that reach the server.
         let until_second = PREFACE.len() + 9 + 13 + 22 + 9 + 17 + 13;
         let cases = [
             (true, Unit::Frames, 1, PREFACE.len() + 9),

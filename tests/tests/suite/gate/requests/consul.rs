@@ -76,10 +76,10 @@ fn idle_waiters_cost_a_few_queries() {
     rerun_on_threads(async || {
         let server = counted().await;
         let [idle, handing] = server.waited_for(Duration::from_secs(10)).await;
-        // Three blocking queries, each of which is repeated every second; a re-check every five seconds for the waiters
-        // that share a query; heartbeats.
+        // The requests are those of three blocking queries, each repeated every second, of a re-check every five
+        // seconds for the waiters that share a query, and of heartbeats.
         assert!(idle.requests <= 3 * 10 + 2 + 4, "{idle}");
-        // For each hand-over: the request to leave, the read of the waiter's own entry, and the queries that end.
+        // Each hand-over costs the request to leave, the read of the waiter's own entry, and the queries that end.
         assert!(handing.requests <= 4 * (WAITERS as u64 + 1), "{handing}");
     });
 }
@@ -112,7 +112,7 @@ fn a_watch_of_a_value_that_was_never_set_costs_two_queries_a_second() {
         let written: u32 = writer.join().expect("it writes");
         println!("beside {written} foreign writes: {cost}");
         assert!(written > 100, "{written} foreign writes are few");
-        // One or two heartbeats, and the watch's first read.
+        // The requests are one or two heartbeats, and the watch's first read.
         assert!(cost.requests <= 2 * IDLE.as_secs() + 4, "{cost}");
     });
 }

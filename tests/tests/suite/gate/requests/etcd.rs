@@ -71,11 +71,11 @@ fn a_try_in_vain_is_two_requests() {
 fn idle_waiters_cost_nothing_but_heartbeats() {
     rerun_on_threads(async || {
         let server = beating().await;
-        // Shorter than the time until a waiter's re-check, which is at least three and a half seconds.
+        // This time is shorter than the time until a waiter's re-check, which is at least three and a half seconds.
         let [idle, handing] = server.waited_for(Duration::from_millis(1_500)).await;
         assert_eq!(idle.served(), idle.of("LeaseKeepAlive"));
         assert!((1..=3).contains(&idle.sent), "a heartbeat each second: {idle}");
-        // For each hand-over: the request to leave, the read of the waiter's own entry, and a further read if a watch
+        // Each hand-over costs the request to leave, the read of the waiter's own entry, and a further read if a watch
         // started late.
         assert!(handing.requests <= 3 * (WAITERS as u64 + 1), "{handing}");
         assert_eq!((handing.of("LeaseGrant"), handing.of("Watch")), (0, 0));

@@ -101,11 +101,11 @@ fn commands(redis: &Redis) -> u64 {
 fn idle_waiters_cost_nothing_but_heartbeats() {
     rerun_on_threads(async || {
         let server = counted().await;
-        // Shorter than the time until a waiter's re-check, which is at least three and a half seconds.
+        // This time is shorter than the time until a waiter's re-check, which is at least three and a half seconds.
         let [idle, handing] = server.waited_for(Duration::from_millis(1_500)).await;
         let sent = without_looks(&idle);
         assert!((1..=3).contains(&sent) && is_known(&idle), "a heartbeat each second: {idle}");
-        // For each waiter one request to leave; the next waiter is notified.
+        // Each hand-over costs one request to leave; the next waiter is notified.
         assert!(without_looks(&handing) <= WAITERS as u64 + 3, "{handing}");
     });
 }

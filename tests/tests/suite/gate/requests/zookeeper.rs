@@ -103,10 +103,10 @@ fn a_rush_lists_seldom() {
 fn idle_waiters_cost_nothing_but_heartbeats() {
     rerun_on_threads(async || {
         let server = counted().await;
-        // Shorter than the time until a waiter's re-check, which is at least three and a half seconds.
+        // This time is shorter than the time until a waiter's re-check, which is at least three and a half seconds.
         let [idle, handing] = server.waited_for(Duration::from_millis(1_500)).await;
         assert!((1..=3).contains(&idle.requests), "a heartbeat each second: {idle}");
-        // The request to leave, and the read of the waiter's own entry.
+        // Each hand-over costs the request to leave, and the read of the waiter's own entry.
         assert!(handing.requests <= 3 * (WAITERS as u64 + 1), "{handing}");
     });
 }

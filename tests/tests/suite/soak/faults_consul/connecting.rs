@@ -361,7 +361,7 @@ fn f49_token_revoked_while_held() {
         thread::sleep(Duration::from_secs(12));
         let asked = consul.request_counts().values().sum::<u64>() - before;
         println!("F-49 consul: {asked} requests within 12 s with a revoked token");
-        // Two requests for each attempt to open a session; the first delays may be short.
+        // Each attempt to open a session costs two requests; the first delays may be short.
         assert!(asked <= 40, "{asked} requests");
     });
 }

@@ -88,7 +88,7 @@ fn f61_a_log_that_is_being_written_is_not_synced_yet() {
         site.process("first").kill();
         redis.ask(&["CONFIG", "SET", "appendonly", "no"]);
         redis.ask(&["DEBUG", "POPULATE", "20000"]);
-        // The delay for each key, in microseconds.
+        // The server waits this many microseconds for each key that it writes to the new log.
         redis.ask(&["CONFIG", "SET", "rdb-key-save-delay", "1000"]);
         redis.ask(&["CONFIG", "SET", "appendonly", "yes"]);
         let client = site.process("second");

@@ -125,7 +125,7 @@ fn an_answer_larger_than_a_subscribers_limit() {
             assert_eq!(holders.expect("it answers").len(), HOLDERS);
         }
         assert!(guard.is_held() && state.current() == State::Connected);
-        // One connection for calls, and one for listings.
+        // There is one connection for calls, and one for listings.
         assert_eq!(greetings(&redis), 2, "a connection was given up");
     });
 }
@@ -153,7 +153,7 @@ fn a_silent_connection_for_listings() {
         assert_eq!(client.state().current(), State::Connected);
         assert!(!working.is_finished());
         working.abort();
-        // One connection for calls, and two for listings.
+        // There is one connection for calls, and there are two for listings.
         assert_eq!(proxy.connections(), 3);
         drop(site);
     });

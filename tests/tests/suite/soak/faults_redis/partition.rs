@@ -55,7 +55,7 @@ fn parted(side: Side, is_confirmed: bool, bound: Duration) {
     rerun_if_starved(|| {
         let options = Redis::options().sentinels(DOWN_AFTER).apart();
         let options = match is_confirmed {
-            // Three nodes, because the new master needs a replica, too.
+            // There are three nodes, because the new master needs a replica, too.
             true => options
                 .nodes(3)
                 .flag("min-replicas-to-write", "1")
