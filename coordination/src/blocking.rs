@@ -67,7 +67,7 @@ pub fn wait<F: Future>(future: F) -> F::Output {
 pub struct Coordinator(crate::Coordinator);
 
 impl Coordinator {
-    /// [`crate::Coordinator::connect`], blocking.
+    /// Like [`crate::Coordinator::connect`], but blocks the thread until the call is done.
     ///
     /// # Errors
     ///
@@ -90,7 +90,7 @@ impl Coordinator {
         &self.0
     }
 
-    /// [`crate::Coordinator::install`].
+    /// Does the same as [`crate::Coordinator::install`].
     ///
     /// # Errors
     ///
@@ -99,7 +99,7 @@ impl Coordinator {
         self.0.install()
     }
 
-    /// [`crate::Coordinator::lock`].
+    /// Does the same as [`crate::Coordinator::lock`].
     ///
     /// # Errors
     ///
@@ -108,7 +108,7 @@ impl Coordinator {
         self.0.lock(name).map(Lock)
     }
 
-    /// [`crate::Coordinator::lock_for`].
+    /// Does the same as [`crate::Coordinator::lock_for`].
     ///
     /// # Errors
     ///
@@ -117,7 +117,7 @@ impl Coordinator {
         self.0.lock_for(template, values).map(Lock)
     }
 
-    /// [`crate::Coordinator::semaphore`].
+    /// Does the same as [`crate::Coordinator::semaphore`].
     ///
     /// # Errors
     ///
@@ -126,7 +126,7 @@ impl Coordinator {
         self.0.semaphore(name, permits).map(Semaphore)
     }
 
-    /// [`crate::Coordinator::stop`], blocking.
+    /// Like [`crate::Coordinator::stop`], but blocks the thread until the call is done.
     ///
     /// # Errors
     ///
@@ -157,12 +157,12 @@ impl From<crate::Coordinator> for Coordinator {
 pub struct Lock(crate::Lock);
 
 impl Lock {
-    /// [`crate::Lock::name`].
+    /// Does the same as [`crate::Lock::name`].
     pub fn name(&self) -> &str {
         self.0.name()
     }
 
-    /// [`crate::Lock::acquire`], blocking.
+    /// Like [`crate::Lock::acquire`], but blocks the thread until the call is done.
     ///
     /// # Errors
     ///
@@ -171,7 +171,7 @@ impl Lock {
         wait(self.0.acquire(timeout))
     }
 
-    /// [`crate::Lock::try_acquire`], blocking.
+    /// Like [`crate::Lock::try_acquire`], but blocks the thread until the call is done.
     ///
     /// # Errors
     ///
@@ -180,7 +180,7 @@ impl Lock {
         wait(self.0.try_acquire())
     }
 
-    /// [`crate::Lock::holders`], blocking.
+    /// Like [`crate::Lock::holders`], but blocks the thread until the call is done.
     ///
     /// # Errors
     ///
@@ -189,7 +189,7 @@ impl Lock {
         wait(self.0.holders())
     }
 
-    /// [`crate::Lock::break_lock`], blocking.
+    /// Like [`crate::Lock::break_lock`], but blocks the thread until the call is done.
     ///
     /// # Errors
     ///
@@ -198,7 +198,7 @@ impl Lock {
         wait(self.0.break_lock())
     }
 
-    /// [`crate::Lock::break_grant`], blocking.
+    /// Like [`crate::Lock::break_grant`], but blocks the thread until the call is done.
     ///
     /// # Errors
     ///
@@ -213,12 +213,12 @@ impl Lock {
 pub struct Semaphore(crate::Semaphore);
 
 impl Semaphore {
-    /// [`crate::Semaphore::name`].
+    /// Does the same as [`crate::Semaphore::name`].
     pub fn name(&self) -> &str {
         self.0.name()
     }
 
-    /// [`crate::Semaphore::acquire`], blocking.
+    /// Like [`crate::Semaphore::acquire`], but blocks the thread until the call is done.
     ///
     /// # Errors
     ///
@@ -227,7 +227,7 @@ impl Semaphore {
         wait(self.0.acquire(timeout))
     }
 
-    /// [`crate::Semaphore::try_acquire`], blocking.
+    /// Like [`crate::Semaphore::try_acquire`], but blocks the thread until the call is done.
     ///
     /// # Errors
     ///

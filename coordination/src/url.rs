@@ -258,7 +258,7 @@ impl Drop for Secret {
     }
 }
 
-/// Problems are fixed texts: they cannot contain a part of the URL.
+/// What was read, or the problem. Problems are fixed texts, so they cannot contain a part of the URL.
 type Parsed<T> = std::result::Result<T, &'static str>;
 
 const NO_SCHEME: &str = "a store is chosen by a URL that starts with a scheme and `://`, as in \

@@ -25,7 +25,7 @@ pub(crate) async fn addresses(name: &str, port: u16) -> io::Result<Vec<SocketAdd
     answered.await.map_err(|_| io::Error::other("the lookup has ended"))?
 }
 
-/// [`addresses`], on this thread.
+/// Does what [`addresses`] does, but on the caller's thread.
 pub(crate) fn look_up(name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     #[cfg(coordination_internals)]
     let of_test = test::addresses(name, port);

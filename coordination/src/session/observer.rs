@@ -121,8 +121,8 @@ impl Session {
             return ended();
         }
         let mut observed = self.observers.by_queue();
-        // Under the mutex: `end_observers` is called after the phase has become `Closed`, so it either finds the sender that is
-        // inserted below, or this check sees the phase. Otherwise an observer could wait for ever.
+        // The phase is checked under the mutex: `end_observers` is called after the phase has become `Closed`, so it either finds
+        // the sender that is inserted below, or this check sees the phase. Otherwise an observer could wait for ever.
         if self.closed().is_some() {
             return ended();
         }
@@ -155,8 +155,8 @@ impl Session {
                 }
             }
             let mut observed = self.observers.by_queue();
-            // Under the mutex: `observe` either has subscribed before, and is counted here, or comes later, and starts another
-            // task.
+            // The receivers are counted under the mutex: `observe` either has subscribed before and is counted here, or it comes
+            // later and starts another task.
             if sender.receiver_count() == 0 {
                 observed.remove(&what);
                 return;

@@ -279,7 +279,7 @@ impl<'a> Pair<'a> {
     }
 }
 
-/// Adds whether the operation ended before it was dropped.
+/// Adds to an outcome whether the operation ended before it was dropped.
 fn over<T>(outcome: Option<T>) -> (Option<T>, bool) {
     let is_over = outcome.is_some();
     (outcome, is_over)

@@ -1,7 +1,7 @@
 //! F-41, F-42: a call is dropped while its traffic with the server is stopped, after each message.
 //!
 //! The checks of C1 and C2 drop a call at every poll of the caller's future. Here the call is dropped at every message
-//! that the session's task exchanges with the server for it.
+//! that the session's task exchanges with the server for the call.
 
 use coordination::Result;
 

@@ -43,7 +43,7 @@ use crate::session::{Sight, View, Views};
 /// ```
 pub struct GroupWatch {
     queue: Queue,
-    /// `None` when the group was deleted.
+    /// The views of the group's queue; `None` once the group was deleted.
     views: Option<Views>,
     changes: Changes,
 }

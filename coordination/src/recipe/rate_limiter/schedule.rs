@@ -117,7 +117,7 @@ impl fmt::Display for Rules {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct History {
     pub(super) rules: Rules,
-    /// Random: distinguishes this history from another that was begun later under the same name.
+    /// A random number, which distinguishes this history from another that was begun later under the same name.
     pub(super) id: u64,
     /// The clock by which the times of this history are measured.
     epoch: u64,

@@ -6,7 +6,7 @@
 //! * a value that the resource applied but does not hold at the end, or that it refused but holds. This needs a record
 //!   [`Final`](crate::Event::Final).
 //!
-//! Not checked: a resource that does not compare tokens. A lock cannot protect such a resource.
+//! A resource that does not compare tokens is not checked. A lock cannot protect such a resource.
 
 use std::collections::HashSet;
 

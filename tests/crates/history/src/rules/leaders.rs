@@ -7,7 +7,7 @@
 //! * a smaller term than one that was granted, or read, before this read began;
 //! * no leader, or another leader, while one leader held for certain throughout the read.
 //!
-//! Not checked: reads while the leader changes.
+//! Reads while the leader changes are not checked.
 
 use std::collections::HashMap;
 

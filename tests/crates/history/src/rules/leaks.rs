@@ -1,7 +1,7 @@
 //! O6: no entries are left at the store.
 //!
 //! At its end the test waits until everything of killed clients has expired, counts the entries of each object, and
-//! writes [`Remains`](crate::Event::Remains). Not checked: objects without such a record.
+//! writes [`Remains`](crate::Event::Remains). Objects without such a record are not checked.
 
 use super::Found;
 use crate::record::Event;

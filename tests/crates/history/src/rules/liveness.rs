@@ -10,8 +10,8 @@
 //! * a loss that is reported later than [`lost_slack`](super::Rules::lost_slack) after the deadline, or after `is_held`
 //!   returned false; and, with [`losses_told`](super::Rules::losses_told), a loss that is never reported.
 //!
-//! The time in which the client was paused does not count. Not checked: an acquire that its caller dropped, or whose
-//! client was killed before the acquire returned. The exact moment of that client's death is not known.
+//! The time in which the client was paused does not count. An acquire is not checked if its caller dropped it, or if
+//! its client was killed before the acquire returned, because the exact moment of the client's death is not known.
 
 use super::{ENOUGH, Found};
 use crate::display::Span;

@@ -4,7 +4,7 @@
 //! compared, exclusive and shared; those of a semaphore only within a slot, as tokens rise only there. Two grants never
 //! have the same token.
 //!
-//! Not checked: the order of grants whose acquires ran at the same time. O4 checks some of them.
+//! The order of grants whose acquires ran at the same time is not checked here. O4 checks some of them.
 
 use super::{ENOUGH, Found};
 use crate::report::Rule;

@@ -4,7 +4,7 @@
 //! zero. A read without a result says nothing. A write without a result may have taken effect at any time since its
 //! call, or never.
 //!
-//! Not checked: an object whose search was given up, see [`undecided`](crate::Report::undecided). That happens only
+//! An object is not checked if the search was given up: see [`undecided`](crate::Report::undecided). That happens only
 //! with very many operations at once, or with many whose results are not known.
 
 use super::Found;
