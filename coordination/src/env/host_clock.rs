@@ -54,7 +54,8 @@ fn ahead() -> Option<i128> {
         // Before Linux 5.6 there are no time namespaces, so our clock is the host's.
         return Some(0);
     };
-    // The file has the offsets of the namespace that new children get. They are ours only if that is our own namespace.
+    // The file has the offsets of the namespace that new children get. They apply to our own clock only if that namespace is our
+    // own.
     let is_same = fs::read_link("/proc/self/ns/time_for_children").is_ok_and(|its| its == own);
     let offsets = fs::read_to_string("/proc/self/timens_offsets").ok().filter(|_| is_same);
     parse(&offsets?)

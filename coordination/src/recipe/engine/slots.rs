@@ -117,7 +117,7 @@ pub(in crate::recipe) async fn set_limits(
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Occupant {
-    /// Its member id.
+    /// The contender's member id.
     pub member: String,
     /// When it asked, by the wall clock of its own host: for people to read, not to be compared.
     pub since: Option<SystemTime>,

@@ -25,9 +25,9 @@ use crate::token::FencingToken;
 
 /// The wall clocks of two hosts may differ by this part of the period: a tenth.
 const SLACK: u64 = 10;
-/// They may also differ by a second, in microseconds, but not by more than the period.
+/// Wall clocks may in any case differ by a second (here in microseconds), but not by more than the period.
 const LEAST_SLACK: u64 = 1_000_000;
-/// Clocks since boot may differ in rate by one part in this many (A1).
+/// Clocks since boot may differ in rate by one part in this many (A1 in `docs/guarantees.md`).
 const DRIFT: u64 = 200;
 /// How many hosts are remembered that do not believe a claim's date.
 const HOSTS: usize = 8;

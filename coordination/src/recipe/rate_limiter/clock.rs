@@ -14,7 +14,7 @@ use crate::recipe::engine::queue::Queue;
 use crate::session::Sight;
 use crate::time::BootInstant;
 
-/// Clocks of two machines may differ in rate by one part in this many (A1).
+/// Clocks of two machines may differ in rate by one part in this many (A1 in `docs/guarantees.md`).
 const DRIFT: u64 = 200;
 
 /// What the clones of a limiter share.

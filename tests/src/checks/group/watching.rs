@@ -231,7 +231,7 @@ pub async fn g2_a_removed_member_is_told(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// G2: after an outage there is one `Resync`, and then events as before.
+/// G2: after an outage there is one `Resync`, and then the watch goes on reporting events.
 pub async fn g2_resync_after_an_outage(store: &TestStore) -> Result<()> {
     let (_one, here) = with_group(store, "one").await?;
     let staying = here.join_as("staying", &1).await?;
@@ -257,7 +257,7 @@ pub async fn g2_resync_after_an_outage(store: &TestStore) -> Result<()> {
         assert_eq!(next(watch).await?, GroupEvent::Resync(last.clone()));
         assert_eq!(watch.members(), last);
     }
-    // Watches report events as before.
+    // Watches go on reporting events.
     staying.leave().await?;
     for watch in &mut watches {
         assert_eq!(short(&next(watch).await?), "-staying");

@@ -32,9 +32,9 @@ pub const ROOT: &str = "root";
 pub const ROOT_PASSWORD: &str = "root-canary-9f2b";
 /// The user who has rights on one prefix only, if authentication is on.
 pub const USER: &str = super::certs::CLIENT_NAME;
-/// That user's password; it has characters that a URL must escape: see [`Etcd::user_information`].
+/// The password of [`USER`]; it has characters that a URL must escape: see [`Etcd::user_information`].
 pub const USER_PASSWORD: &str = "user-canary-71@c/e%d";
-/// That user's password as written in a URL.
+/// The password of [`USER`] as written in a URL.
 const USER_PASSWORD_IN_URL: &str = "user-canary-71%40c%2Fe%25d";
 
 /// How long servers may take to be ready.

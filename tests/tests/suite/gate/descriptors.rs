@@ -67,7 +67,7 @@ fn held_locks_outlast_a_program_that_has_none_left() -> Result<()> {
         tokio::time::sleep(WHILE).await;
         assert!(held.iter().all(|guard| guard.is_held()));
         drop(taken);
-        // With descriptors available again, everything works as before, in the same process.
+        // With descriptors available again, everything works again, in the same process.
         held.pop().expect("a hundred").release().await?;
         waiting.await.expect("no panic")?.release().await?;
         assert!(fresh.lock("vol-0")?.try_acquire().await?.is_none());

@@ -11,7 +11,8 @@ use crate::stage::{Process, Stage};
 /// Performs one operation on the value, the counter, or the election.
 pub(crate) async fn operate(stage: &Arc<Stage>, process: &Arc<Process>) {
     let (object, what) = choose(stage);
-    // Registered before the call, because an operation may be carried out even if its process is killed meanwhile.
+    // The operation is registered before the call, because it may be carried out even if its process is killed during
+    // the call.
     let operation = stage.begins(process, object, what);
     let outcome = match object {
         6 => value(stage, process, what).await,

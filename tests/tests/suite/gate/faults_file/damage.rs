@@ -48,7 +48,7 @@ impl Contended {
     }
 
     /// Asserts that after damage at this time the holder loses the lock within a heartbeat interval, the waiter gets
-    /// it, and the lock works as before.
+    /// it, and the lock works again.
     fn settles(&self, damaged_ns: u64) {
         let lost = self.holder.lost(LONG);
         let took = since(damaged_ns, lost.t_ns);

@@ -231,7 +231,7 @@ fn f28_a_clock_set_forward_forgets_no_write() {
         });
         clock.set(70_000);
         let kept = redis.ask(&["ZRANGE", "{coordination}:done", "0", "-1"]).texts();
-        // The same key also records sessions that were closed.
+        // The key that records the writes also records sessions that were closed.
         let writes = kept.iter().filter(|what| what.starts_with("created:")).count();
         assert_eq!(writes, 1, "{kept:?}");
     });

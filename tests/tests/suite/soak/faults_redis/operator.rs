@@ -164,7 +164,7 @@ fn f61_a_record_that_somebody_has_changed() {
                 newest = token;
             };
             println!("F-61 redis: {field} {text}");
-            // This lock is acquired by the fast script, which uses these numbers.
+            // This lock is acquired by the fast script, which uses the record's numbers.
             granted(&other, &format!("a{number}"));
             redis.ask(&["HSET", CLOCK, field, text]);
             granted(&other, &format!("b{number}"));
