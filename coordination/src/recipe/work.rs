@@ -217,6 +217,10 @@ impl WorkQueue {
     /// Brings back what the dead had, and claims.
     async fn take(&self, ask: &Ask, holder: Option<&Grant>) -> Result<Option<Seen>> {
         let step = |draft: &mut Draft<'_>, entries: &[u64]| {
+            if holder.is_some() {
+                // What is not written when a stop begins is not written at all.
+                self.session().admit("claim", Purpose::Work)?;
+            }
             if let (Some(seq), Some(holder)) = (ask.holder, holder)
                 && entries.binary_search(&seq).is_err()
             {

@@ -57,12 +57,15 @@ impl Control {
         match confirmed.await {
             Ok(confirmed) => confirmed,
             // Another call has stopped it meanwhile, or its runtime has ended.
-            Err(_) => match session.closed() {
-                Some(LossReason::RuntimeEnded) => {
-                    Err(Error::lost("stop", LossReason::RuntimeEnded))
+            Err(_) => {
+                let stopped = self.stop().await;
+                match session.closed() {
+                    Some(LossReason::RuntimeEnded) => {
+                        Err(Error::lost("stop", LossReason::RuntimeEnded))
+                    }
+                    _ => stopped,
                 }
-                _ => self.stop().await,
-            },
+            }
         }
     }
 }
@@ -467,9 +470,14 @@ impl Drop for Closing {
     fn drop(&mut self) {
         if self.0.closed().is_none() {
             let ended = LossReason::RuntimeEnded;
-            if let Phase::Open(lease) = self.0.phase.send_replace(Phase::Closed(ended)) {
+            let lease = self.0.lease_now_or_lost();
+            // As in `Keeper::close`: whoever sees that the session is closed finds its guards lost, and what was cut off.
+            if let Some(lease) = &lease {
                 let held = lease.close(ended);
                 self.0.note_cut_off(lease.id, held);
+            }
+            self.0.phase.send_replace(Phase::Closed(ended));
+            if let Some(lease) = lease {
                 self.0.backend.close_now(lease.id);
             }
         }

@@ -244,7 +244,8 @@ mod tests {
         jobs.post(&[NewItem::new("a"), NewItem::new("b")]).await.expect("the store is there");
         let options = ClaimOptions::default().limit(1);
         let over = jobs.claim(options.clone().ttl(TTL)).await.expect("the store is there");
-        tokio::time::sleep(2 * TTL).await;
+        assert!(over.is_some());
+        sleep(2 * TTL).await;
         assert_eq!(coordinator.held(), 0);
         // One more, whose time is over while the stop waits.
         let last = jobs.claim(options.ttl(3 * TTL)).await.expect("the store is there");

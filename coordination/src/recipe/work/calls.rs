@@ -121,6 +121,8 @@ impl WorkQueue {
             };
             // A stop waits until the claim is held, or was taken back: otherwise it would count against the items' `max_claims`.
             let _claiming = queue.session().finishing();
+            // After it is noted: a stop that has begun before is seen here, and one that begins later waits.
+            queue.session().admit("claim", Purpose::Work)?;
             queue.claim_here(&options, holder).await
         };
         let claimed = self.engine.queue.run("claim", claim).await;

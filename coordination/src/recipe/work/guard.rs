@@ -203,8 +203,10 @@ impl WorkClaim {
         let (keeper, is_settled, was_given) = (None, false, false);
         let (recipe, name) = (queue.engine.queue.key.kind(), queue.name().to_owned());
         let of = holder.own_entry().lease().id;
-        let ending = Arc::clone(&life);
-        let is_over = move || ending.terms().is_past();
+        let (ending, entry) = (Arc::clone(&life), holder.loss_watch());
+        // Not the end of the session: what that cuts off is told.
+        let is_deleted = move || entry.loss_reason() == Some(LossReason::EntryDeleted);
+        let is_over = move || ending.terms().is_past() || is_deleted();
         let _held = queue.session().hold_beside(of, CutOff { recipe, name, token }, is_over);
         Self { queue, id, token, items, life, holder, keeper, is_settled, was_given, _held }
     }
