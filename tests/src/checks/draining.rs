@@ -51,7 +51,7 @@ fn told(cut_off: &[CutOff]) -> Vec<(&str, &str)> {
 /// L8: who holds finishes and is confirmed, whoever is new or waits is refused, and the stop comes with the last release.
 pub async fn l8_holders_finish_and_all_others_are_refused(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
-    let (first, second) = (acquire(&one).await?, one.lock("vol-8")?.acquire(None).await?);
+    let (first, second) = (acquire(&one).await?, one.semaphore("several", 2)?.acquire(None).await?);
     let waiting = acquire_in_background(&one);
     until_contenders(store, &lock(&other), 2).await;
     let ours = one.semaphore("few", 1)?;
