@@ -17,10 +17,14 @@ async fn main() -> Result<()> {
     let mut candidates = Vec::new();
     for (place, member) in ["red", "green", "blue"].into_iter().enumerate() {
         let coordinator = Coordinator::builder().member_id(member).connect(&url).await?;
-        candidates.push(tokio::spawn(stand(coordinator, place)));
-        while election.candidates().await?.len() <= place {
+        let candidate = tokio::spawn(stand(coordinator, place));
+        // Until it stands. On a slow machine it may have led and resigned already, or have failed; then it has finished.
+        while !candidate.is_finished()
+            && election.candidates().await?.iter().all(|candidate| candidate.member != member)
+        {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
+        candidates.push(candidate);
     }
     for candidate in election.candidates().await? {
         let does = if candidate.leading { "leads" } else { "waits" };
