@@ -14,12 +14,13 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 // As users write it.
+mod fixture;
 #[allow(clippy::unwrap_used)]
 mod page;
 
 type Result<T = (), E = Error> = std::result::Result<T, E>;
 
-/// The page that has the code of `page.rs`.
+/// The page that has the code of `page.rs` and `fixture.rs`.
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/testing-your-code.md");
 /// How often the page's tests run here.
 const RUNS: usize = 20;
@@ -27,8 +28,10 @@ const RUNS: usize = 20;
 #[test]
 fn the_page_shows_the_tests_that_run() {
     let page = std::fs::read_to_string(PAGE).expect("the page is there");
-    let code = page.split("```rust\n").nth(1).and_then(|rest| rest.split("```").next());
-    assert_eq!(code, Some(include_str!("page.rs")), "docs/testing-your-code.md and page.rs differ");
+    let code: Vec<_> =
+        page.split("```rust\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    let run = [include_str!("page.rs"), include_str!("fixture.rs")];
+    assert_eq!(code, run, "docs/testing-your-code.md differs from page.rs or fixture.rs");
 }
 
 /// With eight threads, so that the five run at the same time in one process.
