@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::backend::registry::{self, Target};
 use crate::characteristics::{Characteristics, LossDetection};
 use crate::config::Config;
+use crate::env::Unforked;
 use crate::error::{Error, ErrorKind, Result};
 use crate::global::{Slot, with_slot};
 use crate::key::QueueKey;
@@ -295,6 +296,46 @@ impl Coordinator {
         match &self.0.control {
             Some(control) => control.stop().await,
             None => Ok(()),
+        }
+    }
+
+    /// Waits until this coordinator is being stopped: from the first poll of [`stop_within`](Self::stop_within) on, and when it is closed in
+    /// any other way.
+    ///
+    /// For whoever holds something that has no end of its own, such as a leadership or a slot: it would be waited for as long as
+    /// `stop_within` allows, and then be cut off. A lost session is not the end; the coordinator opens the next one.
+    ///
+    /// # Cancel safety
+    ///
+    /// The future can be dropped at any await.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let leadership = coordinator.election("chief")?.campaign("one", None).await?;
+    /// let leading = async {
+    ///     tokio::select! {
+    ///         lost = leadership.lost() => panic!("{lost:?}"),
+    ///         () = coordinator.stopping() => {}
+    ///     }
+    ///     leadership.resign().await
+    /// };
+    ///
+    /// let (stopped, resigned) =
+    ///     tokio::join!(coordinator.stop_within(Duration::from_secs(20)), leading);
+    /// resigned?;
+    /// assert!(stopped.cut_off.is_empty());
+    /// # Ok(()) }
+    /// ```
+    pub async fn stopping(&self) {
+        let session = &self.0.session;
+        // A forked child has no session. What waits in the parent must not be woken by a child that drops its copy.
+        if session.is_own_process() {
+            Unforked::new(Box::pin(session.stopping())).await;
         }
     }
 

@@ -80,13 +80,18 @@ impl Drain {
 
     /// Resolves with the error when nothing more is given out for this purpose.
     pub(super) async fn refuses(&self, operation: &'static str, purpose: Purpose) -> Error {
-        let mut begun = self.begun.subscribe();
-        // Whoever has this has the sender too.
-        let is_begun = begun.wait_for(|begun| *begun).await.is_ok();
-        match is_begun && purpose != Purpose::Step {
-            true => refused(operation),
-            false => std::future::pending().await,
+        self.begun().await;
+        match purpose {
+            Purpose::Step => std::future::pending().await,
+            Purpose::Work | Purpose::Sign => refused(operation),
         }
+    }
+
+    /// Resolves when nothing more is given out.
+    pub(super) async fn begun(&self) {
+        let mut begun = self.begun.subscribe();
+        // This fails only without the sender, and `self` has it.
+        let _ = begun.wait_for(|begun| *begun).await;
     }
 
     /// Notes something that a stop waits for.

@@ -27,6 +27,16 @@ impl Session {
         self.drain.begin();
     }
 
+    /// Waits until nothing more is given out, or until the session is closed for good.
+    pub(crate) async fn stopping(&self) {
+        let mut phase = self.phase.subscribe();
+        tokio::select! {
+            biased;
+            _ = phase.wait_for(|phase| matches!(phase, Phase::Closed(_))) => {}
+            () = self.drain.begun() => {}
+        }
+    }
+
     /// How many grants of this session somebody works under, and what else is held.
     pub(crate) fn count_held(&self) -> usize {
         let Some(lease) = self.lease_now() else { return 0 };

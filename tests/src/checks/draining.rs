@@ -59,14 +59,19 @@ pub async fn l8_holders_finish_and_all_others_are_refused(store: &TestStore) -> 
     let wants_permit = tokio::spawn(async move { ours.acquire(Some(PATIENCE)).await });
     let queue = jobs(&one);
     let wants_work = tokio::spawn(async move { queue.claim_wait(limit(1), Some(PATIENCE)).await });
+    let hears = one.clone();
+    let hears = tokio::spawn(async move { hears.stopping().await });
     sleep(ANSWERED).await;
     assert_eq!((one.held(), other.held()), (2, 1));
+    assert!(!hears.is_finished());
 
     let stopping = stop_within(&one, LONG);
     let begun = Instant::now();
     assert_refused(waiting.await.expect("no panic"));
     assert_refused(wants_permit.await.expect("no panic"));
     assert_refused(wants_work.await.expect("no panic"));
+    hears.await.expect("no panic");
+    one.stopping().await;
     until_contenders(store, &lock(&other), 1).await;
     assert_refused(lock(&one).try_acquire().await);
     assert_refused(one.locks(["a", "b"])?.acquire(None).await);
@@ -162,6 +167,7 @@ pub async fn l8_however_often_it_is_stopped(store: &TestStore) -> Result<()> {
     let stopping = stop_within(&one, Duration::MAX);
     until_refused(&one).await;
     one.stop().await?;
+    one.stopping().await;
     let stopped = timeout(PATIENCE, stopping).await.expect("it ends").expect("no panic");
     assert_eq!(told(&stopped.cut_off), [("lock", guard.name())]);
     stopped.confirmed?;
@@ -172,6 +178,13 @@ pub async fn l8_however_often_it_is_stopped(store: &TestStore) -> Result<()> {
     assert_eq!(stopped.cut_off.len(), 1);
     must_hold!(!guard.is_held());
     stopped.confirmed?;
+    let one = store.connect("one").await?;
+    let heard = {
+        let one = one.clone();
+        tokio::spawn(async move { one.stopping().await })
+    };
+    one.stop().await?;
+    timeout(PATIENCE, heard).await.expect("a stop in one step is heard too").expect("no panic");
     let one = store.connect("one").await?;
     let begun = Instant::now();
     one.stop_within(LONG).await.confirmed?;
