@@ -1,9 +1,9 @@
-//! The blocking queries of this process: a few, for everything that its callers wait for.
+//! The blocking queries of this process, which all waiters and observers share.
 //!
-//! A blocking query needs a connection of its own, and Consul allows 200 from one address. So a process has at most [`OWN_QUERIES`]
-//! for single keys and queues. A caller that comes when all are taken shares one query for the names of all keys of the namespace.
-//! If nobody waits for a query any more, it still goes on until it is answered: if its connection were closed, the server would not
-//! notice, and would go on counting it.
+//! A blocking query needs a connection of its own, and Consul allows 200 connections from one address. So a process has at most
+//! [`OWN_QUERIES`] for single keys and queues. An exclusive waiter that finds all of these taken shares one further query, for
+//! the names of all keys of the namespace. If nobody waits for a query any more, the query still goes on until the server answers
+//! it: if its connection were closed earlier, the server would not notice, and would go on counting the connection.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -22,33 +22,35 @@ use crate::panics::{caught, on_purpose};
 
 /// How many keys and queues have a query of their own, at most.
 const OWN_QUERIES: usize = 2;
-/// The pause after a query has failed, before its waiters are woken. They then read the store themselves.
+/// The pause after a query has failed, before its waiters are woken and read the store themselves.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The pause in place of [`PAUSE`] after a refusal, for missing rights for instance, which will not end soon.
+/// The pause in place of [`PAUSE`] if the server refused the query for a reason that will not pass soon, for instance for missing
+/// rights.
 const LONG_PAUSE: Duration = Duration::from_secs(4);
-/// The pause between two queries for all names is this, and [`PACE_PER_NAME`] for each name, but no longer than [`LONGEST_PACE`].
+/// The pause after each answer to the query for all names: [`LEAST_PACE`] plus [`PACE_PER_NAME`] for each name in the answer, but
+/// at most [`LONGEST_PACE`]. The more names there are, the longer each answer takes the server and the client.
 const LEAST_PACE: Duration = Duration::from_millis(10);
 const PACE_PER_NAME: Duration = Duration::from_micros(50);
 const LONGEST_PACE: Duration = Duration::from_millis(500);
-/// How often the keys of waiters who share the query for all names are read. Names alone are not enough: if an entry has left and a
-/// later entry has the same key, the key's name is still in each answer.
+/// How often the keys of waiters who share the query for all names are read one by one. Names alone are not enough: if an entry
+/// has left and a later entry has the same key, the key's name is still in each answer.
 const RECHECK: Duration = Duration::from_secs(5);
 
-/// What a caller watches: it waits until this changes.
+/// What a caller waits for: until this changes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Subject {
-    /// A key.
+    /// One key, for which there is a blocking query.
     Key(String),
-    /// A key that has no query of its own: its waiters share the query for all names.
+    /// One key, for which there is no query: its waiters share the query for all names.
     Shared(String),
-    /// The names of all keys that begin with this prefix.
+    /// The names of all keys that begin with this prefix, which is that of a queue or of the whole namespace.
     Names(String),
 }
 
-/// What a query answered last.
+/// The last answer to a query. For [`Subject::Shared`]: what [`Queries::check`] read last.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
-    /// The index of the answer; 0: there was no answer yet, so no change is known.
+    /// The index of the answer. 0: there was no answer yet, or the check found no such key, so no change is known.
     pub(super) index: u64,
     /// The key, if the query is for one; `None`: the key is absent, or the query is for names.
     pub(super) pair: Option<Pair>,
@@ -56,22 +58,24 @@ pub(super) struct Seen {
     pub(super) names: HashSet<String>,
 }
 
-/// All queries of this backend. If one of them fails, the receivers of its waiters fail, and their callers read the store.
+/// All blocking queries of this backend. If a query fails, the receivers of the callers who wait for its answer fail too, and
+/// these callers read the store.
 pub(super) struct Watches(Arc<Queries>);
 
 /// What a waiter without a query of its own waits for.
 pub(super) struct Shared<'a> {
     /// The answers to the query for all names.
     pub(super) all: watch::Receiver<Seen>,
-    /// What the key itself had when it was read, which is done every [`RECHECK`].
+    /// The key itself, which is read every [`RECHECK`].
     pub(super) seen: watch::Receiver<Seen>,
-    // Declared, and so dropped, after `seen`: as long as that receiver exists, the watch has a waiter and is not ended.
+    // Declared after `seen`, and therefore dropped after it: a watch counts as waited for, and is not ended, as long as its
+    // receiver exists.
     _unwatched: EndIfIdle<'a>,
 }
 
-/// Ends, on drop, a watch that has no waiter any more. [`Queries::check`] does that too, but only once the query for all names
-/// has gone on for [`RECHECK`]. That query ends whenever nobody waits. So if all waiters wait for moments only, there is never a
-/// check, and idle watches would pile up.
+/// Ends, on drop, the watch of a key if nobody waits for the key any more. [`Queries::check`] ends such watches too, but only
+/// after the query for all names has gone on for [`RECHECK`], and that query ends as soon as nobody waits for it. So if every
+/// waiter waits only for a moment, there is never a check, and without this the watches of these keys would stay in memory.
 struct EndIfIdle<'a> {
     hub: &'a SharedWatches<Subject, Seen>,
     subject: Subject,
@@ -99,7 +103,8 @@ impl Watches {
         Self(Arc::new(Queries { connections, all, longest, hub }))
     }
 
-    /// Waits for a change after this index by a query of its own; `None`: all [`OWN_QUERIES`] are taken.
+    /// Waits for a change of `subject` after this index, by a blocking query for this subject alone. `None`: [`OWN_QUERIES`]
+    /// other subjects have such queries already.
     pub(super) fn own(&self, subject: Subject, index: u64) -> Option<watch::Receiver<Seen>> {
         let is_other = |taken: &Subject| match taken {
             Subject::Shared(_) => false,
@@ -109,8 +114,8 @@ impl Watches {
         (others < OWN_QUERIES).then(|| self.join(subject, index))
     }
 
-    /// Waits without a query of its own: for the answers to the query for all names, and for what [`Queries::check`] reads of
-    /// this key.
+    /// Waits for a change of a key without a query for this key alone: for the answers to the query for all names, and for what
+    /// [`Queries::check`] reads of this key.
     pub(super) fn shared(&self, key: &str) -> Shared<'_> {
         let subject = Subject::Shared(key.to_owned());
         let (seen, _) = self.0.hub.join(&subject);
@@ -118,8 +123,8 @@ impl Watches {
         Shared { all, seen, _unwatched: EndIfIdle { hub: &self.0.hub, subject } }
     }
 
-    /// Wakes the waiters in this process for the entry with this number, which this process has deleted. So they need not wait
-    /// for the server.
+    /// Wakes the callers in this process who wait for the end of the entry with the number `seq`. This process has deleted the
+    /// entry's key, so these callers need not wait for the server to say so.
     pub(super) fn tell_gone(&self, key: &str, seq: Option<u64>) {
         self.0.hub.end(&Subject::Shared(key.to_owned()));
         self.0.hub.tell(&Subject::Key(key.to_owned()), |seen| {
@@ -161,7 +166,7 @@ impl Queries {
             let mut epochs = self.connections.epochs();
             let answer = tokio::select! {
                 answer = self.connections.wait(|| subject.query(), index, self.longest) => answer,
-                // The connections were replaced: ask on the new ones.
+                // This process has connected anew: the query is sent again on the new connections.
                 _ = epochs.changed() => continue,
             };
             match answer.and_then(|answer| subject.seen(answer)) {
@@ -169,22 +174,23 @@ impl Queries {
                     index = seen.index;
                     let is_nothing = subject.is_of_names() && seen.names.is_empty();
                     let names = u32::try_from(seen.names.len()).unwrap_or(u32::MAX);
-                    // If the index is the same, the time of the query was over and nothing has changed: nobody is woken.
+                    // If the index is the same as before, the server has answered because the query's time was over, and nothing
+                    // has changed: nobody is woken.
                     self.hub.tell(subject, |told| std::mem::replace(told, seen).index != index);
                     if *subject == self.all {
                         let pace = LEAST_PACE + PACE_PER_NAME * names;
                         tokio::time::sleep(pace.min(LONGEST_PACE)).await;
                     }
-                    // If no key begins with the prefix, Consul answers with the index of all keys, and so at each write of any key:
-                    // so there is a pause. The same happens with a query for a single key that is absent, but there is no pause
-                    // then: all who wait for the end of its entry are woken by this answer, and those who wait for a later entry
-                    // with the same key must not wait longer.
+                    // If no key begins with the prefix, Consul answers with the index of all keys, so it answers at each write of
+                    // any other key. Therefore such answers are at least [`LONGEST_PACE`] apart. Consul does the same for a
+                    // single key that is absent, but there is no pause in that case: this answer wakes all who wait for the end
+                    // of the key's entry, and whoever waits for a later entry with the same key must get an answer without delay.
                     if let Some(moment) = nothing_until.filter(|_| is_nothing) {
                         tokio::time::sleep_until(moment).await;
                     }
                     nothing_until = is_nothing.then(|| Instant::now() + LONGEST_PACE);
                 }
-                // The query failed, or the index went back, as it does when a server was restored.
+                // The query failed, or the index is lower than before, as it is after the server's data was restored.
                 other => {
                     let error = other.err();
                     tracing::debug!(?error, "a query ends");
@@ -196,8 +202,9 @@ impl Queries {
         }
     }
 
-    /// Reads the keys of the waiters who share the query for all names. This finds keys that belong to later entries by now. That
-    /// is rare, because a key is used again only after a while.
+    /// Reads the keys whose waiters share the query for all names. So a waiter learns if a later entry has the key by now: the
+    /// key's name did not disappear in that case, and the query shows no change. That is rare, because a key is used again only
+    /// after a while.
     async fn check(&self) {
         let mut waited = self.hub.keys();
         waited.retain(|subject| {
@@ -209,7 +216,8 @@ impl Queries {
             let Ok(found) = read_together(&self.connections, "watch", &reads).await else { return };
             for subject in batch {
                 let pair = found.iter().find(|pair| pair.key == subject.name()).cloned();
-                // An absent key wakes nobody here (index 0): the query for all names reports it.
+                // For an absent key the index is 0, which wakes nobody here. The waiters are woken by the query for all names, in
+                // whose answers the key is missing.
                 let index = pair.as_ref().map_or(0, |pair| pair.modify_index);
                 self.hub.tell(subject, |seen| {
                     *seen = Seen { index, pair, ..Seen::default() };

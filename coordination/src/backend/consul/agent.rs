@@ -1,4 +1,4 @@
-//! What an agent says of itself.
+//! What an agent says about its own configuration.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,9 @@ use crate::error::Result;
 /// Consul's default for `session_ttl_min`.
 const DEFAULT_MIN_TTL: Duration = Duration::from_secs(10);
 
-/// The part of an agent's configuration that matters here; `None`: the agent does not tell, or the token may not read it.
+/// The part of an agent's configuration that the store's characteristics need: whether the agent keeps its data only in memory
+/// (`-dev`), and the shortest lease that it grants. `None`: the agent does not say it, or the token may not read the
+/// configuration.
 #[derive(Debug, Default)]
 pub(super) struct Agent {
     pub(super) is_in_memory: Option<bool>,
@@ -24,7 +26,7 @@ impl Agent {
     pub(super) async fn greet(connections: &Arc<Connections>) -> Result<Self> {
         connections.greet(|pool| async move { pool.leader().await }).await?;
         let answer = connections.send_urgently("connect", Request::get("agent/self")).await?;
-        // The token may lack the right to read the configuration.
+        // The token may lack the right to read the configuration. That is no reason not to connect.
         match answer.status {
             200 => Ok(Self::read(&answer.body)),
             _ => Ok(Self::default()),

@@ -1,10 +1,12 @@
-//! Requests, each to the agent in use.
+//! Sends requests to the agent that is in use.
 //!
-//! With HTTP/1.1, each request in flight needs a connection of its own. Consul allows 200 from one address. So few requests are
-//! in flight at a time, and one connection is kept open, for heartbeats, and for all other calls while the agent accepts no
-//! other: see [`crowding`](super::crowding). If an agent stopped answering, the HTTP client would go on using the pooled
-//! connections to it. So the connection that [`connections`](crate::backend::server::connections) makes and gives up is here a
-//! whole pool of them.
+//! With HTTP/1.1, each request in flight needs a connection of its own, and Consul allows 200 connections from one address. So
+//! few requests are in flight at a time. One connection is always kept open for heartbeats. While the agent refuses further
+//! connections, all other calls use that connection too: see [`crowding`](super::crowding).
+//!
+//! If an agent stopped answering, the HTTP client would go on using its open connections to that agent. So all connections to an
+//! agent are made and given up together. They are one `Pool`, which takes the place of the single connection that the module
+//! [`connections`](crate::backend::server::connections) speaks of.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,7 +39,7 @@ pub(super) struct Agents {
 impl Agents {
     pub(super) fn new(config: &Config) -> Self {
         let mut hosts = config.hosts.clone();
-        // A thousand clients must not all come to the same agent (`R4`).
+        // The hosts are tried in random order, so that a thousand clients do not all connect to the first one (`R4`).
         hosts.shuffle(&mut env::rng());
         let access = Arc::clone(&config.access);
         Self { hosts, access, datacenter: config.datacenter.clone(), crowding: Arc::default() }
@@ -55,7 +57,8 @@ impl Link for Agents {
     type Connection = Pool;
     type Failed = Failure;
 
-    /// The number is small, as Consul allows 200 connections from one address. Heartbeats and blocking queries need no slot.
+    /// The number is small, because each call in flight needs a connection, and Consul allows 200 connections from one address.
+    /// Heartbeats and blocking queries are not counted in this number.
     const IN_FLIGHT: usize = 4;
     const SECURE: &'static str = "consul+https://";
     const WANTS_TLS: &'static str = "the server wants TLS: use consul+https://";
@@ -89,25 +92,28 @@ impl Link for Agents {
         let limit = connections.call_limit();
         let pool = connections.link.pool(turn, credentials, limit).map_err(Failure::harmless)?;
         match pool.leader().await {
-            // An agent without a leader would keep each call, and its connection, until there is one.
+            // An agent that knows no leader answers no call until there is a leader, and each call that waits for that occupies a
+            // connection. So this agent is not used, and the next one is tried.
             Ok(leader) if leader.is_empty() => {
                 let message = "the cluster has no leader";
                 Err(Failure::broken(Error::new(ErrorKind::Unavailable, "connect", message)))
             }
             Ok(_) => {
                 if *credentials != *connections.link.access.used() {
-                    // No server has accepted these credentials yet: a token that Consul does not know is found here, before any
-                    // other call.
+                    // No server has accepted these credentials yet. If Consul does not know the token, connecting fails here,
+                    // before any other call is made with that token.
                     pool.knows_us().await?;
                 }
                 if connections.has_connected() {
-                    // The agent was lost, and all its clients connect again. The process gives way for a moment, so that
-                    // heartbeats come first.
+                    // The connection to an agent was lost, so the agent's other clients probably connect again at this moment,
+                    // too. For a short time this process uses only its connection for heartbeats, so that the heartbeats of other
+                    // processes find room.
                     connections.link.crowding.begun_anew();
                 }
                 Ok(pool)
             }
-            // The host was an agent, and may be one again: the error has to be one that is retried.
+            // This process has had a connection before, so a host that does not answer as an agent now may do so again soon. The
+            // error therefore becomes one that is retried.
             Err(failure) if connections.has_connected() && !failure.error.is_transient() => {
                 Err(no_agent_now("connect", Effect::None, &failure))
             }
@@ -121,12 +127,13 @@ impl Link for Agents {
 }
 
 impl Connections {
-    /// How long a call may take. Most callers have shorter limits of their own; calls in the background have none.
+    /// How long a call may take. Most callers give up earlier; calls of background tasks have no other limit than this.
     fn call_limit(&self) -> Duration {
         2 * self.patience
     }
 
-    /// Sends a request, once only: a request that failed may have been carried out.
+    /// Sends a request. A request that writes, and may have been carried out although it failed, is not sent again: only the
+    /// caller knows whether it may be repeated.
     pub(super) async fn send(
         self: &Arc<Self>,
         operation: &'static str,
@@ -135,7 +142,8 @@ impl Connections {
         self.ready(operation).await?.send(request).await
     }
 
-    /// [`send`](Self::send) on the connection that is kept open for heartbeats, without waiting for a slot.
+    /// [`send`](Self::send) on the connection that is kept open for heartbeats, without waiting for a slot among the calls in
+    /// flight.
     pub(super) async fn send_urgently(
         self: &Arc<Self>,
         operation: &'static str,
@@ -144,8 +152,9 @@ impl Connections {
         self.urgent(operation).await?.send_urgently(request).await
     }
 
-    /// Sends a blocking query: the server answers it when something has changed since this index, or after this time. While the
-    /// process gives way, waits a moment instead, and sends a query that is answered at once.
+    /// Sends a blocking query: the server answers it when something has changed since `index`, or after the time `longest`. While
+    /// the agent refuses further connections of this process, a query cannot block. Then this waits a moment, and sends the query
+    /// on the connection for heartbeats as one that is answered at once.
     pub(super) async fn wait(
         self: &Arc<Self>,
         query: impl Fn() -> Request,
@@ -163,7 +172,7 @@ impl Connections {
         self.urgent("watch").await?.send_on(Lane::GivingWay, query()).await
     }
 
-    /// A query that blocks, on a connection for itself.
+    /// Sends a blocking query on a connection of its own.
     async fn wait_there(
         self: &Arc<Self>,
         query: Request,
@@ -174,7 +183,8 @@ impl Connections {
         let (pool, epoch) = self.reach_for("watch").await.map_err(Failure::harmless)?;
         // The server prolongs the wait by up to a sixteenth, at random, so that not all queries end at the same time.
         let limit = longest + longest / 16 + self.patience;
-        // A blocking query may have no answer for long although the agent is there, so the pool is not given up for that.
+        // A blocking query may stay unanswered for long although the agent works. So the connections to the agent are not given
+        // up for lack of an answer (`unhurried`).
         let attempt = self.rotation.attempt(epoch).unhurried();
         let asking = self.judged("watch", attempt, pool.ask(Lane::Others, "watch", query));
         let late = || Error::new(ErrorKind::Unavailable, "watch", "no answer in time");
@@ -183,8 +193,8 @@ impl Connections {
 }
 
 impl Ready<'_, Agents> {
-    /// Sends a request on a connection of its own or, while the process gives way, on the connection that is kept open for
-    /// heartbeats.
+    /// Sends a request on a connection of its own. While the agent refuses further connections of this process, sends it on the
+    /// connection that is kept open for heartbeats.
     pub(super) async fn send(self, request: Request) -> Result<Answer> {
         let gives_way = self.connections.link.crowding.gives_way();
         self.send_on(if gives_way { Lane::GivingWay } else { Lane::Others }, request).await

@@ -24,7 +24,8 @@ pub(crate) struct Config {
     pub(super) hosts: Vec<Host>,
     /// The datacenter; `None`: the agent's own.
     pub(super) datacenter: Option<String>,
-    /// How long a session's keys are kept from others when the session was ended by force.
+    /// After a session was ended by force (its lease ran out, or an operator ended it), nobody else can lock its keys for this
+    /// long.
     pub(super) lock_delay: Duration,
     /// The certificates for TLS, and as the password the ACL token, if there is one.
     pub(super) access: Arc<Access>,

@@ -1,14 +1,15 @@
 //! What this process does while the agent accepts no more connections from this address: it *gives way*.
 //!
 //! Consul accepts 200 connections from an address (`limits.http_max_conns_per_client`) and closes each further one at once; newer
-//! releases say why, with status 429. A session stays alive by its heartbeats, for which each process keeps one connection open. If
-//! the agent refuses another connection of this process, it would also refuse a process on this host that needs a new connection
-//! for its heartbeats. So a process that is refused leaves the room to others: for a while it uses its kept connection only. All
-//! its calls are made on that connection, one after the other, and its waiters use short queries in place of blocking ones.
+//! releases say why, with status 429. A session stays alive by its heartbeats, for which each process keeps one connection open.
+//! If the agent refuses another connection of this process, it would also refuse a process on this host that needs a new
+//! connection for its heartbeats. So a process that is refused leaves the room to others: for a while it uses only its connection
+//! for heartbeats. All its calls are made on that connection, one after the other, and its waiters send queries that are answered
+//! at once in place of blocking ones.
 //!
-//! If the agent has ended, that looks the same at first; the next call on the kept connection shows it. If a connection cannot be
-//! made for any other reason (this host has no descriptor or port left, a firewall drops it), the process gives way as well: its
-//! calls go on where there is a connection.
+//! If the agent itself has ended, it refuses connections as well. In that case the next call on the connection for heartbeats
+//! fails too, and the process connects again. A connection may also be impossible for another reason: this host has no descriptor
+//! or port left, or a firewall drops it. Then the process gives way, too, and its calls go on over the connection that it has.
 
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -20,7 +21,7 @@ use crate::retry::DecorrelatedJitter;
 
 /// Added to the message of an error if the agent refused a connection.
 pub(super) const FULL: &str = "it may have all connections that it takes from one address (`limits.http_max_conns_per_client`)";
-/// How long the process gives way after a first refusal.
+/// How long the process gives way, at least, after a connection was refused.
 const SHORTEST: Duration = Duration::from_secs(1);
 /// The longest time for which the process gives way, after repeated refusals. After this time it tries again to open other
 /// connections.
@@ -28,11 +29,11 @@ const LONGEST: Duration = Duration::from_secs(5);
 /// How long the process gives way after it has lost the agent and connected again. All clients of that agent then connect again
 /// at the same time, and their heartbeats have to come first.
 const ANEW: std::ops::Range<Duration> = Duration::from_millis(500)..Duration::from_millis(1_500);
-/// The pause between two short queries of a waiter while the process gives way. A waiter has to get the lock within two seconds
-/// (`L2`).
+/// The pause between two queries of a waiter while the process gives way and queries do not block. A waiter has to get the lock
+/// within two seconds (`L2`).
 const PACE: std::ops::Range<Duration> = Duration::from_millis(400)..Duration::from_millis(800);
 
-/// Whether this process gives way.
+/// Whether this process gives way now, which means that it uses only its connection for heartbeats.
 #[derive(Default)]
 pub(super) struct Crowding(Mutex<State>);
 
@@ -43,7 +44,8 @@ struct State {
 }
 
 impl Crowding {
-    /// Notes that a connection other than the one for heartbeats could not be made, or was closed.
+    /// Notes that a connection other than the one for heartbeats could not be made, or was closed without an answer. The process
+    /// gives way from now on.
     pub(super) fn refused(&self) {
         let (mut state, now) = (self.state(), Instant::now());
         // If several connections are refused at the same time, only the first refusal sets the time.
@@ -58,11 +60,12 @@ impl Crowding {
         state.until = state.until.max(Some(until));
     }
 
-    /// Notes that a request was answered that was sent at this moment on a connection other than the one for heartbeats.
+    /// Notes that a request was answered which had been sent at the moment `sent`, on a connection other than the one for
+    /// heartbeats. The agent may accept connections again: then the next time of giving way will be short again.
     pub(super) fn answered(&self, sent: Instant) {
         let mut state = self.state();
-        // Only a request that was sent after `until` shows that there are connections again: an earlier one may have used a
-        // connection from before the refusal.
+        // Only a request that was sent after `until` shows that the agent accepts connections again. An earlier request may have
+        // used a connection that was made before the refusal.
         if state.until.is_some_and(|until| until <= sent) {
             *state = State::default();
         }
@@ -72,7 +75,7 @@ impl Crowding {
         self.state().gives_way(Instant::now())
     }
 
-    /// Waits until a waiter may send its next short query.
+    /// Waits until a waiter may send its next query while the process gives way.
     pub(super) async fn next_look(&self) {
         let pace = env::rng().random_range(PACE);
         tokio::time::sleep(pace).await;
@@ -108,7 +111,8 @@ mod tests {
         let until = crowding.state().until;
         let longest = Instant::now() + LONGEST;
         assert!(crowding.gives_way() && until.is_some_and(|until| until <= longest));
-        // A request from before the refusal is answered, and another connection is refused.
+        // A request from before the refusal is answered, and then another connection is refused. Neither changes how long the
+        // process gives way.
         crowding.answered(sent);
         crowding.refused();
         assert_eq!(crowding.state().until, until);
@@ -126,7 +130,7 @@ mod tests {
         crowding.begun_anew();
         let longest = Instant::now() + ANEW.end;
         assert!(crowding.gives_way() && crowding.state().until.is_some_and(|at| at <= longest));
-        // If the process gives way for longer already, it goes on to do so.
+        // If the process already gives way until a later moment, that moment stays.
         let later = Some(Instant::now() + LONGEST);
         crowding.state().until = later;
         crowding.begun_anew();

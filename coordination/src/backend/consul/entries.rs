@@ -2,8 +2,8 @@
 //!
 //! # The protocol
 //!
-//! `enter`, one transaction; `<own>` is the entry's key, which the session's key pool has chosen; V is the `ModifyIndex` of the
-//! member's key that this process knows:
+//! `enter` is one transaction. `<own>` is the entry's key, which the key pool (`key_pool.rs`) has chosen. `<member's key>` is the
+//! key that the session has locked for its member id, and V is the newest `ModifyIndex` of that key that this process knows:
 //!
 //! ```text
 //! check-index      <member's key>  index = V     (1)
@@ -13,19 +13,19 @@
 //! get-tree         <queue>/                      (5)
 //! ```
 //!
-//! 1. The write fence, see `write_fence.rs` of `txn_kv`: a call that was given up, and arrives after `leave`, is refused. Without
-//!    this condition it would lock a key that nobody deletes.
-//! 2. An earlier call may have locked the key although its answer was lost. Then the entry exists, and is not locked a second
-//!    time.
-//! 3. `.closing` exists while somebody writes the queue's value on condition that there is no entry. Consul has no condition on a
-//!    range of keys. So the writer puts `.closing`, finds that there is no entry, and writes on condition that `.closing` is
-//!    unchanged. If this `enter` is refused because of `.closing`, its next try has `delete <queue>/.closing` in this place: then
-//!    the writer's condition fails.
-//! 4. Consul deletes the key with the session (with a lock-delay it stays a while longer, see `lock_delayed.rs`). The key's
+//! 1. The write fence, see `write_fence.rs` of `txn_kv`: it refuses a call that its caller gave up and that reaches Consul only
+//!    after `leave`. Without this condition the late call would lock a key that nobody deletes.
+//! 2. An earlier call may have locked the key although its answer was lost. Then the entry exists, and its key is not locked a
+//!    second time.
+//! 3. `.closing` exists while some client writes the queue's value on condition that there is no entry. Consul has no condition
+//!    on a range of keys. So that writer puts `.closing`, finds that there is no entry, and writes on condition that `.closing`
+//!    is unchanged. If this `enter` is refused because of `.closing`, its next try has `delete <queue>/.closing` in this place,
+//!    so that the writer's condition fails.
+//! 4. Consul deletes the key when the session ends (with a lock-delay, the key stays longer, see `lock_delayed.rs`). The key's
 //!    `CreateIndex` is the entry's sequence number.
-//! 5. The read shows the queue as of the index of the `lock`. If no key that was created before ours blocks us, the lock is ours.
-//!    In a long queue in which this session has an earlier exclusive entry, only `<own>` is read, and that earlier entry is the
-//!    blocker.
+//! 5. The read shows the queue as it is right after the `lock`. If no key that was created before ours blocks us, the lock is
+//!    ours. In a long queue in which this session has an earlier exclusive entry, only `<own>` is read, because that earlier
+//!    entry is the blocker.
 //!
 //! `leave` is `delete <own>`, without a condition, because no other entry has the key until the key pool gives it out again. But if
 //! a call that locks `<own>` was given up and may still arrive, `leave` ends the write fence first:
@@ -36,20 +36,25 @@
 //! delete           <own>
 //! ```
 //!
-//! A `lock` that leaves a key's value, flags and session as they are does not raise its `ModifyIndex`. That is why it has a new
-//! number in the flags: the `ModifyIndex` of the member's key rises, and from then on (1) refuses the late call. If Consul refuses
-//! this transaction, the member's key is read. If our session still has locked it, an earlier call has ended this write fence
-//! already, so (1) refuses the late call, and `delete <own>` follows as above. Otherwise the session is over, and `<own>` ends with
-//! it: `leave` fails with `Lost`, and nothing is left to do. If Consul refuses the `lock` because its disk is full, see
-//! `leaving.rs` of `txn_kv`. For an entry of another client, `leave` is `check-index <key>`, `delete <key>`, with the key's
-//! `ModifyIndex`, as long as the key's `CreateIndex` is that entry's number.
+//! A `lock` that leaves a key's value, flags and session as they are does not raise its `ModifyIndex`. That is why this `lock`
+//! writes a new number into the flags: the `ModifyIndex` of the member's key rises, and from then on (1) refuses the late call.
 //!
-//! `position` reads the queue, in Consul's consistent mode; in a long queue it reads only our own key and the keys before it that
-//! are known. Our own key must exist, with our session and our `CreateIndex`, or else our entry is gone. The newest key before it
-//! that blocks us is the blocker.
+//! If Consul refuses this transaction, the member's key is read. If our session still has locked it, an earlier call has ended
+//! this write fence already, so (1) refuses the late call, and `delete <own>` follows as above. Otherwise the session is over,
+//! and `<own>` ends with it: `leave` fails with `Lost`, and nothing is left to do. If Consul refuses the `lock` because its disk
+//! is full, see `leaving.rs` of `txn_kv`.
+//!
+//! For an entry of another client, `leave` is the transaction `check-index <key>`, `delete <key>`. If the key has changed since
+//! it was read, the transaction is repeated with the key's new `ModifyIndex`, as long as the key's `CreateIndex` is that entry's
+//! number.
+//!
+//! `position` reads the queue, in Consul's consistent mode. In a long queue it reads only our own key and the earlier keys that
+//! this process knows. Our own key must exist, with our session and our `CreateIndex`, or else our entry is gone. The newest key
+//! before it that blocks us is the blocker.
 //!
 //! `update` is `check-index <own> index = last`, `lock <own>` with the new value, where `last` is the key's `ModifyIndex` after
-//! the last write: so an update that arrives after a later one has no effect. Here too the flags get a new number.
+//! the last write: so an update that arrives after a later one has no effect. As above, the flags get a new number, so that the
+//! `ModifyIndex` rises.
 
 use async_trait::async_trait;
 
@@ -79,7 +84,8 @@ impl Entries for Consul {
 
     async fn update(&self, entry: &NewEntry, seq: u64) -> Result<bool> {
         if entry.mode == Mode::Shared {
-            // The downgrade is noted before the update is sent, as the answer may be lost.
+            // The downgrade is noted before the update is sent, because the answer may be lost. From now on, later entries of
+            // this session do not take this entry for their blocker without reading the queue.
             self.long_queues.downgraded(&entry.entry_ref.queue, seq);
         }
         self.txn_kv.update(entry, seq).await
@@ -91,10 +97,10 @@ impl Entries for Consul {
         if left.as_ref().is_err_and(|error| error.loss_reason().is_none()) {
             return left.map(drop);
         }
-        // The entry's key is deleted, or its session is over.
+        // `leave` has succeeded, or the session is over: in both cases the entry is gone.
         self.long_queues.gone(&entry.queue, seq);
-        // The waiters in this process are woken before the key may be used again: otherwise they could take the next entry with
-        // this key for the one that has left.
+        // Waiters in this process are woken before the key may be used again. Otherwise they could take the next entry with this
+        // key for the entry that has left.
         self.watches.tell_gone(&key, seq);
         if !matches!(left, Ok(Left::InDoubt)) {
             self.txn_kv.key_pool.free(entry);
@@ -129,7 +135,8 @@ impl Entries for Consul {
             listing.entries.extend(entry);
         }
         listing.entries.sort_unstable_by_key(|entry| entry.seq);
-        // Consul's own index cannot be the listing's revision: that of an empty queue rises with every change of other keys.
+        // The listing's revision is a hash of what is listed. Consul's index cannot be the revision: if a queue is empty, Consul
+        // answers with an index that rises whenever any other key changes.
         let listed = listed.iter().map(|pair| (&pair.key, pair.modify_index, pair.is_locked()));
         listing.revision = reads::revision_of(listed);
         self.reads.note(queue, listing.revision, index);
@@ -146,11 +153,12 @@ struct Entering<'a> {
     consul: &'a Consul,
     entry: &'a NewEntry,
     keys: Keys,
-    /// In the first try: the condition that there is no key `.closing`, which means that nobody writes the value on condition of
-    /// an empty queue. If that try is refused because of `.closing`: the deletion of that key, which makes the writer's condition
-    /// fail. Most often there is no such writer.
+    /// The operation about the key `.closing`, which exists while some client writes the value on condition of an empty queue.
+    /// Most often there is no such writer, so in the first try this is the condition that the key is absent. If that try is
+    /// refused because of `.closing`, this becomes the deletion of the key, so that the writer's condition fails.
     not_closing: Operation<'static>,
-    /// In a long queue, which is not read in full: an earlier entry of this session that blocks this one.
+    /// An earlier exclusive entry of this session in a long queue. It blocks this entry, so the queue is not read. `None`: no
+    /// such entry is known, and the queue is read.
     in_the_way: Option<Blocker>,
 }
 
@@ -176,9 +184,9 @@ impl<'a> Entering<'a> {
     }
 }
 
-/// The keys of the queue that the transaction has read. Its answer also has the pairs of earlier steps: the member's key, which
-/// is left out because it has another prefix, and the entry's own key as the `lock` returned it, without its value. That pair is
-/// left out too, because the read has the own key once more.
+/// The keys of the queue, as the last operation of the transaction has read them. The answer also has the pairs that earlier
+/// operations returned, which are left out. One of these is the member's key, which has another prefix. The other is the entry's
+/// own key as the `lock` returned it, without its value; the read has returned the own key once more.
 fn read_of(pairs: &[Pair], keys: &Keys, own: &str) -> Vec<Pair> {
     let written = pairs.iter().position(|pair| pair.key == own);
     let others = pairs.iter().enumerate().filter(|(nth, _)| Some(*nth) != written);
@@ -186,7 +194,7 @@ fn read_of(pairs: &[Pair], keys: &Keys, own: &str) -> Vec<Pair> {
     others.map(|(_, pair)| pair).filter(is_of_queue).cloned().collect()
 }
 
-/// The operations of the transaction that enters.
+/// The operations of the transaction of `enter`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     FenceHolds,
@@ -197,7 +205,7 @@ enum Step {
 }
 
 impl Step {
-    /// The operations, in the order in which they are sent.
+    /// The operations in the order in which they are sent, by which the index in Consul's refusal tells the operation.
     const ALL: [Self; 5] =
         [Self::FenceHolds, Self::KeyIsAbsent, Self::NotClosing, Self::Lock, Self::Read];
 
@@ -243,7 +251,7 @@ impl<'a> Enter for Entering<'a> {
                 let own = found.iter().find(|pair| *pair.key == **fence);
                 Ok(Entered::Fenced(own.map(kept)))
             }
-            // An earlier call has locked the key, and its answer was lost.
+            // An earlier call has locked the key, and its answer was lost: the entry exists, and its position is read.
             Some(Step::KeyIsAbsent) => {
                 let pairs = consul.look("enter", &self.entry.entry_ref.queue).await?;
                 consul.place(self.entry, None, &pairs)?.map(Entered::At).ok_or_else(removed)
@@ -264,8 +272,8 @@ fn removed() -> Error {
 }
 
 impl Consul {
-    /// The entry's position, computed from the keys of its queue that were read. `None`: its key is not there, or is not locked
-    /// by its session.
+    /// The entry's position, computed from `pairs`, the keys of its queue that were read. `None`: the entry's key is not there,
+    /// is not locked by the entry's session, or has another number than `seq`.
     fn place(
         &self,
         entry: &NewEntry,
@@ -293,7 +301,8 @@ impl Consul {
         Ok(pairs)
     }
 
-    /// An earlier exclusive entry of the same session in a long queue. It blocks this one, so the queue need not be read.
+    /// An earlier exclusive entry of the same session in a long queue. It blocks this entry, so the queue need not be read.
+    /// `None`: no such entry is known.
     fn in_the_way(&self, entry: &NewEntry) -> Option<Blocker> {
         let last = self.long_queues.last(&entry.entry_ref.queue)?;
         last.id.is_of(entry.session).then_some(last)

@@ -18,12 +18,13 @@ pub(super) fn entry_of(pair: &Pair, keys: &Keys) -> Option<Entry> {
     Some(StoredEntry::entry(name, seq, Mode::Exclusive, &text))
 }
 
-/// The name of the entry whose key this is; `None`: it is no entry's.
+/// The name of the entry whose key this is; `None`: the key is not an entry's.
 pub(super) fn name_of<'a>(pair: &'a Pair, keys: &Keys) -> Option<&'a str> {
     keys.name(&pair.key).filter(|name| is_entry(name) && counts(pair))
 }
 
-/// Whether a session has locked this key, or had locked it. A key that no session ever locked is no entry, and blocks nobody.
+/// Whether the key counts as an entry: it is locked by a session, or was locked by a session that is over. A key that no session
+/// has ever locked is no entry, whatever its name is, and blocks nobody.
 pub(super) fn counts(pair: &Pair) -> bool {
     pair.is_locked() || pair.is_left()
 }
@@ -43,7 +44,8 @@ pub(super) fn blocker_in(
     before.sort_unstable_by_key(|(_, pair)| std::cmp::Reverse(pair.create_index));
     for (name, pair) in before {
         check_pair(queue, pair)?;
-        // Every entry blocks an exclusive one: its text need not be read.
+        // An exclusive entry is blocked by every earlier entry. Whether an earlier entry is exclusive or shared does not matter,
+        // so its text need not be read.
         if mode == Mode::Exclusive || mode_in(Mode::Exclusive, &pair.value()).blocks(mode) {
             return Ok(Some(Blocker { id: EntryId::from_store(name), seq: pair.create_index }));
         }
@@ -51,7 +53,8 @@ pub(super) fn blocker_in(
     Ok(None)
 }
 
-/// Refuses the entry or value of another queue, whose name has the same hash.
+/// Fails if the key's text names another queue. Long queue names are hashed, and two names may have the same hash: then both
+/// queues would use the same keys.
 pub(super) fn check_pair(queue: &QueueKey, pair: &Pair) -> Result<()> {
     if queue.is_hashed() { check_name(queue, &pair.value()) } else { Ok(()) }
 }

@@ -14,11 +14,12 @@ const LONGEST_MESSAGE: usize = 300;
 pub(super) fn failure(operation: &'static str, error: &reqwest::Error) -> Failure {
     let beneath = causes(error.source());
     let is_cut = error.is_connect() && is_cut(&beneath);
-    // If the server just closed the connection in the handshake, that is no error of TLS.
+    // If the server just closed the connection during the handshake, that is not an error of TLS: the server may refuse new
+    // connections.
     let kind = if is_cut { ErrorKind::Unavailable } else { connection_kind(&beneath) };
     let effect = match error.is_connect() || error.is_builder() {
         true => Effect::None,
-        // The request may have been under way when the connection broke, whatever broke it.
+        // Whatever broke the connection, the request may have been under way at that moment.
         false => Effect::Unknown,
     };
     let cause = beneath.last().map_or_else(|| "no answer".to_owned(), ToString::to_string);
@@ -56,7 +57,7 @@ fn meaning(status: u16, text: &str) -> (ErrorKind, Effect) {
         401 => ErrorKind::Auth,
         403 if speaks_of("ACL not found") => ErrorKind::Auth,
         403 => ErrorKind::Permission,
-        // One client has too many connections, or sends too much.
+        // This client has too many connections, or sends too many requests.
         429 => ErrorKind::Unavailable,
         500 if speaks_of("ACL not found") => ErrorKind::Auth,
         500 if speaks_of("Permission denied") => ErrorKind::Permission,
@@ -70,7 +71,7 @@ fn meaning(status: u16, text: &str) -> (ErrorKind, Effect) {
             ErrorKind::Unavailable
         }
         500 if speaks_of("no space left on device") => {
-            // The write may be in Consul's log all the same.
+            // The write may be in Consul's log all the same, so its effect is unknown.
             return (ErrorKind::Quota, Effect::Unknown);
         }
         500..=599 => return (ErrorKind::Unavailable, Effect::Unknown),

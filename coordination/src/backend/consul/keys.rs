@@ -10,14 +10,16 @@ pub(super) const VALUE: &str = ".value";
 /// The name of a key that exists for a moment while the value is written on condition that there is no entry: see `alone` in
 /// `txn.rs`.
 pub(super) const CLOSING: &str = ".closing";
-/// The mark that a removal of the value leaves: see `values.rs` of `txn_kv`.
+/// The name of the mark, a key that stays for a while after the value was removed: see `values.rs` of `txn_kv`.
 pub(super) const REMOVED: &str = ".removed";
-/// The number of hexadecimal digits in a session's name; and [`NUMBER`], the least number of digits in the number after it.
+/// An entry's name is its session's id, which has this many hexadecimal digits, then `-`, and then a number with at least
+/// [`NUMBER`] digits.
 const SESSION: usize = 16;
 const NUMBER: usize = 6;
 
-/// The name of an entry of ours. No such name is the beginning of another. That matters because a transaction that reads a single
-/// key fails if the key is absent; so it reads all keys that begin with the name.
+/// The name of an entry of ours. All numbers below a million have the same number of digits, so none of these names is the
+/// beginning of another name. That matters, because a transaction finds an entry's key by reading all keys that begin with its
+/// name: an operation that reads a single key would fail if the key is absent.
 pub(super) fn name_of(session: SessionId, _mode: Mode, number: usize) -> String {
     format!("{session}-{number:0NUMBER$}")
 }
@@ -30,7 +32,7 @@ pub(super) fn is_entry(name: &str) -> bool {
     })
 }
 
-/// A key as the path of a request. Our keys have only letters, digits and `_-.~%/`, so only `%` has to be encoded.
+/// A key as the path of a request's URL. Our keys have only letters, digits and `_-.~%/`, so only `%` has to be encoded.
 pub(super) fn path(key: &str) -> String {
     key.replace('%', "%25")
 }

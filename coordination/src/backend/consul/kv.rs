@@ -142,17 +142,17 @@ pub(super) struct Refusal {
 }
 
 impl Refusal {
-    /// Whether the session is over.
+    /// Whether the operation was refused because the session is over.
     pub(super) fn is_of_no_session(&self) -> bool {
         self.message.starts_with("invalid session")
     }
 
-    /// Whether the key cannot be locked yet because of the lock-delay of a session that is over.
+    /// Whether the operation was refused because the lock-delay of a session that is over still protects the key.
     pub(super) fn is_of_delay(&self) -> bool {
         self.message.contains("due to lock delay")
     }
 
-    /// Whether another session has locked the key.
+    /// Whether the operation was refused because another session has locked the key.
     pub(super) fn is_of_another(&self) -> bool {
         self.message.contains("lock is already held")
     }
@@ -211,7 +211,7 @@ pub(super) async fn transact_urgently(
     outcome(operation, ready.send_urgently(transaction(operations)?).await?)
 }
 
-/// Makes a transaction, in a slot that the caller has waited for.
+/// Makes a transaction, in a slot among the calls in flight for which the caller has waited.
 pub(super) async fn transact_on(
     ready: Ready<'_, Agents>,
     operations: &[Operation<'_>],
@@ -246,7 +246,8 @@ pub(super) fn forbidden(answer: &Answer) -> Option<String> {
     problems.find(|what| what.contains(FORBIDDEN))
 }
 
-/// Reads all keys that begin with `prefix`, as the leader has them. Also returns the index of the answer.
+/// Reads all keys that begin with `prefix`, as the leader has them. Also returns the answer's index, with which a blocking query
+/// for later changes can begin.
 pub(super) async fn read_all(
     connections: &Arc<Connections>,
     operation: &'static str,
@@ -286,7 +287,7 @@ pub(super) async fn read_together(
     }
 }
 
-/// The keys, or their names, in an answer; none if the status is 404.
+/// The keys, or their names, in an answer. Status 404 means that there is no such key: the list is empty.
 pub(super) fn listed<T: DeserializeOwned>(
     operation: &'static str,
     answer: Answer,

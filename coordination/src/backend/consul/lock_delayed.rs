@@ -1,13 +1,14 @@
 //! Keys that Consul has kept, because of a lock-delay, although their session is over.
 //!
-//! If a session is ended by force, Consul's lock-delay prevents for a while that the session's keys are locked again: the session's
-//! client may still believe that it has them. Each of our entries has a key of its own, so with a lock-delay keys must not be
-//! deleted with their session. They stay, locked by nobody, and block the entries behind them. Clients that find such a key try to
-//! lock it until Consul permits that, and the client that succeeds deletes it. The keys of members are treated in the same way.
+//! If a session is ended by force, its client may still believe that it has the session's keys. So Consul's lock-delay prevents
+//! for a while that these keys are locked again. Each of our entries has a key of its own, so a next entry would not be delayed
+//! if the keys were deleted with the session. Therefore, with a lock-delay, they are not deleted: they stay, locked by nobody,
+//! and block the entries behind them. Clients that find such a key try to lock it until Consul permits that, and the client that
+//! succeeds deletes it. The keys of members are treated in the same way.
 //!
-//! Consul does not say when the delay began. So a client that finds a key tries at once, because the delay may already be over,
-//! and once more when the delay is certainly over. If many clients find the same key, each of them waits for a random time and
-//! then reads the key again: the first one removes it, and the others find nothing left to do.
+//! Consul does not say when the delay began. So a client that finds a key tries to lock it at once, because the delay may already
+//! be over, and once more when the delay is certainly over. Many clients may find the same key. So each of them first waits for a
+//! random time, and then reads the key again: the first client removes the key, and the others find that it is gone.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -24,19 +25,20 @@ use crate::env;
 use crate::panics::caught;
 use crate::retry::DecorrelatedJitter;
 
-/// Each client that has found a key waits for a random time up to this before it tries. Waiters wait longer by this time, and
-/// have to get the lock within two seconds (`L2`).
+/// Before each try to lock a key, a client waits for a random time up to this, so that many clients do not try at the same
+/// moment. It is short, because waiters wait longer by this time, and have to get the lock within two seconds (`L2`).
 const SPREAD: Duration = Duration::from_millis(250);
-/// The pauses between tries if Consul still refuses when our own delay is over, as the client that had the key has set a longer
-/// lock-delay.
+/// The shortest and the longest pause between tries after our own lock-delay is over. Consul may still refuse then, if the client
+/// that had locked the key has set a longer lock-delay than ours.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// The shortest time between two searches for keys of members whose processes have crashed; the longest is twice as long.
 const SWEEP: Duration = Duration::from_secs(60);
-/// The longest time until the next search for keys of members, after an entry of a crashed process was removed.
+/// The longest time until the next search for keys of members, after an entry of a crashed process was removed. That process has
+/// probably left its member's key, too.
 const EARLY_SWEEP: Duration = Duration::from_secs(5);
 
-/// Removes the left-over keys that are found.
+/// Removes left-over keys: those that Consul has kept because of a lock-delay although their session is over.
 #[derive(Clone)]
 pub(super) struct Leftovers(Arc<Inner>);
 
@@ -48,21 +50,21 @@ struct Inner {
     /// The lock-delay of our own sessions. If it is zero, left-over keys of entries are removed all the same, because other
     /// clients may have a lock-delay; but left-over keys of members are not searched for.
     delay: Duration,
-    /// The keys that are being removed, one task each.
+    /// The keys that tasks of this process try to remove at the moment, one task for each key.
     removing: Mutex<HashSet<String>>,
     /// When to search for left-over keys of members next.
     next_sweep: Mutex<Instant>,
 }
 
-/// What became of a try to remove a key.
+/// The outcome of one try to remove a key.
 enum Removal {
     /// This client has deleted the key.
     Done,
-    /// The key is gone or has changed: another client was faster.
+    /// The key was gone already, or had changed: another client was faster.
     Before,
-    /// The lock-delay is not over, or Consul did not answer.
+    /// The key is still there: the lock-delay is not over, or Consul did not answer.
     Kept,
-    /// Our store has no open session, with which it could lock the key: other clients have to do it.
+    /// This process has no open session with which it could lock the key: other clients have to remove the key.
     Closed,
 }
 
@@ -77,7 +79,7 @@ impl Leftovers {
         Self(Arc::new(Inner { txn_kv, connections, members, delay, removing, next_sweep }))
     }
 
-    /// Starts to remove those of these keys that are left over from entries.
+    /// Starts to remove those of `pairs` that are left over from entries whose sessions are over.
     pub(super) fn remove(&self, keys: &Keys, pairs: &[Pair]) {
         for pair in pairs.iter().filter(|pair| pair.is_left() && name_of(pair, keys).is_some()) {
             self.begin(pair);
@@ -104,7 +106,8 @@ impl Leftovers {
         let Inner { connections, members, .. } = &*self.0;
         // If the read fails, nothing is removed until the next search.
         let Ok((pairs, _)) = read_all(connections, "leave", members).await else { return };
-        // Keys of other programs are left alone. They have a character that no encoded member id has.
+        // Keys of other programs are left alone: a key with a `/` or `.` after the prefix is not a member's, because no encoded
+        // member id has these characters.
         let is_member = |pair: &&Pair| !pair.key[members.len()..].contains(['/', '.']);
         pairs
             .iter()
@@ -117,7 +120,7 @@ impl Leftovers {
         if self.0.removing().insert(pair.key.clone()) {
             let (leftovers, pair) = (Arc::downgrade(&self.0), pair.clone());
             tokio::spawn(async move {
-                // If this panics, a later read finds the key again.
+                // If the task panics, a later read finds the key again, and another task is started.
                 drop(caught("leave", remove_when_permitted(&leftovers, &pair)).await);
                 if let Some(leftovers) = leftovers.upgrade() {
                     leftovers.removing().remove(&pair.key);
@@ -127,8 +130,8 @@ impl Leftovers {
     }
 }
 
-/// Tries at once, again when our own delay is over, and then less and less often. Between two tries it holds only a weak
-/// reference, so that the task ends with the store.
+/// Tries to remove the key at once, again when our own lock-delay is over, and then less and less often. Between two tries the
+/// task holds only a weak reference, so that it ends when the store is dropped.
 async fn remove_when_permitted(leftovers: &Weak<Inner>, pair: &Pair) {
     let found = Instant::now();
     let mut pauses = DecorrelatedJitter::new(SHORTEST_PAUSE, LONGEST_PAUSE);
@@ -173,8 +176,8 @@ impl Inner {
         }
     }
 
-    /// To be called after a left-over entry was removed: the entry's process has crashed, and may have left its member's key too.
-    /// So the next search comes soon.
+    /// To be called after a left-over key was removed. If it was an entry's key, the entry's process has crashed, and may have
+    /// left its member's key too. So the next search for keys of members is made soon.
     fn sweep_early(&self, pair: &Pair) {
         if !pair.key.starts_with(&self.members) {
             let early = Instant::now() + env::rng().random_range(Duration::ZERO..EARLY_SWEEP);

@@ -1,8 +1,8 @@
 //! What is known of long queues, so that they need not be read in full for each entry that comes or goes.
 //!
-//! All entries before an entry were already there when it was entered. So to find its blocker, it is enough to find out which of
-//! those still exist. And if this process already has an exclusive entry in the queue, its next entry can wait for that entry; the
-//! queue is read only when that entry is gone.
+//! When an entry is entered, all entries before it exist already. So to find the entry that blocks it, its *blocker*, it is
+//! enough to check which of the earlier entries that this process knows still exist. And if this process already has an exclusive
+//! entry in the queue, its next entry can wait for that earlier entry: the queue is read only when the earlier entry is gone.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::key::QueueKey;
 
 /// A queue with at least this many entries is a long one.
 const LONG: usize = 32;
-/// If more entries than this may be before an entry, the queue is read in full.
+/// If more entries than this may be before an entry, the whole queue is read instead of the keys of these entries.
 const MOST_BEFORE: usize = 120;
 
 #[derive(Default)]
@@ -23,17 +23,17 @@ pub(super) struct LongQueues(BoundedCache<QueueKey, LongQueue>);
 
 #[derive(Default)]
 struct LongQueue {
-    /// All entries with a smaller number than this that may still exist are in `alive`.
+    /// `alive` has all entries with a smaller number than this that may still exist.
     complete: u64,
-    /// By number, the entries that are not known to be gone.
+    /// The entries that this process knows and that may still exist, by their numbers.
     alive: BTreeMap<u64, EntryId>,
-    /// The entry that this process entered last, if it is exclusive. `None`: it is shared, it was downgraded to shared since, or
-    /// there is none.
+    /// The entry that this process entered last, if that entry is exclusive. `None`: that entry is shared, or was downgraded to
+    /// shared since, or this process has entered none.
     last: Option<Blocker>,
 }
 
 impl LongQueues {
-    /// Notes what a queue had when it was read in full.
+    /// Notes the entries of a queue that was read in full. Of a queue with fewer entries than [`LONG`], nothing is remembered.
     pub(super) fn read(&self, queue: &QueueKey, keys: &Keys, pairs: &[Pair]) {
         let named =
             |pair: &Pair| Some((pair.create_index, EntryId::from_store(name_of(pair, keys)?)));
@@ -45,8 +45,8 @@ impl LongQueues {
             let alive: BTreeMap<_, _> = pairs.iter().filter_map(named).collect();
             let Some(newest) = alive.keys().next_back().copied() else { return };
             let long_queue = known.get_or_insert_default();
-            // These are entries of ours that were entered after this read was made, but whose answers came before the answer to
-            // this read.
+            // Some entries of this process may have been entered after this read was made, and their answers may have come before
+            // the answer to the read. They are known already, and are kept.
             let later = long_queue.alive.split_off(&(newest + 1));
             (long_queue.complete, long_queue.alive) = (newest, alive);
             long_queue.alive.extend(later);
@@ -62,14 +62,15 @@ impl LongQueues {
         });
     }
 
-    /// Notes that an entry of ours has been downgraded to shared, or may have been. So it may not block the next entry.
+    /// Notes that an entry of this process has been downgraded to shared, or perhaps has been. So the next entry must not take it
+    /// for its blocker without reading the queue.
     pub(super) fn downgraded(&self, queue: &QueueKey, seq: u64) {
         self.change(queue, |long_queue| {
             long_queue.last.take_if(|last| last.seq == seq);
         });
     }
 
-    /// Notes that entries are gone. They are named by their numbers, because later entries may have their keys by now.
+    /// Notes that entries are gone. The entries are given by their numbers, because a later entry may have the same key by now.
     pub(super) fn gone(&self, queue: &QueueKey, seqs: impl IntoIterator<Item = u64>) {
         self.change(queue, |long_queue| {
             for seq in seqs {
@@ -86,8 +87,8 @@ impl LongQueues {
         self.0.get(queue, last)?
     }
 
-    /// The entries with smaller numbers that may still exist, the newest first; `None`: they are not all known, or there are more
-    /// than [`MOST_BEFORE`].
+    /// The entries with a smaller number than `seq` that may still exist, the newest first. `None`: this process does not know
+    /// them all, or there are more than [`MOST_BEFORE`]; then the queue has to be read.
     pub(super) fn before(&self, queue: &QueueKey, seq: u64) -> Option<Vec<Blocker>> {
         let blocker = |(seq, id): (&u64, &EntryId)| Blocker { id: id.clone(), seq: *seq };
         let before = |long_queue: &LongQueue| {

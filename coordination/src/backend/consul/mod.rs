@@ -2,37 +2,42 @@
 //!
 //! # How it works
 //!
-//! A session is one of Consul's, with a key for its member id. An entry is a key locked by the session,
-//! `<namespace>/lock/<name>/<entry>`, which Consul deletes with the session; the index of Consul's log at which it was created is
-//! its sequence number and its fencing token. One transaction locks the key and reads the queue, so an uncontended lock costs one
-//! request, and one more to release. A waiter sends a blocking query for the key of the entry that blocks it, which Consul
-//! answers when that key changes; then it reads the queue once.
+//! A session is a session of Consul's. It locks one key for its member id, the *member's key*. An entry is a key that the session
+//! has locked, `<namespace>/lock/<name>/<entry>`, which Consul deletes with the session. The index of Consul's log at which the
+//! key was created is the entry's sequence number and its fencing token. One transaction locks the key and reads the queue, so an
+//! uncontended lock costs one request, and one more to release. A waiter sends a blocking query for the key of the entry that
+//! blocks it. Consul answers that query when the key changes, and then the waiter reads the queue once.
 //!
-//! Each blocking query needs a connection of its own, and Consul allows 200 from one address. So a process has at most two
-//! queries for single keys and queues, and one more for the names of all keys of the namespace, which all other exclusive waiters
-//! share. Observers and shared waiters for whom no query is left read the store every 250 ms.
+//! Each blocking query needs a connection of its own, and Consul allows 200 connections from one address. So a process sends at
+//! most two blocking queries for single keys or queues. All further waiters for an exclusive lock share one more query, for the
+//! names of all keys of the namespace: if the key of a waiter's blocker is no longer among the names, the blocker is gone.
+//! Observers, and waiters for a shared lock, read the store every 250 ms if those two queries are taken.
 //!
-//! A queue's value is the key `<prefix>/.value`, locked by nobody, written on condition of its modification index, which is its
-//! version. Consul has no condition that a range of keys is empty. So to write the value only while there is no entry, a key
-//! `.closing` is put first, and the write has the condition that this key is unchanged; every `enter` removes it. Every
-//! transaction that creates a key has the condition that the member's key of its session is unchanged. When a call was given up
-//! and may arrive late, the member's key is put anew: the late call then has no effect.
+//! A queue's value is the key `<namespace>/lock/<name>/.value`, which no session locks. It is written on condition that its
+//! modification index, which is the value's version, is unchanged. Consul has no condition that a range of keys is empty. So a
+//! write that must happen only while the queue has no entry first puts a key `.closing`. Then it writes the value on condition
+//! that `.closing` is unchanged. An `enter` that finds the key `.closing` deletes it, so that the write is refused.
+//!
+//! Every transaction that creates a key has the condition that the member's key of its session is unchanged. If a call was given
+//! up and may still arrive late, the member's key is written anew: then Consul refuses the late call.
 //!
 //! # Guarantees
 //!
 //! Exclusion, order and tokens hold over crashes, restarts, a change of the leader and loss of a minority. Consul ends a session
-//! between one and two leases after its last heartbeat, so if a holder crashes, the next one gets the lock within two leases. Our
-//! sessions have no health check: only the end of the lease, or an operator, ends them. But a session belongs to the agent on
-//! which it was opened, and ends when that agent leaves the cluster; and the cluster's autopilot removes a server that it takes
-//! for dead, unless `autopilot.cleanup_dead_servers` is off. After loss of all data tokens start again from 1.
+//! between one and two leases after its last heartbeat, so if a holder crashes, the next waiter gets the lock within two leases.
+//! Our sessions have no health check: normally only the end of the lease, or an operator, ends them. But Consul also ends a
+//! session when the agent on which it was opened leaves the cluster. This includes a server that the cluster's autopilot removes
+//! because it takes it for dead, unless `autopilot.cleanup_dead_servers` is off. After loss of all data, tokens start again from
+//! 1.
 //!
-//! `consul lock` is another protocol. Its key `.lock` may be under the same prefix; its locks and ours do not exclude each other.
+//! The command `consul lock` uses another protocol. Its key `.lock` may be under the same prefix as our keys, but its locks and
+//! ours do not exclude each other.
 //!
 //! # Requirements
 //!
-//! Consul 1.8 or newer. A lease is not shorter than the servers' `session_ttl_min`, 10 s by default. With ACLs, the token needs the
-//! right `write` for `key_prefix "<namespace>/"` and `session_prefix ""`, and `read` for `agent_prefix ""` if the characteristics
-//! are to be known.
+//! Consul 1.8 or newer. A lease is not shorter than the servers' `session_ttl_min`, 10 s by default. With ACLs, the token needs
+//! the right `write` for `key_prefix "<namespace>/"` and for `session_prefix ""`. The right `read` for `agent_prefix ""` is
+//! optional: without it, the characteristics do not say whether the store is durable and how short a lease may be.
 //!
 //! # URL options
 //!
@@ -42,7 +47,8 @@
 //! * `server_name`: the name in the server's certificate, if it is not the host.
 //! * `token_file`: a file with the ACL token, instead of the URL's password: `consul://:token@host`.
 //! * `dc`: the datacenter, if it is not the agent's own.
-//! * `lock_delay`: how long a session's keys are kept from others when the session was ended by force, 0 to 60 s. Default: 0.
+//! * `lock_delay`: after a session was ended by force (its lease ran out, or an operator ended it), nobody else can lock its keys
+//!   for this long, 0 to 60 s. Default: 0.
 
 mod active_watches;
 mod agent;
@@ -93,12 +99,13 @@ use crate::url::{Authority, UrlOption};
 
 const LEAVING: &str = "Consul ends the sessions of an agent that leaves the cluster, as its autopilot makes servers do \
                        that it thinks dead";
-/// How many keys a session's entries in a queue use in rotation. Waiters that share a query get only the names of keys, and a new
-/// list only every few milliseconds. If an entry left and the next entry of its session got the same key at once, the name would
-/// be in every list, and the waiters would not notice that the entry has left.
+/// A session's entries in a queue use at least this many keys in rotation, so that a key is not used again at once. Waiters that
+/// share one query only get lists of the names of all keys, one list every few milliseconds. If an entry left and the session's
+/// next entry got the same key at once, the key's name would be in every list, and the waiters would not notice that the first
+/// entry has left.
 const KEYS_IN_TURN: usize = 16;
-/// The longest time that a blocking query waits at the server. If its answer is lost on the way, nobody notices before this time
-/// is over, and a waiter has to get the lock within two seconds (`L2`).
+/// The longest time that a blocking query waits at the server. If the answer is lost on the way, the waiter notices that only
+/// after this time. So the time is short: a waiter has to get the lock within two seconds (`L2`).
 const LONGEST_QUERY: Duration = Duration::from_secs(1);
 
 /// What is known of the store before connecting to it.

@@ -15,11 +15,12 @@ use super::rights::{keys_under, lacking};
 use crate::backend::{NewSession, SessionId};
 use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
 
-/// How many keys `close` deletes in one transaction: Consul allows 64 operations, and each key takes two of them.
+/// How many keys `close` deletes in one transaction. Consul allows 64 operations, and each key takes two of them: a condition and
+/// the deletion.
 const GIVEN_BACK: usize = 32;
 
-/// How many sessions are remembered: one is open, and others may still be closing. Older ones, whose end Consul has not
-/// confirmed, are forgotten; they end with their leases.
+/// How many sessions are remembered: one is open, and earlier ones may still be closing. If there are more, the oldest is
+/// forgotten, although Consul has not confirmed its end. It ends with its lease.
 const REMEMBERED: usize = 8;
 
 /// The sessions that were opened and not closed.
@@ -36,13 +37,13 @@ pub(super) struct OpenSessions {
 struct Known {
     /// Consul's id; `None`: the answer with the id was lost, or has not come yet.
     id: Option<Arc<str>>,
-    /// How many requests were sent that create the session. If their answers were lost, Consul may have as many sessions of this
-    /// name.
+    /// How many requests to create the session were sent. Each of them may have created a session of this name at Consul, because
+    /// answers may have been lost: so after more than one request, `close` searches for all of them.
     creates: u32,
 }
 
-/// A session to create. Each field is there because Consul's default is another: a lock-delay of 15 s, and a health check which
-/// ends sessions when the agent is thought to be down.
+/// The request to create a session. It replaces two defaults of Consul that would be wrong for us: a lock-delay of 15 s, and a
+/// health check which ends sessions when the agent is thought to be down.
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct Wanted<'a> {
@@ -74,7 +75,8 @@ impl OpenSessions {
         let id = self.find_or_create(session).await?;
         let name = session.id.to_string();
         let lock = Operation::lock(member_key, name.as_bytes(), &*id);
-        // This goes over the connection that is kept open for heartbeats, so that a session needs no other.
+        // The key is locked over the connection that is kept open for heartbeats, so that opening a session needs no further
+        // connection, which the agent might refuse.
         let locked = transact_urgently(&self.connections, "open", &[lock]).await;
         let error = match locked {
             Ok(Outcome::Done(pairs)) => {
@@ -99,7 +101,8 @@ impl OpenSessions {
             }
             Err(error) => error,
         };
-        // The refusal is final, so the session is of no use.
+        // The member's key cannot be locked, and a repeated try would fail in the same way. So the session that was created for
+        // it is closed.
         self.close(session.id).await?;
         Err(error)
     }
@@ -129,14 +132,16 @@ impl OpenSessions {
         Ok(id)
     }
 
-    /// Extends the lease: from now on all of it is left. Consul itself waits up to twice as long before it ends the session.
+    /// Renews the lease: its whole time counts again from now on. Consul itself waits up to twice as long before it ends the
+    /// session.
     pub(super) async fn renew(&self, session: SessionId) -> Result<()> {
         let over = || Error::lost("renew", LossReason::ExpiredByServer);
         let id = self.id(session).ok_or_else(over)?;
         if self.is_renewed("renew", &id).await? { Ok(()) } else { Err(over()) }
     }
 
-    /// Destroys the session; Consul deletes all keys that are locked by it. With a lock-delay, they are deleted here before that.
+    /// Destroys the session; Consul then deletes all keys that the session has locked. With a lock-delay Consul would keep the
+    /// keys, so they are deleted here before the session is destroyed.
     pub(super) async fn close(&self, session: SessionId) -> Result<()> {
         let Some(known) = self.find(session) else { return Ok(()) };
         if let Some(id) = &known.id {
@@ -146,7 +151,8 @@ impl OpenSessions {
             }
             self.destroy("close", id).await?;
         }
-        // A session may have been created, by a call whose answer was lost, after `find_or_create` had looked for it.
+        // A call whose answer was lost may have created one more session after `find_or_create` had searched for it. So all
+        // sessions with this name are destroyed.
         if known.id.is_none() || known.creates > 1 {
             for id in self.listed("close", session).await? {
                 self.destroy("close", &id).await?;
@@ -169,8 +175,8 @@ impl OpenSessions {
                     ]
                 })
                 .collect();
-            // If one of these keys has changed since it was read, none of this batch is deleted here. The keys stay when the
-            // session ends, and other clients remove them once the lock-delay is over (`lock_delayed.rs`).
+            // If one of these keys has changed since it was read, Consul deletes no key of this batch here. Then these keys stay
+            // when the session ends, and other clients remove them once the lock-delay is over (`lock_delayed.rs`).
             transact(&self.connections, "close", &steps).await?;
         }
         Ok(())
@@ -217,7 +223,7 @@ impl OpenSessions {
         Ok(renewed.iter().any(|session| session.id == id))
     }
 
-    /// Consul's ids of the sessions with this name.
+    /// Consul's ids of the sessions whose name is our id `session`.
     async fn listed(&self, operation: &'static str, session: SessionId) -> Result<Vec<Arc<str>>> {
         let request = Request::get("session/list").with("consistent");
         let answer = self.connections.send_urgently(operation, request).await?;
@@ -248,7 +254,7 @@ impl OpenSessions {
         known.iter().find(|(id, _)| *id == session).map(|(_, known)| known.clone())
     }
 
-    /// Notes that the session is about to be created, once more if it is known already.
+    /// Notes that a request to create the session is about to be sent, and counts the requests.
     fn begin(&self, session: SessionId) {
         let mut known = self.known();
         let creates = known.iter().find(|(id, _)| *id == session).map_or(0, |(_, one)| one.creates);

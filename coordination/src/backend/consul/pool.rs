@@ -1,7 +1,7 @@
 //! The connections to one agent.
 //!
-//! With HTTP/1.1, each request in flight needs a connection of its own. One connection is kept open, for heartbeats, and for all
-//! other calls while the agent accepts no other: see [`crowding`](super::crowding).
+//! With HTTP/1.1, each request in flight needs a connection of its own. One connection is always kept open for heartbeats. While
+//! the agent refuses further connections, all other calls use that connection too: see [`crowding`](super::crowding).
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -23,12 +23,12 @@ use crate::panics::caught;
 use crate::url::Host;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// How many unused connections stay open for the next calls.
+/// How many unused connections the HTTP client for other calls than heartbeats keeps open, so that the next calls can use them.
 const IDLE: usize = 4;
-/// How long unused connections stay open: Consul itself closes none.
+/// How long such an unused connection stays open. It has to be closed here, because Consul itself closes no unused connections.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long one of the two clients in [`Inner::others`] is used before it is the turn of the other one. This is longer than
-/// idle connections are kept: so a client has none left when its turn comes again.
+/// The two HTTP clients in `Inner::others` are used alternately, each for this long. This is longer than [`IDLE_TIMEOUT`]: so
+/// when a client is used again, all its old connections have been closed.
 const SHIFT: Duration = Duration::from_secs(10);
 /// How large an answer may be, in bytes: a thousand entries of full size fit.
 const LONGEST_ANSWER: usize = 64 * 1024 * 1024;
@@ -36,13 +36,14 @@ const LONGEST_ANSWER: usize = 64 * 1024 * 1024;
 /// On which connection a call is made.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lane {
-    /// The connection that is kept open for heartbeats. Its calls are made one after the other, because a second connection might
-    /// be refused.
+    /// The connection that is always kept open for heartbeats. Calls on it are made one after the other: two at the same time
+    /// would need a second connection, which the agent might refuse.
     Kept,
-    /// The same connection as for [`Kept`](Self::Kept), for other calls while the process gives way (`crowding.rs`). At most one of
-    /// them is queued for the connection at a time, so a heartbeat waits for at most one of them.
+    /// The same connection as for [`Kept`](Self::Kept), but for other calls than heartbeats, while the agent refuses this process
+    /// further connections (`crowding.rs`). Only one such call at a time may use the connection or queue for it, so a heartbeat
+    /// waits for at most one such call.
     GivingWay,
-    /// Any other connection: a pooled one, or a new one.
+    /// Any other connection: an unused one that is still open, or a new one.
     Others,
 }
 
@@ -54,11 +55,12 @@ struct Inner {
     kept: Client,
     /// Held by the call that uses the connection for heartbeats.
     kept_turn: Arc<Mutex<()>>,
-    /// Held by the one call of [`Lane::GivingWay`] that waits for the connection for heartbeats, or uses it.
+    /// Held by the one call of [`Lane::GivingWay`] that waits for the connection for heartbeats, or uses it. Further such calls
+    /// wait for this lock.
     giving_way: Arc<Mutex<()>>,
-    /// Two clients for all other calls, used in turn. A client whose turn begins has to make connections, while those of the
-    /// other one are still open. So if the agent takes no more connections, this process notices within a [`SHIFT`], and gives
-    /// way to processes that have none.
+    /// Two HTTP clients for all other calls than heartbeats, used alternately. When a client is used again after a [`SHIFT`], it
+    /// has no open connection and must make new ones. So if the agent refuses further connections, this process notices it within
+    /// a [`SHIFT`], and then leaves room for processes that have no connection yet (`crowding.rs`).
     others: [OnceLock<Client>; 2],
     place: Place,
     credentials: Credentials,
@@ -74,8 +76,8 @@ struct Inner {
 }
 
 impl Pool {
-    /// All connections of the pool go to the same address. The clients for other calls are made when they are needed: most pools
-    /// that are made while an agent is away are given up before they need these.
+    /// All connections of the pool go to the same address. The two HTTP clients for other calls are made only when such a call is
+    /// made: while an agent is down, most pools are given up before that.
     pub(super) fn new(
         (host, place): (&Host, Place),
         (datacenter, limit): (Option<String>, Duration),
@@ -84,7 +86,8 @@ impl Pool {
     ) -> Result<Self> {
         let mut shown = host.clone();
         if let Some(name) = credentials.tls.as_ref().and_then(|tls| tls.server_name.clone()) {
-            // The server's certificate has another name than the host.
+            // The server's certificate has this name in place of the host's. The HTTP client compares the certificate with the
+            // name in the request's URL, so requests are sent to this name; `client` maps the name to the host's address.
             shown.name = name;
         }
         let scheme = if access.is_secure() { "https" } else { "http" };
@@ -113,11 +116,12 @@ impl Pool {
     async fn leader_on(&self, lane: Lane) -> Result<String, Failure> {
         let answer = self.fetch(lane, "connect", Request::get("status/leader")).await?;
         let leader = answer.done("connect").and_then(|body| parsed("connect", &body));
-        // A host that does not answer in this way is no agent. Another host may be one.
+        // A host that gives another answer is no agent. The pool is given up, because another host of the URL may be an agent.
         leader.map_err(Failure::broken)
     }
 
-    /// Fails if Consul has ACLs and does not know the token. Each token may read itself, so that no right can be lacking.
+    /// Fails if Consul has ACLs and does not know the token. The request reads the token itself. No right is needed for that, so
+    /// a refusal can only mean that the token is unknown.
     pub(super) async fn knows_us(&self) -> Result<(), Failure> {
         let answer = self.fetch(Lane::Kept, "connect", Request::get("acl/token/self")).await?;
         let refusal = answer.refusal("connect");
@@ -127,8 +131,8 @@ impl Pool {
         }
     }
 
-    /// Sends a request and reads its answer. If the answer may come from another service, asks the host whether it still is an
-    /// agent; if it is none, the failure makes the pool be given up.
+    /// Sends a request and reads its answer. If another service than Consul may have given the answer, asks the host whether it
+    /// still is an agent. If the host is no agent, the returned failure makes the caller give up the pool.
     pub(super) async fn ask(
         &self,
         lane: Lane,
@@ -144,7 +148,8 @@ impl Pool {
             return Err(Failure::harmless(refusal));
         }
         if answer.may_be_of_others() {
-            // Even if another service has answered, the agent may have got the request.
+            // Another service has given this answer, but the agent may have received the request nevertheless. So the effect is
+            // unknown.
             let gone = |failure: Failure| match failure.is_full {
                 true => Failure { error: failure.error.with_effect(Effect::Unknown), ..failure },
                 false => no_agent_now(operation, Effect::Unknown, &failure),
@@ -167,7 +172,8 @@ impl Pool {
             Lane::Others => {
                 let (sent, again) = (Instant::now(), request.clone());
                 match self.exchange(lane, operation, request).await {
-                    // The request is sent once more: it was not carried out, or it only reads.
+                    // The agent refused the connection. The request only reads, or certainly was not carried out: so it is sent
+                    // once more, on the connection for heartbeats.
                     Err(failure)
                         if failure.is_full
                             && !failure.is_broken
@@ -196,9 +202,9 @@ impl Pool {
         self.fetch_on_kept(Some(first), operation, request).await
     }
 
-    /// If a call's future were dropped before the answer came, the HTTP client would close the connection for heartbeats, and the
-    /// agent might refuse another one. So a task waits for the answer, and goes on if the caller is dropped. A caller that is
-    /// dropped before its turn has sent nothing.
+    /// Makes a call on the connection for heartbeats, in a task of its own that goes on if the caller is dropped. Without the
+    /// task, the HTTP client would close the connection when a caller is dropped before the answer, and the agent might refuse a
+    /// new one. A caller that is dropped while it waits for the connection has sent nothing.
     async fn fetch_on_kept(
         &self,
         first: Option<OwnedMutexGuard<()>>,
@@ -241,13 +247,14 @@ impl Pool {
         let answer = read(operation, sending.send().await.map_err(failed)?).await;
         let answer = answer.map_err(failed)?.map_err(Failure::harmless)?;
         match answer.refusal(operation) {
-            // Another agent, or the same one later, may carry out the request.
+            // This agent cannot carry out the request now. Another agent can perhaps, or this one later, so the answer becomes a
+            // failure.
             refusal if refusal.kind() == ErrorKind::Unavailable => {
                 let failure = Failure::broken(refusal);
                 match answer.status {
                     429 => Err(self.unanswered(lane, Failure { is_full: true, ..failure })),
-                    // The pool is not given up for this. If the agent stays unavailable, heartbeats fail too, and the pool is
-                    // given up for them.
+                    // The pool is not given up because of a call outside the connection for heartbeats. If the agent stays
+                    // unavailable, a heartbeat will fail too, and then the pool is given up.
                     _ if lane == Lane::Others => Err(Failure { is_broken: false, ..failure }),
                     _ => Err(failure),
                 }
@@ -263,18 +270,19 @@ impl Pool {
             return Ok(client);
         }
         let kept = (IDLE, Some(IDLE_TIMEOUT));
-        // The limit is short, so that after a failure there is time left to send the request on the connection for heartbeats.
+        // The time limit for making a connection is short: after a failure there must be time left to send the request on the
+        // connection for heartbeats.
         let connecting = CONNECT_TIMEOUT.min(self.0.limit / 6);
         let made = client(&self.0.credentials, self.0.place, &self.0.shown, kept, connecting);
-        // A later try may succeed: making a client reads files of the system, and the process may have no descriptor left at the
-        // moment.
+        // Making a client reads files of the system. That fails while this process has no file descriptor left, and may succeed
+        // later. So the error becomes one that is retried.
         let now = |error: Error| Error::new(ErrorKind::Unavailable, "connect", error.message());
         let made = made.map_err(|error| Failure::harmless(now(error)))?;
         Ok(other.get_or_init(|| made))
     }
 
-    /// The failure of a call that took too long, perhaps only because it waited for its turn. So it is no reason to give up the
-    /// pool.
+    /// The failure of a call that had no answer within `limit`. On the connection for heartbeats, the call may only have waited
+    /// for the calls before it, so that is no reason to give up the pool.
     pub(super) fn late(&self, lane: Lane, operation: &'static str, limit: Duration) -> Failure {
         let failure = Failure::late(operation, limit, Effect::Unknown);
         match lane {
@@ -283,8 +291,9 @@ impl Pool {
         }
     }
 
-    /// The failure of a call that got no answer. If the call was on another connection than the one for heartbeats, the pool is not
-    /// given up: only the connection for heartbeats shows whether the agent is there.
+    /// The failure of a call that got no answer. If the call was on another connection than the one for heartbeats, the pool is
+    /// not given up: the agent may only have refused that connection. Whether the agent works is seen on the connection for
+    /// heartbeats.
     pub(super) fn unanswered(&self, lane: Lane, failure: Failure) -> Failure {
         let error = match failure.is_hang_up || failure.is_full {
             true => self.told(&failure),
@@ -295,7 +304,8 @@ impl Pool {
             return Failure { error, is_full, ..failure };
         }
         if self.0.access.are_others() {
-            // The agent may have ended the connection because it wants the credentials that the files hold now: connect again.
+            // The files that the URL names hold other credentials now, and the agent may have closed the connection because it
+            // wants these. So `failure.is_broken` stays as it is: the process has to connect again, with the new credentials.
             return Failure { error, ..failure };
         }
         self.0.crowding.refused();
@@ -308,10 +318,11 @@ impl Pool {
         let (error, mut advice) = (&failure.error, String::from(FULL));
         let (operation, mut effect) = (error.operation(), error.effect());
         if operation == "connect" {
-            // What is sent while connecting changes nothing.
+            // No request that is sent while connecting changes anything, so a failed one has had no effect.
             effect = Effect::None;
             if !self.0.access.is_secure() {
-                // An agent that wants TLS says so; another server may not.
+                // A Consul agent that wants TLS answers with an error that says so. Another server may just close the connection:
+                // for that case the message mentions TLS.
                 advice.push_str(", or want TLS (consul+https://)");
             }
         }
@@ -344,7 +355,8 @@ async fn read(
     Ok(Ok(Answer { status, index, body }))
 }
 
-/// A client for one agent, which keeps up to `idle` unused connections open, each for `idle_timeout` at most.
+/// An HTTP client for one agent. It keeps up to `idle` unused connections open, each for at most `idle_timeout`, or without a
+/// limit if that is `None`.
 fn client(
     credentials: &Credentials,
     place: Place,
@@ -355,7 +367,7 @@ fn client(
     let mut builder = Client::builder()
         .no_proxy()
         .redirect(redirect::Policy::none())
-        // Only callers know whether their call may be made again.
+        // The HTTP client must not send a request again by itself: only the callers know whether their call may be made twice.
         .retry(retry::never())
         .connect_timeout(connecting)
         .pool_max_idle_per_host(idle)

@@ -37,7 +37,8 @@ impl Request {
         Self { method, path, body, is_read: false, waits: false }
     }
 
-    /// This request as a blocking query: it is answered when something has changed since this index, or after this time.
+    /// This request as a blocking query: the server answers it when something has changed since `index`, or after the time
+    /// `longest`. If `index` is 0, the server answers at once.
     pub(super) fn waiting(self, index: u64, longest: Duration) -> Self {
         let query = self.with(&format!("wait={}ms", longest.as_millis()));
         let query = if index > 0 { query.with(&format!("index={index}")) } else { query };
@@ -54,7 +55,8 @@ impl Request {
 
 pub(super) struct Answer {
     pub(super) status: u16,
-    /// The index with which the next blocking query begins.
+    /// The index of Consul's log that the answer names: the next blocking query is sent with it, and waits for later changes. 0:
+    /// the answer names none.
     pub(super) index: u64,
     pub(super) body: Vec<u8>,
 }
@@ -72,8 +74,8 @@ impl Answer {
         from_status(operation, self.status, &self.text())
     }
 
-    /// Whether another service may have given this answer. An agent's answer is JSON; if there is no key, it has an index; and a
-    /// refusal has a text that we know.
+    /// Whether another service than a Consul agent may have given this answer. An agent answers 200 and 409 with JSON, 403 with a
+    /// text that we know, and 404 for an absent key with an index. Answers with a status from 500 on are taken for an agent's.
     pub(super) fn may_be_of_others(&self) -> bool {
         match self.status {
             200 | 409 => {

@@ -12,14 +12,14 @@ use super::pool::{Lane, Pool};
 use crate::backend::server::connections::Failure;
 use crate::error::{Effect, Error, ErrorKind, Result};
 
-/// No key ever has this index.
+/// No key ever has this index, so a condition that a key has it never holds.
 const NO_INDEX: u64 = u64::MAX >> 1;
 
 /// How long one try may take. Several tries fit into the time for connecting.
 const LONGEST_TRY: Duration = Duration::from_secs(1);
 
-/// Fails if the token's policies do not let it write all keys that begin with `prefix`, the namespace's, and names the rule that
-/// is missing.
+/// Fails if the token's policies do not let it write all keys that begin with `prefix`, which is the namespace's prefix. The
+/// error names the rule that is missing.
 ///
 /// Consul checks the rights for all operations before it carries out the first. The last operations have a condition that never
 /// holds, so nothing is written.
@@ -37,7 +37,8 @@ pub(super) async fn check(connections: &Arc<Connections>, prefix: &str) -> Resul
     };
     let answer = match connections.greet(ask).await {
         Ok(answer) => answer,
-        // It is not known whether a right is missing. This is the only check, so connecting fails, and can be tried again.
+        // The check has no result, so it is not known whether a right is missing. Rights are checked only here: so connecting
+        // fails, with an error after which it can be tried again.
         Err(error) if error.is_transient() || error.kind() == ErrorKind::Tls => {
             return Err(error.with_effect(Effect::None));
         }

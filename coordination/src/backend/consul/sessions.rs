@@ -29,7 +29,8 @@ impl Sessions for Consul {
     }
 
     async fn close(&self, session: SessionId) -> Result<()> {
-        // This comes first, so that the session's entries are forgotten even if this call fails or is dropped (`forgets`).
+        // The entries are forgotten before the request is sent, so that they are forgotten even if the request fails or this call
+        // is dropped (the rule `forgets`).
         self.txn_kv.forget(session);
         self.sessions.close(session).await
     }

@@ -1,7 +1,7 @@
 //! The transactions of [`txn_kv`](crate::backend::server::txn_kv), translated to Consul's.
 //!
-//! If Consul refuses a transaction, its answer does not have the keys in [`Txn::looks`]. They are read by one more request, and so
-//! may have changed since the refusal.
+//! If Consul refuses a transaction, its answer does not contain the keys that [`Txn::looks`] names. One more request reads these
+//! keys, so they may have changed since the refusal.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -41,7 +41,7 @@ impl Transactions {
         self.make_on(self.sessions.connections.ready(operation).await?, steps).await
     }
 
-    /// [`make`](Self::make), in a slot that the caller has waited for.
+    /// [`make`](Self::make), in a slot among the calls in flight for which the caller has waited.
     pub(super) async fn make_on(
         &self,
         ready: Ready<'_, Agents>,
@@ -118,7 +118,7 @@ impl Transact for Transactions {
             if let kv::Outcome::Done(_) = self.make("leave", &steps).await? {
                 return Ok(());
             }
-            // The delete was refused: the entry was updated, or is gone.
+            // The delete was refused: the entry was updated, or is gone. If it was updated, try again with its new index.
             let (found, _) = read_all(&self.sessions.connections, "leave", key).await?;
             let is_it = |pair: &&Pair| pair.key == key && pair.create_index == seq;
             match found.iter().find(is_it) {
@@ -129,8 +129,8 @@ impl Transact for Transactions {
     }
 
     /// Consul has no condition on a range of keys. So this puts the key `.closing`, and reads the queue in the same transaction.
-    /// Whoever enters from now on removes that key. So the write of the value is made on condition that the key is unchanged, and
-    /// is refused if an entry was entered.
+    /// Whoever enters from now on removes `.closing`. The value is then written on condition that `.closing` is unchanged: so the
+    /// write is refused if an entry was entered in between.
     async fn alone(&self, keys: &Keys, write_fence: &WriteFence) -> Result<Queue> {
         let (closing, id) = (keys.key(keys::CLOSING), self.id("write", write_fence.session)?);
         let look = [
@@ -159,7 +159,8 @@ impl Transact for Transactions {
         Ok(Queue::Empty(alone))
     }
 
-    /// A transaction that reads one key fails if the key is absent: so it reads all keys that begin with it.
+    /// For each key, reads all keys that begin with it, and then picks the key itself. An operation that reads a single key would
+    /// make the whole transaction fail if that key is absent.
     async fn fetch(&self, keys: &[String]) -> Result<Vec<Option<Vec<u8>>>> {
         let reads: Vec<_> = keys.iter().map(|key| Operation::read(key.as_str())).collect();
         let pairs = read_together(&self.sessions.connections, "read", &reads).await?;
@@ -167,7 +168,8 @@ impl Transact for Transactions {
         Ok(keys.iter().map(value).collect())
     }
 
-    /// Consul can only list all keys in one answer, so they are kept in the cursor, and returned a page at a time.
+    /// Consul can only list all keys in one answer. So the first call reads all of them and keeps the rest of the list in the
+    /// cursor, from which each further call takes a page.
     async fn list(
         &self,
         prefix: &str,

@@ -13,14 +13,16 @@ use crate::backend::{EntryRef, Mode, Watching};
 use crate::error::Result;
 use crate::key::QueueKey;
 
-/// How often a waiter reads the store if there is no query for it.
+/// The pause after which a waiter or an observer reads the store itself, if no blocking query is left that would tell it of a
+/// change.
 const UNTOLD_PACE: Duration = Duration::from_millis(250);
 
 #[async_trait]
 impl Watching for Consul {
-    /// A query for the entry's key has the entry's number as its index. So Consul answers it at once if the key has changed since
-    /// the entry was entered, and no change is missed. Each query is answered, and sent again, within any `recheck`. If it fails,
-    /// its waiters return, and their callers read the store.
+    /// The blocking query for the entry's key is sent with the entry's number as its index. So Consul answers at once if the key
+    /// has changed since the entry was entered, and no change is missed. The server answers each query after at most one second
+    /// (`LONGEST_QUERY`), and then it is sent again: that is often enough, so `recheck` is not needed. If the query fails, this
+    /// call returns, and its caller reads the store.
     async fn gone(
         &self,
         entry: &EntryRef,
@@ -31,8 +33,8 @@ impl Watching for Consul {
         let (keys, key) = (self.txn_kv.keys(&entry.queue), self.txn_kv.key(entry));
         let is_own = self.txn_kv.key_pool.own(entry).is_some();
         let is_over = |seen: &Seen| {
-            // If the key is absent, the answer may be from before the entry was entered. Only from the entry's number on does the
-            // answer's index prove that the entry is gone.
+            // An answer without the key may be older than the entry. It proves that the entry is gone only if its index is not
+            // smaller than the entry's number.
             let Some(pair) = &seen.pair else { return seen.index >= seq };
             if !pair.is_locked() {
                 self.leftovers.remove(&keys, std::slice::from_ref(pair));
@@ -46,7 +48,9 @@ impl Watching for Consul {
         };
         match self.watches.own(Subject::Key(key.clone()), seq) {
             Some(mut seen) => drop(seen.wait_for(is_over).await),
-            // The shared query has the names of keys only. An update, which may unblock a shared waiter, does not show in them.
+            // Both queries for single keys and queues are taken. The query that all waiters share returns only names of keys, so
+            // it does not show an update of the blocker, which can end the wait of a shared waiter. So a shared waiter reads the
+            // store after a pause.
             None if waiter == Mode::Shared => tokio::time::sleep(UNTOLD_PACE).await,
             None => {
                 let mut shared = self.watches.shared(&key);
@@ -61,7 +65,8 @@ impl Watching for Consul {
     }
 
     async fn changed(&self, queue: &QueueKey, listing: u64, recheck: Duration) -> Result<()> {
-        // `None`: somebody else has read the queue since, with another result. The caller reads again.
+        // `None`: the queue was read once more since, with another result, so the index of this listing is no longer known. This
+        // call returns, and its caller reads the queue again.
         let Some(index) = self.reads.at(queue, listing) else { return Ok(()) };
         let was_empty = listing == reads::revision_of::<()>([]);
         let subject = Subject::Names(self.txn_kv.keys(queue).prefix().to_owned());
@@ -71,8 +76,9 @@ impl Watching for Consul {
             };
             let is_nothing = |seen: &Seen| was_empty && seen.names.is_empty();
             let is_new = |seen: &Seen| {
-                // If there are no keys, Consul answers with the index of all others, which rises without any change in this
-                // queue. A lower index means that Consul's data was restored: the caller reads again.
+                // If the queue has no keys, Consul answers with the index of all other keys, which rises without any change in
+                // this queue: such an answer is ignored. An index that is lower than before means that Consul's data was restored
+                // from a snapshot: the caller reads again.
                 !is_nothing(seen) && (seen.index > index || (1..index).contains(&seen.index))
             };
             drop(seen.wait_for(is_new).await);
