@@ -24,15 +24,16 @@ use crate::retry::DecorrelatedJitter;
 
 /// The pause after a stream broke, before the next one is opened.
 pub(super) const PAUSE: Duration = Duration::from_millis(50);
-/// The longest pause after streams that were refused one after the other.
+/// The longest pause before the next stream is opened, if the server has refused several streams one after the other.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// The first id that we give to a watch. A server that numbers watches itself never comes so far, so its ids differ from ours.
+/// The ids that we give to watches begin above this number. A server that numbers watches itself never comes so far, so its ids
+/// differ from ours: by that we notice whether the server keeps our ids.
 const FIRST_ID: i64 = 1 << 40;
 
 /// Which changes a watch reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Scope {
-    /// Only deletions of a key. Most changes of a key are puts, and the server sends no message for those.
+    /// Only deletions of a key. Most changes of a key are puts, for which the server then sends no message.
     Deletion,
     /// Whatever happens to a key.
     Key,
@@ -44,8 +45,8 @@ pub(super) enum Scope {
 pub(super) struct Watches {
     connections: Arc<Connections>,
     hub: Arc<SharedWatches<Subject, Seen>>,
-    // The sender to the task that owns the stream, for subjects that are to be watched. The task is started with the first watch,
-    // on the session's runtime.
+    // Sends the subjects that are to be watched to the task that owns the stream. The task is started with the first watch, on
+    // the session's runtime.
     asked: OnceCell<mpsc::UnboundedSender<Subject>>,
 }
 
@@ -59,7 +60,8 @@ struct Subject {
 /// What a watch has reported so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Seen {
-    /// The revision from which on the watch is complete; 0: the server did not say. `None`: the server has not answered yet.
+    /// The watch reports all changes from this revision on; 0: the server did not say from which. `None`: the server has not
+    /// answered yet.
     since: Option<i64>,
     /// The revision of the last change that the watch reported.
     changed: i64,
@@ -93,7 +95,8 @@ impl Watches {
         Some(Watch(seen))
     }
 
-    /// Sets the revision from which on a watch is complete, if the server has confirmed the watch without such a revision.
+    /// Notes that a watch reports all changes from this revision on, if the server has confirmed the watch without naming a
+    /// revision.
     pub(super) fn note(&self, key: &str, scope: Scope, revision: i64) {
         let subject = Subject { key: key.to_owned(), scope };
         self.hub.tell(&subject, |seen| {
@@ -107,7 +110,7 @@ impl Watches {
 }
 
 impl Watch {
-    /// The revision from which on the watch is complete; 0: the server did not say. `None`: the watch broke.
+    /// The revision from which on the watch reports all changes; 0: the server did not say. `None`: the watch broke.
     pub(super) async fn since(&mut self) -> Option<i64> {
         self.0.wait_for(|seen| seen.since.is_some()).await.ok()?.since
     }
@@ -141,12 +144,13 @@ struct Stream {
     refused: DecorrelatedJitter,
 }
 
-/// The growing pauses between streams that are refused.
+/// The pauses before the next stream after a refusal. They grow with each refusal.
 fn pauses() -> DecorrelatedJitter {
     DecorrelatedJitter::new(PAUSE, LONGEST_PAUSE)
 }
 
-/// Why a stream has ended.
+/// Why a stream has ended: the connection broke, or the server refused a watch. After refusals the pause before the next stream
+/// grows.
 enum Ended {
     Broken,
     Refused,
@@ -178,10 +182,10 @@ impl Request {
 /// What the task has to do after an answer.
 enum Told {
     Nothing,
-    /// Nobody waits any longer for the watch with this id.
+    /// Nobody waits any longer for the watch with this id, so it is to be ended at the server.
     Cancel(i64),
-    /// The server refuses a watch. The stream is ended, because it depends on the server's version whether the server still reads
-    /// it.
+    /// The server refuses a watch. The task ends the stream, because some versions of the server no longer read from it after a
+    /// refusal.
     Refused,
 }
 
@@ -212,7 +216,7 @@ impl Stream {
                 self.serve(key, options).await
             };
             let ended = caught("watch", serving).await.unwrap_or(Ended::Broken);
-            // The receivers of all waiters fail. The waiters read their keys (`R2`).
+            // Now the receivers of all waiters fail, and the waiters read their keys themselves (`R2`).
             self.watched.clear();
             self.hub.end_all();
             let pause = match ended {
@@ -223,7 +227,7 @@ impl Stream {
         }
     }
 
-    /// Opens a stream with its first watch and serves it while it works.
+    /// Opens a stream whose first watch is that of `key`, and serves all watches on the stream until it ends.
     async fn serve(&mut self, key: String, options: WatchOptions) -> Ended {
         let opening = async {
             let (connected, epoch) = self.connections.reach_for("watch").await?;
@@ -297,7 +301,7 @@ impl Stream {
         Ended::Broken
     }
 
-    /// The request for this watch; `None`: it is watched already, or nobody waits any longer.
+    /// The request to watch this subject; `None`: the subject is watched already, or nobody waits for it any longer.
     fn add(&mut self, subject: Subject) -> Option<(String, WatchOptions)> {
         if self.hub.find(&subject).is_none() || self.watched.values().any(|one| *one == subject) {
             return None;
@@ -315,7 +319,8 @@ impl Stream {
         Some((key, options))
     }
 
-    /// Ends the watches that nobody has waited for during the linger time, and returns their ids on the stream.
+    /// Ends the watches that have had no waiter for a while (`LINGER` in `shared_watches.rs`), and returns their ids on the
+    /// stream.
     fn sweep(&mut self) -> Vec<i64> {
         let swept = self.hub.sweep();
         let over = self.watched.extract_if(|_, subject| swept.contains(subject));
@@ -324,8 +329,9 @@ impl Stream {
 
     fn tell(&mut self, answer: &WatchResponse) -> Told {
         let id = answer.watch_id();
-        // If the server says that a watch is cancelled, that is a refusal, with two exceptions. It may be the answer to our own
-        // `cancel`: that watch was removed from `watched` before. Or the watch fell behind the compacted revision.
+        // If the server says that a watch is cancelled, it has refused the watch, with two exceptions. First, this may be the
+        // answer to our own `cancel`: then the watch is not in `watched` any more. Second, the watch may have missed changes
+        // because etcd has compacted its history: then the answer has a `compact_revision`.
         let is_ours = answer.created() || self.watched.contains_key(&id);
         if answer.canceled() && is_ours && answer.compact_revision() == 0 {
             tracing::debug!(reason = answer.cancel_reason(), "not allowed to watch");
@@ -357,8 +363,8 @@ impl Stream {
             *seen != before
         });
         if answer.canceled() {
-            // The watch's revision was compacted, so changes are missing. The receivers of the waiters fail, and the waiters read
-            // the key.
+            // etcd has compacted its history, so the watch has missed changes. Now the receivers of its waiters fail, and the
+            // waiters read the key.
             self.hub.end(subject);
             self.watched.remove(&id);
         }

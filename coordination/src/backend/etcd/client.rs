@@ -1,5 +1,5 @@
-//! Connections to etcd: for each connection that [`connections`](crate::backend::server::connections) makes, one client of the
-//! crate with one endpoint.
+//! Connections to etcd. Each connection that [`connections`](crate::backend::server::connections) makes is one client of the
+//! crate `etcd_client`, with one endpoint.
 //!
 //! A client with several endpoints would spread calls over all of them, would not move a failed call to the next one, and would
 //! hang on a connection whose server has stopped answering.
@@ -35,14 +35,14 @@ use crate::url::Host;
 /// How large an answer may be, in bytes. The client's own limit is 4 MiB, and a thousand entries of full size are larger.
 pub(super) const LONGEST_ANSWER: usize = 64 * 1024 * 1024;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// A connection with a user may take the lease divided by this number, because the server hashes the password. That takes 50 ms of
-/// a processor or more, and the server does not stop when the client has given up. If many clients come at the same time, as after
-/// a restart, and each gave up as early as it gives up a call, all of them would come again while the server is still busy with
-/// their first tries.
+/// Making a connection with a user may take the lease divided by this number. That is long, because the server hashes the
+/// password, which takes 50 ms of a processor or more, and does not stop when the client has given up. Many clients may connect
+/// at the same time, as after a restart. If each of them gave up as early as it gives up a call, all of them would come again
+/// while the server is still busy with their first tries.
 const AUTHENTICATION: u32 = 3;
 
-/// The error of a call that found that authentication was turned on or off since its connection was made. The connection counts
-/// as broken, and another one is made.
+/// The message of the error if a call finds that authentication was turned on or off since its connection was made. The
+/// connection then counts as broken, and another one is made.
 const TURNED: &str = "authentication was turned on or off";
 
 /// The endpoints, and the connection in use.
@@ -51,16 +51,18 @@ pub(super) type Connections = connections::Connections<Endpoints>;
 /// A connection, and the state of our authentication on it.
 pub(super) struct Connected {
     client: Client,
-    /// How many tokens the server has given us on this connection. A token costs the server time (see [`AUTHENTICATION`]), so one
-    /// new token is asked for on behalf of all calls that were refused with the old one.
+    /// How many authentication tokens the server has given us on this connection, which is also the number of the token in use.
+    /// If a call is refused because of an old token, this number shows whether another call has got a new token since. A token
+    /// costs the server time (see [`AUTHENTICATION`]), so one new token has to do for all refused calls.
     tokens: AtomicU64,
     refreshing: Mutex<()>,
     /// How long a request for a new token may take.
     longest: Duration,
     /// Whether the connection was made without the URL's user, because authentication was off.
     is_anonymous: bool,
-    /// Whether, when this connection was made, the server answered with an older revision than had been seen before: then the
-    /// server lags behind, or the store was restored from a snapshot.
+    /// Whether the server, when this connection was made, answered with an older revision than this process had seen before. Then
+    /// the server lags behind the other servers, or the store was restored from a snapshot. `is_restored` finds out which, and
+    /// then clears this flag.
     is_behind: AtomicBool,
 }
 
@@ -78,16 +80,18 @@ pub(super) struct Endpoints {
     probe: String,
     /// How long making another connection may take.
     longest: Duration,
-    /// The newest revision of the store that was seen.
+    /// The newest revision of the store that this process has seen. A lower revision in a later answer may mean that the store
+    /// was restored from a snapshot.
     newest: AtomicI64,
 }
 
 impl Endpoints {
     pub(super) fn new(config: &Config, settings: &Settings) -> Self {
         let mut hosts = config.hosts.clone();
-        // A thousand clients must not all come to the same endpoint (`R4`).
+        // The endpoints are tried in random order, so that a thousand clients do not all connect to the first one (`R4`).
         hosts.shuffle(&mut env::rng());
-        // This is less than a call may take: if this endpoint does not answer, the time that is left goes to the next one.
+        // Connecting may take less time than a call: if this endpoint does not answer, the rest of the call's time is left for
+        // the next endpoint.
         let mut longest = patience(settings) * 4 / 5;
         let mut options = ConnectOptions::new()
             .with_connect_timeout(CONNECT_TIMEOUT)
@@ -117,7 +121,8 @@ impl Endpoints {
         format!("{scheme}://{host}")
     }
 
-    /// Makes a client for this host and address; as the user if there is one, unless authentication `is_off`.
+    /// Makes a client for this host and address. If the URL has a user, the client authenticates as that user, unless
+    /// authentication `is_off` at the server.
     async fn client(
         &self,
         place: Place,
@@ -191,8 +196,9 @@ impl Connected {
         self.tokens.load(Ordering::Acquire)
     }
 
-    /// Makes a call. If the server refuses the token, and so has done nothing, asks for a new token and makes the call once more.
-    /// An expired token is replaced by the client crate.
+    /// Makes a call. If the server refuses the call's token because rights have changed since it was given, the call has done
+    /// nothing: then asks for a new token and makes the call once more. A token that has merely expired is replaced by the client
+    /// crate.
     pub(super) async fn call<T, F>(
         self: &Arc<Self>,
         call: impl Fn(Client) -> F,
@@ -210,9 +216,10 @@ impl Connected {
         }
     }
 
-    /// Whether the store was restored from a snapshot that is older than what was seen of the store. The server is asked only if
-    /// it was behind when the connection was made. It may merely lag behind the other servers. So this read is one that a
-    /// majority has to confirm: a majority's revision becomes lower only by a restore.
+    /// Whether the store was restored from a snapshot that is older than what this process has seen of the store. A request is
+    /// sent only if the server answered with an older revision when the connection was made. The server may merely lag behind the
+    /// other servers. So the request is a read that a majority of servers has to confirm: the revision of a majority becomes
+    /// lower only by a restore.
     pub(super) async fn is_restored(
         self: &Arc<Self>,
         endpoints: &Endpoints,
@@ -224,22 +231,22 @@ impl Connected {
             let count = GetOptions::new().with_count_only();
             client.kv_client().get(endpoints.probe.as_str(), Some(count)).await
         };
-        // `newest` is read before the request is sent. Otherwise it could already be a revision that another call has seen while
-        // this request was under way, newer than this request's answer although nothing was restored.
+        // `newest` is read before the request is sent. Otherwise another call could raise `newest` while this request is under
+        // way. Then the answer's revision would be lower than `newest`, although nothing was restored.
         let newest = endpoints.newest.load(Ordering::Relaxed);
         let revision = revision_in(self.call(look).await?.header());
         self.is_behind.store(false, Ordering::Relaxed);
         if revision < newest {
-            // From here on the restored store's revision is the newest one that was seen. Otherwise every later connection would
-            // be taken for one that is behind.
+            // From now on the restored store's revision counts as the newest one that was seen. Otherwise the server would seem
+            // to be behind on every later connection.
             endpoints.newest.store(revision, Ordering::Relaxed);
         }
         Ok(revision < newest)
     }
 
-    /// Asks the server for a new token, unless the token of this number was replaced already. The request goes on in a task if
-    /// the caller gives up, so that the next caller finds it done. On a connection that was made without the user there is no
-    /// token to ask for: the call fails with [`TURNED`], and the connection is made anew.
+    /// Asks the server for a new token, unless the token with the number `refused` was replaced already. A task makes the
+    /// request, and goes on if the caller gives up, so that the next caller finds the new token. On a connection that was made
+    /// without the user there is no token to ask for: then this fails with [`TURNED`], after which another connection is made.
     pub(super) async fn authenticate(self: &Arc<Self>, refused: u64) -> Result<(), EtcdError> {
         if self.is_anonymous {
             return Err(io::Error::other(TURNED).into());
@@ -287,8 +294,8 @@ impl Link for Endpoints {
         self.longest
     }
 
-    /// Connects and reads once. The crate's client would connect only with the first call, and then once more with each call that
-    /// finds no connection: a hundred waiters would make a hundred tries.
+    /// Connects, and reads once to make sure that there is a connection. By itself, the crate's client would connect only with
+    /// the first call, and try again with each call that finds no connection: a hundred waiters would make a hundred tries.
     async fn connect(
         connections: &Arc<Connections>,
         turn: Turn,
@@ -298,8 +305,9 @@ impl Link for Endpoints {
         let connect = |is_off| connections.link.client(turn.place, credentials, is_off);
         // If there is a user, connecting asks for a token.
         let (client, is_off) = match connect(false).await {
-            // If there was a connection before, authentication was turned off since. If there was none, the URL has a user and
-            // the server has no authentication: the caller gets this error.
+            // The server says that it has no authentication. If there was a connection before, authentication was turned off
+            // since, and the connection is made without the user. If there was none, the URL has a user although the server has
+            // no authentication: then the caller gets this error.
             Err(error)
                 if user.is_some()
                     && is_authentication_off(&error)

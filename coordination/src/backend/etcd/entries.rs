@@ -2,8 +2,8 @@
 //!
 //! # The protocol
 //!
-//! `enter`, one transaction; `<own>` is the entry's key, `<queue>/<lease>` or, of a shared entry, `<queue>/r<lease>`; V is the
-//! revision of the member's key that this process knows:
+//! `enter` is one transaction. `<own>` is the entry's key, `<queue>/<lease>` or, if the entry is shared, `<queue>/r<lease>`.
+//! `<member's key>` is the key of the session's member id, and V is the newest revision of that key that this process knows:
 //!
 //! ```text
 //! If   mod_revision(<own>) = 0                    (1)
@@ -13,13 +13,13 @@
 //! Else nothing; the two keys are read by a second transaction
 //! ```
 //!
-//! 1. An earlier call may have put the key although its answer was lost. Then the entry exists, and is not put again. A second
-//!    put would keep the create revision; but if it arrived late, after an update, it would undo the update.
-//! 2. The write fence, see `write_fence.rs` of `txn_kv`. An entry's key is used again by later entries. Without this condition, a
-//!    call that was given up could arrive after `leave`, and put an entry that nobody removes.
+//! 1. An earlier call may have put the key although its answer was lost. Then the entry exists, and its key is not put again. A
+//!    second put would keep the create revision; but if it arrived late, after an update of the entry, it would undo the update.
+//! 2. The write fence, see `write_fence.rs` of `txn_kv`. Later entries use the same key again. Without this condition, a call
+//!    that its caller gave up could reach etcd after `leave`, and put an entry that nobody removes.
 //! 3. etcd deletes the key when the lease ends. The key's create revision is the entry's sequence number.
-//! 4. This is read at the revision of the put. If no older key blocks ours, the lock is ours. An exclusive entry is blocked by
-//!    every older key, a shared one only by keys without an `r`.
+//! 4. This read sees the queue at the revision of the put. If no older key blocks ours, the lock is ours. An exclusive entry is
+//!    blocked by every older key, a shared one only by keys without an `r`.
 //!
 //! `leave` is `delete <own>`, without a condition, because no other entry has the key until the key pool gives it out again. But if
 //! a call that puts `<own>` was given up and may still arrive, `leave` ends the write fence first:
@@ -33,8 +33,10 @@
 //! The put gives the member's key a new revision, so from then on (2) refuses the late call. If the condition fails, there are
 //! two cases. If the member's key is still under our lease, an earlier call has ended this write fence already, so (2) refuses
 //! the late call, and `delete <own>` follows as above. Otherwise the lease is over, and `<own>` ends with it: `leave` fails with
-//! `Lost`, and nothing is left to do. If etcd has no space for the put, see `leaving.rs` of `txn_kv`. For an entry of another
-//! client, `leave` is `If create_revision(<key>) = number Then delete <key>`.
+//! `Lost`, and nothing is left to do. If etcd has no space for the put, see `leaving.rs` of `txn_kv`.
+//!
+//! For an entry of another client, `leave` is `If create_revision(<key>) = number Then delete <key>`, where `number` is that
+//! entry's number.
 //!
 //! `position` is one transaction without a condition: `get <own>`, `get <queue>/… newest with create_revision < ours`. The first
 //! key must be under our lease and have our create revision, or else our entry is gone; the second key is the blocker. (A shared
@@ -86,8 +88,8 @@ impl Entries for Etcd {
     async fn position(&self, entry: &NewEntry, seq: u64) -> Result<Option<Position>> {
         let (range, options) = self.before(entry);
         let last = revision_of(seq).saturating_sub(1);
-        // A shared entry reads the two newest keys. The newest one does not block it if it was downgraded to shared. Then the
-        // second one blocks it; or that one was downgraded too, and still older keys have to be read (`blocker`).
+        // A shared entry reads the two newest keys. If the newest one was downgraded to shared, it does not block this entry, but
+        // the second one may. If both were downgraded, `blocker` reads the still older keys.
         let limit = if entry.mode == Mode::Shared { 2 } else { 1 };
         let look = Txn::new().and_then([
             keys_only(&self.txn_kv.key(&entry.entry_ref)),
@@ -114,8 +116,8 @@ impl Entries for Etcd {
                 _ => listing.entries.extend(entry_of(kv, &keys)),
             }
         }
-        // A deletion leaves the newest modification revision of the other keys as it is. So the listing's revision is a hash of
-        // all keys and their revisions.
+        // The listing's revision is a hash of all keys and their modification revisions. The newest modification revision alone
+        // would not do, because a deletion does not raise it.
         listing.revision =
             reads::revision_of(answer.kvs().iter().map(|kv| (kv.key(), kv.mod_revision())));
         self.reads.note(queue, listing.revision, revision_in(answer.header()));
@@ -152,8 +154,8 @@ impl<'a> Enter for Entering<'a> {
                 // Two keys are read, because for an exclusive entry the newest key in the range is its own.
                 range.get(options.with_limit(2)),
             ])
-            // If a condition fails, which is seldom, a second request reads both keys. Without reads for that case, this request
-            // fits into one frame.
+            // If a condition fails, which is seldom, a second request reads both keys. This request has no reads for that case,
+            // so that it fits into one frame.
             .or_else([]);
         make_on(ready, enter).await
     }
@@ -171,7 +173,7 @@ impl<'a> Enter for Entering<'a> {
         let Some(own) = found(&answer, 0).into_iter().next() else {
             return Ok(Entered::Fenced(found(&answer, 1).first().map(kept)));
         };
-        // An earlier call put the key, and its answer was lost.
+        // An earlier call put the key, and its answer was lost: the entry exists, and its position is read.
         let position = etcd.position(entry, seq_of(&own)).await?;
         position.map(Entered::At).ok_or_else(|| {
             Error::new(ErrorKind::Unavailable, "enter", "the entry was removed again")
@@ -182,8 +184,9 @@ impl<'a> Enter for Entering<'a> {
 impl Etcd {
     /// The range of keys that may block this entry, sorted newest first.
     ///
-    /// Every older entry blocks an exclusive one, so the keys suffice; only if the queue's name is hashed are values read too, to
-    /// compare the full names. A shared entry needs the values, which say whether an exclusive entry was downgraded.
+    /// For an exclusive entry only the keys are read, because every older entry blocks it, whatever its value says. If the
+    /// queue's name is hashed, values are read too, because they have the full name. For a shared entry values are read as well:
+    /// they say whether an exclusive entry was downgraded.
     fn before(&self, entry: &NewEntry) -> (Range, GetOptions) {
         let queue = &entry.entry_ref.queue;
         let keys = self.txn_kv.keys(queue);
@@ -195,7 +198,8 @@ impl Etcd {
         }
     }
 
-    /// The newest entry before this one that blocks it. `newest`: the newest keys of [`before`](Self::before), at most `limit`.
+    /// The newest entry before this one that blocks it. `newest`: the newest keys in the range of [`before`](Self::before), at
+    /// most `limit` of them.
     async fn blocker(
         &self,
         entry: &NewEntry,
@@ -207,9 +211,9 @@ impl Etcd {
         let found = self.first_blocker(entry, before.iter().copied())?;
         match before.last() {
             Some(last) if found.is_none() && newest.len() as i64 >= limit => {
-                // All keys that were read are of downgraded entries, and there may be older keys that block. An exclusive entry is
-                // downgraded only while it holds the lock, and by then every exclusive entry before it is gone or downgraded too.
-                // So few keys are left to read.
+                // All keys that were read belong to entries that were downgraded to shared, and an older key may still block this
+                // entry. So all older keys are read. They are few: an exclusive entry is downgraded only while it holds the lock,
+                // and by then every exclusive entry before it is gone or downgraded too.
                 let (range, options) = self.before(entry);
                 let options = options.with_max_create_revision(last.create_revision() - 1);
                 let older = self

@@ -1,4 +1,4 @@
-//! Entries: what a key and its value say of an entry.
+//! Reads entries from keys and their values.
 
 use etcd_client::KeyValue;
 
@@ -13,13 +13,13 @@ pub(super) fn entry_of(kv: &KeyValue, keys: &Keys) -> Option<Entry> {
     Some(entry_in(keys.name(kv.key_str().ok()?)?, kv.value(), seq_of(kv)))
 }
 
-/// The entry of the key with this name, by its value.
+/// The entry whose key has this name and this value. The entry is shared if the name or the value says so.
 pub(super) fn entry_in(name: &str, value: &[u8], seq: u64) -> Entry {
     let named = if name.starts_with(SHARED) { Mode::Shared } else { Mode::Exclusive };
     StoredEntry::entry(name, seq, named, value)
 }
 
-/// The entry of a key, if it blocks a later entry of mode `later`.
+/// The entry of a key, if that entry blocks a later entry of mode `later`.
 pub(super) fn blocker_of(kv: &KeyValue, keys: &Keys, later: Mode) -> Result<Option<Blocker>> {
     let entry = entry_of(kv, keys).ok_or_else(|| {
         let message = format!("a key under {} is not text", keys.prefix());

@@ -63,13 +63,14 @@ pub(super) fn is_user_missing(error: &EtcdError) -> bool {
         if status.message().contains("user name is empty"))
 }
 
-/// Whether the server is a learner, which answers little but serializable reads; it has done nothing. Another server may answer.
+/// Whether the server has refused the call because it is a learner: a server without a vote, which serves little but serializable
+/// reads. The call has done nothing, and another server may serve it.
 fn is_learner(message: &str) -> bool {
     message.contains("not supported for learner")
 }
 
-/// Whether the servers have more requests than they can serve at the moment, and have done nothing. All of them are equally busy,
-/// so a connection to another server would not help.
+/// Whether the call was refused, before anything was done, because the servers have more requests than they can serve. All
+/// servers are equally busy, so a connection to another server would not help.
 fn is_overload(error: &EtcdError) -> bool {
     matches!(error, EtcdError::GRpcStatus(status) if status.message().contains("too many requests"))
 }
@@ -156,7 +157,7 @@ fn root_cause(error: &EtcdError) -> String {
     beneath(error).last().map_or_else(|| error.to_string(), ToString::to_string)
 }
 
-/// The errors beneath this one; none for a status that the server itself sent.
+/// The errors that caused this one, the deepest last; none for a status that the server itself sent.
 fn beneath(error: &EtcdError) -> Causes<'_> {
     causes(match error {
         EtcdError::GRpcStatus(status) => status.source(),

@@ -81,7 +81,7 @@ fn fuzz_etcd() {
 }
 
 fn any_pair(key: &[u8], value: &[u8], revision: i64) -> TestCaseResult {
-    // A key that is not valid UTF-8 was not written by us.
+    // A key that is not valid UTF-8 was not written by us, so the backend ignores it. Here an empty key takes its place.
     let key = std::str::from_utf8(key).unwrap_or_default();
     let keys = Keys::new(format!("{PREFIX}a%2Fb/"));
     if let Some(name) = keys.name(key) {

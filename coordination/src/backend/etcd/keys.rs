@@ -13,10 +13,11 @@ use crate::backend::{Mode, SessionId};
 pub(super) const VALUE: &str = "!";
 /// The name of the mark that a removal of the value leaves.
 pub(super) const REMOVED: &str = "!removed";
-/// The lower end of the range of entries. It sorts right after all keys that begin with [`VALUE`], so that the range has the keys
-/// of other programs too.
+/// The lower end of the range of entries. It sorts right after all keys that begin with [`VALUE`], so that the range also has the
+/// keys that other programs have put under the queue's prefix.
 const FIRST_ENTRY: &str = "\"";
-/// The first character of the names of shared entries; sorts after all digits.
+/// The first character of the names of shared entries. It sorts after all hexadecimal digits, so that no shared entry is in the
+/// range of exclusive entries.
 pub(super) const SHARED: &str = "r";
 
 /// The name of the key of one of our entries: `<lease>` as in other libraries, then `<lease>-1`, …
@@ -46,8 +47,8 @@ pub(super) fn exclusive(keys: &Keys) -> Range {
     Range { from: keys.key(FIRST_ENTRY), to: keys.key(SHARED) }
 }
 
-/// Whether the name is that of an entry. Every key under the queue's prefix is one, whoever wrote it, except the value and the
-/// mark.
+/// Whether the name is that of an entry. Every key under the queue's prefix is an entry, whoever wrote it, except the value and
+/// the mark of its removal.
 pub(super) fn is_entry(name: &str) -> bool {
     name != VALUE && name != REMOVED
 }

@@ -3,30 +3,34 @@
 //! # How it works
 //!
 //! A session is an etcd lease, with a key for its member id. An entry is a key under the session's lease,
-//! `<namespace>/lock/<name>/<lease>`; its create revision is its sequence number and its fencing token. One transaction puts the
-//! key and reads the newest key before it, so an uncontended lock costs one request, and one more to release. A waiter starts a
-//! watch on the entry that blocks it, at the current revision, and then reads that entry once: a watch that starts at an older
-//! revision is served by a loop that runs every 100 ms only (`syncWatchersLoop` in etcd's `mvcc`), which is why etcd's own lock
-//! hands over slowly. All watches share one stream, and a watch stays for a moment after its last waiter. If there is such a
-//! watch on the blocker's key, and it is older than the blocker's entry, it has missed nothing, and the waiter need not read the
-//! entry.
+//! `<namespace>/lock/<name>/<lease>`. The key's create revision is the entry's sequence number and its fencing token. One
+//! transaction puts the key and reads the newest key before it, so an uncontended lock costs one request, and one more to
+//! release.
 //!
-//! The key of a shared entry has an `r` before the lease, so that a shared entry finds the newest exclusive entry in a range of
-//! keys without an `r`. All else about an entry is in its value, which an update puts anew: an entry that was downgraded keeps
-//! its key, and its value says `"shared":true`. A queue's value is the key `<prefix>/!`, under no lease, written on condition of
-//! its modification revision, which is its version. Observers of a queue share one watch on its prefix, and read the queue once
-//! for each message.
+//! A waiter starts a watch on the key of the entry that blocks it, at the current revision, and then reads that key once, in case
+//! it changed before the watch began. The watch could also start at the revision of the blocking entry, without that read. But
+//! etcd serves a watch that starts at an older revision by a loop that runs only every 100 ms (`syncWatchersLoop` in etcd's
+//! `mvcc`), which is why etcd's own lock hands over slowly.
 //!
-//! `etcdctl lock <namespace>/lock/<name>` and Go's `concurrency.Mutex` on that prefix exclude our locks, and are excluded by
-//! them. They put `<prefix>/<lease>` and wait for all older keys under the prefix, whatever their names. So a queue that they
-//! share with us must have no value: they would wait for its key.
+//! All watches share one stream, and a watch stays for a moment after its last waiter has gone. If there still is a watch on the
+//! blocker's key, and it began before the blocker was entered, it has missed nothing, and the waiter need not read the key.
+//!
+//! The key of a shared entry has an `r` before the lease. So the keys of exclusive entries are a range of their own, in which a
+//! shared entry finds the newest exclusive entry. All else about an entry is in its value, which an update puts anew: an entry
+//! that was downgraded from exclusive to shared keeps its key, and its value says `"shared":true`. A queue's value is the key
+//! `<namespace>/lock/<name>/!`, under no lease. It is written on condition that its modification revision, which is the value's
+//! version, is unchanged. Observers of a queue share one watch on its prefix, and read the queue once for each message.
+//!
+//! `etcdctl lock <namespace>/lock/<name>` and Go's `concurrency.Mutex` on that prefix exclude our locks, and are excluded by our
+//! locks. They put `<prefix>/<lease>` and wait for all older keys under the prefix, whatever their names. So a queue that they
+//! share with us must have no value: they would wait until the value's key is gone.
 //!
 //! # Guarantees
 //!
 //! Exclusion, order and tokens hold over crashes, restarts, a change of the leader and loss of a minority. If a holder crashes,
-//! the next one gets the lock within the lease and one second. Before 3.4.31 and 3.5.13 a leader that was paused may end leases
-//! early (etcd-io/etcd#15247). Every holder watches its own key, so it learns at once that its lease was ended; in the moment
-//! before, the fencing token protects the resource. After loss of all data tokens start again from 1.
+//! the next waiter gets the lock within the lease and one second. Before 3.4.31 and 3.5.13 a leader that was paused may end
+//! leases early (etcd-io/etcd#15247). Every holder watches its own key, so it learns at once that its lease was ended. Until it
+//! has learnt that, the fencing token protects the resource. After loss of all data, tokens start again from 1.
 //!
 //! # Requirements
 //!
@@ -35,8 +39,8 @@
 //!
 //! # URL options
 //!
-//! `etcds://` uses TLS; `etcd3+http` and `etcd3+https` are the names that OpenStack's Tooz has for the two. Several hosts are
-//! endpoints of one cluster, tried in random order. The path is the namespace.
+//! `etcds://` uses TLS, `etcd://` does not. The schemes `etcd3+https` and `etcd3+http` mean the same; these are the names that
+//! OpenStack's Tooz uses. Several hosts are endpoints of one cluster, tried in random order. The path is the namespace.
 //!
 //! * `ca`, `cert`, `key`: PEM files. Without `ca`, the system's certificates are trusted.
 //! * `server_name`: the name in the server's certificate, if it is not the host.
@@ -117,8 +121,8 @@ impl Etcd {
         let store = Transactions(Arc::clone(&connections));
         Ok(Self {
             watches: Watches::new(Arc::clone(&connections)),
-            // `1`: only one key is used in rotation, so the lowest free one is used again at once, because etcd's index keeps every
-            // key until the next compaction.
+            // `1`: the lowest free key of a session is used again at once. etcd's index keeps every key that was ever put until
+            // the next compaction, so few different keys should be used.
             txn_kv: Arc::new(TxnKv::new(store, &settings.namespace, keys::name_of, 1)),
             connections,
             reads: Reads::default(),

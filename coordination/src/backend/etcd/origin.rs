@@ -5,8 +5,8 @@ use tokio::sync::mpsc::{self, Sender};
 use tonic::transport::channel::Change;
 use tonic::transport::{Channel as TonicChannel, Endpoint, Error, Uri};
 
-/// The host's URL, which each request carries as its origin (`:authority`) whatever address it is sent to: a proxy may serve
-/// several names at one address.
+/// The host's URL. Each request names it as its origin (`:authority`), whatever address the request is sent to, because a proxy
+/// may serve several host names at one address.
 pub(super) struct Origin(pub(super) Uri);
 
 impl BalancedChannelBuilder for Origin {

@@ -16,7 +16,8 @@ enum Right {
     Write,
 }
 
-/// Fails if the user's roles do not give both rights on all keys that begin with `prefix`, and names the right that is missing.
+/// Fails if the user's roles do not give the rights to read and to write all keys that begin with `prefix`. The error names the
+/// right that is missing.
 ///
 /// etcd checks the rights that both branches of a transaction need before it evaluates the condition. The condition of this
 /// transaction never holds, so nothing is written.
@@ -37,8 +38,8 @@ pub(super) async fn check(connections: &Arc<Connections>, prefix: &str) -> Resul
     Err(error.with_effect(Effect::None).with_source(denied))
 }
 
-/// The error if one of these rights is missing. `None` if none is missing, and also if the call failed for another reason: that
-/// reason will show in a later call of `connect`.
+/// The server's error if one of these rights is missing. `None`: no right is missing, or the call failed for another reason,
+/// which later calls will report.
 async fn denied(connections: &Arc<Connections>, prefix: &str, rights: &[Right]) -> Option<Error> {
     let mut steps = Vec::new();
     if rights.contains(&Right::Read) {
@@ -46,7 +47,8 @@ async fn denied(connections: &Arc<Connections>, prefix: &str, rights: &[Right]) 
         steps.push(TxnOp::get(prefix, Some(all)));
     }
     if rights.contains(&Right::Write) {
-        // A role's range may end before the namespace does: so the first key of the namespace is tried, and one near the last.
+        // The range of keys that a role gives rights on may end before the namespace does. So the put is tried for the first key
+        // of the namespace and for a key near its end.
         let keys = [prefix.to_owned(), format!("{prefix}~")];
         steps.extend(keys.map(|key| TxnOp::put(key, "", None)));
     }

@@ -16,16 +16,17 @@ use crate::error::{Error, ErrorKind, LossReason, Result};
 impl Sessions for Etcd {
     /// Grants a lease whose id is the session's, and puts the member's key under it.
     ///
-    /// If the member's key is refused, the lease is not revoked: it has no key, and runs out. The answer of a `revoke` could be
-    /// lost, and a late `revoke` would end the session that the next try opens, because that try uses the same lease.
+    /// If the member's key is refused, the lease is not revoked: no key is under it, and it runs out by itself. A `revoke`
+    /// without an answer could arrive late, and would then end the session that the next try opens, because that try uses the
+    /// same lease.
     async fn open(&self, session: &NewSession) -> Result<Option<Duration>> {
         let granted = self.grant(session).await?;
         self.enroll(session).await?;
         Ok(Some(granted))
     }
 
-    /// Sends one heartbeat, and waits for the answer on a stream that was opened for this heartbeat. On a stream that stays open
-    /// a `grpc-proxy` answers only when it next renews the lease itself, which may be too late.
+    /// Sends one heartbeat, and waits for the answer on a stream that was opened for this heartbeat. On a stream that stays open,
+    /// a `grpc-proxy` would answer only when it renews the lease by itself the next time, which may be too late.
     async fn renew(&self, session: SessionId, _: &[EntryRef], _: &Gone<'_>) -> Result<()> {
         let renew = async |client: Client| {
             // `keep_alive` returns when the first answer has come.
@@ -37,7 +38,8 @@ impl Sessions for Etcd {
             connected.is_restored(endpoints).await
         });
         match is_restored.await? {
-            // The restored store may have an entry that was removed after the snapshot was taken: so the session must not go on.
+            // The restored store may have an entry again that was removed after the snapshot was taken, and may lack a newer one.
+            // So the session must not go on.
             true => Err(Error::lost("renew", LossReason::ExpiredByServer)),
             false => Ok(()),
         }
@@ -45,9 +47,9 @@ impl Sessions for Etcd {
 
     /// Revokes the lease; etcd deletes all keys under it.
     async fn close(&self, session: SessionId) -> Result<()> {
-        // The entries are forgotten before the request is sent, so that they are forgotten whatever becomes of the request. Nobody
-        // needs this session's entries any more, and writes of values, which belong to no session, use the write fence of the next
-        // session from now on.
+        // The entries are forgotten before the request is sent, so that they are forgotten even if the request fails or this call
+        // is dropped (the rule `forgets`). Nobody needs this session's entries any more. Writes of values belong to no session:
+        // from now on they use the write fence of another open session.
         self.txn_kv.forget(session);
         let revoke =
             async |client: Client| match client.lease_client().revoke(lease_of(session)).await {
@@ -90,7 +92,7 @@ impl Etcd {
             .ok_or_else(|| Error::lost("open", LossReason::ExpiredByServer))
     }
 
-    /// Puts the member's key, which is the session's first write fence.
+    /// Puts the member's key. The key's revision is the session's first write fence.
     async fn enroll(&self, session: &NewSession) -> Result<()> {
         let key = self.txn_kv.member_key(&session.member);
         let name = session.id.to_string().into_bytes();

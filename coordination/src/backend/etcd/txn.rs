@@ -46,7 +46,7 @@ impl Transactions {
     }
 }
 
-/// Sends a transaction in the slot that was reserved for it.
+/// Sends a transaction, in a slot among the calls in flight for which the caller has waited.
 pub(super) async fn make_on(
     ready: Ready<'_, Endpoints>,
     txn: etcd_client::Txn,
@@ -101,7 +101,8 @@ impl Transact for Transactions {
         Ok(())
     }
 
-    /// etcd compares a whole range of keys in one condition: so there is nothing to be read before or cleared away afterwards.
+    /// In etcd, one condition can say that a whole range of keys is empty. So nothing has to be put before the value is written,
+    /// or removed afterwards.
     async fn alone(&self, keys: &Keys, _write_fence: &WriteFence) -> Result<Queue> {
         let entries = keys::entries(keys);
         let conditions = vec![Condition::None(entries.from, entries.to)];
@@ -192,7 +193,7 @@ pub(super) fn revision_in(header: Option<&ResponseHeader>) -> i64 {
     header.map_or(0, ResponseHeader::revision)
 }
 
-/// What the `nth` read of a transaction found.
+/// The keys that the `nth` read of a transaction found.
 pub(super) fn found(answer: &TxnResponse, nth: usize) -> Vec<KeyValue> {
     let mut reads = answer.op_responses().into_iter().filter_map(|response| match response {
         TxnOpResponse::Get(mut found) => Some(found.take_kvs()),

@@ -26,15 +26,16 @@ impl Watching for Etcd {
     ) -> Result<()> {
         let key = self.txn_kv.key(entry);
         let created = revision_of(seq);
-        // A put on the blocker's key is an update of its entry. An update can free shared waiters only, so exclusive ones watch
-        // deletions.
+        // A put on the blocker's key is an update of the blocker's entry. An update can free only shared waiters, so exclusive
+        // waiters watch only for the key's deletion.
         let scope = if waiter == Mode::Shared { Scope::Key } else { Scope::Deletion };
         let mut must_look = false;
         loop {
             let (mut watch, since) = self.begin(&key, scope).await?;
-            // If the watch was complete before the entry's key was created, it has reported every change of the entry, and
-            // nothing has to be read. But if it has reported a put since then, the put may have downgraded the entry to shared,
-            // so that it blocks no longer: then the key is read.
+            // If the watch has reported all changes since before the entry's key was created, it has reported every change of the
+            // entry, and nothing has to be read. But if it has reported a change after the key was created, that may have been a
+            // put which downgraded the entry to shared, so that the entry no longer blocks a shared waiter. In that case the key
+            // is read.
             let mut known = created;
             if must_look || since >= created || scope == Scope::Key && watch.changed() > created {
                 match self.look(entry, seq, waiter).await? {
@@ -45,7 +46,8 @@ impl Watching for Etcd {
             if let Ok(Some(())) = timeout(recheck, watch.changed_after(known)).await {
                 return Ok(());
             }
-            // The watch broke, or no message came for as long as `recheck`, and a message may have been lost.
+            // The watch broke, or it reported nothing for as long as `recheck`, and a message may have been lost. So the key is
+            // read in the next pass of this loop.
             must_look = true;
         }
     }
@@ -61,14 +63,15 @@ impl Watching for Etcd {
                     None => tokio::time::sleep(PAUSE).await,
                 }
             };
-            // If the queue was read after the watch became complete, wait for a change after that read. If it was read before, a
-            // change may have been missed in between: the caller reads again, and by then the watch is there.
+            // If the listing was read after the watch began, the watch reports every change since that read: wait for a change.
+            // If the listing was read earlier, the watch may have missed a change in between. Then this call returns at once, and
+            // its caller reads the queue again, while the watch goes on.
             if let Some(store) = self.reads.at(queue, listing)
                 && store >= since
                 && watch.changed_after(store).await.is_none()
             {
-                // The watch broke, and the caller reads the queue again. If the stream breaks again and again, this pause keeps
-                // observers from reading their queues just as often.
+                // The watch broke, and the caller reads the queue again. Without this pause, observers would read their queues
+                // without a break if the stream broke again and again.
                 tokio::time::sleep(PAUSE).await;
             }
             Ok(())
@@ -78,24 +81,24 @@ impl Watching for Etcd {
 }
 
 impl Etcd {
-    /// Subscribes to a key, perhaps by sharing an older watch; returns the subscription and the revision from which on it is
-    /// complete.
+    /// Subscribes to a key, perhaps by sharing an older watch. Returns the subscription, and the revision from which on it
+    /// reports all changes.
     async fn begin(&self, key: &str, scope: Scope) -> Result<(Watch, i64)> {
         let begun = async {
             loop {
                 let mut watch = self.watches.watch(key, scope).await.ok_or_else(closing)?;
-                // The watch broke before the server confirmed it. No pause is needed here: the task that owns the stream pauses
-                // before it opens the next one.
+                // If the watch broke before the server confirmed it, another one is begun. No pause is needed here: the task that
+                // owns the stream makes a pause before it opens the next stream.
                 if let Some(since) = self.since(&mut watch, key, scope).await? {
                     return Ok((watch, since));
                 }
             }
         };
-        // The limit is twice the patience, because a connection and a stream may have to be made first.
+        // The limit is twice the time that a call may take, because a connection and a stream may have to be made first.
         in_time(2 * self.connections.patience, begun).await
     }
 
-    /// The revision from which on the watch is complete; `None`: the watch broke.
+    /// The revision from which on the watch reports all changes; `None`: the watch broke.
     async fn since(&self, watch: &mut Watch, key: &str, scope: Scope) -> Result<Option<i64>> {
         match watch.since().await {
             // A `grpc-proxy` that already has a watch on the same key answers with revision 0. The watch reports all changes from
@@ -111,7 +114,8 @@ impl Etcd {
         }
     }
 
-    /// The revision at which the entry still blocks the waiter; `None`: the entry does not block it.
+    /// Reads the entry. If it still blocks the waiter, returns the revision of the store at which it was read. `None`: the entry
+    /// is gone, or does not block the waiter.
     async fn look(&self, entry: &EntryRef, seq: u64, waiter: Mode) -> Result<Option<i64>> {
         let mut options = GetOptions::new();
         if waiter == Mode::Exclusive {
