@@ -2,20 +2,21 @@
 //!
 //! # How it works
 //!
-//! Coordinators of one process that name the same store share one map under a mutex. Entries are in the order of their sequence
-//! numbers; a waiter listens to the entry that blocks it.
+//! All coordinators of this process whose URLs have the same name, and which have the same namespace, share one store: a map
+//! under a mutex. The entries of a queue are in the order of their sequence numbers. A waiter listens to the entry that blocks
+//! it.
 //!
 //! # Guarantees
 //!
-//! Exclusion between tasks and threads of this process, in the order of asking. A session lives as long as its coordinator: there
-//! is no lease to run out, so a guard has no deadline. If [`Lock::break_lock`](crate::Lock::break_lock) removes an entry, its
-//! holder learns of it with the next heartbeat. A token is at least the wall clock in microseconds, and larger than all earlier
-//! tokens.
+//! Exclusion between tasks and threads of this process; the lock is granted in the order in which they asked for it. A session
+//! lives as long as its coordinator: there is no lease to run out, so a guard has no deadline. If
+//! [`Lock::break_lock`](crate::Lock::break_lock) removes an entry, the entry's holder learns of that with the next heartbeat. A
+//! token is at least the wall clock in microseconds, and larger than all earlier tokens.
 //!
 //! # Requirements
 //!
-//! None. It runs on the caller's tokio runtime, if there is one. Its clock is tokio's: a test that pauses tokio's time pauses the
-//! store's clock too.
+//! None. The store runs on the caller's tokio runtime, if there is one. Its clock is tokio's: a test that pauses tokio's time
+//! pauses the store's clock too.
 //!
 //! # URL options
 //!
@@ -44,7 +45,7 @@ use crate::error::ErrorKind;
 use crate::error::{Error, Result};
 use crate::url::{Authority, Url};
 
-/// The name of the store, from the URL.
+/// The store's name from the URL. Coordinators with the same name and the same namespace share a store.
 pub(crate) struct Config {
     name: String,
 }
@@ -65,7 +66,7 @@ impl Config {
     }
 }
 
-/// What is known of the store before a connection is made.
+/// What is known of the store before connecting to it.
 pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "memory",
     options: &[],
@@ -82,7 +83,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// The store, for a call to it; the error of one that a test has put out of reach.
+    /// The store, for a call to it; an error if a test has made the store unreachable.
     fn reach(&self, operation: &'static str) -> Result<&Store> {
         #[cfg(feature = "testing")]
         if !self.store.is_reachable() {
@@ -97,14 +98,14 @@ impl Memory {
         Self { store: store(&config.name, &settings.namespace) }
     }
 
-    /// A store without a name, which nobody else can reach: for a simulated world.
+    /// A store without a name, so that no other coordinator can reach it: for a simulated world.
     #[cfg(coordination_internals)]
     pub(crate) fn unshared() -> Self {
         Self { store: Arc::new(Store::new()) }
     }
 }
 
-/// The store of this name and namespace; made if nobody is connected to it.
+/// The store of this name and namespace. If no coordinator is connected to it, makes a new, empty one.
 pub(crate) fn store(name: &str, namespace: &str) -> Arc<Store> {
     // A namespace has no NUL, so different pairs of name and namespace have different names here.
     Store::named(&format!("{name}\0{namespace}"))

@@ -30,10 +30,10 @@ pub(crate) struct Store {
 struct State {
     sessions: HashMap<SessionId, Arc<str>>,
     queues: BTreeMap<QueueKey, Queue>,
-    /// The largest number that was given to an entry, a value or a revision of any queue. There is one counter for all queues, so
-    /// that a queue's numbers go on rising after the queue was empty and was dropped.
+    /// The largest number that was given to an entry, a value or a revision of any queue. All queues take their numbers from this
+    /// one counter. So numbers go on rising in a queue that was removed because nothing needed it, and was made again.
     last: u64,
-    /// While a test has the store out of reach: the sessions that were to be closed meanwhile.
+    /// `Some` while a test has made the store unreachable: the sessions that are to be closed when it can be reached again.
     #[cfg(feature = "testing")]
     away: Option<Vec<SessionId>>,
 }
@@ -44,7 +44,8 @@ struct Queue {
     by_id: HashMap<EntryId, u64>,
     value: Option<Value>,
     records: HashMap<Arc<str>, Data>,
-    /// The id of the last write, and the version that it returned: if that write is repeated, it returns the same.
+    /// The id of the last write, and the version that this write returned: if the same write is repeated, it returns that version
+    /// again.
     written: Option<(u64, u64)>,
     revision: watch::Sender<u64>,
 }
@@ -56,12 +57,13 @@ struct Stored {
     since: SystemTime,
     mode: Mode,
     data: Data,
-    /// Sends when the entry is updated. It is dropped with the entry, by which listeners learn that the entry is gone.
+    /// Wakes the entry's listeners when the entry is updated. It is dropped with the entry, by which listeners learn that the
+    /// entry is gone.
     alive: watch::Sender<()>,
 }
 
 impl Store {
-    /// The store of this name; made if nobody is connected to it.
+    /// The store of this name. If no coordinator is connected to it, makes a new, empty one.
     pub(super) fn named(name: &str) -> Arc<Self> {
         let mut stores = STORES.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         stores.retain(|_, store| store.strong_count() > 0);
@@ -188,12 +190,13 @@ impl Store {
         names.iter().map(|name| records?.get(name).cloned()).collect()
     }
 
-    /// A channel with the queue's revision.
+    /// A channel with the queue's revision, which changes whenever the queue changes. As long as the receiver exists, the queue
+    /// is kept.
     pub(super) fn listen_to_queue(&self, queue: &QueueKey) -> watch::Receiver<u64> {
         self.state().queues.entry(queue.clone()).or_default().revision.subscribe()
     }
 
-    /// Drops the queue if nothing needs it, after a listener has gone.
+    /// To be called after a listener was dropped: removes the queue if nothing needs it any more.
     pub(super) fn tidy(&self, queue: &QueueKey) {
         let mut state = self.state();
         if state.queues.get(queue).is_some_and(|queue| !queue.is_used()) {
@@ -216,7 +219,7 @@ impl Store {
         counts: impl Fn(&Queue) -> bool,
     ) -> Page {
         let after = str::from_utf8(Cursor::place(from)).unwrap_or_default();
-        // `\0` is the smallest possible name: so without a cursor the list begins with the first queue of the kind.
+        // `\0` is the smallest possible name: so without a cursor the page begins with the first queue of this kind.
         let first = QueueKey::new(kind, if after.is_empty() { "\0" } else { after }, usize::MAX);
         let Ok(first) = first else { return Page::default() };
         let state = self.state();
@@ -234,8 +237,8 @@ impl Store {
         }
     }
 
-    /// A channel that sends when the entry is updated, and closes when the entry is removed; `None`: the entry is gone, or does
-    /// not block a waiter of this mode.
+    /// A channel that wakes its listener when the entry is updated, and closes when the entry is removed. `None`: the entry is
+    /// gone, or does not block a waiter of this mode.
     pub(super) fn listen(&self, entry: &EntryRef, waiter: Mode) -> Option<watch::Receiver<()>> {
         let state = self.state();
         let queue = state.queues.get(&entry.queue)?;
@@ -244,12 +247,13 @@ impl Store {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // No user code runs under this mutex, so a poisoned one is still consistent.
+        // No user code runs while this mutex is locked, and the code here does not panic halfway through a change. So the state
+        // is consistent even if the mutex is poisoned.
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
-/// What tests do with a store.
+/// What tests can do with a store, to make faults.
 #[cfg(feature = "testing")]
 impl Store {
     pub(crate) fn set_reachable(&self, yes: bool) {
@@ -258,7 +262,8 @@ impl Store {
             state.away.get_or_insert_default();
             return;
         }
-        // A store with leases would have ended them by itself.
+        // The sessions that were to be closed while the store was unreachable are closed now. A store with leases would have
+        // ended these sessions by itself.
         for session in state.away.take().unwrap_or_default() {
             state.close(session);
         }
@@ -268,7 +273,7 @@ impl Store {
         self.state().away.is_none()
     }
 
-    /// [`close`](Self::close) as soon as the store can be reached.
+    /// [`close`](Self::close) as soon as the store can be reached: at once, or when the test makes it reachable again.
     pub(super) fn close_later(&self, session: SessionId) {
         let mut state = self.state();
         match &mut state.away {
@@ -320,14 +325,14 @@ impl State {
 }
 
 impl Queue {
-    /// Takes the next number, makes it the queue's revision, and returns it.
+    /// Takes the next number, makes it the queue's revision, which wakes the queue's listeners, and returns it.
     fn moved(&mut self, last: &mut u64) -> u64 {
         *last = number_after(*last, unix_micros());
         self.revision.send_replace(*last);
         *last
     }
 
-    /// Whether anything needs the queue: an entry, a value or a listener.
+    /// Whether the queue has to be kept: because it has an entry, a value or a listener.
     fn is_used(&self) -> bool {
         !self.entries.is_empty() || self.value.is_some() || self.revision.receiver_count() > 0
     }
@@ -342,7 +347,7 @@ impl Queue {
         }
         let moved = self.moved(last);
         self.value = write.data.clone().map(|data| Value { version: moved, data, writer: None });
-        // A removal returns the version of the value that was removed.
+        // If the value is removed, the write returns the version of the value that was removed.
         let version = self.value.as_ref().map(|value| value.version).or(current)?;
         for Beside { name, data, .. } in &write.beside {
             match data {

@@ -1,4 +1,4 @@
-//! Values: each queue has at most one, in addition to its entries.
+//! Values: each queue has at most one value, in addition to its entries.
 
 use std::sync::Arc;
 

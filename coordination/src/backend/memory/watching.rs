@@ -11,8 +11,8 @@ use crate::backend::{EntryRef, Mode, Watching};
 use crate::error::Result;
 use crate::key::QueueKey;
 
-/// A listener on a queue. If the queue has neither an entry nor a value, it is removed from the map when its last listener is
-/// dropped.
+/// Listens for changes of a queue. If the queue has neither an entry nor a value, dropping its last listener removes it from the
+/// store's map. Otherwise queues that somebody has only waited for would stay in memory.
 struct Listening<'a> {
     store: &'a Store,
     queue: &'a QueueKey,
@@ -35,10 +35,10 @@ impl Watching for Memory {
         waiter: Mode,
         _recheck: Duration,
     ) -> Result<()> {
-        // No `recheck` is needed: a waiter listens to the entry itself, so that no notification is ever lost.
+        // `recheck` is not needed: this call listens to the entry itself, in the same process, so no notification can be lost.
         if let Some(mut alive) = self.store.listen(entry, waiter) {
-            // The result does not matter: the entry was updated, or was dropped with its sender. In both cases the caller asks for
-            // the position of its own entry again.
+            // The result does not matter. It says either that the entry was updated, or that it was removed, and its sender
+            // dropped with it. In both cases the caller asks for the position of its own entry again.
             let _ = alive.changed().await;
         }
         Ok(())
@@ -47,8 +47,8 @@ impl Watching for Memory {
     async fn changed(&self, queue: &QueueKey, revision: u64, recheck: Duration) -> Result<()> {
         let mut listening = Listening { store: &self.store, queue, channel: None };
         let channel = listening.channel.insert(self.store.listen_to_queue(queue));
-        // The sender is dropped with the queue, which is kept as long as it has a listener. If a test drops all queues, this call
-        // returns early, as it may.
+        // The queue owns the sender, and is kept as long as it has a listener. So waiting ends only by a change, or after
+        // `recheck`.
         let moved = channel.wait_for(|now| *now != revision);
         let _ = tokio::time::timeout(recheck, moved).await;
         Ok(())
