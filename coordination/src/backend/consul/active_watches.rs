@@ -36,7 +36,7 @@ const LONGEST_PACE: Duration = Duration::from_millis(500);
 /// has left and a later entry has the same key, the key's name is still in each answer.
 const RECHECK: Duration = Duration::from_secs(5);
 
-/// What a caller waits for: until this changes.
+/// What a caller waits for: it waits until this key, or this set of names, changes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Subject {
     /// One key, for which there is a blocking query.
@@ -62,7 +62,7 @@ pub(super) struct Seen {
 /// these callers read the store.
 pub(super) struct Watches(Arc<Queries>);
 
-/// What a waiter without a query of its own waits for.
+/// What a waiter without a blocking query for its key alone waits for: one of these two shows that its wait may be over.
 pub(super) struct Shared<'a> {
     /// The answers to the query for all names.
     pub(super) all: watch::Receiver<Seen>,
@@ -154,7 +154,7 @@ impl Watches {
 }
 
 impl Queries {
-    /// Sends the queries about one subject, one after the other, until nobody waits for their answers.
+    /// Sends the blocking queries for one subject, one after the other, until nobody waits for their answers.
     async fn follow(&self, subject: &Subject, mut index: u64) {
         let mut checked = Instant::now();
         let mut nothing_until = None;

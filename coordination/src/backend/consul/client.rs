@@ -25,10 +25,10 @@ use crate::env;
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::url::Host;
 
-/// The agents, and the connections in use.
+/// The agents of the URL, and the `Pool` of connections to the agent in use.
 pub(super) type Connections = connections::Connections<Agents>;
 
-/// How to connect to an agent.
+/// The agents of the URL, and what is needed to connect to one of them.
 pub(super) struct Agents {
     hosts: Vec<Host>,
     access: Arc<Access>,

@@ -308,8 +308,8 @@ impl Consul {
         last.id.is_of(entry.session).then_some(last)
     }
 
-    /// For a long queue: reads the entry's own key and those of the entries `before` it, the newest first, in batches. Stops as
-    /// soon as it is clear that the entry is gone or, if it is exclusive, that it is blocked.
+    /// For a long queue: reads the entry's own key and the keys of the entries in `before`, the newest first, in batches. Stops
+    /// as soon as it is clear that the entry is gone, or that an exclusive entry is blocked.
     async fn look_before(&self, entry: &NewEntry, before: &[Blocker]) -> Result<Vec<Pair>> {
         let (queue, keys) = (&entry.entry_ref.queue, self.txn_kv.keys(&entry.entry_ref.queue));
         let own = self.txn_kv.key(&entry.entry_ref);

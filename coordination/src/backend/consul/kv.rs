@@ -201,7 +201,8 @@ pub(super) async fn transact(
     transact_on(connections.ready(operation).await?, operations).await
 }
 
-/// Makes a transaction on the [kept connection](super::pool::Lane::Kept), without waiting for a slot.
+/// Makes a transaction on the connection that is kept open for heartbeats ([`Lane::Kept`](super::pool::Lane::Kept)), without
+/// waiting for a slot among the calls in flight.
 pub(super) async fn transact_urgently(
     connections: &Arc<Connections>,
     operation: &'static str,

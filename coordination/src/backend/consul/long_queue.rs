@@ -1,4 +1,4 @@
-//! What is known of long queues, so that they need not be read in full for each entry that comes or goes.
+//! What this process knows of long queues, so that it need not read them in full for each entry that comes or goes.
 //!
 //! When an entry is entered, all entries before it exist already. So to find the entry that blocks it, its *blocker*, it is
 //! enough to check which of the earlier entries that this process knows still exist. And if this process already has an exclusive
@@ -53,7 +53,7 @@ impl LongQueues {
         });
     }
 
-    /// Notes that an entry of ours was entered.
+    /// Notes that an entry of this process was entered.
     pub(super) fn entered(&self, queue: &QueueKey, (name, seq): (&str, u64), mode: Mode) {
         self.change(queue, |long_queue| {
             let id = EntryId::from_store(name);

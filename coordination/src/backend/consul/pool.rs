@@ -53,7 +53,7 @@ pub(super) struct Pool(Arc<Inner>);
 
 struct Inner {
     kept: Client,
-    /// Held by the call that uses the connection for heartbeats.
+    /// Held by the call that uses the connection for heartbeats, so that such calls are made one after the other.
     kept_turn: Arc<Mutex<()>>,
     /// Held by the one call of [`Lane::GivingWay`] that waits for the connection for heartbeats, or uses it. Further such calls
     /// wait for this lock.

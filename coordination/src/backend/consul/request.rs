@@ -62,7 +62,7 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    /// The body; an error if the answer is a refusal.
+    /// The body; an error if the answer is a refusal, which is any status but 200.
     pub(super) fn done(self, operation: &'static str) -> Result<Vec<u8>> {
         match self.status {
             200 => Ok(self.body),

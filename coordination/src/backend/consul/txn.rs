@@ -21,8 +21,9 @@ use crate::error::{Error, ErrorKind, LossReason, Result};
 
 pub(super) struct Transactions {
     sessions: Arc<OpenSessions>,
-    /// How many `lock`s were sent for [`Change::Hold`]. Each of them has its number in the key's flags. Without this number, a
-    /// `lock` that leaves the key's value and session as they are would not raise the key's index, and would not end a write fence.
+    /// A counter from which each `lock` for [`Change::Hold`] takes a new number for the key's flags. Without a new number, a
+    /// `lock` that leaves the key's value and session as they are would not raise the key's index, and so would not end a write
+    /// fence.
     puts: AtomicU64,
 }
 
