@@ -41,7 +41,7 @@ pub(super) enum Scope {
     Prefix,
 }
 
-/// All watches of this backend.
+/// All watches of this backend, and the task that owns the stream for them.
 pub(super) struct Watches {
     connections: Arc<Connections>,
     hub: Arc<SharedWatches<Subject, Seen>>,
@@ -135,12 +135,13 @@ struct Stream {
     /// The watches on the stream, by their ids.
     watched: HashMap<i64, Subject>,
     last_id: i64,
-    /// Whether the server keeps the ids that we give. A `grpc-proxy` numbers watches itself, and its answer does not say which
-    /// request it belongs to: then the next watch is asked for only after the last one was answered, as in etcd's own client.
+    /// Whether the server keeps the ids that we give to watches. A `grpc-proxy` numbers watches itself, and its answer does not
+    /// say to which request it belongs. So as long as this is false, a watch is asked for only after the one before was answered,
+    /// as in etcd's own client.
     takes_ids: bool,
     /// Our id of the watch that was asked for and not answered yet. Its answer may come under another id.
     asking: Option<i64>,
-    /// The pauses after streams that were refused.
+    /// The pauses before the next stream, after the server has refused a watch.
     refused: DecorrelatedJitter,
 }
 

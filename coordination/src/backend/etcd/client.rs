@@ -56,7 +56,7 @@ pub(super) struct Connected {
     /// costs the server time (see [`AUTHENTICATION`]), so one new token has to do for all refused calls.
     tokens: AtomicU64,
     refreshing: Mutex<()>,
-    /// How long a request for a new token may take.
+    /// How long a request for a new token may take. After that time the request fails.
     longest: Duration,
     /// Whether the connection was made without the URL's user, because authentication was off.
     is_anonymous: bool,
@@ -303,7 +303,7 @@ impl Link for Endpoints {
     ) -> Result<Self::Connection, Failure> {
         let Self { user, probe, .. } = &connections.link;
         let connect = |is_off| connections.link.client(turn.place, credentials, is_off);
-        // If there is a user, connecting asks for a token.
+        // If there is a user, connecting asks for a token, which fails if the server has no authentication.
         let (client, is_off) = match connect(false).await {
             // The server says that it has no authentication. If there was a connection before, authentication was turned off
             // since, and the connection is made without the user. If there was none, the URL has a user although the server has

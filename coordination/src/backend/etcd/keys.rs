@@ -1,8 +1,9 @@
 //! The keys of a queue, and why they sort as they do.
 //!
-//! The keys under the queue's prefix sort in this order: the queue's value, `!`; the mark of its removal, `!removed`; the exclusive
-//! entries, which begin with a hexadecimal digit as those of other libraries do; the shared entries, which begin with `r`. So one
-//! range has all entries and not the value, and another range has all entries that may block a shared one.
+//! The keys under the queue's prefix sort in this order: the queue's value, `!`; the mark of the value's removal, `!removed`; the
+//! exclusive entries, whose names begin with a hexadecimal digit, as the names that other libraries use; the shared entries,
+//! whose names begin with `r`. So one range has all entries and not the value, and another range has all entries that may block a
+//! shared entry.
 
 use etcd_client::{GetOptions, TxnOp};
 
@@ -11,7 +12,7 @@ use crate::backend::{Mode, SessionId};
 
 /// The name of the value's key, which sorts before every entry.
 pub(super) const VALUE: &str = "!";
-/// The name of the mark that a removal of the value leaves.
+/// The name of the mark, a key that stays for a while after the value was removed: see `values.rs` of `txn_kv`.
 pub(super) const REMOVED: &str = "!removed";
 /// The lower end of the range of entries. It sorts right after all keys that begin with [`VALUE`], so that the range also has the
 /// keys that other programs have put under the queue's prefix.
@@ -42,7 +43,7 @@ pub(super) fn entries(keys: &Keys) -> Range {
     Range { from: keys.key(FIRST_ENTRY), to: format!("{parent}0") }
 }
 
-/// The entries that were entered as exclusive ones; some may have been downgraded since.
+/// The range of all entries that were entered as exclusive. Some of them may have been downgraded to shared since.
 pub(super) fn exclusive(keys: &Keys) -> Range {
     Range { from: keys.key(FIRST_ENTRY), to: keys.key(SHARED) }
 }

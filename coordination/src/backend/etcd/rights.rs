@@ -25,7 +25,8 @@ pub(super) async fn check(connections: &Arc<Connections>, prefix: &str) -> Resul
     let Some(denied) = denied(connections, prefix, &[Right::Read, Right::Write]).await else {
         return Ok(());
     };
-    // The right to write cannot be tried alone, because the condition of the transaction needs the right to read.
+    // Without the right to write, the first transaction fails, and one that only reads succeeds. The right to write cannot be
+    // tried alone, because the condition of the transaction needs the right to read.
     let missing = match self::denied(connections, prefix, &[Right::Read]).await {
         Some(_) => "read",
         None => "write",
