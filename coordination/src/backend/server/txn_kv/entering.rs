@@ -1,16 +1,17 @@
-//! Entering: how an entry gets its key, and with it its place in the queue.
+//! How an entry is entered: how it gets its key, and with the key its place in the queue.
 //!
-//! One transaction puts the key if the key is absent and the session's [write fence](super::write_fence) holds. The answer may be
-//! lost, and the request may arrive much later, so each step of the loop below rules out a race:
+//! One transaction puts the key. Its conditions are that the key does not exist, and that the session's [write
+//! fence](super::write_fence) holds. The answer of the transaction may be lost, and the request may arrive much later. So each step
+//! of the loop in [`enter`](TxnKv::enter) rules out a race:
 //!
-//! 1. A slot among the calls in flight is taken first. So a caller who gives up while it waits for a slot has sent nothing, and
-//!    nothing has to be undone.
-//! 2. The write fence's version is noted with the call. If another task ends that fence after this, the store refuses the call
-//!    whenever it arrives, and this loop makes another try under the next fence.
-//! 3. The call is noted before it is sent. If the future is dropped at any await after that, [`leave`](TxnKv::leave) finds a call
-//!    that was sent and not answered, and ends the write fence before it says that the entry is gone.
-//! 4. The note is taken back only if the answer tells whether the call had an effect.
-//! 5. If the key is there, an earlier call of this entry has put it: the entry exists, and is not entered a second time.
+//! 1. First, a slot among the calls in flight is taken. If the caller gives up while it waits for a slot, nothing has been sent,
+//!    and nothing has to be undone.
+//! 2. The write fence is read, and its version is one of the call's conditions. If another task ends this fence afterwards, the
+//!    store refuses the call, whenever it arrives, and the loop makes another try under the next fence.
+//! 3. The call is noted before it is sent. If the caller drops the future after that, [`leave`](TxnKv::leave) finds the note of a
+//!    call that was not answered, and ends the write fence before it returns that the entry is gone.
+//! 4. The note is taken back as soon as there is an answer after which the call cannot take effect any more.
+//! 5. If the key exists already, an earlier call of this entry has put it. Then the entry exists, and is not entered a second time.
 
 use std::sync::Arc;
 
@@ -27,7 +28,7 @@ pub(crate) struct Attempt {
     pub(crate) key: String,
     /// The entry's text, which is the value of the key.
     pub(crate) value: Vec<u8>,
-    /// The put has two conditions: the key is absent, and this write fence holds.
+    /// The put has two conditions: the key does not exist, and this write fence holds.
     pub(crate) write_fence: WriteFence,
 }
 
@@ -35,15 +36,16 @@ pub(crate) struct Attempt {
 pub(crate) enum Entered {
     /// The entry has this position: it was entered by this try, or by an earlier one whose answer was lost.
     At(Position),
-    /// The write fence did not hold. The field is the member's key as it was read after that: its version is the next write fence.
+    /// The put was refused, because the write fence did not hold. The field is the member's key as it was read after that. Its
+    /// version is the next write fence.
     Fenced(Option<Kept>),
-    /// The store refused for a reason that only this store has. [`understand`](Enter::understand) has noted what the next try has
-    /// to do.
+    /// The put was refused for a reason that only Consul has. [`understand`](Enter::understand) has noted what the next try has to
+    /// do.
     #[cfg(feature = "consul")]
     Again,
 }
 
-/// How a store makes one try to enter.
+/// How a store makes one try to enter an entry.
 pub(crate) trait Enter: Send {
     /// A slot among the calls in flight.
     type Ready: Send;
@@ -51,14 +53,14 @@ pub(crate) trait Enter: Send {
 
     fn ready(&self) -> impl Future<Output = Result<Self::Ready>> + Send;
 
-    /// Sends the transaction, and returns the answer whatever it says.
+    /// Sends the transaction, and returns the server's answer without judging it.
     fn send(
         &mut self,
         ready: Self::Ready,
         attempt: &Attempt,
     ) -> impl Future<Output = Result<Self::Answer>> + Send;
 
-    /// Finds out what the answer means, for which it may send one more request.
+    /// Finds out what the answer means. For this it may send one more request.
     fn understand(
         &mut self,
         attempt: &Attempt,
@@ -93,8 +95,8 @@ impl<T: Transact> TxnKv<T> {
     }
 }
 
-/// Whether a call that failed may still reach the servers. A call that was refused for want of space may have been carried out,
-/// but no later than its answer was sent.
+/// Whether a call that failed may still take effect later. A call that the store refused for want of space (`Quota`) may have taken
+/// effect, but if so, it did before its answer was sent.
 fn is_under_way(error: &Error) -> bool {
     error.effect() == Effect::Unknown && error.kind() != ErrorKind::Quota
 }

@@ -1,4 +1,4 @@
-//! Updating and removing an entry while earlier calls about it may still be under way.
+//! Updating and removing an entry while earlier calls about the same entry may still be under way.
 
 use std::sync::Arc;
 
@@ -8,23 +8,23 @@ use crate::backend::server::stored::StoredEntry;
 use crate::backend::{EntryRef, Mode, NewEntry};
 use crate::error::{Effect, Error, ErrorKind, Result};
 
-/// What became of an entry that was to be removed.
+/// What [`leave`](TxnKv::leave) has done with an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Left {
-    /// The entry is gone for good: its key may be [freed](super::KeyPool::free).
+    /// The entry is gone for good, and its key may be [freed](super::KeyPool::free) for another entry.
     Gone,
-    /// The entry's key is deleted, but a call that was given up may put it again, and the store has no room for the write that
-    /// would prevent it. The key is freed [later](super::leaving).
+    /// The entry's key is deleted. But a call that was given up may put the key again, and the store has no room for the write that
+    /// would prevent that. The key is freed [later](super::leaving).
     InDoubt,
 }
 
-/// What became of a write fence that was to be ended.
+/// What became of the try to end a write fence.
 enum Ended {
-    /// This call has ended it, and deleted the entry's key in the same transaction.
+    /// This call has ended the fence, and has deleted the entry's key in the same transaction.
     Now,
-    /// An earlier call, of this task or of another, had ended it.
+    /// An earlier call, of this task or of another one, had ended the fence already. The entry's key is not deleted yet.
     Before,
-    /// It is not ended yet, because the store has no room for the put that ends it.
+    /// The fence is not ended yet, because the store has no room for the put that ends it.
     Later,
 }
 
@@ -34,18 +34,18 @@ impl<T: Transact> TxnKv<T> {
         let (entry_ref, key) = (&entry.entry_ref, self.key(&entry.entry_ref));
         let Some(own) = self.key_pool.own(entry_ref) else { return Ok(false) };
         if own.mode == Mode::Shared && entry.mode == Mode::Exclusive {
-            // Other shared entries may hold the lock at the same time. And if the entry's key says that it is shared, shared
-            // entries that come later do not even read that key.
+            // Other shared entries may hold the lock at the same time. And if the entry's key says that the entry is shared, later
+            // shared entries do not even read that key, so they would not wait for the entry.
             let message = "a shared entry cannot become exclusive";
             return Err(Error::new(ErrorKind::Unsupported, "update", message));
         }
         let value = StoredEntry::new(entry, own.since_ms).to_bytes()?;
         let mut known = own.known.updated.unwrap_or(seq);
-        // An earlier update may have taken effect although its answer was lost. Then the key's version is not the expected one,
-        // and the update is tried once more on the version that was found.
+        // The answer of an earlier update may have been lost although the update took effect. Then the key has another version than
+        // the one expected here, and this update is tried a second time, with the version that was found.
         for _ in 0..2 {
             let update = Txn {
-                // The key's version changes when another entry gets the key, and when a later update was made: in both cases this
+                // The key's version changes when another entry gets the key, and when a later update is made. In both cases this
                 // update must have no effect, however late it arrives.
                 conditions: vec![Condition::Version(key.clone(), known)],
                 changes: vec![Change::Hold(key.clone(), value.clone(), entry.session)],
@@ -83,9 +83,9 @@ impl<T: Transact> TxnKv<T> {
         // A call that puts the entry was given up, and may still reach the servers.
         match self.end_or_wait(entry, &write_fence).await? {
             Ended::Now => {
-                // The transaction has deleted the key. An earlier delete, made while the store had no room, may have been given up
-                // and may still arrive: it would remove the next entry under the same key. The key pool counts both deletes, and so
-                // does not use the key again in this session.
+                // The transaction has deleted the key. There may have been an earlier delete, sent while the store had no room,
+                // which was given up and may still arrive. It would remove the next entry with the same key. So both deletes are
+                // counted, and if there were two, the key pool does not use the key again in this session.
                 self.key_pool.delete(entry);
                 Ok(Left::Gone)
             }
@@ -112,14 +112,15 @@ impl<T: Transact> TxnKv<T> {
                 deleted
             }
             (false, Some(_)) => self.store.delete(&key, seq).await,
-            // The entry is not ours, or not any more. Without a number nothing tells it from a later entry with the same key.
+            // The entry is not ours, or not any more. Its number is not known, so it cannot be distinguished from a later entry
+            // with the same key, and nothing is deleted.
             (false, None) => Ok(()),
         }
     }
 
-    /// Ends the write fence under which the entry may still be put, and deletes the entry's key. If it is known that the store
-    /// has no room, returns at once: one task tries again for all entries of the session, and the others need not wait for their
-    /// turn only to find the same.
+    /// Ends the write fence under which a late call may still put the entry, and deletes the entry's key. If it is known that the
+    /// store has no room, returns at once: the session's [task](super::leaving) tries again for all entries of the session, so this
+    /// call need not wait only to find that there is still no room.
     async fn end_or_wait(
         self: &Arc<Self>,
         entry: &EntryRef,
@@ -130,7 +131,7 @@ impl<T: Transact> TxnKv<T> {
             return Ok(Ended::Later);
         }
         let turn = self.ending_turn().await;
-        // The task that had its turn before may have found out that there is no room.
+        // While this call waited for the mutex, another one may have found out that there is no room.
         if lacks_room() {
             return Ok(Ended::Later);
         }

@@ -1,14 +1,15 @@
-//! The key of each entry of ours, on stores where deleted keys cost something.
+//! Which key each of our entries gets, on stores where deleted keys have a cost.
 //!
-//! A new key for every acquire would be simplest, and slow: etcd keeps every key that ever was in its index until the next
-//! compaction, Consul keeps a tombstone of each for fifteen minutes, and a read of the queue's prefix walks over all of them. So
-//! the entries that a session enters in a queue use a few keys again and again, numbered from 0: a key belongs to one entry until
-//! it is known that the key is deleted.
+//! A new key for every entry would be simplest, but slow. etcd keeps every deleted key in its index until the next compaction, and
+//! Consul keeps a tombstone of every deleted key for fifteen minutes. A read of all keys of a queue walks over all of these. So the
+//! entries that a session enters in a queue use a few keys again and again. These keys are numbered from 0. A key belongs to one
+//! entry until it is known that the key is deleted.
 //!
 //! However late a call about an entry arrives, it must not change the next entry with the same key. So calls have conditions. A put
-//! demands that the session's write fence holds; an update, that the key has the version of the update before; the delete of
-//! another client's entry, that the key was created with that entry's number. The delete of our own entry has no condition, because
-//! that is fastest: if such a delete was not answered, its key is not used again in this session.
+//! has the condition that the session's write fence holds. An update has the condition that the key has the version of the update
+//! before. The delete of another client's entry has the condition that the version in which the key was created is that entry's
+//! number. The delete of our own entry has no condition, because that is fastest. If such a delete was not answered, the key is not
+//! used again in this session.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -18,47 +19,51 @@ use crate::backend::server::own_entries::{Own, OwnEntries};
 use crate::backend::{EntryRef, Mode, NewEntry, SessionId};
 use crate::key::QueueKey;
 
-/// Makes the last part of an entry's key from its session, its mode and the key's number.
+/// Makes the last part of an entry's key from the entry's session, its mode and the number of the key.
 pub(crate) type Naming = fn(SessionId, Mode, usize) -> String;
 
-/// The number of queues for which the last key's number is remembered.
+/// For how many queues [`KeyPool::last`] is remembered.
 const REMEMBERED: usize = 16 * 1024;
 
-/// Gives keys to our entries, and knows which keys are taken.
+/// Gives a key to each of our entries, and knows which keys are in use.
 pub(crate) struct KeyPool {
     naming: Naming,
-    /// At least this many keys are used in rotation. More than one for stores whose notifications may not tell an entry that
-    /// stayed from one that was deleted and whose key was put again.
+    /// At least this many keys are used in rotation. It has to be more than one on a store whose notifications give only the keys
+    /// that exist: if an entry left, and the next entry got the same key at once, waiters would not notice that the first entry has
+    /// left.
     in_turn: usize,
     own_entries: OwnEntries<Slot>,
     numbers: Mutex<Numbers>,
-    /// The number of the key that was taken last in each queue. The next entry gets another key: a client that waits for the end
-    /// of the last entry may not have been notified yet, and would take the new entry under the same key for the last one.
+    /// For each queue, the number of the key that was given last. The next entry gets another key, because a client that waits for
+    /// the end of the last entry may not have been notified yet. It would take a new entry with the same key for the entry that it
+    /// waits for.
     last: BoundedCache<QueueKey, usize>,
 }
 
 #[derive(Default)]
 struct Numbers {
-    /// For each session and queue, which numbers are taken.
+    /// For each session and queue, whether the key with this number (the index) is in use.
     taken: HashMap<(SessionId, QueueKey), Vec<bool>>,
-    /// How many numbers were taken. In a queue whose last number is not remembered, the search for a free number begins at this
+    /// How many keys were given in all. In a queue whose last key is not remembered, the search for a free number begins at this
     /// count.
     turn: usize,
 }
 
-/// The key of an entry of ours, and the calls about it.
+/// The key of an entry of ours, and what is known of the calls that put, update or delete the key.
 #[derive(Clone)]
 pub(crate) struct Slot {
     /// The last part of the entry's key.
     pub(crate) name: Arc<str>,
-    /// The version of the entry's last update that was confirmed.
+    /// The version that the last update of the entry gave to the key, if its answer has come; `None`: there was no update yet.
     pub(crate) updated: Option<u64>,
+    /// The number of the key, from which the name was made.
     number: usize,
-    /// The version of the write fence under which its last put was sent.
+    /// The version of the write fence under which the entry's last put was sent.
     write_fence: u64,
-    /// How many puts under this write fence were not answered. Puts under earlier write fences can have no effect any more.
+    /// How many puts that were sent under this write fence are not answered. The store refuses puts that were sent under earlier
+    /// write fences, so they are not counted.
     pending_creates: u32,
-    /// How many deletes without a condition were sent and may have been carried out, or may still be.
+    /// How many deletes without a condition were sent. Those that are known to have no effect, now or later, are not counted.
     deletes: u32,
 }
 
@@ -68,17 +73,17 @@ impl KeyPool {
         Self { naming, in_turn, own_entries, numbers, last: BoundedCache::of_at_most(REMEMBERED) }
     }
 
-    /// Notes, before it happens, that a call which puts the entry is sent under the write fence of this version. All calls of one
-    /// entry have the same key, until the entry is [freed](Self::free).
+    /// Called before a call that puts the entry is sent, under the write fence of this version. Returns the entry with its key: it
+    /// gets one at the first of these calls, and has the same key until it is [freed](Self::free).
     pub(crate) fn sent(&self, entry: &NewEntry, write_fence: u64) -> Own<Slot> {
         let (own, _) = self.own_entries.begin(entry, || {
             let number = self.take_number(entry);
             let name = (self.naming)(entry.session, entry.mode, number).into();
             Slot { name, updated: None, number, write_fence, pending_creates: 0, deletes: 0 }
         });
-        // The store refuses all calls that were sent under an older write fence, so only calls under the newest one have to be
-        // counted. The caller has read the fence's version before it calls this. If the fence was ended since, the call is
-        // counted under the old version, and the store refuses it.
+        // The store refuses all calls that were sent under an older write fence, so only the calls under the newest fence have to
+        // be counted. The caller has read the fence's version before it calls this function. If the fence was ended since, the call
+        // still has the old version, and the store refuses the call.
         self.change(&entry.entry_ref, |own| {
             let known = &mut own.known;
             if known.write_fence < write_fence {
@@ -94,7 +99,7 @@ impl KeyPool {
         let numbers = &mut *guard;
         let queue = &entry.entry_ref.queue;
         let taken = numbers.taken.entry((entry.session, queue.clone())).or_default();
-        // If the last number is not remembered any more, it was taken long ago, and any number will do.
+        // If the last number of this queue is not remembered any more, that key was given long ago, so any free number may be used.
         let turn = self.last.get(queue, |last| last.wrapping_add(1)).unwrap_or(numbers.turn);
         let number = free_number(taken, turn, self.in_turn);
         taken.resize(taken.len().max(number + 1), false);
@@ -102,22 +107,23 @@ impl KeyPool {
             *free = true;
         }
         numbers.turn = numbers.turn.wrapping_add(1);
-        // With one key in rotation the lowest free number is used, and the last number is not needed.
+        // If `in_turn` is one, the lowest free number is used, and the last number is not needed.
         if self.in_turn > 1 {
             self.last.note(queue.clone(), number);
         }
         number
     }
 
-    /// Notes that a call that puts the entry was answered: it will not take effect later.
+    /// Notes that a call that puts the entry was answered, so that this call cannot take effect later.
     pub(crate) fn answered(&self, entry: &EntryRef) {
         self.change(entry, |own| {
             own.known.pending_creates = own.known.pending_creates.saturating_sub(1)
         });
     }
 
-    /// If a call that puts this entry was sent and not answered: the entry's session, and the version of the write fence under
-    /// which that call was sent. The call may take effect as long as the fence has this version. `None`: there is no such call.
+    /// If a call that puts this entry was sent and not answered, returns the entry's session, and the version of the write fence
+    /// under which that call was sent. The call may take effect as long as the session's write fence has this version. `None`:
+    /// there is no such call.
     pub(crate) fn in_doubt(&self, entry: &EntryRef) -> Option<(SessionId, u64)> {
         let own = self.own(entry).filter(|own| own.known.pending_creates > 0)?;
         Some((own.session, own.known.write_fence))
@@ -127,33 +133,34 @@ impl KeyPool {
         self.own_entries.own(&entry.id)
     }
 
-    /// The last part of an entry's key. For an entry of ours, its slot has it; for another client's, it is the id under which the
-    /// entry was listed.
+    /// The last part of an entry's key. For an entry of ours, the entry's slot has it. For another client's entry, it is the id
+    /// that the entry has in a listing.
     pub(crate) fn name(&self, entry: &EntryRef) -> Arc<str> {
         self.own(entry).map_or_else(|| entry.id.as_str().into(), |own| own.known.name)
     }
 
-    /// Notes that the entry was updated in this version.
+    /// Notes that the entry was updated. `number`: the version that the key has now. `mode`: the entry's mode now.
     pub(crate) fn updated(&self, entry: &EntryRef, number: u64, mode: Mode) {
         self.change(entry, |own| (own.known.updated, own.mode) = (Some(number), mode));
     }
 
-    /// Notes that a delete without a condition is sent. False: the entry is not ours.
+    /// Notes that a delete of the entry's key is sent now, without a condition. False: the entry is not ours, and such a delete
+    /// must not be sent.
     pub(crate) fn delete(&self, entry: &EntryRef) -> bool {
         self.change(entry, |own| own.known.deletes += 1).is_some()
     }
 
-    /// Notes that this delete has no effect, now or later: it was not sent, or was refused.
+    /// Notes that a delete that was counted has no effect, now or later: it was not sent, or it was refused.
     pub(crate) fn not_deleted(&self, entry: &EntryRef) {
         self.change(entry, |own| own.known.deletes = own.known.deletes.saturating_sub(1));
     }
 
-    /// Forgets an entry that is known to be gone. Its key may be used again, unless a delete may still be on its way.
+    /// Forgets an entry that is known to be gone. Another entry may get its key, unless a delete of the key may still arrive.
     pub(crate) fn free(&self, entry: &EntryRef) {
-        // If one delete was counted, its answer said that the entry is gone. If there were two, the earlier one was not answered.
-        // It may arrive after the next entry was put under the same key, and delete that entry: so the number stays taken until
-        // the session ends. The entry is removed before its number is given back: otherwise, for a moment, two entries would have
-        // the same number.
+        // If one delete was counted, it was answered, and the answer said that the entry is gone. If two deletes were counted, the
+        // earlier one was not answered. It may arrive after the next entry was put under the same key, and delete that entry. So in
+        // this case the number stays in use until the session ends. The entry is removed here before its number is given back.
+        // Otherwise two entries would have the same number for a moment.
         let own = self.own_entries.remove(&entry.id).filter(|own| own.known.deletes < 2);
         let Some(own) = own else { return };
         let mut numbers = self.numbers();
@@ -167,13 +174,13 @@ impl KeyPool {
         }
     }
 
-    /// Forgets a session that is over: its keys are deleted with it.
+    /// Forgets a session that is over. The store deletes its keys, so none of them has to be remembered.
     pub(crate) fn forget(&self, session: SessionId) {
         self.own_entries.forget(session);
         self.numbers().taken.retain(|(owner, _), _| *owner != session);
     }
 
-    /// How many entries, and queues of sessions, are remembered.
+    /// How many entries, and how many pairs of a session and a queue, are remembered.
     #[cfg(all(coordination_internals, feature = "memory"))]
     pub(crate) fn kept(&self) -> usize {
         self.own_entries.count() + self.numbers().taken.len()
@@ -188,9 +195,9 @@ impl KeyPool {
     }
 }
 
-/// A free number: the lowest one if `in_turn` is less than two, and otherwise the next free one in rotation. The rotation has
-/// `in_turn` numbers, or more than twice as many as are taken, whichever is larger: so a number that was just given back is not
-/// taken again immediately.
+/// A number that is not in use. If `in_turn` is less than two, this is the lowest one. Otherwise it is the next free one from
+/// `turn` on, in a rotation of `in_turn` numbers, or of more than twice as many as are in use if that is more. So a number that was
+/// just given back is not used again immediately.
 fn free_number(taken: &[bool], turn: usize, in_turn: usize) -> usize {
     let is_free = |number: &usize| !taken.get(*number).copied().unwrap_or_default();
     if in_turn < 2 {
@@ -262,7 +269,7 @@ mod tests {
         let (key_pool, session) = (key_pool(), SessionId::random());
         let (first, second) = (entry(session), entry(session));
         key_pool.sent(&first, 1);
-        // The first delete was given up.
+        // The first delete was given up, so a second one was sent.
         assert!(key_pool.delete(&first.entry_ref) && key_pool.delete(&first.entry_ref));
         key_pool.free(&first.entry_ref);
         assert_eq!(name(&key_pool, &second), format!("{session}-1"));

@@ -1,6 +1,7 @@
-//! The keys of a namespace: `<namespace>/<kind>/<queue>/<name>`, and `<namespace>/member/<member>`.
+//! The keys of a namespace: `<namespace>/<kind>/<queue>/<name>` for an entry, a value or a mark, and `<namespace>/member/<member>`
+//! for a session, which is called the member's key.
 
-/// The keys of one queue.
+/// The keys that belong to one queue, which begin with the same prefix.
 #[derive(Clone, Debug)]
 pub(crate) struct Keys {
     prefix: String,
@@ -21,14 +22,14 @@ impl Keys {
         format!("{}{name}", self.prefix)
     }
 
-    /// The part of a key after the prefix; `None`: the key is not of this queue.
+    /// The part of a key after the prefix; `None`: the key does not have the prefix.
     pub(crate) fn name<'a>(&self, key: &'a str) -> Option<&'a str> {
         key.strip_prefix(&self.prefix)
     }
 }
 
-/// The encoded name of the queue of a key that begins with `kind_prefix`; `None`: `is_wanted` is false for the last part of the
-/// key.
+/// The encoded name of the queue to which this key belongs. `None`: the key does not begin with `kind_prefix`, or `is_wanted` is
+/// false for the last part of the key.
 pub(crate) fn queue_of<'a>(
     key: &'a str,
     kind_prefix: &str,

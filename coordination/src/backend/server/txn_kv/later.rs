@@ -6,23 +6,24 @@ use std::sync::{Mutex, MutexGuard};
 
 use crate::backend::{EntryId, EntryRef, SessionId};
 
-/// For each session whose task is running: the entries that the task still has to remove.
+/// For each session whose task is running (see [`leaving`](super::leaving)): the entries that the task still has to remove.
 #[derive(Default)]
 pub(super) struct Later(Mutex<HashMap<SessionId, HashMap<EntryId, EntryRef>>>);
 
 impl Later {
-    /// Whether the store had no room when this session last tried.
+    /// Whether the store had no room at the last try of this session, so that the session's task is running.
     pub(super) fn lacks_room(&self, session: SessionId) -> bool {
         self.sessions().contains_key(&session)
     }
 
-    /// Notes that the store has no room for this session. True: the session has no task yet, and the caller must start one.
+    /// Notes that the store has no room for a put of this session. True: the session's task is not running, and the caller must
+    /// start it.
     pub(super) fn begin(&self, session: SessionId) -> bool {
         self.note(session, None)
     }
 
-    /// Like [`begin`](Self::begin), and adds an entry under the same mutex. If the entry were added in a second step, the task
-    /// could find no entry in between and end, and then no task would take care of the entry.
+    /// Like [`begin`](Self::begin), and adds an entry while the mutex is still held. If the mutex were released in between, the
+    /// task could find no entry and end, and then no task would take care of the added entry.
     pub(super) fn add(&self, session: SessionId, entry: &EntryRef) -> bool {
         self.note(session, Some(entry))
     }
@@ -35,8 +36,8 @@ impl Later {
         is_new
     }
 
-    /// Up to `at_most` of the session's entries. If there are none, the session counts as having no task from now on, and the
-    /// task, which has called this, must end.
+    /// For the session's task: up to `at_most` of the entries that it still has to remove. If there are none, it is noted that the
+    /// task is not running, and the task must end.
     pub(super) fn some(&self, session: SessionId, at_most: usize) -> Vec<EntryRef> {
         let mut sessions = self.sessions();
         let entries = sessions.get(&session).into_iter().flat_map(HashMap::values);
@@ -73,7 +74,8 @@ mod tests {
         let (later, session) = (Later::default(), SessionId::random());
         let queue = QueueKey::new("lock", "it", 10).expect("a valid name");
         let entry = EntryRef { queue, id: EntryId::random(session) };
-        // One caller finds that the store has no room. Before it has deleted its entry's key, the task finds room, and ends.
+        // A caller finds that the store has no room, and starts the task. Before the caller hands its entry over, the task finds no
+        // entry, and ends.
         assert!(later.begin(session));
         assert!(!later.begin(session), "it has a task");
         assert_eq!(later.some(session, 1), []);

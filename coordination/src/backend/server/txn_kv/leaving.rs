@@ -1,11 +1,16 @@
-//! Entries whose key is deleted, but may be put again by a call that was given up. The store has no room for the write that would
-//! prevent such a put.
+//! How an entry is left while the store has no room (its quota is used up, or its disk is full), if a call that was given up may
+//! still put the entry's key.
 //!
-//! Such a put is prevented by ending the write fence, which is done by a put of the member's key (see
-//! [`write_fence`](super::write_fence)), and a full store refuses puts. It accepts deletes, so the entry's key is deleted, which is
-//! all that other waiters need. The entry is remembered, and its key is not used again until the fence is ended. If a late call
-//! puts the key before that, the store refuses it for want of room, or the key is deleted again once there is room. One task per
-//! session tries to end the fence, for all entries of the session. As long as it runs, callers that leave do not try themselves.
+//! To prevent such a late put, the write fence has to be ended. This needs a put of the member's key (see
+//! [`write_fence`](super::write_fence)), and a store without room refuses puts. It accepts deletes. So the entry's key is deleted
+//! at once, which is all that other waiters need. But the entry is remembered, and its key is not used again, until the fence is
+//! ended.
+//!
+//! If a late call tries to put the key before that, the store refuses the put for want of room. If there is room again, and the put
+//! succeeds, the key is deleted once more in the transaction that ends the fence.
+//!
+//! One task per session tries to end the fence, for all remembered entries of the session. As long as this task runs, callers that
+//! leave an entry do not try themselves.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -18,22 +23,22 @@ use crate::panics::caught;
 
 /// The pause between two tries to end a write fence.
 const PAUSE: Duration = Duration::from_millis(500);
-/// How long a try may take.
+/// How long one try to end a write fence may take.
 const LONGEST: Duration = Duration::from_secs(2);
-/// How many entries are deleted in one transaction: Consul takes 64 operations, etcd 128.
+/// How many entries' keys are deleted in one transaction: Consul accepts 64 operations in a transaction, etcd 128.
 const AT_ONCE: usize = 48;
 
 impl<T: Transact> TxnKv<T> {
-    /// Notes that the store has no room for this session's puts, and starts the session's task if it has none.
+    /// Notes that the store has no room for a put of this session, and starts the session's task if it is not running.
     pub(super) fn await_room(self: &Arc<Self>, session: SessionId) {
         if self.later.begin(session) {
             self.start(session);
         }
     }
 
-    /// Hands the entry over to the session's task, which ends the write fence and deletes the entry's key again when there is
-    /// room. The caller's own delete of the key must have been answered: a delete that is still under way could hit the next
-    /// entry with this key.
+    /// Hands the entry over to the session's task. When there is room, the task ends the write fence, deletes the entry's key once
+    /// more, and allows the key to be used again. So the caller's own delete of the key must have been answered: if that delete
+    /// were still under way, it could delete the next entry with this key.
     pub(super) fn leave_later(self: &Arc<Self>, session: SessionId, entry: &EntryRef) {
         if self.later.add(session, entry) {
             self.start(session);
@@ -44,7 +49,7 @@ impl<T: Transact> TxnKv<T> {
         tokio::spawn(Self::leave_when_there_is_room(Arc::downgrade(self), session));
     }
 
-    /// The session's task. It ends when the last of the session's entries is removed, when the session is over, or when the
+    /// The session's task. It ends when the last entry that was handed over to it is removed, when the session is over, or when the
     /// coordinator is dropped.
     async fn leave_when_there_is_room(txn_kv: Weak<Self>, session: SessionId) {
         loop {
@@ -61,7 +66,8 @@ impl<T: Transact> TxnKv<T> {
         }
     }
 
-    /// Ends the write fence, and in the same transaction deletes keys that may have been put under it, [`AT_ONCE`] at a time.
+    /// Ends the write fence, and in the same transaction deletes the keys of the remembered entries, which late calls may have put.
+    /// Repeats that if there are more than [`AT_ONCE`] entries.
     async fn leave_all(&self, session: SessionId) -> Result<()> {
         loop {
             let some = self.later.some(session, AT_ONCE);

@@ -1,7 +1,8 @@
-//! What etcd and Consul do alike: both keep keys with versions, and change several keys in one transaction.
+//! What the stores etcd and Consul have in common: both keep keys with versions, and can change several keys in one transaction.
 //!
-//! A queue's entries are keys that are deleted with their session, the queue's value is a key that stays, and a key's version
-//! rises with each change. The algorithms here are written over a small [`Txn`], which each store translates for its servers.
+//! Each entry of a queue is a key that is deleted when its session ends. The queue's value is a key that stays. A key's version
+//! rises with each change of the key. The algorithms here describe their changes as a [`Txn`], a transaction, which each store
+//! translates into requests to its servers.
 
 mod entering;
 mod entries;
@@ -30,12 +31,12 @@ use self::write_fence::WriteFences;
 use crate::backend::{EntryRef, SessionId};
 use crate::key::{self, QueueKey};
 
-/// The store, and what this process has to remember of the calls that it made.
+/// The store, and what this process has to remember of the calls that it has sent.
 pub(crate) struct TxnKv<T> {
     pub(crate) store: T,
     pub(crate) key_pool: KeyPool,
     pub(crate) write_fences: WriteFences,
-    /// Held by the task that ends a write fence: see [`ending_turn`](Self::ending_turn).
+    /// Held by the task that is just ending a write fence, so that only one does at a time: see [`ending_turn`](Self::ending_turn).
     ending: Mutex<()>,
     later: Later,
     pending_creates: PendingCreates,
@@ -43,7 +44,7 @@ pub(crate) struct TxnKv<T> {
 }
 
 impl<T: Transact> TxnKv<T> {
-    /// `in_turn`: see [`KeyPool::new`].
+    /// `in_turn`: how many keys a session's entries in a queue use in rotation, at least. See [`KeyPool`].
     pub(crate) fn new(store: T, namespace: &str, naming: Naming, in_turn: usize) -> Self {
         Self {
             store,
@@ -60,8 +61,8 @@ impl<T: Transact> TxnKv<T> {
         Keys::new(format!("{}/{}/{}/", self.namespace, queue.kind(), queue.encoded()))
     }
 
-    /// The key of an entry. For an entry of ours, the pool knows the last part of the key; for another client's, that part is its
-    /// id.
+    /// The key of an entry. For an entry of ours, the key pool knows the last part of the key. For another client's entry, the last
+    /// part of the key is the entry's id.
     pub(crate) fn key(&self, entry: &EntryRef) -> String {
         self.keys(&entry.queue).key(&self.key_pool.name(entry))
     }
@@ -83,12 +84,13 @@ impl<T: Transact> TxnKv<T> {
         self.key_pool.kept() + self.write_fences.count()
     }
 
-    /// Whether the key is deleted with this session.
+    /// Whether the key that was read belongs to this session, so that it is deleted when the session ends.
     pub(crate) fn is_of(&self, kept: &Kept, session: SessionId) -> bool {
         self.store.owner(session).is_some_and(|owner| owner == kept.owner)
     }
 
-    /// The session's write fence, if a call that puts this entry was given up under it and may still reach the store.
+    /// If a call that puts this entry was given up, and may still reach the store and put it: the write fence that has to be ended
+    /// to prevent that. `None`: there is no such call, or its write fence was ended since.
     fn in_doubt(&self, entry: &EntryRef) -> Option<WriteFence> {
         let (session, version) = self.key_pool.in_doubt(entry)?;
         self.write_fences.of(session).ok().filter(|write_fence| write_fence.version <= version)

@@ -1,4 +1,4 @@
-//! The names of queues: see [`names`](crate::backend::server::names).
+//! Listing the names of queues that have a value, or an entry: see [`names`](crate::backend::server::names).
 
 use std::collections::BTreeMap;
 
@@ -33,16 +33,16 @@ impl<T: Transact> TxnKv<T> {
         let prefix = &format!("{}/{kind}/", self.namespace);
         let of_entry = |key: &String| Some(queue_of(key, prefix, T::IS_ENTRY)?.to_owned());
         let (listed, next) = self.store.list(prefix, from).await?;
-        // Takes the key of one entry of each queue. The text of that entry is read, because it has the queue's name if the key has
-        // only a hash.
+        // For each queue, the key of one of its entries. If the key has only a hash of the queue's name, the entry's text is read,
+        // which has the name.
         let one: BTreeMap<_, _> =
             listed.iter().filter_map(|key| Some((of_entry(key)?, key))).collect();
         let one = &one;
         let read = |batch: Vec<String>, extent| async move {
             let keys = batch.iter().filter_map(|queue| match extent {
                 Extent::One => one.get(queue).map(|key| (*key).clone()),
-                // The entry that was listed has left since, or another program wrote it. So all entries of the queue are read: one
-                // of them may have the name.
+                // The entry whose key was listed has left since, or another program wrote it, so its text did not have the name.
+                // Now all entries of the queue are read, because one of them may have the name.
                 Extent::All => Some(format!("{prefix}{queue}/")),
             });
             let found = self.store.read_each(keys.collect()).await?;

@@ -1,4 +1,4 @@
-//! The algorithms of this folder over a store in memory, which can lose an answer and carry out the call later.
+//! Tests of the algorithms of this folder, with a store in memory that can lose an answer and carry out the call later.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,7 @@ use crate::backend::{Cursor, EntryId, Mode, NewEntry, Room, Write};
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key::QueueKey;
 
-/// The store: keys with versions.
+/// The store in memory: keys with versions.
 #[derive(Default)]
 struct Memory(Mutex<State>);
 
@@ -21,9 +21,9 @@ struct State {
     /// The next transaction gets no answer, and is carried out only when [`comes_late`](TxnKv::comes_late) is called.
     lose: bool,
     late: Vec<Txn>,
-    /// The next delete fails with an error of this effect.
+    /// `Some`: the next delete is not carried out, and fails with an error that has this effect.
     fail_delete: Option<Effect>,
-    /// Transactions that put something are refused.
+    /// Whether the store has no room: every transaction is refused with `Quota`, and only [`delete`](Transact::delete) works.
     is_full: bool,
     /// How many transactions were refused because of `is_full`.
     refused: usize,
@@ -219,7 +219,7 @@ async fn an_enter_that_comes_after_its_leave_has_no_effect() -> Result<()> {
     Ok(())
 }
 
-/// A release that needs two tries, because the first delete fails.
+/// The entry is left twice, because the first delete fails.
 #[tokio::test]
 async fn a_key_is_used_again_if_its_first_delete_was_not_sent() -> Result<()> {
     for (effect, is_used_again) in [(Effect::None, true), (Effect::Unknown, false)] {
@@ -255,7 +255,7 @@ async fn c2_what_ends_the_doubt_about_one_enter_does_so_for_all() -> Result<()> 
     assert_eq!(after, before + 1, "each change has a version");
     txn_kv.comes_late();
     assert!(!keys.iter().any(|key| txn_kv.has(key)));
-    // A call that is sent under the next fence is in doubt again.
+    // A call that is sent under the next fence, and is not answered, may take effect later again.
     txn_kv.lose_next();
     txn_kv.put(&entries[0]).await.expect_err("its answer is lost");
     txn_kv.leave(&entries[0].entry_ref, None).await?;
@@ -298,7 +298,8 @@ async fn without_room_one_task_sees_to_all_that_is_in_doubt() -> Result<()> {
     Ok(())
 }
 
-/// While the store has no room, the delete of an entry in doubt is sent by itself. It may be given up and arrive later.
+/// While the store has no room, a `leave` of an entry whose put was not answered sends a delete without ending the write fence.
+/// This delete may be given up and arrive later.
 #[tokio::test(start_paused = true)]
 async fn a_key_is_not_used_again_if_a_delete_was_given_up_while_there_was_no_room() -> Result<()> {
     let (txn_kv, session) = TxnKv::opened().await;
@@ -400,7 +401,8 @@ async fn without_a_session_nothing_is_written() {
 async fn l5_a_store_that_has_lost_its_data_takes_values_from_the_next_session() -> Result<()> {
     let (txn_kv, _) = TxnKv::opened().await;
     txn_kv.write(&write(None, Some("one"))).await?;
-    // This session's member key has a higher version than that of the next session will have, and this session is never closed.
+    // The member's key of this session has a higher version than that of the next session will have, because the store loses its
+    // data in between. This session is never closed.
     txn_kv.open().await;
     *txn_kv.store.0.lock().expect("nobody panics") = State::default();
     txn_kv.open().await;
@@ -423,7 +425,7 @@ async fn queues_are_listed_by_their_entries_and_by_their_values() -> Result<()> 
     txn_kv.store.commit("enter", Txn { changes: changes.clone(), ..Txn::default() }).await?;
     let both = BTreeSet::from([queue().name().to_owned(), hashed.name().to_owned()]);
     assert_eq!(BTreeSet::from_iter(txn_kv.names("lock", None).await?.names), both);
-    // No entry of the queue with the hashed name has a text that tells the name.
+    // The name of one of the queues is hashed. No entry of this queue has a text with the name yet, so this queue is not listed.
     assert_eq!(txn_kv.queues("lock", None).await?.names, [queue().name()]);
     let entry_ref = EntryRef { queue: hashed.clone(), id: EntryId::random(session) };
     let text = StoredEntry::new(&NewEntry { entry_ref, ..entry(session) }, 1).to_bytes()?;

@@ -1,4 +1,4 @@
-//! The operations that the algorithms of this folder need of a store.
+//! What the algorithms of this folder need from a store: transactions, and a few further operations.
 
 use std::sync::Arc;
 
@@ -8,30 +8,32 @@ use crate::error::Result;
 
 /// Translates transactions for the servers of one store.
 pub(crate) trait Transact: Send + Sync + 'static {
-    /// Whether [`Txn::looks`] are read at the very moment when the transaction is refused; false: by a request after that.
+    /// Whether the keys in [`Txn::looks`] are read at the very moment when the transaction is refused. False: they are read by
+    /// another request after that, so that they may have changed since.
     const LOOKS_AT_ONCE: bool;
-    /// Whether every key with an entry's name is an entry, whoever wrote it; false: only if the key belongs, or has belonged, to
-    /// a session.
+    /// Whether every key that is named like an entry is an entry, whoever wrote it. False: it is an entry only if it belongs, or
+    /// has belonged, to a session.
     const ALL_COUNT: bool;
-    /// The name of the key of a queue's value.
+    /// The last part of the key of a queue's value.
     const VALUE: &'static str;
-    /// The name of the mark: the key that a removal of the value puts, which stays until the session that removed it ends.
+    /// The last part of the key of the mark. A removal of the queue's value puts this key, and it stays until the session that
+    /// removed the value ends.
     const REMOVED: &'static str;
-    /// Whether this name may be an entry's.
+    /// Whether this may be the last part of an entry's key.
     const IS_ENTRY: fn(&str) -> bool;
 
-    /// Sends a transaction. The error is [`Lost`](crate::ErrorKind::Lost) if a session that it names is over.
+    /// Sends a transaction. The error is [`Lost`](crate::ErrorKind::Lost) if the transaction names a session that is over.
     fn commit(
         &self,
         operation: &'static str,
         txn: Txn,
     ) -> impl Future<Output = Result<Outcome>> + Send;
 
-    /// Deletes a key if it is there. With `only`, deletes it only if it was created in this version.
+    /// Deletes a key if it exists. With `only`, deletes the key only if it was created in this version.
     fn delete(&self, key: &str, only: Option<u64>) -> impl Future<Output = Result<()>> + Send;
 
-    /// For a write of a value that must happen only if the queue has no entries: finds out whether there are any, and returns the
-    /// conditions that refuse the write if an entry is entered before it.
+    /// Prepares a write of a value that must happen only if the queue has no entries. Finds out whether there are any. If not,
+    /// returns the conditions by which the store refuses the write if an entry is entered before it.
     fn alone(
         &self,
         keys: &Keys,
@@ -48,29 +50,30 @@ pub(crate) trait Transact: Send + Sync + 'static {
         from: Option<&Cursor>,
     ) -> impl Future<Output = Result<(Vec<String>, Option<Cursor>)>> + Send;
 
-    /// All keys that begin with one of these prefixes, with their contents; but of keys with an entry's name only those that are
-    /// entries (see [`ALL_COUNT`](Self::ALL_COUNT)).
+    /// All keys that begin with one of these prefixes, with their contents. Keys that are named like entries and are none are left
+    /// out (see [`ALL_COUNT`](Self::ALL_COUNT)).
     fn read_each(
         &self,
         prefixes: Vec<String>,
     ) -> impl Future<Output = Result<Vec<(String, Vec<u8>)>>> + Send;
 
-    /// The store's name of a session, with which [`Kept::owner`] is compared; `None`: the session is over.
+    /// The name that the store has for a session, to be compared with [`Kept::owner`]. `None`: the session is over.
     fn owner(&self, session: SessionId) -> Option<Arc<str>>;
 }
 
-/// Changes that take effect together if all conditions hold at that moment, or else not at all.
+/// A transaction: if all conditions hold at the moment when the store carries it out, all changes are made together; otherwise none
+/// is.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Txn {
     pub(crate) conditions: Vec<Condition>,
     pub(crate) changes: Vec<Change>,
-    /// The keys to read if a condition does not hold.
+    /// The keys to read if a condition does not hold, so that the caller can find out why.
     pub(crate) looks: Vec<String>,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) enum Condition {
-    /// The key was last changed in this version; zero: there is no such key.
+    /// The key has this version, in which it was last changed; zero: the key does not exist.
     Version(String, u64),
     /// No key exists in the range that begins with the first key and ends before the second.
     #[cfg(feature = "etcd")]
@@ -83,31 +86,33 @@ pub(crate) enum Change {
     Put(String, Vec<u8>),
     /// Writes a key that is deleted with this session.
     Hold(String, Vec<u8>, SessionId),
-    /// Like [`Hold`](Self::Hold), even if the key belongs to another session by now.
+    /// Like [`Hold`](Self::Hold), without contents, and also if the key belongs to another session by now.
     Seize(String, SessionId),
     Delete(String),
 }
 
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    /// The changes were made, in this version.
+    /// The changes were made. This is the version that the changed keys have now.
     Done(u64),
-    /// Nothing was changed. The keys of `looks`, in their order; `None`: there is no such key.
+    /// A condition did not hold, and nothing was changed. Has the keys in [`looks`](Txn::looks) as they were read, in the same
+    /// order; `None`: the key does not exist.
     Refused(Vec<Option<Kept>>),
 }
 
-/// A key as the store keeps it.
+/// A key, as it was read from the store.
 #[derive(Clone, Debug)]
 pub(crate) struct Kept {
     pub(crate) version: u64,
     /// The version in which the key was created.
     pub(crate) created: u64,
     pub(crate) value: Vec<u8>,
-    /// The session with which the key is deleted, by its name from [`Transact::owner`].
+    /// The session that owns the key, so that the key is deleted when the session ends. This is the name that [`Transact::owner`]
+    /// returns for the session.
     pub(crate) owner: Arc<str>,
 }
 
-/// A condition on a session's calls, which holds as long as the member's key has this version: see
+/// The write fence of a session: its calls have the condition that the member's key still has this version. See
 /// [`write_fence`](super::write_fence).
 #[derive(Clone)]
 pub(crate) struct WriteFence {
@@ -132,12 +137,13 @@ impl WriteFence {
     }
 }
 
-/// Whether a queue has entries, for a write of its value that must happen only if there are none.
+/// Whether a queue has entries. Needed for a write of the queue's value that must happen only if there are none.
 #[derive(Debug)]
 pub(crate) enum Queue {
-    /// There is no entry. The transaction has conditions that hold only as long as there is none, and changes that remove what
-    /// [`alone`](Transact::alone) itself has put to make sure of that. Both are added to the write.
+    /// The queue has no entry. The transaction has conditions that hold only as long as no entry is entered. It also has changes
+    /// that delete the keys, if any, that [`alone`](Transact::alone) has put to make this sure. Both are added to the transaction
+    /// of the write.
     Empty(Txn),
-    /// There is an entry. Has the queue's value, as it was found.
+    /// The queue has an entry. The field is the queue's value as it was read.
     Taken(Option<Kept>),
 }

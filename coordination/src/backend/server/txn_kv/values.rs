@@ -1,10 +1,13 @@
-//! Queues' values: a key each, owned by no session, written by compare-and-set.
+//! Queues' values. Each value is a key that belongs to no session, and is written by compare-and-set.
 //!
-//! A value's version is the one in which its key was last changed, which rises for ever, over removals too. So a write that
-//! arrives late finds another version than it expects, and is refused. The exception is a write that creates the value: after a
-//! removal it would find no value, as it expects, and create the value a second time. Two more conditions prevent that: the
-//! [write fence](super::write_fence) of one of our sessions, and a mark that each removal leaves, which is deleted with the
-//! session that made the removal: see [`pending_creates`](super::pending_creates).
+//! A value's version is that of the last change of its key. These versions rise for ever, over removals too. So a write that
+//! arrives late finds another version than it expects, and is refused.
+//!
+//! The exception is a write that creates the value. If such a write is carried out, the value is removed, and then a second call of
+//! the same write arrives late, this call finds no value, as it expects, and would create the value once more. Two further
+//! conditions prevent that. One is the [write fence](super::write_fence) of a session of ours. The other is a mark, a key that each
+//! removal of the value puts, and that is deleted when the session that made the removal ends: see
+//! [`pending_creates`](super::pending_creates).
 
 use std::sync::Arc;
 
@@ -17,24 +20,28 @@ use crate::backend::{Beside, Data, Write};
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key::QueueKey;
 
-/// How many tries a write makes, if each finds that something changed since it was prepared.
+/// How many tries a write makes at most. A try fails if something on which its transaction depends has changed since the
+/// transaction was prepared.
 const TRIES: usize = 4;
 
-/// A write, and how far it has come.
+/// A write of a value, with what its tries have found out.
 struct Writing<'a> {
     write: &'a Write,
+    /// The key of the value.
     value: String,
+    /// The key of the mark that a removal of the value puts.
     removed: String,
-    /// The version of the removal's mark before the first call of this write; zero: there was none.
+    /// The version that the mark of a removal (the key `removed`) had before the first call of this write was sent; zero: there was
+    /// no mark.
     mark: u64,
-    /// Whether an earlier call of this write may have taken effect without our knowledge.
+    /// Whether an earlier call of this write, whose answer was lost, may have taken effect.
     is_in_doubt: bool,
 }
 
-/// What became of one try.
+/// What became of one try to write.
 enum Tried {
     Answer(Option<u64>),
-    /// The value, the write fence or the mark changed in between: to be tried again.
+    /// The value, the write fence or the mark has changed since the try was prepared, so another try has to be made.
     Again,
 }
 
@@ -47,8 +54,8 @@ impl<T: Transact> TxnKv<T> {
         let mut writing = Writing { write, value, removed, mark, is_in_doubt: false };
         for _ in 0..TRIES {
             let tried = self.try_write(&mut writing).await;
-            // The session whose write fence was used is over. The value does not belong to that session, so the next session may
-            // write it.
+            // An error with a loss reason says that the session is over whose write fence was used. But the value does not belong
+            // to that session. So it becomes an error after which the caller tries again, under its next session.
             let tried = tried.map_err(|error| match error.loss_reason() {
                 Some(_) => no_session(),
                 None => error,
@@ -74,8 +81,8 @@ impl<T: Transact> TxnKv<T> {
         found.into_iter().map(|found| found.map(data_of).transpose()).collect()
     }
 
-    /// The prefix of a queue's records. They are not under the queue's own prefix, because a read of the queue reads all keys
-    /// there.
+    /// The keys of a queue's records. They have another prefix than the queue's other keys, because a read of the queue reads all
+    /// keys with the queue's prefix.
     fn records_of(&self, queue: &QueueKey) -> Keys {
         let (kind, name) = (queue.kind(), queue.encoded());
         Keys::new(format!("{}/{kind}~records/{name}/", self.namespace))
@@ -89,7 +96,8 @@ impl<T: Transact> TxnKv<T> {
         };
         let alone = match alone {
             Queue::Empty(alone) => alone,
-            // The write is not made. But an earlier call of it may have been carried out before that entry was entered.
+            // The queue has an entry, so this call does not write. But an earlier call of this write may have been carried out
+            // before that entry was entered.
             Queue::Taken(value) => {
                 return writing.written_before(value.as_ref()).map(Tried::Answer);
             }
@@ -105,7 +113,7 @@ impl<T: Transact> TxnKv<T> {
         tried.map(|(tried, _)| tried)
     }
 
-    /// Sends the transaction of this write once; returns what became of the write, and whether the transaction was carried out.
+    /// Sends the transaction of this write once. Returns what became of this try, and true if the transaction was carried out.
     async fn commit_write(
         &self,
         writing: &mut Writing<'_>,
@@ -135,7 +143,8 @@ impl<T: Transact> TxnKv<T> {
         }
     }
 
-    /// Finds out why the transaction was refused, from the value, the member's key and the mark, in the order of its `looks`.
+    /// Finds out why the transaction was refused. `found`: the value, the member's key and the mark, in the order of the
+    /// transaction's `looks`.
     fn refused(
         &self,
         writing: &mut Writing<'_>,
@@ -151,31 +160,33 @@ impl<T: Transact> TxnKv<T> {
         }
         let is_admitted = write_fence.is_of(member.as_ref());
         if !is_admitted {
-            // The write fence was ended after this write had read its version, because of other calls that were given up under it.
-            // The next try uses the new write fence.
+            // Another task has ended the write fence after this try had read the fence's version, because of a call that was given
+            // up. The next try uses the new write fence.
             self.learn(write_fence, member.as_ref())?;
         }
         let mark = removed.map_or(0, |kept| kept.version);
         if writing.creates() && mark != writing.mark {
             if writing.is_in_doubt {
-                // Somebody has removed a value since the first call of this write. It may have been the value that this first
-                // call created, so it is not known whether this write took effect.
+                // Somebody has removed a value since the first call of this write was sent. Perhaps the first call had created that
+                // value, so it is not known whether this write took effect. In this case `write` may return `None`.
                 return Ok(Tried::Answer(None));
             }
             writing.mark = mark;
             return Ok(Tried::Again);
         }
-        // The value and the mark are as the transaction demands. If the write fence holds too, and all three were read at the
-        // very moment of the refusal, then only the condition that there is no entry can have failed. Otherwise the reason may
-        // have passed: try again.
+        // The value and the mark are as the transaction demands. If the write fence holds too, and if all three were read at the
+        // very moment of the refusal, only the condition that the queue has no entry can have failed. Otherwise the reason for the
+        // refusal may be gone by now, so another try is made.
         let has_entries = is_admitted && T::LOOKS_AT_ONCE;
         Ok(if has_entries { Tried::Answer(None) } else { Tried::Again })
     }
 
-    /// Makes sure that no other call of this write takes effect any more.
+    /// Makes sure that no other call of this write takes effect any more, by ending the write fence under which these calls were
+    /// sent.
     async fn end_calls(&self, write: &Write, write_fence: &WriteFence) -> Result<()> {
         match self.end("write", write_fence, Vec::new()).await {
-            // If the session is over, no call under its write fence can take effect any more, so nothing is left to do.
+            // If the error says that the session is over, no call under its write fence can take effect any more, so nothing is
+            // left to do.
             Err(error) if error.loss_reason().is_none() => Err(error.with_effect(Effect::Unknown)),
             _ => {
                 self.pending_creates.forget(write.id);
@@ -194,7 +205,7 @@ fn change_of(beside: &Beside, records: &Keys) -> Change {
 }
 
 impl Writing<'_> {
-    /// Whether a late call of this write could create the value a second time.
+    /// Whether this write creates the value: only then could a late call of it create the value a second time.
     fn creates(&self) -> bool {
         self.write.expected.is_none() && self.write.data.is_some()
     }
@@ -214,19 +225,21 @@ impl Writing<'_> {
                 }
             }
             (None, Some(_)) => {
-                // The mark is deleted with the session, so the session must be open: that its write fence holds proves it.
+                // The mark belongs to the session, so the session must be open. The condition that its write fence holds makes sure
+                // of that.
                 conditions.push(write_fence.holds());
                 changes.push(Change::Delete(value));
                 changes.push(Change::Seize(removed, write_fence.session));
             }
-            // No value is expected, and none is to be written: there is only the comparison.
+            // The write expects that there is no value, and is to leave none: there are only conditions to check, and nothing to
+            // change.
             (None, None) => {}
         }
         Ok(Txn { conditions, changes, looks })
     }
 
-    /// The version that this write made, if the value that was found has this write's id: then an earlier call has made the
-    /// write, and its answer was lost.
+    /// If the value that was found has this write's id, an earlier call has made this write, and its answer was lost: returns the
+    /// version that this earlier call made. Otherwise returns `None`.
     fn written_before(&self, found: Option<&Kept>) -> Result<Option<u64>> {
         let Some(kept) = found else { return Ok(None) };
         check_name(&self.write.queue, &kept.value)?;

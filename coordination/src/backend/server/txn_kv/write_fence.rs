@@ -1,12 +1,15 @@
-//! Write fences: they keep a call that was given up from taking effect later.
+//! Write fences. They keep calls that were given up from taking effect later.
 //!
-//! A call that was given up may reach the servers much later: if a proxy or a server was suspended for seconds, it passes the
-//! call on when it resumes. So each put of an entry, and each creation of a value, has a condition: the member's key must have
-//! the version that it had when the call was sent. That version is the session's *write fence*. To end the fence, the member's
-//! key is put anew: from then on no call that was sent under the old version has an effect. This is done when an entry is
-//! removed, or a value was written, while a given-up call may still put the same entry or create the same value.
+//! A call that was given up may reach the servers much later: if a proxy or a server was suspended for seconds, it passes the call
+//! on when it resumes. So each put of an entry, and each creation of a value, has a condition: the member's key, which the session
+//! has put when it was opened, must still have the version that it had when the call was sent. That version is the session's *write
+//! fence*. To end the fence, the member's key is put anew, which gives it another version. From then on the store refuses all calls
+//! that were sent under the old version.
 //!
-//! To end a fence has a price: other calls that are under way at that moment are refused too, and have to be made anew. So a
+//! A fence is ended if a call that puts an entry was given up, and the entry is to be removed. It is also ended if a call that
+//! creates a value was given up, and another call of the same write was answered.
+//!
+//! The end of a fence has a price: other calls that are under way at that moment are refused too, and have to be sent again. So a
 //! fence is ended as seldom as possible: once for all calls that were given up under it.
 
 use std::sync::{Mutex, MutexGuard};
@@ -20,31 +23,31 @@ use crate::error::{Error, ErrorKind, LossReason, Result};
 #[derive(Default)]
 pub(crate) struct WriteFences(Mutex<Vec<WriteFence>>);
 
-/// Permission to end a write fence, which one task has at a time.
+/// The permission to end a write fence. Only one task at a time has it.
 pub(super) type EndingTurn<'a> = tokio::sync::MutexGuard<'a, ()>;
 
 impl WriteFences {
-    /// Notes that the member's key was put in this version.
+    /// Notes that the session's member's key was put, and has this version now: this is the session's write fence.
     pub(crate) fn note(&self, session: SessionId, key: &str, version: u64) {
         let mut all = self.all();
         match all.iter_mut().find(|write_fence| write_fence.session == session) {
-            // The answer of an earlier put may come after that of a later one, so the highest version counts.
+            // The answer of an earlier put may come after the answer of a later put, so the highest version is kept.
             Some(write_fence) => write_fence.version = write_fence.version.max(version),
             None => all.push(WriteFence { session, key: key.into(), version }),
         }
     }
 
-    /// The write fence of this session, as far as this process knows.
+    /// The write fence of this session, as far as this process knows it. Fails if the session is over.
     pub(crate) fn of(&self, session: SessionId) -> Result<WriteFence> {
         let all = self.all();
         let own = all.iter().find(|write_fence| write_fence.session == session);
         own.cloned().ok_or_else(over)
     }
 
-    /// The write fence of some open session, for a value, which belongs to no session.
+    /// The write fence of one of this process's open sessions, for a write of a value, which belongs to no session.
     pub(crate) fn any(&self) -> Result<WriteFence> {
-        // Takes the fence of the session that was opened last, as an earlier session may be over. The versions do not tell which
-        // fence is newer: a store that has lost its data begins anew with low versions.
+        // Takes the fence of the session that was opened last, because an earlier session may be over. The fence with the highest
+        // version would not do: after a store has lost its data, a newer session gets a lower version.
         self.all().last().cloned().ok_or_else(no_session)
     }
 
@@ -64,8 +67,8 @@ impl WriteFences {
 }
 
 impl<T: Transact> TxnKv<T> {
-    /// Ends this write fence for all calls that were sent under it, and makes these changes in the same transaction. False: it
-    /// had ended before, and the changes were not made.
+    /// Ends this write fence for all calls that were sent under it, and makes these changes in the same transaction. False: the
+    /// fence had been ended before, and the changes were not made.
     pub(crate) async fn end(
         &self,
         operation: &'static str,
@@ -76,14 +79,14 @@ impl<T: Transact> TxnKv<T> {
         self.end_in_turn(&turn, operation, write_fence, changes).await
     }
 
-    /// Lets one task at a time end a write fence. The first one ends the fence for all who wait, and each of the others finds the
-    /// fence ended when its turn comes. Without turns each of them would put the member's key once more, and every such put
-    /// refuses the calls that were sent since the put before.
+    /// Waits until no other task is ending a write fence. If several tasks want to end the same fence, the first one ends it for
+    /// all, and each of the others finds the fence ended when it gets the permission. Without this, each of them would put the
+    /// member's key once more, and after each put the store would refuse the calls that were sent since the put before.
     pub(super) async fn ending_turn(&self) -> EndingTurn<'_> {
         self.ending.lock().await
     }
 
-    /// [`end`](Self::end), by the task that has the turn.
+    /// Like [`end`](Self::end), for a task that has the permission already.
     pub(super) async fn end_in_turn(
         &self,
         _turn: &EndingTurn<'_>,
@@ -106,17 +109,18 @@ impl<T: Transact> TxnKv<T> {
                 Ok(true)
             }
             Outcome::Refused(found) => {
-                // The write fence was ended by an earlier call whose answer was lost.
+                // An earlier call, whose answer was lost, has ended the write fence already.
                 self.learn(write_fence, found.into_iter().next().flatten().as_ref())?;
                 Ok(false)
             }
         }
     }
 
-    /// Learns the current write fence from the member's key, which was read after `write_fence` did not hold.
+    /// Called when a transaction was refused because `write_fence` did not hold. `found` is the member's key as it was read then:
+    /// its version is the session's current write fence. Fails if the session is over.
     pub(crate) fn learn(&self, write_fence: &WriteFence, found: Option<&Kept>) -> Result<()> {
         let WriteFence { session, key, version } = write_fence;
-        // A version that is older than the known one means that the store has lost its later data, and the session with it.
+        // If the version is lower than the known one, the store has lost its latest data, and the session with it.
         match found.filter(|kept| self.is_of(kept, *session) && kept.version >= *version) {
             Some(own) => self.write_fences.note(*session, key, own.version),
             None => {
@@ -128,7 +132,7 @@ impl<T: Transact> TxnKv<T> {
     }
 }
 
-/// A write of a value needs the write fence of an open session, and there is none.
+/// The error for a write of a value when no session is open whose write fence could be used.
 pub(crate) fn no_session() -> Error {
     Error::new(ErrorKind::Unavailable, "write", "no session is open at the moment")
 }
