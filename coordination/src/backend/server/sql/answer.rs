@@ -2,8 +2,8 @@
 
 use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
 
-/// A row of the driver. A column that is missing, or has another type than is asked for, means that the row does not come from our
-/// functions: the error is `Corrupt`.
+/// A row, as the database driver returns it. If a column is missing, or has another type than the caller asks for, the row was not
+/// returned by our functions, and the error is `Corrupt`.
 pub(crate) trait Row: Send + Sync + 'static {
     /// The value of a column of bytes; `None`: NULL.
     fn bytes_or_null(&self, operation: &'static str, name: &str) -> Result<Option<Vec<u8>>>;
@@ -20,7 +20,7 @@ pub(crate) trait Row: Send + Sync + 'static {
         self.bytes_or_null(operation, name)?.ok_or_else(|| corrupt(operation))
     }
 
-    /// Text that this library has written into a column of bytes.
+    /// The text in a column of bytes into which only this library writes.
     fn text(&self, operation: &'static str, name: &str) -> Result<String> {
         String::from_utf8(self.bytes(operation, name)?).map_err(|_| corrupt(operation))
     }
@@ -42,8 +42,8 @@ pub(crate) struct Answer<R> {
 }
 
 impl<R: Row> Answer<R> {
-    /// Returns an error for those statuses that mean the same in all functions. What other statuses mean depends on the function:
-    /// they are left to the caller.
+    /// Each function says in a status how the call went. Some statuses are errors that mean the same in all functions: for these,
+    /// returns the error. What the other statuses mean depends on the function, so they are left to the caller.
     pub(crate) fn checked(operation: &'static str, rows: Vec<R>) -> Result<Self> {
         let answer = Self { operation, rows };
         let unavailable = |message| Err(Error::new(ErrorKind::Unavailable, operation, message));
@@ -56,7 +56,7 @@ impl<R: Row> Answer<R> {
         }
     }
 
-    /// The status in the first row; empty if there is none.
+    /// The status in the first row; empty if there is no row or no status.
     pub(crate) fn status(&self) -> String {
         self.rows.first().and_then(Row::status).unwrap_or_default()
     }
@@ -65,7 +65,7 @@ impl<R: Row> Answer<R> {
         self.status() == "ok"
     }
 
-    /// The first row, which is the only one of most functions.
+    /// The first row. Most functions return only this one.
     pub(crate) fn row(&self) -> Result<&R> {
         self.rows.first().ok_or_else(|| corrupt(self.operation))
     }
@@ -81,7 +81,8 @@ impl<R: Row> Answer<R> {
     }
 }
 
-/// The error for an answer that cannot be read. The step that gave it is committed, so it may have had an effect.
+/// The error for an answer that cannot be read. The function that gave this answer has committed its transaction, so the call may
+/// have had an effect.
 pub(crate) fn corrupt(operation: &'static str) -> Error {
     let message =
         "the server's answer is not one that this library's functions and procedures give";
@@ -92,7 +93,7 @@ pub(crate) fn corrupt(operation: &'static str) -> Error {
 mod tests {
     use super::*;
 
-    /// An answer without any of the columns that are asked for.
+    /// A row that has none of the columns that are asked for.
     struct Strange;
 
     impl Row for Strange {

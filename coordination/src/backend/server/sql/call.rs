@@ -1,23 +1,25 @@
-//! A call of one of our functions or procedures in the database: its name and its arguments. The dialect writes it as SQL.
+//! A call of one of our functions or procedures in the database, as the function's name and the arguments. The dialect writes the
+//! SQL for it.
 
 use std::sync::Arc;
 
 use crate::backend::{Beside, SessionId};
 
-/// A call, before it is known on which connection it will be sent.
+/// A call. It does not depend on the connection on which it will be sent.
 pub(crate) struct Call {
     pub(crate) operation: &'static str,
     pub(crate) function: &'static str,
     pub(crate) arguments: Vec<Argument>,
 }
 
-/// An argument of a function. A dialect may write one of these as several SQL arguments, or leave it out.
+/// An argument of a function. A dialect may write one `Argument` as several arguments in SQL, or leave it out.
 pub(crate) enum Argument {
     Bytes(Option<Vec<u8>>),
-    /// Signed, as the servers have no unsigned `BIGINT` in common. A `u64` is sent as the number with the same bits.
+    /// The number is signed, because PostgreSQL has no unsigned `BIGINT`. A `u64` is sent as the signed number with the same bits.
     Number(Option<i64>),
     Flag(bool),
-    /// The epoch of the connection on which the call is sent.
+    /// The epoch of the connection on which the call is sent. By it the server knows calls that come on an older connection than an
+    /// earlier call did.
     Generation,
     /// The channel on which the server notifies this client. MySQL has no notifications, and no such argument.
     Channel,
@@ -33,8 +35,8 @@ impl Call {
         Self { operation, function, arguments: Vec::new() }
     }
 
-    /// Makes this a call of the session. The server rejects it (`stale`) if a call of the session has already arrived on a newer
-    /// connection.
+    /// Adds the arguments of a call that is made for this session. The server rejects the call (`stale`) if it has already carried
+    /// out a call of the session that came on a newer connection.
     pub(crate) fn of(self, session: SessionId) -> Self {
         self.bytes(session.to_string()).with(Argument::Generation)
     }

@@ -8,10 +8,11 @@ use crate::backend::server::credentials::Access;
 use crate::error::{Error, Result};
 use crate::url::{Host, Url};
 
-/// The servers, and with which credentials to connect to them.
+/// The servers, and the user and the credentials with which to connect to them.
 #[derive(Clone, Debug)]
 pub(crate) struct Servers {
-    /// A primary and its replicas, each with its port, in any order: the one that can be written to is found by trying.
+    /// A primary and its replicas, each with its port, in any order: the client tries one after the other until it finds the one
+    /// that accepts writes.
     pub(crate) hosts: Vec<Host>,
     pub(crate) user: String,
     pub(crate) access: Arc<Access>,
@@ -22,7 +23,8 @@ pub(crate) struct Modes {
     pub(crate) option: &'static str,
     pub(crate) on: &'static str,
     pub(crate) off: &'static str,
-    /// Values that the server's own clients accept, but that do not make sure that the server is the right one. They are refused.
+    /// Values that are errors here, although the server's own clients accept them: with these, a client uses TLS but does not check
+    /// that the server is the right one.
     pub(crate) between: &'static [&'static str],
 }
 
@@ -48,8 +50,8 @@ impl Servers {
     }
 }
 
-/// Whether to use TLS, which always verifies the server. If the URL has neither this option nor one of those for TLS, TLS is used
-/// unless every host of the URL is the local host. The values in `between` are refused.
+/// Whether to use TLS, with which the client always verifies the server. If the URL has neither this option nor an option that is
+/// only for TLS, TLS is used unless every host of the URL is the local host.
 fn is_secure(url: &mut Url, hosts: &[Host], modes: &Modes) -> Result<bool> {
     let Modes { option, on, off, between } = *modes;
     let wants_tls = access::TLS_OPTIONS.iter().any(|name| url.has_option(name));

@@ -1,8 +1,9 @@
 //! How a call is made on the connection in use.
 //!
-//! A caller may give up a call before its answer has come, and the server may carry it out later. So the connection is given up
-//! too: nothing more is sent on it (C3), and the next call goes over a new connection, which has a higher epoch. As soon as the
-//! server has seen a call of the session on the new connection, it rejects calls of the session that come on older ones (`stale`).
+//! A caller may give up a call before the answer has come, and the server may carry out the call later. So the connection is given
+//! up with the call: nothing more is sent on it (C3), and the next call is sent on a new connection, which has a higher epoch. As
+//! soon as the server has carried out a call of the session that came on the new connection, it rejects all calls of the session
+//! that come on older connections (`stale`).
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -14,7 +15,7 @@ use crate::backend::server::rotation::Turn;
 use crate::error::{Error, ErrorKind, Result};
 use crate::url::Host;
 
-/// A statement that was sent. If this is dropped before the answer has come, the connection is given up.
+/// A statement that was sent and is not answered yet. If this is dropped before the answer has come, the connection is given up.
 pub(crate) struct Sent<'a, D: Dialect> {
     connections: &'a Weak<Connections<D>>,
     epoch: u64,
@@ -55,7 +56,8 @@ impl<D: Dialect> Link for Client<D> {
         &self.servers.access
     }
 
-    /// Connecting takes several round trips, and checking the password takes time on both sides; a call takes one round trip.
+    /// Connecting may take longer than a call: it takes several round trips, and checking the password takes time on both sides. A
+    /// call takes one round trip.
     fn longest(&self, patience: Duration) -> Duration {
         5 * patience
     }
@@ -70,7 +72,7 @@ impl<D: Dialect> Link for Client<D> {
         let host = connections.link.host(turn.place.host).ok_or_else(nowhere)?;
         let place = (host, turn.place.address.ok_or_else(nowhere)?);
         let made = D::connect(connections, place, turn.epoch, credentials).await;
-        // The failure counts as broken, whatever the reason was, so that the next server is tried: connecting may succeed there.
+        // Whatever the reason of the failure was, the connection counts as broken, so that the next server is tried.
         made.map(Arc::new).map_err(|failure| Failure { is_broken: true, ..failure })
     }
 
@@ -80,26 +82,26 @@ impl<D: Dialect> Link for Client<D> {
 }
 
 impl<'a, D: Dialect> Sent<'a, D> {
-    /// Begins to count the time of a statement that is sent on the connection of this epoch.
+    /// Called when a statement is sent on the connection of this epoch. Counts the time until the answer.
     pub(crate) fn on(connections: &'a Weak<Connections<D>>, epoch: u64) -> Self {
         Self { connections, epoch, at: Instant::now(), is_answered: false }
     }
 
-    /// The answer has come, even if it is an error: the connection is kept.
+    /// Called when the answer has come, even if the answer is an error: the connection is kept.
     pub(crate) fn answered(mut self) {
         self.is_answered = true;
     }
 }
 
 impl<D: Dialect> Drop for Sent<'_, D> {
-    /// Without an answer, gives up the connection, so that nothing more is sent on it (C3).
+    /// If no answer has come, gives up the connection, so that nothing more is sent on it (C3).
     fn drop(&mut self) {
         let Some(connections) = self.connections.upgrade().filter(|_| !self.is_answered) else {
             return;
         };
-        // If the answer did not come within `patience`, the server may be down, and the next one is tried. If the caller gave up
-        // earlier, the same server is used again. The limit is a little below `patience`, because the caller began to count a
-        // moment before.
+        // If no answer came within `patience`, the server may be down, so the next server is tried. If the caller gave up earlier
+        // than that, the same server is used again. The limit is a little less than `patience`, because the caller, who gives up
+        // after `patience`, began to count a moment before.
         match self.at.elapsed() >= connections.patience * 9 / 10 {
             true => connections.rotation.give_up(self.epoch),
             false => connections.rotation.leave(self.epoch),

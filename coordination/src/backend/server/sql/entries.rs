@@ -1,4 +1,5 @@
-//! Entries: a function (PostgreSQL) or procedure (MySQL) in the database for each step, one statement and one transaction each.
+//! Entries. For each operation there is a function (PostgreSQL) or procedure (MySQL) in the database. A call of it is one statement
+//! and one transaction.
 //!
 //! # The protocol
 //!
@@ -13,38 +14,45 @@
 //! SELECT … FROM entries: the newest one with a smaller number that blocks this entry      (5)
 //! ```
 //!
-//! 1. Until this transaction has ended, no other one adds an entry to this queue, or removes one. So the numbers of entries are in
-//!    the order of the commits, and of two entries that are entered at the same time, the later one sees the earlier one.
-//! 2. Two checks, and the lock on the session's row:
-//!    * If the session is over, or its lease has run out, `enter` is refused (`lost`). The lock keeps other clients from ending the
-//!      session before this transaction has ended.
-//!    * Each connection of a client has a number that is higher than those before, its *generation*. The session's row has the
-//!      highest generation that any call of the session came on. If this call comes on a lower one, it is refused (`stale`); if it
-//!      comes on a higher one, that one is written to the row.
+//! 1. Until this transaction has ended, no other transaction adds an entry to this queue, or removes one from it. So the numbers of
+//!    the entries are in the order of the commits, and if two entries are entered at the same time, the transaction that enters the
+//!    later one sees the earlier one.
+//! 2. The session's row is locked, and two checks are made:
+//!    * If the session is over, or its lease has run out, `enter` is refused (`lost`). Because of the lock, no other client can end
+//!      the session before this transaction has ended.
+//!    * Each connection of a client has a number, its *generation*, which is higher than those of the client's earlier connections.
+//!      The session's row has the highest generation of all connections on which calls of the session have come. If this call comes
+//!      on a connection with a lower generation, it is refused (`stale`). If it comes on a connection with a higher generation,
+//!      this generation is written to the row.
 //!
-//!    The second check is for calls that are carried out late. A client that gives up an `enter` before its answer sends `leave`,
-//!    to be sure that there is no entry, and sends it on a newer connection, because it gives up the connection with the call. If
-//!    `enter` is carried out first, `leave` removes its entry. If `leave` is carried out first, it raises the generation, and
-//!    `enter` is refused. Both lock the queue's row first (1), so one of them is the first.
+//!    The second check is for calls that the server carries out late. If a client gives up an `enter` before the answer, it gives
+//!    up the connection, too. Then it sends `leave` on a newer connection, to be sure that there is no entry. If the server carries
+//!    out `enter` before `leave`, then `leave` removes the entry. If the server carries out `leave` before `enter`, then `leave`
+//!    raises the generation in the row, and `enter` is refused. The two cannot run at the same time, because both begin with the
+//!    lock on the queue's row (1).
 //!
-//!    PostgreSQL takes weaker locks, `FOR NO KEY UPDATE` in (1) and `FOR KEY SHARE` in (2), which exclude the same steps. A
-//!    heartbeat, which changes the session's row, waits for the lock in (2) on MySQL, and not on PostgreSQL.
-//! 3. If there is an entry with this id, an earlier call of this `enter` was carried out, and its answer was lost. The entry keeps
-//!    its number.
-//! 4. The number is larger than all before in this queue, for ever. It is the sequence number, and the fencing token.
-//! 5. If the lease of the found entry's session has run out, the session's row is locked, the session is marked as over, the entry
-//!    is removed, and the next older one is looked at. A heartbeat that is carried out at the same time either locks the row first,
-//!    and then the entry stays and blocks; or it comes second, and is told that the session is over. If no entry blocks, the lock
-//!    is granted.
+//!    PostgreSQL takes weaker locks, `FOR NO KEY UPDATE` in (1) and `FOR KEY SHARE` in (2), which are enough for what is said here.
+//!    A heartbeat changes the session's row. On MySQL it waits for the lock in (2), on PostgreSQL it does not.
+//! 3. If the queue has an entry with this id, an earlier call of this `enter` was carried out, and its answer was lost. Then no
+//!    second entry is added, and the entry keeps its number.
+//! 4. The number is larger than every number given before in this queue, for ever. It is the entry's sequence number and its
+//!    fencing token.
+//! 5. If the lease of that entry's session has run out, the session's row is locked, the session is marked as over, the entry is
+//!    removed, and (5) is done again, which finds the next older entry. At the same time, a heartbeat of that session may be
+//!    carried out. If the heartbeat locks the session's row first, the lease is extended, and the entry stays and blocks. If the
+//!    heartbeat is second, it is refused (`lost`), because the session is over. If (5) finds no entry, nothing blocks the new
+//!    entry.
 //!
-//! `leave` does (1), compares and raises the generation as in (2), and deletes the entry. `update` does (1) and (2), and changes
-//! the entry's row. `position` checks that the entry exists and that its session is alive, and does (5); it takes a lock only to
-//! remove entries of sessions whose lease has run out. On PostgreSQL, each change notifies the clients that it concerns. MySQL has
-//! no notifications: each change of a queue raises a number in its row, and waiting clients ask for that number again and again.
+//! `leave` does (1), checks the generation as in (2), and deletes the entry. `update` does (1) and (2), and changes the entry's
+//! row. `position` checks that the entry exists and that its session is alive, and does (5). It locks rows only if it has to remove
+//! entries of sessions whose lease has run out.
 //!
-//! A holder's own transaction can lock the row of its entry (`coordination_fence`). No step removes the entry as long as that
-//! lock lasts: `leave` is refused (`fenced`), and the client repeats it; and the entries behind it stay blocked, even if the
-//! holder's session is over.
+//! On PostgreSQL, the transaction of each change notifies the clients that the change concerns. MySQL has no notifications: each
+//! change of a queue raises a number in the queue's row, and clients that wait for a change read that number again and again.
+//!
+//! A user who holds the lock can lock the row of its entry within a transaction of its own (`coordination_fence`). As long as that
+//! row lock lasts, no operation removes the entry. A `leave` of the entry is refused (`fenced`), and the client repeats it. The
+//! later entries stay blocked, even if the holder's session is over.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -92,7 +100,7 @@ impl<D: Dialect> Entries for SqlStore<D> {
             return Err(Error::new(ErrorKind::Unsupported, "update", message));
         }
         self.dialect().touched(&path, Some(seq));
-        // Forgets which entry blocked this one: in its new mode, another entry may block it.
+        // It is forgotten which entry blocked this one: in the new mode, another entry may block it, or none.
         D::waits(self, &entry.entry_ref.id, None);
         Ok(answer.is_ok())
     }
@@ -113,8 +121,8 @@ impl<D: Dialect> Entries for SqlStore<D> {
 
     async fn position(&self, entry: &NewEntry, seq: u64) -> Result<Option<Position>> {
         let path = self.path(&entry.entry_ref.queue);
-        // A notification has come from the transaction that removed the blocker. It says that nothing else blocks this entry, and
-        // that the entry's session is alive.
+        // If `is_turn` is true, a notification has come from the transaction that removed the entry's blocker. That transaction has
+        // found that nothing else blocks this entry, and that the entry's session is alive. So the server need not be asked.
         if self.dialect().is_turn(&path, seq) {
             D::waits(self, &entry.entry_ref.id, None);
             return Ok(Some(Position { seq, blocker: None }));
@@ -138,7 +146,8 @@ impl<D: Dialect> Entries for SqlStore<D> {
         let mut listing = Listing::default();
         let mut first_end: Option<u64> = None;
         for row in &answer.rows {
-            // The row of the queue itself has the value and no entry's id. It is missing if there is no such queue.
+            // One row is that of the queue itself: it has the value, and no entry's id. This row is missing if the queue does not
+            // exist.
             if row.bytes_or_null("list", "id")?.is_none() {
                 listing.value = value_of(queue, row)?;
                 continue;
@@ -152,7 +161,7 @@ impl<D: Dialect> Entries for SqlStore<D> {
         let entries = listing.entries.iter();
         let entries =
             entries.map(|entry| (entry.seq, entry.id.as_str(), shared(entry), &*entry.data));
-        // The value is distinguished from the entries by its empty id.
+        // For the hash, the value is written like an entry. Its empty id distinguishes it from real entries.
         let value = listing.value.iter().map(|value| (value.version, "", false, ""));
         listing.revision = reads::revision_of(entries.chain(value));
         let expires = first_end.map(|left| Instant::now() + Duration::from_micros(left));
@@ -180,12 +189,12 @@ impl<D: Dialect> Entries for SqlStore<D> {
     }
 }
 
-/// The longest time for which `prune` can ask whether a queue was unused, in microseconds: the server subtracts the time from its
-/// clock, and the difference has to fit into a `BIGINT`.
+/// The largest `unused` that can be sent to `prune`, in microseconds. The server subtracts it from its clock, and the difference
+/// has to fit into a `BIGINT`.
 const LONGEST_MICROS: u64 = i64::MAX as u64 / 2;
 
 impl<D: Dialect> SqlStore<D> {
-    /// Reads the position of our own entry from an answer, and notes which entry blocks it.
+    /// Reads the position of our own entry from the server's answer, and notes which entry blocks ours.
     fn standing(&self, entry: &NewEntry, epoch: u64, answer: &Answer<D::Row>) -> Result<Position> {
         let queue = &entry.entry_ref.queue;
         let row = answer.row()?;
@@ -194,7 +203,7 @@ impl<D: Dialect> SqlStore<D> {
             D::waits(self, &entry.entry_ref.id, None);
             return Ok(Position { seq, blocker: None });
         };
-        // Although this call fails, the entry has been entered.
+        // If this check fails, the whole call fails, although the server has entered the entry.
         let named = check_name(queue, &row.bytes("enter", "blocker_text")?);
         named.map_err(|error| error.with_effect(Effect::Unknown))?;
         let left = row.number_or_null("enter", "remaining")?.unwrap_or_default();
@@ -211,7 +220,7 @@ impl<D: Dialect> SqlStore<D> {
         StoredEntry::new(entry, since_ms).to_bytes()
     }
 
-    /// A page of the queues of this kind, in the order of their paths, including those that have neither entry nor value.
+    /// A page of the queues of this kind, in the order of their paths. Has also queues that have neither an entry nor a value.
     pub(super) async fn page(
         &self,
         kind: &'static str,
@@ -221,7 +230,8 @@ impl<D: Dialect> SqlStore<D> {
         self.connections.run(&between(Call::new("list", "list"), &prefix, from)).await
     }
 
-    /// The names of those queues of a page whose column `column` is not NULL: `entry` or `value`.
+    /// The names of those queues of a page that have an entry, if `column` is `entry`, or a value, if `column` is `value`. In the
+    /// rows of other queues, this column is NULL.
     pub(super) fn names_in(answer: &Answer<D::Row>, column: &str) -> Result<Vec<String>> {
         let mut names = Vec::new();
         for row in &answer.rows {
@@ -235,7 +245,7 @@ impl<D: Dialect> SqlStore<D> {
     }
 }
 
-/// Adds the arguments of a page: the paths that begin with this prefix and come after the cursor.
+/// Adds to a call the arguments that select a page: of the paths that begin with this prefix, the first [`PAGE`] after the cursor.
 fn between(call: Call, prefix: &str, from: Option<&Cursor>) -> Call {
     let after = Cursor::place(from).max(prefix.as_bytes());
     // No path has the byte 0xff, so this is larger than every path with the prefix.
@@ -243,7 +253,7 @@ fn between(call: Call, prefix: &str, from: Option<&Cursor>) -> Call {
     call.bytes(after).bytes(upto).number(PAGE as u64)
 }
 
-/// Where the next page begins. `None`: a page that is not full is the last one.
+/// Where the next page begins. `None`: this page is not full, so it is the last one.
 pub(super) fn next_after<R: Row>(answer: &Answer<R>) -> Result<Option<Cursor>> {
     let last = answer.rows.last().filter(|_| answer.rows.len() >= PAGE);
     last.map(|row| Ok(Cursor::to(&row.bytes("list", "path")?))).transpose()
@@ -261,6 +271,7 @@ fn entry_in(queue: &QueueKey, row: &impl Row) -> Result<Entry> {
     check_name(queue, &text)?;
     let mode = if row.flag("list", "shared")? { Mode::Shared } else { Mode::Exclusive };
     let (id, seq) = (row.text("list", "id")?, row.number("list", "seq")?);
-    // The mode is that of the row. The text has the mode as well, but only as of when the text was written.
+    // The mode is taken from the row. The text has a mode as well, but the row's is the one by which the server decides what blocks
+    // what.
     Ok(Entry { mode, ..StoredEntry::entry(id, seq, mode, &text) })
 }

@@ -1,9 +1,9 @@
-//! What stores have in common that keep their queues in the tables of an SQL server: PostgreSQL and MySQL.
+//! What PostgreSQL and MySQL have in common as stores: both keep their queues in the tables of an SQL server.
 //!
 //! Each operation of a store's traits is one call of a function (PostgreSQL) or procedure (MySQL) in the database: one transaction,
-//! and one round trip. The names, arguments and results of these functions are the same on both servers, so the calls are made
-//! here. A [`Dialect`] has what differs: how to connect, how to write a call as SQL and read a row, and how waiters learn of
-//! changes.
+//! and one round trip. The names, arguments and results of these functions are the same on both servers, so this module makes the
+//! calls for both. A [`Dialect`] has what differs: how to connect, how to write a call as SQL and read a row, and how waiters learn
+//! of changes.
 
 mod answer;
 mod call;
@@ -44,7 +44,7 @@ pub(crate) trait Dialect: Sized + Send + Sync + 'static {
     type Row: Row;
     /// What the dialect remembers of each of our own entries, in [`OwnEntries`].
     type Known: Clone + Default + Send;
-    /// A subscription to the changes of one queue; it lasts at least until this is dropped.
+    /// A subscription to the changes of one queue. It lasts at least until this value is dropped.
     type Following: Send;
 
     const DESCRIPTOR: &'static Descriptor;
@@ -64,8 +64,8 @@ pub(crate) trait Dialect: Sized + Send + Sync + 'static {
         credentials: &Credentials,
     ) -> impl Future<Output = Result<Self::Connection, Failure>> + Send;
 
-    /// Sends a call and returns the rows of its answer. `is_urgent`: the call belongs to a heartbeat or to the poll for all
-    /// waiters, and is not to wait for the slots and connections that other calls use.
+    /// Sends a call and returns the rows of its answer. `is_urgent`: the call must not wait for the slots and connections that
+    /// other calls use, because it is a heartbeat or asks, on MySQL, for all waiters of this process at once.
     fn carry_out(
         &self,
         connection: &Self::Connection,
@@ -73,50 +73,52 @@ pub(crate) trait Dialect: Sized + Send + Sync + 'static {
         is_urgent: bool,
     ) -> impl Future<Output = Result<Vec<Self::Row>, Failure>> + Send;
 
-    /// What survives a crash or a fail-over, by the server's settings when this connection was made.
+    /// What survives a crash or a fail-over, according to the settings that the server had when this connection was made.
     fn promises(connection: &Self::Connection) -> Promises;
 
-    /// Removes those entries of the session that were entered on older connections and are not in `own`: a replica that took over
-    /// may lack the newest releases, and so still have entries that were left. False: some entries are left, because other
-    /// transactions have locked their rows.
+    /// Removes those entries of the session that were entered on older connections and are not in `own`. This client has left them:
+    /// a replica that took over may lack the newest releases, and so still have such entries. Returns false if some of these
+    /// entries could not be removed, because other transactions have locked their rows.
     fn settle(
         connections: &Arc<Connections<Self>>,
         session: SessionId,
         own: &OwnEntries<Self::Known>,
     ) -> impl Future<Output = Result<bool>> + Send;
 
-    /// Reads a queue. The number counts the queue's changes up to the read, or to a moment before, and is passed to
-    /// [`moved`](Self::moved) later. `None`: this process is not subscribed to the queue's changes.
+    /// Reads a queue. The number that is returned counts the queue's changes until the read, or until a moment before.
+    /// [`moved`](Self::moved) gets it later, and waits for a change after that. `None`: this process is not subscribed to the
+    /// queue's changes.
     fn read(
         store: &SqlStore<Self>,
         path: &str,
     ) -> impl Future<Output = Result<(Answer<Self::Row>, Option<u64>)>> + Send;
 
-    /// Called before each heartbeat, to clean up. It must not block, because the heartbeat is sent only afterwards.
+    /// Called before each heartbeat, so that the dialect can drop what is not used any more. It must not block, because the
+    /// heartbeat is sent only after it.
     fn tidy(_store: &SqlStore<Self>) {}
 
-    /// Whether a notification has said, a moment ago, that nothing blocks our entry with this number. This saves the call of
-    /// `position`. The notification is used up.
+    /// Whether a notification has said, a moment ago, that nothing blocks our entry with this number. If so, the server need not be
+    /// asked for the entry's position. Each notification is used only once.
     fn is_turn(&self, _path: &str, _seq: u64) -> bool {
         false
     }
 
-    /// Notes the entry that blocks our own `entry`, so that a notification of its end can be matched. `None`: no such entry
-    /// is known, or our entry waits no longer.
+    /// Notes which entry blocks our own entry `_entry`, so that a notification about the blocking entry finds its waiter. `None`:
+    /// no blocking entry is known, or our entry does not wait any more.
     fn waits(_store: &SqlStore<Self>, _entry: &EntryId, _before: Option<Before>) {}
 
-    /// Called after this client has changed a queue, so that waiters in this process learn of it at once. `_entry`: the number of
-    /// an entry that may block nothing any more, because it was updated or removed.
+    /// Called after this client has changed a queue, so that waiters in this process learn of the change at once. `_entry`: the
+    /// number of the entry that was updated or removed, and so may not block others any more.
     fn touched(&self, _path: &str, _entry: Option<u64>) {}
 
-    /// How long a waiter waits before it asks the server again, if the session wants it to do so at least every `recheck`.
+    /// How long a waiter waits before it asks the server again. `recheck`: the longest time that the session allows for this.
     fn at_most(&self, recheck: Duration) -> Duration {
         recheck
     }
 
-    /// Resolves when the entry with this number is gone, or no longer blocks a waiter of this mode. It asks the server at least
-    /// once in every `recheck`, because a notification may be lost. It may resolve early: the caller then asks for the position of
-    /// its own entry.
+    /// Resolves when the entry with this number is gone, or no longer blocks a waiter of this mode. Meanwhile it asks the server at
+    /// least once in every `recheck`, because a notification may be lost. It may resolve too early, because the caller then asks
+    /// for the position of its own entry in any case.
     fn gone(
         store: &SqlStore<Self>,
         path: &str,
@@ -131,21 +133,21 @@ pub(crate) trait Dialect: Sized + Send + Sync + 'static {
         path: &str,
     ) -> impl Future<Output = Result<Self::Following>> + Send;
 
-    /// Resolves when the number of the queue's changes is no longer `count`, as [`read`](Self::read) returned it, or when a
-    /// notification may have been lost.
+    /// Resolves when the number of the queue's changes is no longer `count`, which is the number that [`read`](Self::read)
+    /// returned. Also resolves when a notification may have been lost.
     fn moved(following: &mut Self::Following, count: u64) -> impl Future<Output = ()> + Send;
 }
 
 /// The servers of the URL, and the connection in use.
 pub(crate) type Connections<D> = generic::Connections<Client<D>>;
 
-/// What is needed to make a connection.
+/// What is needed to make a connection: the servers of the URL, and the dialect that connects.
 pub(crate) struct Client<D> {
     pub(crate) servers: Servers,
     pub(crate) dialect: D,
 }
 
-/// What survives a crash or a fail-over, by the server's settings.
+/// What survives a crash or a fail-over, according to the server's settings.
 pub(crate) struct Promises {
     pub(crate) survives_restart: Durability,
     pub(crate) survives_power_loss: Durability,
@@ -166,17 +168,17 @@ pub(crate) struct Before {
     pub(crate) until: Instant,
 }
 
-/// The state in which a queue was last read; `changed` waits for another one.
+/// What was known when a queue was last read. `changed` waits until this is out of date.
 #[derive(Clone, Copy)]
 struct Seen {
     /// The number of the queue's changes; `None`: this process was not subscribed to them.
     count: Option<u64>,
-    /// When the first lease of the queue's entries ends, unless it is renewed.
+    /// When the first of the leases of the queue's entries ends, unless it is renewed.
     expires: Option<Instant>,
 }
 
-/// Waiters ask the server this long after a lease should have ended: asked at that very moment, the server may still find the lease
-/// running.
+/// How long after the expected end of a lease a waiter asks the server whether the lease has ended. If the waiter asked at that
+/// very moment, the server might find the lease still running.
 pub(crate) const LITTLE: Duration = Duration::from_millis(2);
 
 /// The backend: a namespace in a database.
@@ -187,9 +189,11 @@ pub(crate) struct SqlStore<D: Dialect> {
     reads: Reads<Seen>,
     /// The encoded namespace, which is the first part of the paths of queues.
     namespace: String,
-    /// What the store promises, as of the first connection. A later connection, perhaps to another server, does not change this.
+    /// What the store promises, as found out on the first connection. It stays the same after later connections, which may lead to
+    /// other servers.
     characteristics: Characteristics,
-    /// Bounds one request inside `gone` or `changed`; no answer in time is `Unavailable`.
+    /// How long one request that `gone` or `changed` sends may take. If the answer takes longer, the request fails with
+    /// `Unavailable`.
     pub(crate) patience: Duration,
 }
 
@@ -229,7 +233,7 @@ impl<D: Dialect> SqlStore<D> {
         format!("{}/{}/{}", self.namespace, queue.kind(), queue.encoded())
     }
 
-    /// Forgets one of our own entries, and what it waited for.
+    /// Forgets one of our own entries, and which entry blocked it.
     fn forget(&self, entry: &EntryId) {
         D::waits(self, entry, None);
         self.entries.remove(entry);
@@ -263,8 +267,9 @@ impl<D: Dialect> Store for SqlStore<D> {
     }
 }
 
-/// A digest of the statements of a schema, without comments and blanks: whoever changes a statement has to change the schema's
-/// version as well, or two builds of the library would call each other's functions.
+/// A digest of the statements of a schema, without comments and blanks. A test compares it with the known digest, to make sure that
+/// whoever changes a statement also changes the schema's version. Otherwise two builds of the library with different functions
+/// would call each other's functions.
 #[cfg(test)]
 pub(crate) fn digest(schema: &str) -> String {
     use sha2::{Digest as _, Sha256};

@@ -1,5 +1,5 @@
-//! The sessions that this client has opened. Each is a row in the database, with the moment at which its lease ends by the server's
-//! clock. Each heartbeat moves that moment.
+//! The sessions that this client has opened. Each session is a row in the database. The row has the moment at which the lease ends,
+//! by the server's clock. Each heartbeat moves this moment into the future.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -12,13 +12,14 @@ use crate::backend::{EntryId, EntryRef, Gone, NewSession, SessionId};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key;
 
-/// How many of our sessions are remembered: one is open, and earlier ones may still be closing.
+/// How many of our sessions are remembered. Only one is open, but earlier ones may still be closing.
 const REMEMBERED: usize = 8;
 /// How many held entries one call of `renew` checks.
 const BATCH: usize = 500;
-/// How often `close` tries again to remove entries whose rows are locked. After that they are left to whoever comes across them.
+/// How often `close` tries again to remove entries whose rows are locked. After that, each of these entries is left to the client
+/// that next finds it in its way, and removes it.
 const LOCKED: usize = 20;
-/// The pause between two of the tries that [`LOCKED`] counts.
+/// The pause of `close` between two tries to remove entries whose rows are locked.
 const MOMENT: Duration = Duration::from_millis(5);
 
 /// The sessions that this client opened.
@@ -31,8 +32,8 @@ pub(super) struct OpenSessions<D: Dialect> {
     settled: AtomicU64,
     /// Held while [`settle`](Self::settle) runs, so that only one runs at a time.
     settling: tokio::sync::Mutex<()>,
-    /// The index of the batch of entries with which the next heartbeat begins, because a heartbeat may have no time for all
-    /// batches.
+    /// The index of the batch of held entries with which the next heartbeat begins. A heartbeat may not have time to check all
+    /// batches, so the next one goes on where it stopped.
     next: AtomicUsize,
 }
 
@@ -72,8 +73,8 @@ impl<D: Dialect> OpenSessions<D> {
             .bytes(key::encode(&session.member))
             .with(Argument::Channel)
             .number(lease)
-            // This client's previous session. The server ends it and frees its entries, if it is still open there: this client may
-            // have lost it without the server's knowledge.
+            // The session that this client had before. If that session is still open at the server, the server ends it and removes
+            // its entries: this client may have lost the session although the server does not know of that.
             .with(Argument::Bytes(previous.map(|id| id.to_string().into_bytes())));
         if self.connections.run(&call).await?.status() == "taken" {
             let message = format!("another live session has the member id {:?}", session.member);
@@ -82,14 +83,14 @@ impl<D: Dialect> OpenSessions<D> {
         Ok(Duration::from_micros(lease))
     }
 
-    /// Extends the lease, and calls `gone` for each of these entries that the session does not have any more.
+    /// Extends the lease, and calls `gone` for each of the `held` entries that the server does not have any more.
     pub(super) async fn renew(
         &self,
         session: SessionId,
         held: &[EntryRef],
         gone: &Gone<'_>,
     ) -> Result<()> {
-        // There is at least one batch, so that the lease is extended even if no entry is held.
+        // If no entry is held, there is one empty batch, so that a call is made that extends the lease.
         let mut batches: Vec<_> =
             held.chunks(BATCH).chain(held.is_empty().then_some(held)).collect();
         let next = self.next.load(Ordering::Relaxed) % batches.len();
@@ -99,7 +100,8 @@ impl<D: Dialect> OpenSessions<D> {
             if done > 0 && begun.elapsed() > self.connections.patience / 4 {
                 break;
             }
-            // Stored before the call: a batch that cannot be asked after is not the first one again.
+            // Stored before the call, so that the next heartbeat begins with another batch even if this call fails. Otherwise a
+            // batch whose call always fails would keep the other batches from being checked.
             self.next.store(next + done + 1, Ordering::Relaxed);
             let ids = batch.iter().map(|entry| entry.id.as_str().into()).collect();
             let width = batch.first().map_or(1, |entry| entry.id.as_str().len());
@@ -108,7 +110,7 @@ impl<D: Dialect> OpenSessions<D> {
                 Err(error) if done > 0 && error.kind() != ErrorKind::Lost => break,
                 answer => answer?,
             };
-            // The answer has the ids one after the other, each `width` bytes long.
+            // The answer has the ids of the entries that are gone, one after the other, each `width` bytes long.
             for id in answer.row()?.bytes("renew", "gone")?.chunks(width) {
                 gone(&EntryId::from_store(String::from_utf8_lossy(id).into_owned()));
             }
@@ -121,11 +123,11 @@ impl<D: Dialect> OpenSessions<D> {
         self.settled.load(Ordering::Relaxed) == epoch
     }
 
-    /// Removes entries of the session that this client does not know, once for each new connection: a replica that took over may
-    /// lack the newest releases, and so still have entries that were left.
+    /// Removes the entries of the session that this client does not know, once for each new connection. The new connection may lead
+    /// to a replica that took over. It may lack the newest releases, and so still have entries that this client has left.
     ///
-    /// Called after a heartbeat on this epoch: from then on the server rejects calls that come on older connections, so that none
-    /// of them can add an unknown entry afterwards.
+    /// Called after a heartbeat on the connection of this epoch. From that heartbeat on, the server rejects the session's calls
+    /// that come on older connections, so that no such call can add an unknown entry afterwards.
     pub(super) async fn settle(
         &self,
         session: SessionId,
@@ -134,7 +136,8 @@ impl<D: Dialect> OpenSessions<D> {
     ) -> Result<()> {
         let Ok(_alone) = self.settling.try_lock() else { return Ok(()) };
         let are_gone = D::settle(&self.connections, session, own).await?;
-        // Otherwise the next heartbeat starts this again.
+        // If some entries could not be removed, or if the connection was given up meanwhile, the next heartbeat calls this function
+        // again.
         if are_gone && self.connections.rotation.epoch() == epoch {
             self.settled.store(epoch, Ordering::Relaxed);
         }
@@ -145,12 +148,13 @@ impl<D: Dialect> OpenSessions<D> {
         let call =
             Call::new("close", "close").bytes(self.namespace.as_str()).bytes(session.to_string());
         let mut locked = 0;
-        // A call removes only a limited number of entries, so that it does not take long, and answers `more` if some are left.
+        // One call removes only a limited number of entries, so that it does not take long. Its status is `more` if there are
+        // further entries to remove.
         loop {
             match self.connections.run(&call).await?.status().as_str() {
                 "more" => {}
-                // The session is over in any case. The entries that are left block others only until their rows are free: whoever
-                // comes across one then removes it.
+                // The session is over in any case, but some of its entries are left, because other transactions have locked their
+                // rows. As soon as such a row is unlocked, the next client that finds the entry in its way removes it.
                 "locked" if locked < LOCKED => {
                     locked += 1;
                     tokio::time::sleep(MOMENT).await;

@@ -21,8 +21,8 @@ impl<D: Dialect> Sessions for SqlStore<D> {
         self.sessions.renew(session, held, gone).await?;
         if !self.sessions.is_settled(epoch) {
             let (sessions, entries) = (Arc::clone(&self.sessions), Arc::clone(&self.entries));
-            // This runs in the background: the lease is extended already, and the heartbeat must neither wait for `settle` nor fail
-            // with it.
+            // `settle` runs in the background: the lease is extended already, so the heartbeat need not wait for `settle`, and must
+            // not fail if `settle` fails.
             tokio::spawn(async move {
                 // If `settle` fails, the next heartbeat starts it again.
                 let _: Result<()> = sessions.settle(session, epoch, &entries).await;
@@ -32,7 +32,7 @@ impl<D: Dialect> Sessions for SqlStore<D> {
     }
 
     async fn close(&self, session: SessionId) -> Result<()> {
-        // The entries are forgotten before the server is asked: even if the call fails, they do not wait for anything any more.
+        // The entries are forgotten before the server is asked, so that nothing is kept of them even if the call fails.
         self.entries.of(session).iter().for_each(|entry| self.forget(entry));
         self.sessions.close(session).await
     }

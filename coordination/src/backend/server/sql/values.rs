@@ -1,5 +1,5 @@
-//! Queues' values, each in its queue's row. A value is owned by no session, and written by compare-and-set; records of the queue
-//! may be written together with it.
+//! Queues' values, each in its queue's row. A value belongs to no session, and is written by compare-and-set. Records, which are
+//! further texts of the queue, each with a name, may be written together with it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,8 +18,9 @@ impl<D: Dialect> Values for SqlStore<D> {
     async fn write(&self, write: &Write) -> Result<Option<u64>> {
         let queue = &write.queue;
         let none = || Error::new(ErrorKind::Unavailable, "write", "there is no session");
-        // The call is sent under the current session, because the server tells by the session which connection is the newest. If
-        // this call is given up and comes late, the server rejects it (`stale`).
+        // A value belongs to no session, but the call is sent as one of the current session: the server knows for each session
+        // which connection is the newest. So if this call is given up and comes late, on a connection that was given up too, the
+        // server rejects it (`stale`).
         let session = self.sessions.current().ok_or_else(none)?;
         let text = write.data.as_ref();
         let text = text.map(|data| StoredValue::by(write, data).to_bytes()).transpose()?;
@@ -34,7 +35,8 @@ impl<D: Dialect> Values for SqlStore<D> {
             .with(Argument::Records(write.beside.clone()));
         let answer = self.connections.run(&call).await;
         let answer = answer.map_err(|error| match error.kind() {
-            // The caller may try again under its next session, because a value belongs to no session. `Lost` would tell it to stop.
+            // The session has ended, but the caller may write the value under its next session. So the error must be one after
+            // which the caller tries again; after `Lost` it would not.
             ErrorKind::Lost => Error::new(ErrorKind::Unavailable, "write", "the session is over"),
             _ => error,
         })?;
@@ -43,8 +45,8 @@ impl<D: Dialect> Values for SqlStore<D> {
             self.dialect().touched(&path, None);
             return Ok(version);
         }
-        // The value is not as expected. If it has the id of this write, an earlier call of this write has been carried out, and its
-        // answer was lost.
+        // The write was refused, because the value is not as the write expects. But if the value has the id of this very write, an
+        // earlier call of the write was carried out, and its answer was lost.
         let Some(kept) = answer.bytes("value")? else { return Ok(None) };
         check_name(queue, &kept)?;
         let is_ours = StoredValue::read(&kept)?.id == write.id;

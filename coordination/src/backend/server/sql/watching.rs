@@ -1,4 +1,4 @@
-//! Waiting for the end of an entry, and for a change of a queue. How this client learns of them depends on the dialect.
+//! Waiting for the end of an entry, and for a change of a queue. The dialect determines how this client learns of such events.
 
 use std::time::{Duration, Instant};
 
@@ -25,8 +25,9 @@ impl<D: Dialect> Watching for SqlStore<D> {
     async fn changed(&self, queue: &QueueKey, revision: u64, recheck: Duration) -> Result<()> {
         let mut following = D::follow(self, &self.path(queue)).await?;
         let Some(Seen { count: Some(count), expires }) = self.reads.at(queue, revision) else {
-            // A change may have been missed: this process was not subscribed when the queue was read, or the queue was read again
-            // since. The caller reads again. The subscription lingers, so it is still there at that read.
+            // A change may have been missed, because this process was not subscribed when the queue was read, or because the queue
+            // was read again since. So this call resolves, and the caller reads the queue again. The subscription made above stays
+            // for a moment, so it still exists at that read.
             return Ok(());
         };
         let limit = Instant::now() + self.dialect().at_most(recheck);
