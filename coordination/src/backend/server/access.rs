@@ -19,10 +19,11 @@ pub(crate) const TLS_OPTIONS: [&str; 4] = ["ca", "cert", "key", "server_name"];
 ))]
 pub(crate) const PASSWORD_FILE: &str = "password_file";
 
-/// Takes the password and the options for TLS out of the URL. `secure`: whether the URL's scheme has TLS. If it has not, options
-/// for TLS are an error, whose message recommends `scheme`.
+/// Takes the password and the options for TLS out of the URL. `secure`: whether the client is to use TLS. If it is not, options for
+/// TLS are an error, whose message recommends `scheme`.
 ///
-/// The password is in the URL, or in the file that `password_option` names; `check`: a further check of the password.
+/// `password_option`: the name of the option for a file with the password, which may be given if the URL itself has no password.
+/// `check`: a further check of the password.
 pub(crate) fn access(
     url: &mut Url,
     (secure, scheme): (bool, &str),
@@ -85,7 +86,7 @@ fn password(url: &mut Url, option: &'static str) -> Result<Option<Source>> {
     }
 }
 
-/// The user, who must be given together with a password.
+/// The name of the user. Fails if the URL has a user and there is no password, or the other way round.
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 pub(crate) fn user(url: &Url, access: &Access) -> Result<Option<String>> {
     match (url.user.clone(), access.has_password()) {

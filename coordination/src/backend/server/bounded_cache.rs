@@ -1,14 +1,15 @@
-//! A cache of what is known of queues, which spares requests.
+//! A cache of facts about queues. It saves the requests that would ask the store for these facts again.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Mutex, MutexGuard};
 
-/// How many queues are remembered. If a queue was forgotten, the next use of it costs one more request.
+/// How many keys a cache remembers by default, mostly one for each queue. If a queue was forgotten, the next use of the queue costs
+/// one more request.
 const REMEMBERED: usize = 1024;
 
-/// A bounded map. When a new key comes and the map is full, all other keys are forgotten. So use it only for facts that can be
+/// A bounded map. If the map is full when a new key is added, all other keys are forgotten. So use it only for facts that can be
 /// read from the store again.
 pub(crate) struct BoundedCache<K, V> {
     most: usize,

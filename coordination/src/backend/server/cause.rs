@@ -1,11 +1,11 @@
-//! Why a connection broke, found in the chain of errors beneath the error that a client crate reports.
+//! Finds out why a connection broke, from the error that a client crate reports and the chain of its sources.
 
 use std::error::Error as StdError;
 use std::io;
 
 use crate::error::ErrorKind;
 
-/// An error's sources, the deepest last.
+/// An error and its sources, the deepest source last.
 pub(crate) type Causes<'a> = Vec<&'a (dyn StdError + 'static)>;
 
 /// This error, if there is one, and all its sources.
@@ -14,7 +14,7 @@ pub(crate) fn causes<'a>(first: Option<&'a (dyn StdError + 'static)>) -> Causes<
     std::iter::successors(first, next).collect()
 }
 
-/// Why there is no connection: nobody listens, the host has no address, TLS failed, or something else.
+/// The kind of the error for a connection that failed: nobody listens, the host has no address, TLS failed, or something else.
 pub(crate) fn connection_kind(causes: &Causes<'_>) -> ErrorKind {
     let kinds = causes.iter().filter_map(|cause| {
         let io = cause.downcast_ref::<io::Error>().map(io::Error::kind);
@@ -26,7 +26,7 @@ pub(crate) fn connection_kind(causes: &Causes<'_>) -> ErrorKind {
     kinds.into_iter().next().unwrap_or(ErrorKind::Unavailable)
 }
 
-/// The kind of an error whose message speaks of DNS or of TLS; `None`: it speaks of neither.
+/// The kind of an error, judged by its message; `None`: the message speaks neither of DNS nor of TLS.
 pub(crate) fn kind_said(text: &str) -> Option<ErrorKind> {
     const DNS: [&str; 2] = ["dns error", "failed to lookup address"];
     const TLS: [&str; 5] = [
@@ -44,7 +44,7 @@ pub(crate) fn kind_said(text: &str) -> Option<ErrorKind> {
     }
 }
 
-/// Whether the server just closed the connection, without an error of TLS before.
+/// Whether the server closed the connection without telling why, for instance by a TLS alert.
 pub(crate) fn is_hang_up(causes: &Causes<'_>) -> bool {
     const ENDS: [&str; 3] = ["broken pipe", "connection closed", "connection reset"];
     let ended = |cause: &&(dyn StdError + 'static)| {

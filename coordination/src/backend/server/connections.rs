@@ -1,8 +1,9 @@
 //! The connection of a process to a store: one for all calls, replaced when it fails or when the server stops answering.
 //!
-//! A client crate that knows all servers spreads calls over them, or does not notice that a server has stopped answering. So a
-//! client is made for one server only. It is used until a call fails on it or takes longer than a heartbeat may; then another
-//! client is made for the next server. See [`rotation`](super::rotation).
+//! If a store's client crate knew all servers, it would spread calls over them, or would not notice that a server has stopped
+//! answering. So this module makes a client for one server only. That client is used until its connection breaks, or until a call
+//! on it takes longer than a heartbeat may take. Then a client for the next server is made. The module
+//! [`rotation`](super::rotation) decides which server is the next.
 
 #[cfg(test)]
 mod tests;
@@ -26,34 +27,36 @@ use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::panics::{caught, on_purpose};
 use crate::url::Host;
 
-/// How often the first call is tried on servers that close each connection without an answer.
+/// How often [`greet`](Connections::greet) tries the first call of the process if each try ends with a connection that the server
+/// closes without an answer.
 const GREETINGS: usize = 5;
-/// After a server has refused our credentials: how long calls fail with that refusal, without another try. So a server is tried
-/// at most twenty times a minute.
+/// How long a server that has refused our credentials is not asked again: connecting to it fails with the same refusal at once. So
+/// this client asks such a server at most twenty times a minute.
 const BELIEVED: Duration = Duration::from_secs(3);
 
 /// How connections to a store's servers are made.
 pub(crate) trait Link: Sized + Send + Sync + 'static {
-    /// The client crate's handle of a connection, on which calls are made. A call need not have a time limit: callers drop the call
-    /// when its time is over.
+    /// The client crate's handle of a connection, on which calls are made. The handle need not limit the time of a call: the
+    /// callers drop a call when its time is over.
     type Connection: Clone + Send + Sync + 'static;
-    /// The error with which the client crate answers a failed call.
+    /// The client crate's error for a failed call.
     type Failed: Send;
 
-    /// How many calls may be in flight at a time. If a thousand were sent at the same time, the server would take longer over them
-    /// than each call may take: all would be dropped, the connection would be given up, and the retries of all calls would fail in
-    /// the same way.
+    /// How many calls may be in flight at the same time. If a thousand calls were sent at the same time, the server would need more
+    /// time for all of them than each call may take. The callers would drop the calls, the connection would be given up, and the
+    /// retries would fail in the same way.
     const IN_FLIGHT: usize;
-    /// The scheme of URLs with TLS, for messages.
+    /// What a URL must have so that TLS is used, for messages: a scheme or an option.
     const SECURE: &'static str;
-    /// The advice for a URL without TLS whose server speaks TLS.
+    /// The advice to the user in the error if the server speaks TLS, and the URL does not ask for TLS.
     const WANTS_TLS: &'static str;
 
     /// How many hosts the URL has.
     fn hosts(&self) -> usize;
 
-    /// The host with the index `nth` in the URL. `None`: the URL names no hosts to which to connect, and [`connect`](Self::connect)
-    /// itself finds out where they are.
+    /// The host with the index `nth` in the URL, whose name is looked up before [`connect`](Self::connect) is called. `None`: no
+    /// name is to be looked up, because the URL does not name the server itself. Then [`connect`](Self::connect) finds out where
+    /// the server is.
     fn host(&self, nth: usize) -> Option<&Host>;
 
     /// The servers, for messages.
@@ -62,11 +65,12 @@ pub(crate) trait Link: Sized + Send + Sync + 'static {
     /// Our credentials, and the certificates that we trust.
     fn access(&self) -> &Access;
 
-    /// How long making another connection may take, if a call may take `patience`.
+    /// How long making a connection may take if a call may take `patience`. Does not apply to the first connection of the process.
     fn longest(&self, patience: Duration) -> Duration;
 
-    /// Connects to the server that `turn` names, at the address in `turn` if there is one, and waits for the server's first answer.
-    /// Fails if the server refuses these credentials; but some servers refuse them only at the first call.
+    /// Connects to the server that `turn` names, at the address in `turn` if it has one, and waits for the server's first answer.
+    /// Fails if the server refuses these credentials. But some servers check credentials only at the first call: there, `connect`
+    /// succeeds with wrong credentials, too.
     fn connect(
         connections: &Arc<Connections<Self>>,
         turn: Turn,
@@ -81,11 +85,11 @@ pub(crate) trait Link: Sized + Send + Sync + 'static {
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
     pub(crate) error: Error,
-    /// The connection cannot be used any more, and another one is to be made.
+    /// The connection cannot be used any more, and another connection is to be made.
     pub(crate) is_broken: bool,
-    /// The server closed the connection without an answer.
+    /// The server closed the connection without an answer. Some servers do so instead of an error, if they demand TLS for instance.
     pub(crate) is_hang_up: bool,
-    /// The server seems to take no more connections.
+    /// The server seems to accept no more connections. This says nothing about the connections that exist.
     pub(crate) is_full: bool,
     /// The server did not answer in time.
     pub(crate) is_late: bool,
@@ -97,26 +101,27 @@ pub(crate) struct Failure {
 pub(crate) struct Connections<L: Link> {
     pub(crate) link: L,
     pub(crate) rotation: Rotation<L::Connection>,
-    /// If a call is dropped after it has waited for at least this long, and its connection has given no answer in that time, the
-    /// connection is given up.
+    /// How long a call may wait for its answer. If a caller drops a call after at least this time, and no answer to any call came
+    /// on the connection in this time, the connection is given up.
     pub(crate) patience: Duration,
     in_flight: Semaphore,
     state: Mutex<State<L>>,
 }
 
 struct State<L: Link> {
-    /// `Some` while a task makes a connection: all callers wait for the outcome of that one task.
+    /// `Some` while a task makes a connection. All callers that need a connection wait here for the outcome of that one task.
     making: Option<watch::Receiver<Option<Made<L>>>>,
-    /// The servers that refused us: until when each of them is not asked again, and why it refused. Until then only other servers
-    /// are asked.
+    /// The servers that refused our credentials, each with the reason, and with the time until which this server is not asked
+    /// again.
     refused: HashMap<Place, (Instant, Failure)>,
-    /// Why the servers refused us, if all that were known did, and until when none of them is asked again.
+    /// `Some` if all known servers have refused our credentials: until this time every connection fails with this reason, without
+    /// asking a server.
     all_refused: Option<(Instant, Failure)>,
-    /// The time that is left for the first connection; `None` once there has been one.
+    /// Limits the time for the first connection of the process; `None` as soon as there has been a connection.
     first: Option<First>,
 }
 
-/// A slot among the calls that may be in flight at the same time, and the connection on which to send the call.
+/// What a caller needs in order to send a call: a slot among the calls that may be in flight at the same time, and the connection.
 pub(crate) struct Ready<'a, L: Link> {
     pub(crate) connections: &'a Connections<L>,
     pub(crate) operation: &'static str,
@@ -126,10 +131,12 @@ pub(crate) struct Ready<'a, L: Link> {
     _room: Option<SemaphorePermit<'a>>,
 }
 
-/// Held by the one task that makes a connection for all callers. When it is dropped, the next caller may start another task; so
-/// it is dropped however the task ends: with an outcome, by a panic, or with the runtime.
+/// Held by the one task that makes a connection for all callers. Its drop notes that no such task is running, so that the next
+/// caller may start another task. The drop runs however the task ends: with an outcome, by a panic, or because the runtime is shut
+/// down.
 struct Maker<L: Link> {
     connections: Arc<Connections<L>>,
+    /// Gives the outcome to the callers who wait.
     told: watch::Sender<Option<Made<L>>>,
 }
 
@@ -154,30 +161,32 @@ impl<L: Link> Connections<L> {
 
     /// The connection in use and its epoch; makes one if there is none.
     ///
-    /// One task makes the connection for all callers, and goes on if any of them gives up. When all servers have failed, the task
-    /// first waits until the pause is over: otherwise all clients together would flood a server that is down or starting (`R4`).
+    /// One task makes the connection for all callers. The task goes on even if a caller gives up. If all servers have failed, the
+    /// task waits until [`Turn::pause_until`] before it connects: otherwise all clients together would flood a server that is down
+    /// or starting (`R4`).
     pub(crate) async fn connection(self: &Arc<Self>) -> Made<L> {
         if let Some(found) = self.rotation.connected() {
             return Ok(found);
         }
         let mut made = self.making()?;
         let made = made.wait_for(Option::is_some).await.ok().and_then(|made| made.clone());
-        // There is no outcome, because the task ended without one: the runtime is shutting down.
+        // If the task has ended without an outcome, the runtime is shutting down.
         let gone = || Error::new(ErrorKind::Unavailable, "connect", "the runtime has ended");
         made.unwrap_or_else(|| Err(Failure::harmless(gone())))
     }
 
     /// [`connection`](Self::connection), tried with one server after the other until one can be reached.
     ///
-    /// Of several errors, one that may pass by itself is answered rather than a refusal: the caller goes on trying then, and a
-    /// server that is starting now may let us in. Not so before the first connection: who has just given a wrong password is to
-    /// be told.
+    /// If one server refuses our credentials, and another server has an error that may pass by itself, the error that may pass is
+    /// returned. With the refusal, the caller would stop trying, although the other server may be starting, and accept us soon.
+    /// Before the first connection, the refusal of the server that was tried last is returned: the user may just have given a wrong
+    /// password, and has to see that.
     pub(crate) async fn reach(self: &Arc<Self>) -> Made<L> {
         let (mut tried, mut passing) = (0, None);
         loop {
             let outcome = self.connection().await;
             tried += 1;
-            // Looking up a host's name may have added servers, so the number is read after each try.
+            // Looking up a host's name may have added servers, so the number of servers is read again after each try.
             let is_one_left = tried < self.rotation.servers();
             match outcome {
                 Err(failure) if failure.is_broken && is_one_left => {
@@ -191,7 +200,7 @@ impl<L: Link> Connections<L> {
         }
     }
 
-    /// [`reach`](Self::reach); an error names this operation.
+    /// Like [`reach`](Self::reach), but an error names this operation.
     pub(crate) async fn reach_for(
         self: &Arc<Self>,
         operation: &'static str,
@@ -201,11 +210,11 @@ impl<L: Link> Connections<L> {
         self.reach().await.map_err(not_made)
     }
 
-    /// The outcome of the task that makes a connection; starts one if there is none.
+    /// A receiver of the outcome of the task that makes a connection. Starts such a task if none is running.
     ///
-    /// The mutex makes sure that callers who come at the same time find the same task. A caller may have seen no connection just
-    /// before the running task installed one, and come here after that task has ended. Then it starts another task, which finds
-    /// that connection and makes none.
+    /// The mutex makes sure that callers who come at the same time find the same task. One race is left: a caller finds no
+    /// connection just before the running task installs a connection, and calls this function only after that task has ended. Then
+    /// this function starts another task, which finds the installed connection and makes no second one.
     fn making(self: &Arc<Self>) -> Result<watch::Receiver<Option<Made<L>>>, Failure> {
         let mut state = self.state();
         if let Some((until, failure)) = &state.all_refused
@@ -259,8 +268,9 @@ impl<L: Link> Connections<L> {
             let found = found.await.map_err(|_| late(limit))?;
             self.rotation.found(turn.epoch, &found.map_err(|error| unknown(host, &error))?);
         }
-        // The turn is read again, because its place has an address now. If the epoch was given up during the lookup, this is the
-        // place for the next epoch. Then the connection that is made has an old epoch, and is not installed.
+        // The place is read again, because the lookup has given it an address. If the epoch was given up during the lookup, the
+        // place read here is already that of the next epoch. The connection that is made then still has the old epoch, so `install`
+        // does not take it.
         let Turn { place, .. } = self.rotation.turn();
         let servers = self.rotation.servers();
         let limit = self.limit(|first| first.share(servers));
@@ -290,20 +300,23 @@ impl<L: Link> Connections<L> {
         let mut state = self.state();
         state.refused.retain(|_, (until, _)| now < *until);
         state.refused.insert(place, (now + BELIEVED, failure.clone()));
-        // Asked now, as the addresses of a name are forgotten when all servers have failed, and one of them may have let us in.
+        // This has to be checked before the failure is reported to the rotation. If all servers have failed by then, the rotation
+        // forgets the addresses of all names, and it would no longer be known whether each address refused us or whether one of
+        // them accepted us.
         if self.rotation.all(|place| state.refused.contains_key(place)) {
             state.all_refused = state.refused.values().min_by_key(|(until, _)| *until).cloned();
         }
     }
 
-    /// Why this server refused us a moment ago, if it did.
+    /// Why this server refused our credentials, if it did so within the last [`BELIEVED`].
     fn refused_by(&self, place: Place) -> Option<Failure> {
         let state = self.state();
         let refused = state.refused.get(&place).filter(|(until, _)| Instant::now() < *until);
         refused.map(|(_, failure)| failure.clone())
     }
 
-    /// Makes a connection with the newest credentials. If that fails, tries those with which a server last accepted us.
+    /// Makes a connection with the newest credentials. If that fails, tries the credentials with which a server last accepted us:
+    /// perhaps this server does not know the newest ones yet.
     async fn let_in(self: &Arc<Self>, turn: Turn) -> Result<L::Connection, Failure> {
         let access = self.link.access();
         let newest = access.newest();
@@ -314,8 +327,8 @@ impl<L: Link> Connections<L> {
             }
             Err(failure) => failure,
         };
-        // Some servers just close the connection if they refuse the credentials. So every failure may be such a refusal, unless
-        // nobody listens there or the host has no address.
+        // Some servers just close the connection if they refuse the credentials. So every failure may mean that the credentials
+        // were refused, unless nobody listens at the address, or the host has no address.
         let is_there = !matches!(failure.error.kind(), ErrorKind::Refused | ErrorKind::Dns);
         let Some(other) = access.instead_of(&newest).filter(|_| is_there) else {
             return Err(failure);
@@ -325,8 +338,8 @@ impl<L: Link> Connections<L> {
         Ok(connection)
     }
 
-    /// How long one step (a lookup, a connect) may take: what `of_first` says while the first connection is being made, and
-    /// [`Link::longest`] later.
+    /// How long looking up a name, or connecting, may take. Until the process has had a connection, `of_first` determines the time;
+    /// later, the time is [`Link::longest`].
     fn limit(&self, of_first: impl FnOnce(&mut First) -> Duration) -> Duration {
         let first = self.state().first.as_mut().map(of_first);
         first.unwrap_or_else(|| self.link.longest(self.patience))
@@ -334,19 +347,19 @@ impl<L: Link> Connections<L> {
 
     /// Waits for a slot among the calls in flight, and for a connection. Nothing has been sent when this returns.
     ///
-    /// If no slot is free within half of the patience, the call fails without having been sent, and its caller tries again. If it
-    /// were sent with too little time left for its answer, the caller would not know whether it took effect, and the connection
-    /// would be given up.
+    /// If no slot becomes free within half of `patience`, the call fails without having been sent, and its caller tries again. If
+    /// the call were sent with too little time left for its answer, the caller would not know whether the call took effect, and the
+    /// connection would be given up.
     pub(crate) async fn ready(self: &Arc<Self>, operation: &'static str) -> Result<Ready<'_, L>> {
         let room = timeout(self.patience / 2, self.in_flight.acquire()).await;
         let room = room.map_err(|_| {
             Error::new(ErrorKind::Unavailable, operation, "too many calls are under way")
         })?;
-        // The semaphore is never closed, so this is a permit.
+        // The semaphore is never closed, so there is always a permit here.
         Ok(Ready { _room: room.ok(), ..self.urgent(operation).await? })
     }
 
-    /// [`ready`](Self::ready) without a slot, so that a heartbeat never waits for other calls.
+    /// Like [`ready`](Self::ready), but takes no slot. This is for heartbeats, which must never wait for other calls.
     pub(crate) async fn urgent(self: &Arc<Self>, operation: &'static str) -> Result<Ready<'_, L>> {
         let (connection, epoch) = self.reach_for(operation).await?;
         Ok(Ready { connections: self, operation, connection, epoch, _room: None })
@@ -367,7 +380,7 @@ impl<L: Link> Connections<L> {
         self.ready(operation).await?.make(call).await
     }
 
-    /// [`call`](Self::call) without a slot, so that a heartbeat never waits for other calls.
+    /// Like [`call`](Self::call), but takes no slot. This is for heartbeats, which must never wait for other calls.
     pub(crate) async fn urgent_call<T, F>(
         self: &Arc<Self>,
         operation: &'static str,
@@ -379,8 +392,8 @@ impl<L: Link> Connections<L> {
         self.urgent(operation).await?.make(call).await
     }
 
-    /// Runs `work`, which is a call on the connection of this epoch. If the outcome shows that the connection is broken, or
-    /// `work` is dropped after too long a time without any answer, the connection is given up.
+    /// Runs `work`, which is a call on the connection of this epoch. The connection is given up if the outcome shows that it is
+    /// broken. It is also given up if `work` is dropped late, and no answer to any call came on the connection for too long.
     pub(crate) async fn on_epoch<T>(
         &self,
         operation: &'static str,
@@ -400,8 +413,8 @@ impl<L: Link> Connections<L> {
     ) -> Result<T, Failure> {
         let outcome = work.await.map_err(|failed| self.explained(operation, failed));
         match &outcome {
-            // The server refused to accept one more connection. That is neither a failure of the connection in use nor an answer
-            // on it, so nothing is reported.
+            // The server refused to accept one more connection. That is neither a failure of the connection in use nor an answer on
+            // it, so nothing is reported to the rotation.
             Err(failure) if failure.is_full && !failure.is_broken => drop(attempt.unhurried()),
             outcome => {
                 attempt.ended(outcome.as_ref().is_err_and(|failure| failure.is_broken));
@@ -411,7 +424,7 @@ impl<L: Link> Connections<L> {
     }
 
     /// Translates the error of a failed call. If the server refused our credentials, and the files that the URL names hold other
-    /// credentials by now, the connection counts as broken, so that the next one is made with the new credentials.
+    /// credentials by now, the connection counts as broken: then another connection is made, with the new credentials.
     fn explained(&self, operation: &'static str, failed: L::Failed) -> Failure {
         let failure = self.link.explain(operation, failed);
         if !failure.is_refusal() || !self.link.access().are_others() {
@@ -476,7 +489,7 @@ impl<L: Link> Connections<L> {
         self.link.shown()
     }
 
-    /// Changes with every connection that is given up; the value is the epoch of the connection in use.
+    /// A receiver of the epoch of the connection in use. The epoch changes whenever a connection is given up.
     pub(crate) fn epochs(&self) -> watch::Receiver<u64> {
         self.rotation.epochs()
     }
@@ -487,9 +500,9 @@ impl<L: Link> Connections<L> {
 }
 
 impl<L: Link> Maker<L> {
-    /// First drops this `Maker`, so that another task may be started, and then gives the outcome to the callers who wait. In the
-    /// other order, a caller who gets a failure and comes again at once would find this task's outcome, and get the same failure
-    /// without a new try.
+    /// First drops this `Maker`, so that another task may be started, and only then gives the outcome to the callers who wait. In
+    /// the other order, a caller who gets a failure and asks for a connection again at once would find this task still noted, and
+    /// would get the same failure without a new try.
     fn tell(self, outcome: Made<L>) {
         let told = self.told.clone();
         drop(self);
@@ -516,8 +529,8 @@ impl<L: Link> Ready<'_, L> {
         self.connections.on_epoch(self.operation, self.epoch, call(self.connection)).await
     }
 
-    /// Like [`make`](Self::make), for a call that is sent on another connection: whatever its outcome, the connection in use
-    /// stays.
+    /// Like [`make`](Self::make), for a `call` that sends its request on another connection than the one in use. Whatever the
+    /// outcome, the connection in use is kept.
     pub(crate) async fn make_elsewhere<T, F>(
         self,
         call: impl FnOnce(L::Connection) -> F,
@@ -556,7 +569,7 @@ impl Failure {
         Self { is_late: true, ..Self::broken(error.with_effect(effect)) }
     }
 
-    /// Whether a next try may succeed, after the pause between connections.
+    /// Whether the failure may pass by itself, so that a later try may succeed.
     fn is_passing(&self) -> bool {
         self.is_broken && self.error.kind() == ErrorKind::Unavailable
     }
@@ -571,7 +584,7 @@ fn late(limit: Duration) -> Failure {
     Failure::late("connect", limit, Effect::None)
 }
 
-/// The failure if a host's name cannot be looked up. It is `broken`, so that the next host is tried, whose name may have an
+/// The failure if a host's name cannot be looked up. It counts as broken, so that the next host is tried, whose name may have an
 /// address.
 fn unknown(host: &Host, error: &io::Error) -> Failure {
     let kind = connection_kind(&causes(Some(error)));

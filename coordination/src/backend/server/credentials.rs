@@ -1,9 +1,10 @@
 //! A client's credentials and the certificates that it trusts, read anew for each connection: a file that the URL names may get
 //! other contents, because passwords and certificates are replaced while clients live.
 //!
-//! There are two difficulties. A file may be read while it is being written, or a certificate may be replaced before its key: if
-//! the contents cannot be used, the credentials that were read before stay in use. And a file may be replaced before the server
-//! knows the new contents: if a server refuses them, the credentials with which a server last accepted us are tried.
+//! There are two difficulties. First, a file may be read while it is being written, or after a certificate was replaced and before
+//! its key was. So if the contents of the files cannot be used, the credentials that were read before stay in use. Second, a file
+//! may be replaced before the server knows the new contents. So if a server refuses the new credentials, those with which a server
+//! last accepted us are tried.
 
 use std::fs;
 use std::path::PathBuf;
@@ -19,10 +20,11 @@ use rustls::sign::CertifiedKey;
 use crate::error::{Error, Result};
 use crate::url::Secret;
 
-/// For how long credentials that a server has refused are no reason to make another connection.
+/// New credentials in the files are a reason to give up the connection and make another one with them. But after a server has
+/// refused these credentials, they are no reason for this long.
 const REFUSED: Duration = Duration::from_secs(3);
 
-/// What a client shows to a server, and what it demands of the server's certificate.
+/// With what a client proves to a server who it is, and what it demands of the server's certificate.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Credentials {
     pub(crate) password: Option<Secret>,
@@ -30,11 +32,12 @@ pub(crate) struct Credentials {
     pub(crate) tls: Option<Tls>,
 }
 
-/// Contents of PEM files, and the name the server's certificate must have.
+/// The contents of the PEM files that the URL names, and the name that the server's certificate must have.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Tls {
-    /// The certificates of the authorities to trust; `None`: the system's.
+    /// The certificates of the authorities to trust; `None`: those that the system trusts.
     pub(crate) ca: Option<Vec<u8>>,
+    /// Our own certificate with its chain, and its private key.
     pub(crate) identity: Option<(Vec<u8>, Secret)>,
     pub(crate) server_name: Option<String>,
 }
@@ -52,7 +55,7 @@ pub(crate) struct Sources {
     pub(super) password: Option<Source>,
     /// `None`: the scheme is not TLS.
     pub(super) tls: Option<TlsSources>,
-    /// A further check of the password, which only one store needs.
+    /// A further check of the password, for the one store that does not accept every password.
     pub(super) check: Option<fn(&Secret) -> Result<()>>,
 }
 
@@ -68,9 +71,9 @@ pub(super) struct TlsSources {
 pub(super) enum Source {
     /// The URL itself has this part.
     Fixed(Secret),
-    /// Read once at the beginning, because the option names something that can be read only once, a pipe, for instance.
+    /// Was read when the URL was parsed, because the option names something that can be read only once, for instance a pipe.
     Once { option: &'static str, contents: Secret },
-    /// The file that this option names, read anew each time.
+    /// A file, which the option names. It is read anew for each connection.
     File { option: &'static str, path: PathBuf },
 }
 
@@ -78,11 +81,12 @@ pub(super) enum Source {
 struct State {
     /// The credentials with which a server last accepted us; before any has, those that were read first.
     used: Arc<Credentials>,
-    /// The newest credentials that were read and can be used.
+    /// The credentials that were read last, of those that could be used.
     newest: Arc<Credentials>,
-    /// The credentials that a server refused last, and when.
+    /// The credentials that a server last refused, and when it did.
     refused: Option<(Instant, Arc<Credentials>)>,
-    /// Whether a warning was logged that the files cannot be used, or that the server refuses their contents.
+    /// Whether a warning was logged that the files cannot be used, or that the server refuses their contents. It is not logged
+    /// again until the files have other usable contents.
     is_told: bool,
 }
 
@@ -109,9 +113,11 @@ impl Access {
         Arc::clone(&self.state().used)
     }
 
-    /// The credentials that the URL and its files have now. While the files cannot be used, those that were read before.
+    /// Reads the credentials that the URL and its files have now, and returns them. If the files cannot be used, returns those that
+    /// were read before.
     ///
-    /// The files are small, and read on the calling thread: starting another one could fail just when a connection is needed.
+    /// The files are small, so they are read on the calling thread: starting another thread could fail just when a connection is
+    /// needed.
     pub(crate) fn newest(&self) -> Arc<Credentials> {
         if !self.sources.has_files() {
             return self.used();
@@ -130,7 +136,7 @@ impl Access {
         Arc::clone(&state.newest)
     }
 
-    /// Notes that a server refused these credentials. Returns those with which a server last accepted us, if they differ.
+    /// Notes that a server refused these credentials. Returns those with which a server last accepted us, if they are others.
     pub(crate) fn instead_of(&self, refused: &Arc<Credentials>) -> Option<Arc<Credentials>> {
         let mut state = self.state();
         state.refused = Some((Instant::now(), Arc::clone(refused)));
@@ -148,7 +154,7 @@ impl Access {
         }
     }
 
-    /// Whether the files hold other credentials than those in use, and no server has refused them lately.
+    /// Whether the files hold other credentials than those in use, which no server has refused within the last [`REFUSED`].
     pub(crate) fn are_others(&self) -> bool {
         let newest = self.newest();
         let state = self.state();
@@ -164,7 +170,7 @@ impl Access {
 }
 
 impl State {
-    /// Logs a warning once, until the files have other contents that can be used.
+    /// Logs this warning, but only if no warning was logged since the files last got other contents that could be used.
     fn tell(&mut self, message: &str) {
         if !std::mem::replace(&mut self.is_told, true) {
             tracing::warn!("{message}");
@@ -181,7 +187,7 @@ impl Sources {
         self.password.iter().chain(tls).any(|source| matches!(source, Source::File { .. }))
     }
 
-    /// Reads all sources. Fails if one of them cannot be used, or not together with the others.
+    /// Reads all sources. Fails if the contents of a source cannot be used, or if a key is not that of its certificate.
     fn read(&self) -> Result<Credentials> {
         let password = self.password.as_ref().map(Source::password).transpose()?;
         if let (Some(password), Some(check)) = (&password, self.check) {
@@ -207,7 +213,7 @@ impl TlsSources {
 }
 
 impl Source {
-    /// The source that this option names: a file that may be replaced, or something that can be read only once.
+    /// The source at this path, which this option has: a file that may be replaced, or something that can be read only once.
     pub(super) fn named(option: &'static str, path: &str) -> Result<Self> {
         let file = Self::File { option, path: path.into() };
         match fs::metadata(path).is_ok_and(|found| !found.is_file()) {
@@ -222,7 +228,7 @@ impl Source {
                 Ok(contents.expose().as_bytes().to_vec())
             }
             Self::File { option, path } => fs::read(path).map_err(|error| {
-                // The message leaves out the path: somebody may have written the secret itself in its place.
+                // The message leaves out the path: somebody may have written the secret itself into the option, in place of a path.
                 let kind = error.kind();
                 let message =
                     format!("option `{option}`: the file it names cannot be read: {kind}");
@@ -264,7 +270,7 @@ fn is_authority(pem: &[u8]) -> bool {
     taken > 0
 }
 
-/// Checks that the certificate and the key belong together. They may not, if one file was replaced and the other not yet.
+/// Checks that the certificate and the key belong together. They do not if one file was replaced already and the other was not.
 fn identity(cert: Vec<u8>, key: Secret) -> Result<(Vec<u8>, Secret)> {
     let wrong = |message| Error::config(format!("options `cert` and `key`: {message}"));
     let chain: Vec<_> = CertificateDer::pem_slice_iter(&cert).flatten().collect();

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-/// The time for all tries to make the first connection, over all servers. It is longer than for later connections, because no
-/// session exists yet that could expire before the connection is made. It is shorter than `connect` may take in all, so that there
-/// is time left to open a session on the server that is tried last.
+/// The time for making the first connection, for the tries on all servers together. It does not depend on the lease, because no
+/// session exists yet that could expire before the connection is made. It is shorter than the time that the user's call of
+/// `connect` may take, so that there is time left to open a session on the server that is tried last.
 pub(super) const LONGEST: Duration = Duration::from_secs(3);
 
 /// Divides the time for the first connection among the servers.
@@ -15,8 +15,9 @@ pub(super) struct First {
 }
 
 impl First {
-    /// How long the next try may take: the time that is left, divided by the number of servers not yet tried in this round. So if
-    /// a server fails at once, its time goes to the others, which may be far away.
+    /// How long the next try may take: the time that is left, divided by the number of servers that are still to be tried before
+    /// the first server is tried again. So if a server fails at once, its time goes to the others, which may be far away and need
+    /// it. A try has at least an equal share of [`LONGEST`].
     pub(super) fn share(&mut self, servers: usize) -> Duration {
         let servers = u32::try_from(servers).unwrap_or(u32::MAX);
         let share = self.left() / (servers - self.tries % servers);
@@ -47,7 +48,7 @@ mod tests {
         let mut first = First::default();
         let shares: Vec<_> = (0..8).map(|_| first.share(8)).collect();
         assert!(shares[0].abs_diff(LONGEST / 8) < LONGEST / 100, "{shares:?}");
-        // The seven tries before have failed at once, so the last one has nearly all of the time.
+        // The seven tries before have failed at once, so the last try has nearly all of the time.
         assert!(shares[7] > LONGEST / 2, "{shares:?}");
         first.until = Some(Instant::now());
         assert_eq!(first.share(8), LONGEST / 8);

@@ -1,7 +1,8 @@
 //! Code that several stores with servers share.
 //!
-//! Nearly all of it is compiled as soon as one of these stores is enabled, though each store uses only a part. So the compiler
-//! can tell unused code only in a build with all of them, which `tests/lint` makes.
+//! Nearly all of this code is compiled as soon as one of these stores is enabled, but each store uses only a part of it, and the
+//! compiler would warn about the rest. So the warning about unused code is turned off, except in a build with all of these stores,
+//! such as the build of `tests/lint`.
 #![cfg_attr(
     not(all(
         feature = "consul",
@@ -41,12 +42,14 @@ use tokio::time::timeout;
 use crate::config::Settings;
 use crate::error::{Error, ErrorKind, Result};
 
-/// How long a call may wait for its answer before the connection is given up: as long as a heartbeat may.
+/// How long a call may wait for its answer before its connection is given up and the next server is tried. The limit is the same as
+/// for a heartbeat.
 pub(crate) fn patience(settings: &Settings) -> Duration {
     settings.call_timeout(settings.ttl)
 }
 
-/// Bounds one request inside `gone` or `changed`; no answer in time is `Unavailable`.
+/// Bounds one request that is sent by `gone` or `changed`, which themselves have no time limit. Fails with `Unavailable` if the
+/// answer takes longer than `patience`.
 pub(crate) async fn in_time<T>(
     patience: Duration,
     question: impl Future<Output = Result<T>>,

@@ -1,25 +1,26 @@
 //! Lists of names: of queues that have a value, and of queues that have an entry.
 //!
-//! The queue's part of a key encodes the queue's name. If the name is too long, that part is a hash, and the name is read from an
-//! entry or from the value.
+//! One part of a key stands for the queue. It is the queue's encoded name, or a hash if the name is too long. In the case of a
+//! hash, the name is read from the text of an entry or of the value, which has it.
 
 use super::stored::{name_in, queue_name};
 use crate::error::Result;
 use crate::key;
 
-/// How many queues are read in one request: a value may be large.
+/// How many queues are read in one request. The number is small because a value may be large.
 const BATCH: usize = 32;
 
-/// How much of a queue is read for its name.
+/// How much of a queue is read to find the queue's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extent {
     /// One entry.
     One,
-    /// All entries, because the one entry that was read first has left since, or was written by another library.
+    /// All entries. Asked for if the one entry did not have the name: it has left since it was listed, or another library wrote it.
     All,
 }
 
-/// The sorted names of the queues whose keys have these parts. `read` returns the values of queues whose part is a hash.
+/// The sorted names of the queues whose keys have these parts. `read` gets parts that are hashes, and returns the texts of the
+/// values of their queues.
 pub(crate) async fn of_values<F>(
     parts: impl IntoIterator<Item = String>,
     read: impl Fn(Vec<String>) -> F,
@@ -31,15 +32,16 @@ where
         parts.into_iter().partition(|part| key::is_hashed(part));
     let mut names: Vec<_> = plain.iter().filter_map(|part| key::unescape(part)).collect();
     for batch in hashed.chunks(BATCH) {
-        // A value that was removed since the keys were listed is not among the texts.
+        // If a value was removed since its key was listed, `read` returns no text for it, and its queue has no name here.
         names.extend(read(batch.to_vec()).await?.iter().filter_map(|text| name_in(text)));
     }
     names.sort_unstable();
     Ok(names)
 }
 
-/// The sorted names of the queues whose keys have these parts. `read` returns the texts of entries, each with its queue's part of
-/// the key: a text has the queue's name, unless another library wrote it.
+/// The sorted names of the queues whose keys have these parts. `read` gets such parts, and returns the texts of entries of their
+/// queues, each text with its queue's part of the key. If the part is a hash, the text has the queue's name, unless another library
+/// wrote the text.
 pub(crate) async fn of_entries<F>(
     parts: impl IntoIterator<Item = String>,
     read: impl Fn(Vec<String>, Extent) -> F,

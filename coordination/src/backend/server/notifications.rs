@@ -1,10 +1,15 @@
-//! Notifications on Redis and PostgreSQL, whose servers send to a connection whatever is published on its channels.
+//! Notifications on Redis and PostgreSQL, whose servers send to a connection every message that is published on the channels to
+//! which the connection is subscribed.
 //!
-//! Each process has a channel of its own. When an entry leaves a queue, the server sends a message to each process that has an
-//! entry which the leaving one blocked. The message says whether anything else blocks that waiting entry now. Some processes
-//! listen to the queue's channel as well, on which every change of the queue is published: those that observe the queue, and
-//! those that wait for an entry other than the newest one before their own. Messages are lost when a connection breaks. So
-//! waiters ask the server again after each loss of a connection, and when the lease of the entry that they wait for may be over.
+//! Each process has a channel of its own. An entry that leaves a queue may have been the blocker of later entries, that is, the
+//! newest entry for which they have to wait. For each of those later entries, the server publishes a message on the channel of the
+//! process that has it. The message says whether anything else blocks the later entry now.
+//!
+//! Each queue has a channel, too, on which every change of the queue is published. Only some processes subscribe to it: those that
+//! observe the queue, and those that wait for another entry than the newest one before their own.
+//!
+//! Messages are lost when a connection breaks. So waiters ask the server again after each loss of a connection, and when the lease
+//! of the entry that they wait for may be over.
 
 use std::time::{Duration, Instant};
 
@@ -14,13 +19,15 @@ use super::bounded_cache::BoundedCache;
 use super::shared_watches;
 use crate::backend::Mode;
 
-/// Up to this age, a message that nothing blocks our entry any more is used in place of the server's answer to `position`.
+/// A message may say that nothing blocks an entry of ours any more. If the message is not older than this, `position` believes it
+/// and does not ask the server.
 const FRESH: Duration = Duration::from_millis(500);
-/// How long a channel stays subscribed after the last caller stopped listening to it. Callers stop listening while they read
-/// their queue, and a read may take seconds if 20,000 clients observe it.
+/// How long a channel stays subscribed after the last caller stopped listening to it. A caller does not listen while it reads the
+/// queue, and this read may take seconds if 20,000 clients observe the queue. The channel is to be subscribed still when the caller
+/// listens again.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// A wait: until the entry with this number is gone, or no longer blocks entries of this mode.
+/// What a caller waits for: that the entry with the number `seq` is gone, or no longer blocks entries of the mode `mode`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Wait {
     pub(crate) queue: String,
@@ -28,18 +35,19 @@ pub(crate) struct Wait {
     pub(crate) mode: Mode,
 }
 
-/// A message on this process's channel: an entry no longer blocks one of ours.
+/// A message on this process's channel: an entry no longer blocks one of our entries.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Passed {
+    /// What has happened, as the wait that it ends: which entry no longer blocks which mode.
     pub(crate) wait: Wait,
     /// The number of our entry that was blocked.
     pub(crate) waiter: u64,
-    /// Whether nothing else blocks our entry.
+    /// Whether nothing else blocks our entry, so that its turn has come.
     pub(crate) is_turn: bool,
 }
 
-/// A message on a queue's channel: the number of an entry, with true if the entry is gone, false if it has become shared; `None`:
-/// another change.
+/// A message on a queue's channel. `Some`: the number of an entry, with true if the entry is gone, and with false if the entry has
+/// become shared. `None`: any other change of the queue.
 pub(crate) type Happened = Option<(u64, bool)>;
 
 /// The channels to which this process subscribes, and the entries for whose end it waits.
@@ -48,28 +56,29 @@ pub(crate) struct Subscriptions {
     own: String,
     /// The prefix of the names of queues' channels.
     queues: String,
-    /// The queues whose changes somebody waits for, and what came on the channel of each.
+    /// The queues to whose changes somebody in this process listens, each with what came on its channel.
     followed: shared_watches::SharedWatches<String, Followed>,
-    /// What callers of this process wait for, and what the server last said of it. A message that came before a wait began is kept
-    /// for a moment.
+    /// What callers of this process wait for, each with what the server last said of it. If the message that ends a wait comes
+    /// before the wait has begun, it is kept here for a moment.
     waits: shared_watches::SharedWatches<Wait, Waited>,
-    /// Entries of ours, each by its queue and number, that nothing blocks any more, and when the message came that said so.
+    /// Our entries that nothing blocks any more, each by its queue and its number, and when the message came that said so.
     turns: BoundedCache<(String, u64), Instant>,
 }
 
 /// What is known of a wait.
 #[derive(Clone, Copy, Default)]
 pub(crate) enum Waited {
-    /// The server was not asked, so it does not know that somebody waits, and sends no message.
+    /// The server was not asked yet. So it does not know that somebody waits for this, and will send no message.
     #[default]
     Unknown,
-    /// The entry blocks one of ours, and the server will send a message on our own channel when it no longer does.
+    /// The entry blocks one of our entries. The server will send a message on this process's channel when it no longer does.
     Blocks(Known),
-    /// The entry blocks none of ours any more.
+    /// The entry is gone, or no longer blocks entries of the mode in question: the wait is over.
     Over,
 }
 
-/// The connection on which the server said that an entry blocks, and when that entry's lease may end.
+/// The epoch of the connection on which the server said that an entry blocks, and until when that entry's lease lasts, unless it is
+/// renewed. The waiter asks the server again when the connection is lost, or when the lease may be over.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Known {
     pub(crate) epoch: u64,
@@ -79,18 +88,18 @@ pub(crate) struct Known {
 /// What came on a queue's channel.
 #[derive(Default)]
 pub(crate) struct Followed {
-    /// The number of the last message; each message has a higher one.
+    /// The number of the last message. This process numbers the messages; the numbers rise.
     pub(crate) count: u64,
-    /// The connection on which the channel is subscribed.
+    /// The epoch of the connection on which the channel is subscribed; `None`: it is not subscribed yet.
     epoch: Option<u64>,
 }
 
-/// What was known of a queue when it was last read.
+/// What was known of a queue when it was last read. `changed` waits until something newer is known.
 #[derive(Clone, Copy)]
 pub(crate) struct Told {
     /// The number of the last message before the read; `None`: the channel was not subscribed.
     pub(crate) count: Option<u64>,
-    /// When the first lease of the queue's entries may end.
+    /// When the first of the leases of the queue's entries ends, unless it is renewed.
     pub(crate) expires: Option<Instant>,
 }
 
@@ -106,8 +115,8 @@ impl Subscriptions {
         }
     }
 
-    /// The channels to which a new connection has to subscribe: this process's, and those of queues to which somebody listens, or
-    /// listened within the last [`LINGER`].
+    /// The channels to which a new connection has to subscribe: this process's own channel, and the channels of those queues to
+    /// which somebody listens, or has listened within the last [`LINGER`].
     pub(crate) fn channels(&self) -> Vec<String> {
         self.followed.sweep();
         let followed = self.followed.keys();
@@ -119,8 +128,8 @@ impl Subscriptions {
         format!("{}{queue}", self.queues)
     }
 
-    /// Notes that these channels are subscribed on this connection. Earlier messages may have been lost, so all who listen are
-    /// woken.
+    /// Notes that these channels are subscribed on the connection of this epoch. Earlier messages may have been lost, so all
+    /// callers who listen to these queues are woken, and read the queues again.
     pub(crate) fn subscribed(&self, channels: &[String], epoch: u64) {
         for queue in channels.iter().filter_map(|channel| channel.strip_prefix(&self.queues)) {
             self.followed.tell(&queue.to_owned(), |followed| {
@@ -130,7 +139,8 @@ impl Subscriptions {
         }
     }
 
-    /// Begins to wait for changes of a queue. Returns the queue's channel too if it is not subscribed on this connection yet.
+    /// Begins to listen to the changes of a queue. If the queue's channel is not subscribed yet on the connection of this epoch,
+    /// returns the channel too, so that the caller subscribes to it.
     pub(crate) fn follow(
         &self,
         queue: &str,
@@ -142,7 +152,7 @@ impl Subscriptions {
         (followed, channel)
     }
 
-    /// The number of the queue's last message; `None`: the channel is not subscribed on this connection.
+    /// The number of the queue's last message; `None`: the queue's channel is not subscribed on the connection of this epoch.
     pub(crate) fn count(&self, queue: &str, epoch: u64) -> Option<u64> {
         let followed = self.followed.find(&queue.to_owned())?;
         let followed = followed.borrow();
@@ -162,8 +172,8 @@ impl Subscriptions {
         if passed.is_turn {
             self.turns.note((passed.wait.queue.clone(), passed.waiter), Instant::now());
         }
-        // A caller may begin to wait only after this message has come; it then has to find that the entry is gone. So the message
-        // is kept even if nobody waits yet.
+        // A caller may begin to wait only after this message has come, and then has to find that its wait is over. So the message
+        // is kept even if nobody waits yet: the call of `wait` creates the state in which it is kept.
         drop(self.wait(&passed.wait));
         self.over(&passed.wait);
     }
@@ -189,12 +199,13 @@ impl Subscriptions {
         });
     }
 
-    /// Notes the server's answer that this entry blocks one of ours, and that a message will come when it no longer does.
+    /// Notes that the server has answered that this entry blocks one of our entries. The server will send a message when the entry
+    /// no longer does.
     pub(crate) fn expect(&self, wait: &Wait, known: Known) {
         self.waits.join(wait);
         self.waits.tell(wait, |waited| {
-            // The message that the entry no longer blocks ours may have come before the server's answer that it does. The message
-            // is the newer of the two.
+            // The server's message that the entry no longer blocks ours may have overtaken the server's answer that it does. The
+            // message tells of the later state, so it is kept.
             if !waited.is_over() {
                 *waited = Waited::Blocks(known);
             }
@@ -202,24 +213,27 @@ impl Subscriptions {
         });
     }
 
-    /// Ends this wait, which no entry of ours needs any more, unless another caller still waits for the same.
+    /// Forgets this wait, because the entry of ours for which it was noted does not wait any more. If another caller still waits
+    /// for the same entry in the same mode, the wait is kept.
     pub(crate) fn forget(&self, wait: &Wait) {
         self.waits.end_if_idle(wait);
     }
 
-    /// Begins to wait. The caller has to ask the server if the state is [`Waited::Unknown`].
+    /// Begins to wait. If the receiver has [`Waited::Unknown`], the caller has to ask the server, because no message will come
+    /// before.
     pub(crate) fn wait(&self, wait: &Wait) -> watch::Receiver<Waited> {
         self.waits.join(wait).0
     }
 
-    /// Forgets waits without a waiter for longer than the linger time. Returns the channels of queues to which nobody listens any
-    /// more.
+    /// Forgets the waits, and the queues' channels, that no caller has used during their linger times. Returns those channels, so
+    /// that the caller unsubscribes from them.
     pub(crate) fn sweep(&self) -> Vec<String> {
         self.waits.sweep();
         self.followed.sweep().iter().map(|queue| self.channel(queue)).collect()
     }
 
-    /// Whether a message within the last [`FRESH`] said that nothing blocks this entry. A message is used only once.
+    /// Whether a message within the last [`FRESH`] said that nothing blocks this entry of ours. The message is forgotten, so that
+    /// it is used only once.
     pub(crate) fn take_turn(&self, queue: &str, seq: u64) -> bool {
         let told = self.turns.update((queue.to_owned(), seq), Option::take);
         told.is_some_and(|at| at.elapsed() < FRESH)
@@ -233,7 +247,8 @@ impl Waited {
 }
 
 impl Passed {
-    /// Parses `queue gone mode waiter free|blocked`.
+    /// Parses five words: the queue; the number of the entry that no longer blocks ours; the mode of our entry; the number of our
+    /// entry; and `free` if nothing else blocks our entry, otherwise `blocked`.
     pub(crate) fn read(text: &str) -> Option<Self> {
         let mut words = text.split(' ');
         let mut word = || words.next();
@@ -243,7 +258,7 @@ impl Passed {
     }
 }
 
-/// Parses `gone 7` or `shared 7`. All other messages are of no interest to those who wait for an entry.
+/// Parses `gone 7` or `shared 7`. For all other messages returns `None`: they concern nobody who waits for an entry.
 pub(crate) fn happened(text: &str) -> Happened {
     let (what, seq) = text.split_once(' ')?;
     let seq = seq.parse().ok()?;
@@ -254,7 +269,7 @@ pub(crate) fn happened(text: &str) -> Happened {
     }
 }
 
-/// A mode as it is written in scripts and messages.
+/// The word for a mode in the scripts on the server and in the messages.
 pub(crate) fn word_for(mode: Mode) -> &'static str {
     match mode {
         Mode::Exclusive => "exclusive",
@@ -291,7 +306,7 @@ mod tests {
         let wait = Wait { queue: "lock/a".to_owned(), seq: 7, mode: Mode::Exclusive };
         let waiting = hub.wait(&wait);
         hub.expect(&wait, Known { epoch: 1, until: Instant::now() });
-        // An entry of ours that waits is lost with its session, while another caller still waits for the same.
+        // Our entry is lost with its session. Another caller still waits for the same thing.
         hub.forget(&wait);
         let (following, channel) = hub.follow("lock/a", 1);
         assert_eq!(channel.as_deref(), Some("{a}:queue:lock/a"));

@@ -1,4 +1,4 @@
-//! Our own entries, from before they are entered until they are known to be gone.
+//! Our own entries: an entry is remembered from before the first call that enters it until it is known to be gone.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
@@ -6,15 +6,16 @@ use std::sync::{Mutex, MutexGuard};
 use crate::backend::{EntryId, Mode, NewEntry, SessionId};
 use crate::env::unix_micros;
 
-/// Our entries, each with what the store's code remembers of it.
+/// Our entries, each with the data `T` that the store's code remembers of it.
 pub(crate) struct OwnEntries<T>(Mutex<HashMap<EntryId, Own<T>>>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Own<T> {
     pub(crate) session: SessionId,
     pub(crate) mode: Mode,
-    /// When the first call that enters it was made, in milliseconds of UNIX time.
+    /// When this process first called `enter` for this entry, in milliseconds of UNIX time.
     pub(crate) since_ms: u64,
+    /// What the store's code remembers of this entry.
     pub(crate) known: T,
 }
 
@@ -25,7 +26,8 @@ impl<T> Default for OwnEntries<T> {
 }
 
 impl<T: Clone> OwnEntries<T> {
-    /// Notes that an entry is to be entered. Returns what is remembered of it, and whether entering it was tried before.
+    /// Called before an entry is entered. Remembers the entry with the data from `new`, unless it is remembered already. Returns
+    /// what is remembered, and true if the entry was remembered already, because a call has tried to enter it before.
     pub(crate) fn begin(&self, entry: &NewEntry, new: impl FnOnce() -> T) -> (Own<T>, bool) {
         let mut entries = self.entries();
         if let Some(own) = entries.get(&entry.entry_ref.id) {
@@ -37,7 +39,7 @@ impl<T: Clone> OwnEntries<T> {
         (own, false)
     }
 
-    /// What is remembered of an entry; `None`: we have no such entry, or it is gone.
+    /// What is remembered of an entry; `None`: the entry is not ours, or it is gone.
     pub(crate) fn own(&self, id: &EntryId) -> Option<Own<T>> {
         self.entries().get(id).cloned()
     }

@@ -1,7 +1,7 @@
 //! The places of a URL's servers: each host at each of the addresses that its name has.
 //!
-//! One address of a name may not answer while another does. So each address is tried as if it were a server of its own, with as
-//! much time to answer. A host's name is looked up when the host is the next one to connect to. After all places have failed, the
+//! Of the addresses of one name, some may answer and some not. So each address is tried as if it were a server of its own, with the
+//! full time to answer. A host's name is looked up when the host is the next one to connect to. After all places have failed, the
 //! name is looked up anew, as it may have other addresses by then.
 
 use std::collections::HashSet;
@@ -12,11 +12,11 @@ use std::net::SocketAddr;
 pub(crate) struct Place {
     /// The index of the host in the URL.
     pub(crate) host: usize,
-    /// `None`: the host's name has not been looked up yet, or not again since all places failed.
+    /// `None`: the host's name has to be looked up first, either for the first time, or again because all places have failed.
     pub(crate) address: Option<SocketAddr>,
 }
 
-/// All places, each with the number of failures since a server last answered there; and the place to connect to.
+/// All places, each with the number of failures since a server last answered there, and the place to connect to next.
 #[derive(Debug)]
 pub(super) struct Places {
     all: Vec<(Place, u32)>,
@@ -40,7 +40,7 @@ impl Places {
         self.all.len()
     }
 
-    /// Whether all places are so.
+    /// Whether `is_so` is true for all places.
     pub(super) fn all(&self, is_so: impl Fn(&Place) -> bool) -> bool {
         self.all.iter().all(|(place, _)| is_so(place))
     }
@@ -67,7 +67,8 @@ impl Places {
     }
 
     /// Notes that the current place has failed. The next place is the one with the fewest failures since a server last answered
-    /// there. Among equals, a place where a server has ever answered comes first, then the next one in the order of the list.
+    /// there. Among places with equally few failures, one where a server has ever answered comes first, and then the one that comes
+    /// next in the list.
     pub(super) fn failed(&mut self) {
         self.all[self.current].1 += 1;
         let count = self.all.len();
@@ -85,7 +86,8 @@ impl Places {
         self.answered.insert(self.current());
     }
 
-    /// To be called when all places have failed: each name is to be looked up anew, beginning with the current host's.
+    /// Called when all places have failed. Forgets all addresses, so that each host's name is looked up anew when its turn comes.
+    /// The current host is still the next one to connect to.
     pub(super) fn forget(&mut self) {
         let host = self.all.get(self.current).map_or(0, |(place, _)| place.host);
         let unknown = |host| (Place { host, address: None }, 0);

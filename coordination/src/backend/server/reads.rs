@@ -1,14 +1,15 @@
-//! Where in the store's history each queue was last read, so that a wait for a change can begin there and misses none.
+//! Where in the store's history each queue was last read. A wait for a change of the queue begins at that position, so that it
+//! misses no change that came after the read.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::bounded_cache::BoundedCache;
 use crate::key::QueueKey;
 
-/// For each queue, the revision of the listing that was last read, and the store's own position at that moment, for instance
+/// For each queue, the revision of the listing that was last read, and the store's own position `T` at that moment: for instance
 /// etcd's revision or Consul's index.
 ///
-/// The store's position itself cannot be the listing's revision, because it also rises when other queues change.
+/// The store's position itself is not used as the listing's revision, because the position also rises when other queues change.
 pub(crate) struct Reads<T>(BoundedCache<QueueKey, (u64, T)>);
 
 impl<T> Default for Reads<T> {
@@ -18,14 +19,14 @@ impl<T> Default for Reads<T> {
 }
 
 impl<T: Copy> Reads<T> {
-    /// Notes that a queue was read. The newest read replaces the one before even if the store's position is lower: a store that
-    /// was restored from a backup counts from less.
+    /// Notes that a queue was read. The newest read replaces the one before even if its position is lower: a store that was
+    /// restored from a backup goes on from a lower position.
     pub(crate) fn note(&self, queue: &QueueKey, revision: u64, at: T) {
         self.0.note(queue.clone(), (revision, at));
     }
 
-    /// The store's position when this listing was read, if no other listing of the queue was read since; otherwise `None`, and
-    /// the caller reads again.
+    /// The store's position when the listing with this `revision` was read. `None`: another listing of the queue was read since, so
+    /// the caller has to read the queue again.
     pub(crate) fn at(&self, queue: &QueueKey, revision: u64) -> Option<T> {
         let read = self.0.get(queue, |read| *read);
         read.filter(|(last, _)| *last == revision).map(|(_, at)| at)

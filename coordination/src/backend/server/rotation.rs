@@ -1,5 +1,5 @@
-//! Which of a store's servers is used: one at a time, and the next one when it fails or stops answering. A server is a host at
-//! one of its addresses; see [`places`](super::places).
+//! Which of a store's servers is used: one server at a time, and the next one when that server fails or stops answering. Here a
+//! server is a host at one of its addresses; see [`places`](super::places).
 //!
 //! Each connection, or pool of connections, has a number, its *epoch*. Every success or failure on a connection is reported with
 //! its epoch: if several calls fail on one connection, only the first report gives the connection up, and a late report does not
@@ -15,22 +15,24 @@ use super::places::{Place, Places};
 use crate::config::Settings;
 use crate::retry::DecorrelatedJitter;
 
-/// The longest pause after all servers have failed, as long as a session may still be alive.
+/// After all servers have failed, a pause begins. This is the longest such pause as long as a session of this process may still be
+/// alive.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// The servers of one URL, and the connection in use.
 pub(crate) struct Rotation<C> {
     current: Mutex<Current<C>>,
-    /// The epoch in use. It rises when a connection is given up. Tasks that use one connection for a long time, for watches, wait
-    /// for this rise.
+    /// The epoch of the connection in use, or of the next one if there is none. It rises when a connection is given up. The tasks
+    /// that keep watches on a connection wait for this rise, to begin the watches anew on the next connection.
     epoch: watch::Sender<u64>,
-    /// If a call is dropped after it has waited for at least this long, and its connection has given no answer in that time, the
-    /// connection is given up.
+    /// How long a call may wait for its answer. If a caller drops a call after at least this time, and no answer to any call came
+    /// on the connection in this time, the connection is given up.
     patience: Duration,
-    /// The pauses after all servers have failed, as long as a session may still be alive: short ones.
+    /// Makes the pauses after all servers have failed. This one makes short pauses, and is used as long as the last answer is not
+    /// older than the lease: a session may still be alive then.
     hurry: DecorrelatedJitter,
-    /// The pauses after all servers have failed, once no answer has come for longer than the lease: every session has expired by
-    /// then, so that there is no hurry.
+    /// Like `hurry`, but with longer pauses. Used once the last answer is older than the lease: every session has expired by then,
+    /// so that there is no hurry.
     calm: DecorrelatedJitter,
     lease: Duration,
 }
@@ -38,16 +40,18 @@ pub(crate) struct Rotation<C> {
 struct Current<C> {
     connection: Option<C>,
     places: Places,
-    /// When the last answer came on the connection in use; `None`: there was none yet.
+    /// When the last answer came on the connection in use; `None`: no answer has come on it yet.
     heard: Option<Instant>,
-    /// How many connections were given up since the last answer, or since the last pause. When there are as many as places, all
-    /// servers have failed, and a pause begins.
+    /// How many connections were given up since the last answer, or since the last pause began. When this number reaches the number
+    /// of places, all servers have failed, and a pause begins.
     failures: usize,
     /// When an answer last came on any connection; before the first answer, when this was created.
     last_heard: Instant,
+    /// Like `hurry` of [`Rotation`], which is its state after an answer; each pause changes this one.
     hurry: DecorrelatedJitter,
+    /// Like `calm` of [`Rotation`], which is its state after an answer; each pause changes this one.
     calm: DecorrelatedJitter,
-    /// No connection is tried before this moment.
+    /// No connection is tried before this moment, which is the end of the pause.
     pause_until: Option<Instant>,
 }
 
@@ -58,20 +62,20 @@ pub(crate) struct Turn {
     pub(crate) place: Place,
     /// The epoch of the connection that is to be made.
     pub(crate) epoch: u64,
-    /// No connection is tried before this moment: all servers have failed, and many clients that retry at the same time would flood
-    /// a server that is down or starting (`R4`).
+    /// `Some` if all servers have failed: no connection is tried before this moment. Without this pause, many clients that retry at
+    /// the same time would flood a server that is down or starting (`R4`).
     pub(crate) pause_until: Option<Instant>,
 }
 
-/// One call on a connection. If the call is dropped after it has waited for at least [`patience`](Rotation::patience), and its
-/// connection has given no answer in that time, the connection is given up.
+/// One call on a connection. Its drop reports to the rotation how the call ended. If the call was dropped after at least
+/// [`patience`](Rotation::patience), and no answer to any call came on the connection in that time, the connection is given up.
 pub(crate) struct Attempt<'a, C> {
     rotation: &'a Rotation<C>,
     epoch: u64,
     started: Instant,
-    /// Whether the connection failed; `None`: not known, as the call was dropped.
+    /// Whether the connection failed. `None`: that is not known, because the call was dropped before its end.
     failed: Option<bool>,
-    /// Whether the server should answer soon, so that the connection is given up if it does not. False for queries that the
+    /// Whether the server should answer soon, so that the connection is given up if no answer comes. False for queries that the
     /// server answers only when something changes.
     is_prompt: bool,
 }
@@ -107,7 +111,7 @@ impl<C> Rotation<C> {
         self.current().places.count()
     }
 
-    /// Whether this holds for all servers that are known.
+    /// Whether `is_so` is true for all servers that are known.
     pub(crate) fn all(&self, is_so: impl Fn(&Place) -> bool) -> bool {
         self.current().places.all(is_so)
     }
@@ -117,8 +121,9 @@ impl<C> Rotation<C> {
     where
         C: Clone,
     {
-        // Both are read under the mutex under which the epoch is raised. Otherwise this connection could be returned with the
-        // epoch of the next one, and a failure on this connection would give up the next one.
+        // The connection and the epoch are read under one mutex, which is held also when the epoch is raised. Otherwise this
+        // connection could be returned with the epoch of the next connection, and then a failure on this connection would give up
+        // the next one.
         let current = self.current();
         current.connection.clone().map(|connection| (connection, self.epoch()))
     }
@@ -130,8 +135,8 @@ impl<C> Rotation<C> {
         Turn { place, epoch: self.epoch(), pause_until: current.pause_until }
     }
 
-    /// Notes the addresses of the current host, whose name was looked up for the connection of this epoch. Each address is tried
-    /// when its turn comes.
+    /// Notes the addresses of the current host, whose name was looked up for the connection of this epoch. From now on each address
+    /// counts as a server of its own. Does nothing if this epoch was given up during the lookup.
     pub(crate) fn found(&self, epoch: u64, addresses: &[SocketAddr]) {
         let mut current = self.current();
         if self.epoch() == epoch {
@@ -142,7 +147,7 @@ impl<C> Rotation<C> {
     /// Makes this the connection in use, unless its epoch was given up while it was made.
     pub(crate) fn install(&self, connection: C, epoch: u64) {
         // If the epoch was given up while the connection was made, the next connection is made to another server, under the next
-        // epoch, and this connection must not replace that one.
+        // epoch. This connection must not replace that next one.
         let mut current = self.current();
         if self.epoch() == epoch {
             current.connection = Some(connection);
@@ -153,7 +158,7 @@ impl<C> Rotation<C> {
         *self.epoch.borrow()
     }
 
-    /// A receiver of the epoch, which changes with every connection that is given up.
+    /// A receiver of the epoch, which changes whenever a connection is given up.
     pub(crate) fn epochs(&self) -> watch::Receiver<u64> {
         self.epoch.subscribe()
     }
@@ -186,7 +191,8 @@ impl<C> Rotation<C> {
         }
     }
 
-    /// Gives up a connection that is sound but leads to the wrong server. The next one is made at once, without a pause.
+    /// Gives up a connection that is not to be used any more, although its server has not failed. So no failure is counted, and the
+    /// next connection is made to the same place at once, without a pause.
     pub(crate) fn leave(&self, epoch: u64) {
         let mut current = self.current();
         if self.epoch() == epoch {
@@ -213,9 +219,11 @@ impl<C> Rotation<C> {
         }
     }
 
-    /// Whether no answer came on the connection for too long a time while a call that began at `started` was waiting.
+    /// Whether a call that began at `started` has waited for all its time, and no answer to any call came on the connection in that
+    /// time.
     fn is_silent(&self, started: Instant) -> bool {
-        // A little less than the patience: the caller began to count its time a moment before the attempt was started.
+        // The caller drops the call when `patience` is over, and began to count a moment before `started`. So a little less than
+        // `patience` has to be enough here.
         let limit = self.patience * 9 / 10;
         let is_long_ago = |at: Instant| at.elapsed() >= limit;
         is_long_ago(started) && self.current().heard.is_none_or(is_long_ago)
@@ -227,7 +235,8 @@ impl<C> Rotation<C> {
 }
 
 impl<C> Attempt<'_, C> {
-    /// Marks a call that the server may take long to answer: the connection is not given up for want of an answer.
+    /// Marks a call to which the server may answer late. If such a call is dropped, the connection is kept, even if no answer came
+    /// on it.
     pub(crate) fn unhurried(mut self) -> Self {
         self.is_prompt = false;
         self
@@ -245,7 +254,7 @@ impl<C> Drop for Attempt<'_, C> {
         match self.failed {
             Some(true) => rotation.give_up(self.epoch),
             Some(false) => rotation.heard(self.epoch),
-            // If a call is dropped early, nothing is known about the connection. If it is dropped after its time ran out, the
+            // If a call is dropped early, nothing is known about the connection. If a call is dropped after its time ran out, the
             // connection is given up, unless other calls got answers on it in that time: then the server is slow, but it answers.
             None if self.is_prompt && rotation.is_silent(self.started) => {
                 rotation.give_up(self.epoch)
@@ -282,7 +291,7 @@ mod tests {
         let second = rotation.turn();
         assert_eq!((rotation.connected(), second.place.host), (None, 1));
         assert!(second.pause_until.is_none());
-        // Reports with the first epoch change nothing in the second.
+        // A connection and an answer that come late, with the first epoch, change nothing in the second epoch.
         rotation.install("late", first.epoch);
         rotation.attempt(first.epoch).ended(false);
         assert!(rotation.connected().is_none());
@@ -302,7 +311,7 @@ mod tests {
         for round in 0..4 {
             let mut tried = Vec::new();
             for _ in addresses {
-                // The name is looked up anew in each round.
+                // Before each round through the addresses, the name is looked up anew.
                 if rotation.turn().place.address.is_none() {
                     rotation.found(rotation.epoch(), &addresses);
                 }

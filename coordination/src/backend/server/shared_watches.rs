@@ -1,11 +1,13 @@
-//! Watches that are shared: a key is watched once at the server, for all in this process who wait for it.
+//! Watches that are shared: a key is watched once at the server, for all callers in this process who wait for it.
 //!
-//! A watch *lingers*: it stays for a moment after its last waiter has gone, because processes that take turns wait for the same
-//! keys again and again. The store begins and ends watches at the server; this module says when.
+//! A watch *lingers*: it stays for a moment after its last waiter has gone, because a process that takes a lock again and again
+//! waits for the same keys each time. This module decides when a watch begins and when it ends; the code of each store then tells
+//! its server.
 //!
 //! One mutex guards the map of watches, and decides between a waiter who joins and a sweep that ends idle watches. If the waiter is
-//! first, the sweep sees a receiver and keeps the watch. If the sweep is first, the waiter finds no watch, and has to begin a new
-//! one. Without the mutex, a waiter could hold a receiver of a watch that has just been ended at the server.
+//! first, the sweep sees the waiter's receiver, and keeps the watch. If the sweep is first, the waiter finds no watch, and has to
+//! begin a new one. Without the mutex, a waiter could get a receiver of a watch that a sweep is just ending at the server, and
+//! would wait in vain.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -17,10 +19,10 @@ use tokio::sync::watch;
 
 /// How long a watch stays without a waiter, at least.
 const LINGER: Duration = Duration::from_secs(1);
-/// How often idle watches are looked for.
+/// How often the stores call [`sweep`](SharedWatches::sweep) to find watches without a waiter.
 pub(crate) const SWEEP: Duration = Duration::from_millis(500);
 
-/// The keys that are watched, each with the state `S` that its watch last gave to its waiters.
+/// The keys that are watched, each with a state `S`: what its waiters need to know of the key.
 pub(crate) struct SharedWatches<K, S> {
     linger: Duration,
     watched: Mutex<HashMap<K, Watched<S>>>,
@@ -29,8 +31,9 @@ pub(crate) struct SharedWatches<K, S> {
 }
 
 struct Watched<S> {
+    /// Has the state `S`, and gives it to the waiters; each waiter has a receiver.
     seen: watch::Sender<S>,
-    /// When the watch was first seen without a waiter; `None`: it had waiters when it was last looked at.
+    /// When a sweep first found no waiter of this watch; `None`: it had a waiter at the last sweep, or a waiter has joined since.
     idle_since: Option<Instant>,
 }
 
@@ -49,9 +52,10 @@ impl<K, S> SharedWatches<K, S> {
 }
 
 impl<K: Clone + Eq + Hash, S: Default> SharedWatches<K, S> {
-    /// Begins to wait for changes of a key. True: the key was not watched, and the caller must begin the watch at the server.
+    /// Begins to wait for changes of a key. True: the key was not watched before, and the caller must begin the watch at the
+    /// server.
     ///
-    /// The receiver fails when the watch has ended. A change may have been missed then, so the waiter has to read the key.
+    /// The receiver fails when the watch has ended. Changes may be missed from then on, so the waiter has to read the key.
     pub(crate) fn join(&self, key: &K) -> (watch::Receiver<S>, bool) {
         let mut watched = self.watched();
         let is_new = !watched.contains_key(key);
@@ -60,7 +64,7 @@ impl<K: Clone + Eq + Hash, S: Default> SharedWatches<K, S> {
             idle_since: None,
         });
         one.idle_since = None;
-        // The subscription is made before the mutex is released: from here on a sweep sees this receiver, and does not end the
+        // The receiver is made before the mutex is released, so that from then on every sweep sees the receiver and keeps the
         // watch.
         (one.seen.subscribe(), is_new)
     }
@@ -70,8 +74,8 @@ impl<K: Clone + Eq + Hash, S: Default> SharedWatches<K, S> {
         self.watched().get(key).map(|watched| watched.seen.subscribe())
     }
 
-    /// Changes the state that the watch of a key gives to its waiters. If `change` returns true, the waiters are woken. False:
-    /// the key is not watched.
+    /// Changes the state of a watched key. If `change` returns true, the waiters are woken. Returns false if the key is not
+    /// watched.
     pub(crate) fn tell(&self, key: &K, change: impl FnOnce(&mut S) -> bool) -> bool {
         let watched = self.watched();
         let Some(watched) = watched.get(key) else { return false };
@@ -79,8 +83,9 @@ impl<K: Clone + Eq + Hash, S: Default> SharedWatches<K, S> {
         true
     }
 
-    /// A number that no call has returned before. Counted over all keys, so that a new watch of a key does not begin with a number
-    /// that the last watch of that key has used.
+    /// A number that no call has returned before, for stores that number the changes in `S`. It is counted over all keys. Otherwise
+    /// a new watch of a key would begin with a number that the key's last watch has used, and a waiter would take the two for the
+    /// same state.
     pub(crate) fn next_number(&self) -> u64 {
         self.told.fetch_add(1, Ordering::Relaxed) + 1
     }
@@ -91,7 +96,7 @@ impl<K: Clone + Eq + Hash, S: Default> SharedWatches<K, S> {
         self.watched().extract_if(is_over).map(|(key, _)| key).collect()
     }
 
-    /// [`sweep`](Self::sweep) of one key. True: the key is not watched any more.
+    /// Like [`sweep`](Self::sweep), for one key. Returns true if the key is not watched any more.
     pub(crate) fn sweep_one(&self, key: &K) -> bool {
         let mut watched = self.watched();
         let is_over = watched.get_mut(key).is_none_or(|watched| watched.is_over(self.linger));
@@ -101,7 +106,8 @@ impl<K: Clone + Eq + Hash, S: Default> SharedWatches<K, S> {
         is_over
     }
 
-    /// Ends the watch of a key immediately if nobody waits for it. True: the key is not watched any more.
+    /// Ends the watch of a key if nobody waits for it now, without the linger time. Returns true if the key is not watched any
+    /// more.
     pub(crate) fn end_if_idle(&self, key: &K) -> bool {
         let mut watched = self.watched();
         let is_idle = watched.get(key).is_none_or(Watched::is_idle);
@@ -122,7 +128,7 @@ impl<K: Clone + Eq + Hash, S: Default> SharedWatches<K, S> {
         self.watched().clear();
     }
 
-    /// How many of the watched keys are of this kind.
+    /// For how many of the watched keys `is` is true.
     #[cfg(feature = "consul")]
     pub(crate) fn count(&self, is: impl Fn(&K) -> bool) -> usize {
         self.watched().keys().filter(|key| is(key)).count()
@@ -142,8 +148,8 @@ impl<S> Watched<S> {
         self.seen.receiver_count() == 0
     }
 
-    /// Whether nobody has waited for the time `linger`. The time begins with the first call of this function that finds no
-    /// waiter, so the watch stays a little longer than that.
+    /// Whether nobody has waited for at least the time `linger`. The time is counted from the first call of this function that
+    /// finds no waiter, which is a little after the last waiter has gone.
     fn is_over(&mut self, linger: Duration) -> bool {
         if !self.is_idle() {
             self.idle_since = None;

@@ -1,4 +1,4 @@
-//! The text, in JSON, that is stored for an entry or a value on stores that keep just bytes.
+//! The texts, in JSON, that are stored for entries and values on stores that keep only bytes for a key or in a row.
 
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
@@ -9,7 +9,7 @@ use crate::backend::{Data, Entry, EntryId, Mode, NewEntry, Value, Write, Writer}
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{self, QueueKey};
 
-/// The text of an entry. Other libraries write other texts, or none.
+/// The text of an entry of this library. An entry that another library has put into the same queue has another text, or none.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct StoredEntry {
     member: String,
@@ -29,7 +29,7 @@ pub(crate) struct StoredValue {
     /// The id of the write that made this value.
     pub(crate) id: u64,
     pub(crate) data: String,
-    /// The version that this write replaced.
+    /// The version that the value had before this write; `None`: there was no value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     replaced: Option<u64>,
     /// The queue's full name, if the key has only its hash.
@@ -37,7 +37,7 @@ pub(crate) struct StoredValue {
     name: Option<String>,
 }
 
-/// What the texts of entries and those of values have in common.
+/// The part that the texts of entries and of values have in common. It is all that is needed to find the name of their queue.
 #[derive(Deserialize)]
 struct Named {
     name: Option<String>,
@@ -66,7 +66,8 @@ impl StoredEntry {
         })
     }
 
-    /// The entry with this text. Another library's text tells nothing, so its entry has only an id, a number and a mode.
+    /// The entry with this text. If another library wrote the text, nothing is known from it, so the entry has only an id, a number
+    /// and a mode. `named`: the mode that the entry's key or row says.
     pub(crate) fn entry(id: impl Into<Arc<str>>, seq: u64, named: Mode, text: &[u8]) -> Entry {
         let stored = Self::read(text);
         let mode = mode_of(named, stored.as_ref());
@@ -86,7 +87,7 @@ pub(crate) fn data_of(bytes: Vec<u8>) -> Result<Data> {
     Ok(text.into())
 }
 
-/// The mode of an entry with this text, whose key says that it was entered with mode `named`.
+/// The mode of an entry with this text, whose key says that the entry was entered with the mode `named`.
 pub(crate) fn mode_in(named: Mode, text: &[u8]) -> Mode {
     mode_of(named, StoredEntry::read(text).as_ref())
 }
@@ -103,7 +104,7 @@ impl StoredValue {
         Self { id, data: data.to_owned(), replaced: None, name: stored_name(queue) }
     }
 
-    /// The text that this write puts for the value `data`.
+    /// The text that this write stores if the new value is `data`.
     pub(crate) fn by(write: &Write, data: &str) -> Self {
         Self { replaced: write.expected, ..Self::new(&write.queue, write.id, data) }
     }
@@ -138,10 +139,11 @@ pub(crate) fn name_in(text: &[u8]) -> Option<String> {
     serde_json::from_slice::<Named>(text).ok()?.name
 }
 
-/// The name of the queue whose keys have this segment. `None`: the segment is no queue's, or it is a hash, and this text does not
-/// have the name.
+/// The name of the queue whose keys have this segment, which is the encoded name, or a hash of a long name. A hash does not tell
+/// the name, so then the name is taken from `text`, the text of an entry or of the value of that queue. `None`: the segment is not
+/// one of our queues, or `text` does not have the name.
 ///
-/// Another program may have written a key with a segment that encodes no name: that key belongs to none of our queues.
+/// The name is encoded again and compared with the segment, because another program may have written keys with other segments.
 pub(crate) fn queue_name(segment: &str, text: &[u8]) -> Option<String> {
     let name = if key::is_hashed(segment) { name_in(text) } else { key::unescape(segment) }?;
     (!name.is_empty() && key::encode(&name) == segment).then_some(name)

@@ -10,7 +10,7 @@ use crate::url::Url;
 
 type Says = fn(Place) -> Result<&'static str, Failure>;
 
-/// Servers, and the answer of each to whoever connects.
+/// The servers, and what each of them answers to a client that connects.
 struct Servers {
     says: Vec<Says>,
     hosts: Vec<Host>,
@@ -136,7 +136,7 @@ async fn each_address_of_a_name_is_tried_and_the_name_is_asked_again() -> Result
     set("10.0.0.1\n10.0.0.2\n10.0.0.3");
     let (found, epoch) = connections.reach().await.map_err(|failure| failure.error)?;
     assert_eq!((found, asked(&connections)), ("c", 3));
-    // The server moves while the client runs.
+    // The server gets another address while the client is connected.
     set("10.0.0.4");
     connections.rotation.give_up(epoch);
     connections.rotation.give_up(epoch + 1);
@@ -169,7 +169,7 @@ async fn a_refusal_is_believed_for_a_while() -> Result<()> {
     Ok(())
 }
 
-/// The server in the middle refuses everybody. The server after it is asked all the same.
+/// The second of three servers refuses everybody. After its refusal, the third server is asked.
 #[tokio::test]
 async fn r1_one_server_that_refuses_keeps_nobody_from_the_next_one() -> Result<()> {
     let connections = connections(&[|_| Ok("a"), |_| Err(failed(ErrorKind::Auth)), |_| Ok("c")])?;
@@ -181,13 +181,13 @@ async fn r1_one_server_that_refuses_keeps_nobody_from_the_next_one() -> Result<(
     Ok(())
 }
 
-/// One server is about to start. Whoever is told that another one refuses would give up.
+/// The second server is just starting, and the third one refuses us. If the refusal were returned, the caller would give up.
 #[tokio::test]
 async fn an_error_that_passes_is_told_rather_than_a_refusal() -> Result<()> {
     let starts: Says = |_| Err(failed(ErrorKind::Unavailable));
     let connections = connections(&[|_| Ok("a"), starts, |_| Err(failed(ErrorKind::Auth))])?;
     let (_, epoch) = connections.reach_for("enter").await?;
-    // The first one is gone from now on.
+    // From now on the first server counts as one that has refused us.
     connections.state().refused.insert(
         connections.rotation.turn().place,
         (Instant::now() + BELIEVED, failed(ErrorKind::Auth)),
@@ -198,7 +198,7 @@ async fn an_error_that_passes_is_told_rather_than_a_refusal() -> Result<()> {
     Ok(())
 }
 
-/// A name has two addresses, and the server at one of them refuses.
+/// A name has two addresses. The server at the first address refuses everybody.
 #[cfg(coordination_internals)]
 #[tokio::test]
 async fn r1_one_address_that_refuses_keeps_nobody_from_the_other_one() -> Result<()> {
@@ -216,7 +216,7 @@ async fn r1_one_address_that_refuses_keeps_nobody_from_the_other_one() -> Result
         let (connection, epoch) = connections.reach_for("enter").await?;
         assert_eq!(connection, "b");
         connections.rotation.give_up(epoch);
-        // The other address is tried next, refuses, and with that all have failed: the name is looked up anew.
+        // Next the other address is tried, and refuses us. Now all addresses have failed, so the name is looked up anew.
         drop(connections.reach().await);
         let (_, epoch) = connections.reach_for("enter").await?;
         connections.rotation.give_up(epoch);
