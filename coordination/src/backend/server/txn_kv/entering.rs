@@ -1,8 +1,8 @@
 //! How an entry is entered: how it gets its key, and with the key its place in the queue.
 //!
-//! One transaction puts the key. Its conditions are that the key does not exist, and that the session's [write
-//! fence](super::write_fence) holds. The answer of the transaction may be lost, and the request may arrive much later. So each step
-//! of the loop in [`enter`](TxnKv::enter) rules out a race:
+//! One transaction puts the key. It has two conditions: the key does not exist, and the session's [write fence](super::write_fence)
+//! holds. The answer of the transaction may be lost, and the request may arrive much later. So each step of the loop in
+//! [`enter`](TxnKv::enter) rules out a race:
 //!
 //! 1. First, a slot among the calls in flight is taken. If the caller gives up while it waits for a slot, nothing has been sent,
 //!    and nothing has to be undone.
@@ -34,7 +34,7 @@ pub(crate) struct Attempt {
 
 /// What became of a try to enter.
 pub(crate) enum Entered {
-    /// The entry has this position: it was entered by this try, or by an earlier one whose answer was lost.
+    /// The entry has this position: it was entered by this try, or by an earlier try whose answer was lost.
     At(Position),
     /// The put was refused, because the write fence did not hold. The field is the member's key as it was read after that. Its
     /// version is the next write fence.

@@ -13,8 +13,8 @@ use crate::error::{Effect, Error, ErrorKind, Result};
 pub(crate) enum Left {
     /// The entry is gone for good, and its key may be [freed](super::KeyPool::free) for another entry.
     Gone,
-    /// The entry's key is deleted. But a call that was given up may put the key again, and the store has no room for the write that
-    /// would prevent that. The key is freed [later](super::leaving).
+    /// The entry's key is deleted. But a call that was given up may put the key again, and the store has no space for the write
+    /// that would prevent that. The key is freed [later](super::leaving).
     InDoubt,
 }
 
@@ -22,9 +22,9 @@ pub(crate) enum Left {
 enum Ended {
     /// This call has ended the fence, and has deleted the entry's key in the same transaction.
     Now,
-    /// An earlier call, of this task or of another one, had ended the fence already. The entry's key is not deleted yet.
+    /// An earlier request, of this task or of another one, had ended the fence already. The entry's key is not deleted yet.
     Before,
-    /// The fence is not ended yet, because the store has no room for the put that ends it.
+    /// The fence is not ended yet, because the store has no space for the put that ends it.
     Later,
 }
 
@@ -83,7 +83,7 @@ impl<T: Transact> TxnKv<T> {
         // A call that puts the entry was given up, and may still reach the servers.
         match self.end_or_wait(entry, &write_fence).await? {
             Ended::Now => {
-                // The transaction has deleted the key. There may have been an earlier delete, sent while the store had no room,
+                // The transaction has deleted the key. There may have been an earlier delete, sent while the store had no space,
                 // which was given up and may still arrive. It would remove the next entry with the same key. So both deletes are
                 // counted, and if there were two, the key pool does not use the key again in this session.
                 self.key_pool.delete(entry);
@@ -119,8 +119,8 @@ impl<T: Transact> TxnKv<T> {
     }
 
     /// Ends the write fence under which a late call may still put the entry, and deletes the entry's key. If it is known that the
-    /// store has no room, returns at once: the session's [task](super::leaving) tries again for all entries of the session, so this
-    /// call need not wait only to find that there is still no room.
+    /// store has no space, returns at once: the session's [task](super::leaving) tries again for all entries of the session, so
+    /// this call need not wait only to find that there is still no space.
     async fn end_or_wait(
         self: &Arc<Self>,
         entry: &EntryRef,
@@ -131,7 +131,7 @@ impl<T: Transact> TxnKv<T> {
             return Ok(Ended::Later);
         }
         let turn = self.ending_turn().await;
-        // While this call waited for the mutex, another one may have found out that there is no room.
+        // While this call waited for the mutex, another call may have found out that the store has no space.
         if lacks_room() {
             return Ok(Ended::Later);
         }

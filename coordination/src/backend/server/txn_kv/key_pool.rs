@@ -54,7 +54,7 @@ struct Numbers {
 pub(crate) struct Slot {
     /// The last part of the entry's key.
     pub(crate) name: Arc<str>,
-    /// The version that the last update of the entry gave to the key, if its answer has come; `None`: there was no update yet.
+    /// The version that the last update of the entry gave to the key, if its answer has come; `None`: no update is known.
     pub(crate) updated: Option<u64>,
     /// The number of the key, from which the name was made.
     number: usize,

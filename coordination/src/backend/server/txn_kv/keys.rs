@@ -1,5 +1,5 @@
 //! The keys of a namespace: `<namespace>/<kind>/<queue>/<name>` for an entry, a value or a mark, and `<namespace>/member/<member>`
-//! for a session, which is called the member's key.
+//! for a member id. The latter is called the member's key, and belongs to the session that has this member id.
 
 /// The keys that belong to one queue, which begin with the same prefix.
 #[derive(Clone, Debug)]

@@ -1,5 +1,4 @@
-//! The entries that [`leaving`](super::leaving) remembers while the store has no room (its quota is used up, or its disk is
-//! full).
+//! The entries that [`leaving`](super::leaving) remembers while the store has no space (its quota is used up, or its disk is full).
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
@@ -11,12 +10,12 @@ use crate::backend::{EntryId, EntryRef, SessionId};
 pub(super) struct Later(Mutex<HashMap<SessionId, HashMap<EntryId, EntryRef>>>);
 
 impl Later {
-    /// Whether the store had no room at the last try of this session, so that the session's task is running.
+    /// Whether the store had no space at the last try of this session, so that the session's task is running.
     pub(super) fn lacks_room(&self, session: SessionId) -> bool {
         self.sessions().contains_key(&session)
     }
 
-    /// Notes that the store has no room for a put of this session. True: the session's task is not running, and the caller must
+    /// Notes that the store has no space for a put of this session. True: the session's task is not running, and the caller must
     /// start it.
     pub(super) fn begin(&self, session: SessionId) -> bool {
         self.note(session, None)
@@ -36,8 +35,8 @@ impl Later {
         is_new
     }
 
-    /// For the session's task: up to `at_most` of the entries that it still has to remove. If there are none, it is noted that the
-    /// task is not running, and the task must end.
+    /// For the session's task: up to `at_most` of the entries that it still has to remove. If there are none, the session counts as
+    /// having no task from then on, so the task must end.
     pub(super) fn some(&self, session: SessionId, at_most: usize) -> Vec<EntryRef> {
         let mut sessions = self.sessions();
         let entries = sessions.get(&session).into_iter().flat_map(HashMap::values);
@@ -74,8 +73,8 @@ mod tests {
         let (later, session) = (Later::default(), SessionId::random());
         let queue = QueueKey::new("lock", "it", 10).expect("a valid name");
         let entry = EntryRef { queue, id: EntryId::random(session) };
-        // A caller finds that the store has no room, and starts the task. Before the caller hands its entry over, the task finds no
-        // entry, and ends.
+        // A caller finds that the store has no space, and starts the task. Before the caller hands its entry over, the task finds
+        // no entry, and ends.
         assert!(later.begin(session));
         assert!(!later.begin(session), "it has a task");
         assert_eq!(later.some(session, 1), []);

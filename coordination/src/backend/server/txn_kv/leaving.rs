@@ -1,13 +1,12 @@
-//! How an entry is left while the store has no room (its quota is used up, or its disk is full), if a call that was given up may
+//! How an entry is left while the store has no space (its quota is used up, or its disk is full), if a call that was given up may
 //! still put the entry's key.
 //!
 //! To prevent such a late put, the write fence has to be ended. This needs a put of the member's key (see
-//! [`write_fence`](super::write_fence)), and a store without room refuses puts. It accepts deletes. So the entry's key is deleted
-//! at once, which is all that other waiters need. But the entry is remembered, and its key is not used again, until the fence is
-//! ended.
+//! [`write_fence`](super::write_fence)), and a full store refuses puts. It accepts deletes. So the entry's key is deleted at once,
+//! which is all that other waiters need. But the entry is remembered, and its key is not used again, until the fence is ended.
 //!
-//! If a late call tries to put the key before that, the store refuses the put for want of room. If there is room again, and the put
-//! succeeds, the key is deleted once more in the transaction that ends the fence.
+//! If a late call tries to put the key before that, the store refuses the put for want of space. If there is space again, and the
+//! put succeeds, the key is deleted once more in the transaction that ends the fence.
 //!
 //! One task per session tries to end the fence, for all remembered entries of the session. As long as this task runs, callers that
 //! leave an entry do not try themselves.
@@ -29,16 +28,16 @@ const LONGEST: Duration = Duration::from_secs(2);
 const AT_ONCE: usize = 48;
 
 impl<T: Transact> TxnKv<T> {
-    /// Notes that the store has no room for a put of this session, and starts the session's task if it is not running.
+    /// Notes that the store has no space for a put of this session, and starts the session's task if it is not running.
     pub(super) fn await_room(self: &Arc<Self>, session: SessionId) {
         if self.later.begin(session) {
             self.start(session);
         }
     }
 
-    /// Hands the entry over to the session's task. When there is room, the task ends the write fence, deletes the entry's key once
-    /// more, and allows the key to be used again. So the caller's own delete of the key must have been answered: if that delete
-    /// were still under way, it could delete the next entry with this key.
+    /// Hands the entry over to the session's task. When there is space again, the task ends the write fence, deletes the entry's
+    /// key once more, and allows the key to be used again. So the caller's own delete of the key must have been answered: if that
+    /// delete were still under way, it could delete the next entry with this key.
     pub(super) fn leave_later(self: &Arc<Self>, session: SessionId, entry: &EntryRef) {
         if self.later.add(session, entry) {
             self.start(session);
@@ -67,7 +66,7 @@ impl<T: Transact> TxnKv<T> {
     }
 
     /// Ends the write fence, and in the same transaction deletes the keys of the remembered entries, which late calls may have put.
-    /// Repeats that if there are more than [`AT_ONCE`] entries.
+    /// Takes at most [`AT_ONCE`] entries at a time, until no entry is left.
     async fn leave_all(&self, session: SessionId) -> Result<()> {
         loop {
             let some = self.later.some(session, AT_ONCE);

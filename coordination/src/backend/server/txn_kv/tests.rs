@@ -23,7 +23,7 @@ struct State {
     late: Vec<Txn>,
     /// `Some`: the next delete is not carried out, and fails with an error that has this effect.
     fail_delete: Option<Effect>,
-    /// Whether the store has no room: every transaction is refused with `Quota`, and only [`delete`](Transact::delete) works.
+    /// Whether the store has no space: every transaction is refused with `Quota`, and only [`delete`](Transact::delete) works.
     is_full: bool,
     /// How many transactions were refused because of `is_full`.
     refused: usize,
@@ -142,7 +142,7 @@ impl TxnKv<Memory> {
         session
     }
 
-    /// The next transaction gets no answer, and is carried out only when [`comes_late`](Self::comes_late) is called.
+    /// Makes the next transaction get no answer. It is carried out only when [`comes_late`](Self::comes_late) is called.
     fn lose_next(&self) {
         self.store.0.lock().expect("nobody panics").lose = true;
     }
@@ -255,7 +255,7 @@ async fn c2_what_ends_the_doubt_about_one_enter_does_so_for_all() -> Result<()> 
     assert_eq!(after, before + 1, "each change has a version");
     txn_kv.comes_late();
     assert!(!keys.iter().any(|key| txn_kv.has(key)));
-    // A call that is sent under the next fence, and is not answered, may take effect later again.
+    // Under the next fence, too, a call that gets no answer may take effect later, and has to be prevented from that.
     txn_kv.lose_next();
     txn_kv.put(&entries[0]).await.expect_err("its answer is lost");
     txn_kv.leave(&entries[0].entry_ref, None).await?;
@@ -298,7 +298,7 @@ async fn without_room_one_task_sees_to_all_that_is_in_doubt() -> Result<()> {
     Ok(())
 }
 
-/// While the store has no room, a `leave` of an entry whose put was not answered sends a delete without ending the write fence.
+/// While the store has no space, a `leave` of an entry whose put was not answered sends a delete without ending the write fence.
 /// This delete may be given up and arrive later.
 #[tokio::test(start_paused = true)]
 async fn a_key_is_not_used_again_if_a_delete_was_given_up_while_there_was_no_room() -> Result<()> {

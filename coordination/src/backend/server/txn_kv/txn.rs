@@ -11,8 +11,8 @@ pub(crate) trait Transact: Send + Sync + 'static {
     /// Whether the keys in [`Txn::looks`] are read at the very moment when the transaction is refused. False: they are read by
     /// another request after that, so that they may have changed since.
     const LOOKS_AT_ONCE: bool;
-    /// Whether every key that is named like an entry is an entry, whoever wrote it. False: it is an entry only if it belongs, or
-    /// has belonged, to a session.
+    /// Whether every key that is named like an entry is an entry, whoever wrote it. False: such a key is an entry only if it
+    /// belongs, or has belonged, to a session.
     const ALL_COUNT: bool;
     /// The last part of the key of a queue's value.
     const VALUE: &'static str;
@@ -32,8 +32,8 @@ pub(crate) trait Transact: Send + Sync + 'static {
     /// Deletes a key if it exists. With `only`, deletes the key only if it was created in this version.
     fn delete(&self, key: &str, only: Option<u64>) -> impl Future<Output = Result<()>> + Send;
 
-    /// Prepares a write of a value that must happen only if the queue has no entries. Finds out whether there are any. If not,
-    /// returns the conditions by which the store refuses the write if an entry is entered before it.
+    /// Prepares a write of a value that must happen only if the queue has no entries. Finds out whether the queue has entries. If
+    /// it has none, returns the conditions by which the store refuses the write if an entry is entered first.
     fn alone(
         &self,
         keys: &Keys,
@@ -50,8 +50,8 @@ pub(crate) trait Transact: Send + Sync + 'static {
         from: Option<&Cursor>,
     ) -> impl Future<Output = Result<(Vec<String>, Option<Cursor>)>> + Send;
 
-    /// All keys that begin with one of these prefixes, with their contents. Keys that are named like entries and are none are left
-    /// out (see [`ALL_COUNT`](Self::ALL_COUNT)).
+    /// All keys that begin with one of these prefixes, with their contents. A key that is named like an entry, but is not an entry,
+    /// is left out (see [`ALL_COUNT`](Self::ALL_COUNT)).
     fn read_each(
         &self,
         prefixes: Vec<String>,
@@ -61,8 +61,8 @@ pub(crate) trait Transact: Send + Sync + 'static {
     fn owner(&self, session: SessionId) -> Option<Arc<str>>;
 }
 
-/// A transaction: if all conditions hold at the moment when the store carries it out, all changes are made together; otherwise none
-/// is.
+/// A transaction: if all conditions hold at the moment when the store carries it out, all changes are made together. Otherwise
+/// nothing is changed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Txn {
     pub(crate) conditions: Vec<Condition>,
@@ -86,7 +86,7 @@ pub(crate) enum Change {
     Put(String, Vec<u8>),
     /// Writes a key that is deleted with this session.
     Hold(String, Vec<u8>, SessionId),
-    /// Like [`Hold`](Self::Hold), without contents, and also if the key belongs to another session by now.
+    /// Writes an empty key that is deleted with this session, even if the key belongs to another session by now.
     Seize(String, SessionId),
     Delete(String),
 }

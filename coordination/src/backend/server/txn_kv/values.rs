@@ -55,7 +55,7 @@ impl<T: Transact> TxnKv<T> {
         for _ in 0..TRIES {
             let tried = self.try_write(&mut writing).await;
             // An error with a loss reason says that the session is over whose write fence was used. But the value does not belong
-            // to that session. So it becomes an error after which the caller tries again, under its next session.
+            // to that session. So the error is replaced by one after which the caller tries again, under its next session.
             let tried = tried.map_err(|error| match error.loss_reason() {
                 Some(_) => no_session(),
                 None => error,
@@ -181,8 +181,8 @@ impl<T: Transact> TxnKv<T> {
         Ok(if has_entries { Tried::Answer(None) } else { Tried::Again })
     }
 
-    /// Makes sure that no other call of this write takes effect any more, by ending the write fence under which these calls were
-    /// sent.
+    /// Keeps the other calls of this write from taking effect later: ends the write fence, so that the store refuses all calls that
+    /// were sent under it.
     async fn end_calls(&self, write: &Write, write_fence: &WriteFence) -> Result<()> {
         match self.end("write", write_fence, Vec::new()).await {
             // If the error says that the session is over, no call under its write fence can take effect any more, so nothing is

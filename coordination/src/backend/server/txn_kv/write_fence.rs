@@ -80,8 +80,8 @@ impl<T: Transact> TxnKv<T> {
     }
 
     /// Waits until no other task is ending a write fence. If several tasks want to end the same fence, the first one ends it for
-    /// all, and each of the others finds the fence ended when it gets the permission. Without this, each of them would put the
-    /// member's key once more, and after each put the store would refuse the calls that were sent since the put before.
+    /// all, and each of the others finds the fence ended when it gets the permission. Without this permission, each of them would
+    /// put the member's key once more, and after each put the store would refuse the calls that were sent since the put before.
     pub(super) async fn ending_turn(&self) -> EndingTurn<'_> {
         self.ending.lock().await
     }
