@@ -23,8 +23,8 @@ pub(crate) struct Modes {
     pub(crate) option: &'static str,
     pub(crate) on: &'static str,
     pub(crate) off: &'static str,
-    /// Values that are errors here, although the server's own clients accept them: with these, a client uses TLS but does not check
-    /// that the server is the right one.
+    /// Values that are errors here, although the server's own clients accept them: with these values, those clients may connect
+    /// without TLS, or do not make sure that the server is the right one.
     pub(crate) between: &'static [&'static str],
 }
 

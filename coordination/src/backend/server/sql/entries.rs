@@ -28,17 +28,17 @@
 //!    The second check is for calls that the server carries out late. If a client gives up an `enter` before the answer, it gives
 //!    up the connection, too. Then it sends `leave` on a newer connection, to be sure that there is no entry. If the server carries
 //!    out `enter` before `leave`, then `leave` removes the entry. If the server carries out `leave` before `enter`, then `leave`
-//!    raises the generation in the row, and `enter` is refused. The two cannot run at the same time, because both begin with the
-//!    lock on the queue's row (1).
+//!    raises the generation in the row, and `enter` is refused. `enter` and `leave` cannot run at the same time, because both begin
+//!    with the lock on the queue's row (1).
 //!
-//!    PostgreSQL takes weaker locks, `FOR NO KEY UPDATE` in (1) and `FOR KEY SHARE` in (2), which are enough for what is said here.
-//!    A heartbeat changes the session's row. On MySQL it waits for the lock in (2), on PostgreSQL it does not.
+//!    PostgreSQL takes weaker locks, `FOR NO KEY UPDATE` in (1) and `FOR KEY SHARE` in (2), which are sufficient for all of this. A
+//!    heartbeat changes the session's row. On MySQL it waits for the lock in (2), on PostgreSQL it does not.
 //! 3. If the queue has an entry with this id, an earlier call of this `enter` was carried out, and its answer was lost. Then no
 //!    second entry is added, and the entry keeps its number.
 //! 4. The number is larger than every number given before in this queue, for ever. It is the entry's sequence number and its
 //!    fencing token.
-//! 5. If the lease of that entry's session has run out, the session's row is locked, the session is marked as over, the entry is
-//!    removed, and (5) is done again, which finds the next older entry. At the same time, a heartbeat of that session may be
+//! 5. If the lease of the found entry's session has run out, that session's row is locked, the session is marked as over, the entry
+//!    is removed, and (5) is done again, which finds the next older entry. At the same time, a heartbeat of that session may be
 //!    carried out. If the heartbeat locks the session's row first, the lease is extended, and the entry stays and blocks. If the
 //!    heartbeat is second, it is refused (`lost`), because the session is over. If (5) finds no entry, nothing blocks the new
 //!    entry.
@@ -220,7 +220,8 @@ impl<D: Dialect> SqlStore<D> {
         StoredEntry::new(entry, since_ms).to_bytes()
     }
 
-    /// A page of the queues of this kind, in the order of their paths. Has also queues that have neither an entry nor a value.
+    /// A page of the queues of this kind, in the order of their paths. The page also has queues that have neither an entry nor a
+    /// value.
     pub(super) async fn page(
         &self,
         kind: &'static str,
@@ -271,7 +272,6 @@ fn entry_in(queue: &QueueKey, row: &impl Row) -> Result<Entry> {
     check_name(queue, &text)?;
     let mode = if row.flag("list", "shared")? { Mode::Shared } else { Mode::Exclusive };
     let (id, seq) = (row.text("list", "id")?, row.number("list", "seq")?);
-    // The mode is taken from the row. The text has a mode as well, but the row's is the one by which the server decides what blocks
-    // what.
+    // The mode is taken from the row. The text has a mode as well, but the server decides by the row's mode what blocks what.
     Ok(Entry { mode, ..StoredEntry::entry(id, seq, mode, &text) })
 }

@@ -76,18 +76,18 @@ pub(crate) trait Dialect: Sized + Send + Sync + 'static {
     /// What survives a crash or a fail-over, according to the settings that the server had when this connection was made.
     fn promises(connection: &Self::Connection) -> Promises;
 
-    /// Removes those entries of the session that were entered on older connections and are not in `own`. This client has left them:
-    /// a replica that took over may lack the newest releases, and so still have such entries. Returns false if some of these
-    /// entries could not be removed, because other transactions have locked their rows.
+    /// Removes those entries of the session that were entered on older connections and are not in `own`. This client has left these
+    /// entries. But after a fail-over, the new primary may lack the newest releases, and so still have the entries. Returns false
+    /// if some of them could not be removed, because other transactions have locked their rows.
     fn settle(
         connections: &Arc<Connections<Self>>,
         session: SessionId,
         own: &OwnEntries<Self::Known>,
     ) -> impl Future<Output = Result<bool>> + Send;
 
-    /// Reads a queue. The number that is returned counts the queue's changes until the read, or until a moment before.
-    /// [`moved`](Self::moved) gets it later, and waits for a change after that. `None`: this process is not subscribed to the
-    /// queue's changes.
+    /// Reads a queue. The number that is returned says how many changes of the queue this process knew of at the read, or a moment
+    /// before. It is given to [`moved`](Self::moved) later, which resolves when the number has changed. `None`: this process is not
+    /// subscribed to the queue's changes.
     fn read(
         store: &SqlStore<Self>,
         path: &str,
@@ -117,8 +117,8 @@ pub(crate) trait Dialect: Sized + Send + Sync + 'static {
     }
 
     /// Resolves when the entry with this number is gone, or no longer blocks a waiter of this mode. Meanwhile it asks the server at
-    /// least once in every `recheck`, because a notification may be lost. It may resolve too early, because the caller then asks
-    /// for the position of its own entry in any case.
+    /// least once in every `recheck`, because a notification may be lost. It may also resolve when nothing has changed, because the
+    /// caller then asks for the position of its own entry in any case.
     fn gone(
         store: &SqlStore<Self>,
         path: &str,
@@ -181,7 +181,7 @@ struct Seen {
 /// very moment, the server might find the lease still running.
 pub(crate) const LITTLE: Duration = Duration::from_millis(2);
 
-/// The backend: a namespace in a database.
+/// The store: a namespace in a database.
 pub(crate) struct SqlStore<D: Dialect> {
     pub(crate) connections: Arc<Connections<D>>,
     sessions: Arc<OpenSessions<D>>,

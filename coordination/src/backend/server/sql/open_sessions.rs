@@ -16,8 +16,8 @@ use crate::key;
 const REMEMBERED: usize = 8;
 /// How many held entries one call of `renew` checks.
 const BATCH: usize = 500;
-/// How often `close` tries again to remove entries whose rows are locked. After that, each of these entries is left to the client
-/// that next finds it in its way, and removes it.
+/// How often `close` tries again to remove entries whose rows are locked. After that, `close` leaves these entries in their queues.
+/// The next client that would have to wait for such an entry removes it.
 const LOCKED: usize = 20;
 /// The pause of `close` between two tries to remove entries whose rows are locked.
 const MOMENT: Duration = Duration::from_millis(5);
@@ -124,7 +124,8 @@ impl<D: Dialect> OpenSessions<D> {
     }
 
     /// Removes the entries of the session that this client does not know, once for each new connection. The new connection may lead
-    /// to a replica that took over. It may lack the newest releases, and so still have entries that this client has left.
+    /// to a replica that has become the primary. Such a replica may lack the newest releases, and so still have entries that this
+    /// client has left.
     ///
     /// Called after a heartbeat on the connection of this epoch. From that heartbeat on, the server rejects the session's calls
     /// that come on older connections, so that no such call can add an unknown entry afterwards.
@@ -154,7 +155,7 @@ impl<D: Dialect> OpenSessions<D> {
             match self.connections.run(&call).await?.status().as_str() {
                 "more" => {}
                 // The session is over in any case, but some of its entries are left, because other transactions have locked their
-                // rows. As soon as such a row is unlocked, the next client that finds the entry in its way removes it.
+                // rows. As soon as such a row is unlocked, the next client that would have to wait for the entry removes it.
                 "locked" if locked < LOCKED => {
                     locked += 1;
                     tokio::time::sleep(MOMENT).await;
