@@ -86,7 +86,7 @@ fn password(url: &mut Url, option: &'static str) -> Result<Option<Source>> {
     }
 }
 
-/// The name of the user. Fails if the URL has a user and there is no password, or the other way round.
+/// The name of the user. Fails if there is a user and no password, or a password and no user.
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 pub(crate) fn user(url: &Url, access: &Access) -> Result<Option<String>> {
     match (url.user.clone(), access.has_password()) {

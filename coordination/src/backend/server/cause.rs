@@ -44,7 +44,7 @@ pub(crate) fn kind_said(text: &str) -> Option<ErrorKind> {
     }
 }
 
-/// Whether the server closed the connection without telling why, for instance by a TLS alert.
+/// Whether the server closed the connection and gave no reason. A TLS alert, for instance, would be a reason.
 pub(crate) fn is_hang_up(causes: &Causes<'_>) -> bool {
     const ENDS: [&str; 3] = ["broken pipe", "connection closed", "connection reset"];
     let ended = |cause: &&(dyn StdError + 'static)| {

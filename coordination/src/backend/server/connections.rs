@@ -87,7 +87,7 @@ pub(crate) struct Failure {
     pub(crate) error: Error,
     /// The connection cannot be used any more, and another connection is to be made.
     pub(crate) is_broken: bool,
-    /// The server closed the connection without an answer. Some servers do so instead of an error, if they demand TLS for instance.
+    /// The server closed the connection without an answer. Some servers do that if they demand TLS and the client does not use it.
     pub(crate) is_hang_up: bool,
     /// The server seems to accept no more connections. This says nothing about the connections that exist.
     pub(crate) is_full: bool,
@@ -114,8 +114,8 @@ struct State<L: Link> {
     /// The servers that refused our credentials, each with the reason, and with the time until which this server is not asked
     /// again.
     refused: HashMap<Place, (Instant, Failure)>,
-    /// `Some` if all known servers have refused our credentials: until this time every connection fails with this reason, without
-    /// asking a server.
+    /// `Some` if all known servers have refused our credentials. Until the time in this field, no server is asked, and every try to
+    /// connect fails with the reason in this field.
     all_refused: Option<(Instant, Failure)>,
     /// Limits the time for the first connection of the process; `None` as soon as there has been a connection.
     first: Option<First>,
@@ -159,7 +159,7 @@ impl<L: Link> Connections<L> {
         }
     }
 
-    /// The connection in use and its epoch; makes one if there is none.
+    /// The connection in use and its epoch. Makes a connection if there is none.
     ///
     /// One task makes the connection for all callers. The task goes on even if a caller gives up. If all servers have failed, the
     /// task waits until [`Turn::pause_until`] before it connects: otherwise all clients together would flood a server that is down
@@ -175,7 +175,7 @@ impl<L: Link> Connections<L> {
         made.unwrap_or_else(|| Err(Failure::harmless(gone())))
     }
 
-    /// [`connection`](Self::connection), tried with one server after the other until one can be reached.
+    /// Calls [`connection`](Self::connection), for one server after the other, until there is a connection.
     ///
     /// If one server refuses our credentials, and another server has an error that may pass by itself, the error that may pass is
     /// returned. With the refusal, the caller would stop trying, although the other server may be starting, and accept us soon.
@@ -300,9 +300,8 @@ impl<L: Link> Connections<L> {
         let mut state = self.state();
         state.refused.retain(|_, (until, _)| now < *until);
         state.refused.insert(place, (now + BELIEVED, failure.clone()));
-        // This has to be checked before the failure is reported to the rotation. If all servers have failed by then, the rotation
-        // forgets the addresses of all names, and it would no longer be known whether each address refused us or whether one of
-        // them accepted us.
+        // This has to be checked before the failure is reported to the rotation. If all servers have failed then, the rotation
+        // forgets the addresses of all names. After that it would not be known any more whether all addresses have refused us.
         if self.rotation.all(|place| state.refused.contains_key(place)) {
             state.all_refused = state.refused.values().min_by_key(|(until, _)| *until).cloned();
         }
@@ -393,7 +392,8 @@ impl<L: Link> Connections<L> {
     }
 
     /// Runs `work`, which is a call on the connection of this epoch. The connection is given up if the outcome shows that it is
-    /// broken. It is also given up if `work` is dropped late, and no answer to any call came on the connection for too long.
+    /// broken. It is also given up if `work` is dropped after at least `patience`, and no answer to any call came on the connection
+    /// in that time.
     pub(crate) async fn on_epoch<T>(
         &self,
         operation: &'static str,
@@ -529,8 +529,8 @@ impl<L: Link> Ready<'_, L> {
         self.connections.on_epoch(self.operation, self.epoch, call(self.connection)).await
     }
 
-    /// Like [`make`](Self::make), for a `call` that sends its request on another connection than the one in use. Whatever the
-    /// outcome, the connection in use is kept.
+    /// Like [`make`](Self::make), for a `call` that does not send its request on the connection in use, but on another connection.
+    /// Whatever the outcome is, the connection in use is kept.
     pub(crate) async fn make_elsewhere<T, F>(
         self,
         call: impl FnOnce(L::Connection) -> F,

@@ -20,11 +20,11 @@ use rustls::sign::CertifiedKey;
 use crate::error::{Error, Result};
 use crate::url::Secret;
 
-/// New credentials in the files are a reason to give up the connection and make another one with them. But after a server has
-/// refused these credentials, they are no reason for this long.
+/// If a call is refused, and the files hold new credentials, the connection is given up, and another one is made with the new
+/// credentials. But this is not done within this time after a server has refused the new ones, too.
 const REFUSED: Duration = Duration::from_secs(3);
 
-/// With what a client proves to a server who it is, and what it demands of the server's certificate.
+/// What a client shows to a server to prove who it is, and what it demands of the server's certificate.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Credentials {
     pub(crate) password: Option<Secret>,
@@ -79,7 +79,7 @@ pub(super) enum Source {
 
 #[derive(Debug)]
 struct State {
-    /// The credentials with which a server last accepted us; before any has, those that were read first.
+    /// The credentials with which a server last accepted us. Before any server has, the credentials that were read first.
     used: Arc<Credentials>,
     /// The credentials that were read last, of those that could be used.
     newest: Arc<Credentials>,
@@ -108,7 +108,7 @@ impl Access {
         self.sources.tls.is_some()
     }
 
-    /// The credentials with which a server last accepted us; before any has, those that were read first.
+    /// The credentials with which a server last accepted us. Before any server has, the credentials that were read first.
     pub(crate) fn used(&self) -> Arc<Credentials> {
         Arc::clone(&self.state().used)
     }

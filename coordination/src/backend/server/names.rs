@@ -15,7 +15,8 @@ const BATCH: usize = 32;
 pub(crate) enum Extent {
     /// One entry.
     One,
-    /// All entries. Asked for if the one entry did not have the name: it has left since it was listed, or another library wrote it.
+    /// All entries. They are read if the one entry did not have the name, because it has left since it was listed, or because
+    /// another library wrote it.
     All,
 }
 
@@ -39,9 +40,9 @@ where
     Ok(names)
 }
 
-/// The sorted names of the queues whose keys have these parts. `read` gets such parts, and returns the texts of entries of their
-/// queues, each text with its queue's part of the key. If the part is a hash, the text has the queue's name, unless another library
-/// wrote the text.
+/// The sorted names of the queues whose keys have these parts. `read` gets some of these parts, and returns texts of entries of the
+/// queues to which the parts belong. With each text, it returns the part for the entry's queue. If the part is a hash, the text has
+/// the queue's name, unless another library wrote the text.
 pub(crate) async fn of_entries<F>(
     parts: impl IntoIterator<Item = String>,
     read: impl Fn(Vec<String>, Extent) -> F,

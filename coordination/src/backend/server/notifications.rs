@@ -23,8 +23,8 @@ use crate::backend::Mode;
 /// and does not ask the server.
 const FRESH: Duration = Duration::from_millis(500);
 /// How long a channel stays subscribed after the last caller stopped listening to it. A caller does not listen while it reads the
-/// queue, and this read may take seconds if 20,000 clients observe the queue. The channel is to be subscribed still when the caller
-/// listens again.
+/// queue, and this read may take seconds if 20,000 clients observe the queue. When the caller listens again after that, the channel
+/// should still be subscribed.
 const LINGER: Duration = Duration::from_secs(10);
 
 /// What a caller waits for: that the entry with the number `seq` is gone, or no longer blocks entries of the mode `mode`.
@@ -38,7 +38,7 @@ pub(crate) struct Wait {
 /// A message on this process's channel: an entry no longer blocks one of our entries.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Passed {
-    /// What has happened, as the wait that it ends: which entry no longer blocks which mode.
+    /// The wait that this message ends. It names the entry, and the mode of the entries that it no longer blocks.
     pub(crate) wait: Wait,
     /// The number of our entry that was blocked.
     pub(crate) waiter: u64,
@@ -88,7 +88,7 @@ pub(crate) struct Known {
 /// What came on a queue's channel.
 #[derive(Default)]
 pub(crate) struct Followed {
-    /// The number of the last message. This process numbers the messages; the numbers rise.
+    /// The number of the last message. This process numbers the messages as they come, with rising numbers.
     pub(crate) count: u64,
     /// The epoch of the connection on which the channel is subscribed; `None`: it is not subscribed yet.
     epoch: Option<u64>,
@@ -219,8 +219,8 @@ impl Subscriptions {
         self.waits.end_if_idle(wait);
     }
 
-    /// Begins to wait. If the receiver has [`Waited::Unknown`], the caller has to ask the server, because no message will come
-    /// before.
+    /// Begins to wait. If the receiver has [`Waited::Unknown`], the caller has to ask the server, because the server sends a
+    /// message only to those who have asked.
     pub(crate) fn wait(&self, wait: &Wait) -> watch::Receiver<Waited> {
         self.waits.join(wait).0
     }

@@ -25,8 +25,8 @@ impl<T: Copy> Reads<T> {
         self.0.note(queue.clone(), (revision, at));
     }
 
-    /// The store's position when the listing with this `revision` was read. `None`: another listing of the queue was read since, so
-    /// the caller has to read the queue again.
+    /// The store's position when the listing with this `revision` was read. `None`: another listing of the queue was read since, or
+    /// the queue was forgotten, so the caller has to read the queue again.
     pub(crate) fn at(&self, queue: &QueueKey, revision: u64) -> Option<T> {
         let read = self.0.get(queue, |read| *read);
         read.filter(|(last, _)| *last == revision).map(|(_, at)| at)

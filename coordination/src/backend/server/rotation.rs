@@ -15,8 +15,8 @@ use super::places::{Place, Places};
 use crate::config::Settings;
 use crate::retry::DecorrelatedJitter;
 
-/// After all servers have failed, a pause begins. This is the longest such pause as long as a session of this process may still be
-/// alive.
+/// After all servers have failed, a pause begins before the next try. This is the longest pause as long as a session of this
+/// process may still be alive.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// The servers of one URL, and the connection in use.
@@ -28,8 +28,8 @@ pub(crate) struct Rotation<C> {
     /// How long a call may wait for its answer. If a caller drops a call after at least this time, and no answer to any call came
     /// on the connection in this time, the connection is given up.
     patience: Duration,
-    /// Makes the pauses after all servers have failed. This one makes short pauses, and is used as long as the last answer is not
-    /// older than the lease: a session may still be alive then.
+    /// Makes short pauses after all servers have failed. It is used as long as the last answer is not older than the lease, because
+    /// a session may still be alive then. This is its state before the first pause.
     hurry: DecorrelatedJitter,
     /// Like `hurry`, but with longer pauses. Used once the last answer is older than the lease: every session has expired by then,
     /// so that there is no hurry.
@@ -47,11 +47,11 @@ struct Current<C> {
     failures: usize,
     /// When an answer last came on any connection; before the first answer, when this was created.
     last_heard: Instant,
-    /// Like `hurry` of [`Rotation`], which is its state after an answer; each pause changes this one.
+    /// Makes the next short pause. Each pause changes its state, and an answer resets it to [`Rotation::hurry`].
     hurry: DecorrelatedJitter,
-    /// Like `calm` of [`Rotation`], which is its state after an answer; each pause changes this one.
+    /// Makes the next long pause. Each pause changes its state, and an answer resets it to [`Rotation::calm`].
     calm: DecorrelatedJitter,
-    /// No connection is tried before this moment, which is the end of the pause.
+    /// The end of the pause, before which no connection is tried; `None`: there is no pause.
     pause_until: Option<Instant>,
 }
 

@@ -4,10 +4,10 @@
 //! waits for the same keys each time. This module decides when a watch begins and when it ends; the code of each store then tells
 //! its server.
 //!
-//! One mutex guards the map of watches, and decides between a waiter who joins and a sweep that ends idle watches. If the waiter is
-//! first, the sweep sees the waiter's receiver, and keeps the watch. If the sweep is first, the waiter finds no watch, and has to
-//! begin a new one. Without the mutex, a waiter could get a receiver of a watch that a sweep is just ending at the server, and
-//! would wait in vain.
+//! One mutex guards the map of watches. So of a waiter who joins a watch and a sweep that ends idle watches, one is first. If the
+//! waiter is first, the sweep sees the waiter's receiver, and keeps the watch. If the sweep is first, the waiter finds no watch,
+//! and has to begin a new one. Without the mutex, a waiter could get a receiver of a watch that a sweep is just ending at the
+//! server, and would wait in vain.
 
 use std::collections::HashMap;
 use std::hash::Hash;

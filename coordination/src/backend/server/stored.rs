@@ -1,4 +1,4 @@
-//! The texts, in JSON, that are stored for entries and values on stores that keep only bytes for a key or in a row.
+//! The texts, in JSON, that are stored for entries and values on stores for which an entry or a value is just a string of bytes.
 
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};

@@ -1,4 +1,4 @@
-//! Tests that all callers share one connection. The servers exist only in this file.
+//! Tests of [`Connections`], with servers that exist only in this file.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
