@@ -22,7 +22,7 @@ use crate::key::QueueKey;
 /// Makes the last part of an entry's key from the entry's session, its mode and the number of the key.
 pub(crate) type Naming = fn(SessionId, Mode, usize) -> String;
 
-/// For how many queues [`KeyPool::last`] is remembered.
+/// For how many queues the number of the key that was given last is remembered.
 const REMEMBERED: usize = 16 * 1024;
 
 /// Gives a key to each of our entries, and knows which keys are in use.
@@ -34,9 +34,9 @@ pub(crate) struct KeyPool {
     in_turn: usize,
     own_entries: OwnEntries<Slot>,
     numbers: Mutex<Numbers>,
-    /// For each queue, the number of the key that was given last. The next entry gets another key, because a client that waits for
-    /// the end of the last entry may not have been notified yet. It would take a new entry with the same key for the entry that it
-    /// waits for.
+    /// For each queue, the number of the key that was given last. The next entry gets another key. Otherwise a client that waits
+    /// for the end of an entry, and has not been notified yet, would take a new entry with the same key for the entry that it waits
+    /// for.
     last: BoundedCache<QueueKey, usize>,
 }
 
@@ -63,7 +63,7 @@ pub(crate) struct Slot {
     /// How many puts that were sent under this write fence are not answered. The store refuses puts that were sent under earlier
     /// write fences, so they are not counted.
     pending_creates: u32,
-    /// How many deletes without a condition were sent. Those that are known to have no effect, now or later, are not counted.
+    /// How many deletes without a condition were sent. Deletes that are known to have no effect, now or later, are not counted.
     deletes: u32,
 }
 
@@ -195,9 +195,9 @@ impl KeyPool {
     }
 }
 
-/// A number that is not in use. If `in_turn` is less than two, this is the lowest one. Otherwise it is the next free one from
-/// `turn` on, in a rotation of `in_turn` numbers, or of more than twice as many as are in use if that is more. So a number that was
-/// just given back is not used again immediately.
+/// Finds a number that is not in use. If `in_turn` is less than two, this is the lowest one. Otherwise the numbers are used in
+/// rotation, and this is the first free one from `turn` on. The rotation has `in_turn` numbers, or more than twice as many as are
+/// in use, whichever is larger. So a number that was just given back is not used again immediately.
 fn free_number(taken: &[bool], turn: usize, in_turn: usize) -> usize {
     let is_free = |number: &usize| !taken.get(*number).copied().unwrap_or_default();
     if in_turn < 2 {

@@ -54,7 +54,7 @@ impl<T: Transact> TxnKv<T> {
         let mut writing = Writing { write, value, removed, mark, is_in_doubt: false };
         for _ in 0..TRIES {
             let tried = self.try_write(&mut writing).await;
-            // An error with a loss reason says that the session is over whose write fence was used. But the value does not belong
+            // An error with a loss reason says that the session whose write fence was used is over. But the value does not belong
             // to that session. So the error is replaced by one after which the caller tries again, under its next session.
             let tried = tried.map_err(|error| match error.loss_reason() {
                 Some(_) => no_session(),
