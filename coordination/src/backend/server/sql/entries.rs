@@ -16,7 +16,7 @@
 //!
 //! 1. Until this transaction has ended, no other transaction adds an entry to this queue, or removes one from it. So the numbers of
 //!    the entries are in the order of the commits, and if two entries are entered at the same time, the transaction that enters the
-//!    later one sees the earlier one.
+//!    later entry sees the earlier entry.
 //! 2. The session's row is locked, and two checks are made:
 //!    * If the session is over, or its lease has run out, `enter` is refused (`lost`). Because of the lock, no other client can end
 //!      the session before this transaction has ended.
@@ -44,15 +44,15 @@
 //!    entry.
 //!
 //! `leave` does (1), checks the generation as in (2), and deletes the entry. `update` does (1) and (2), and changes the entry's
-//! row. `position` checks that the entry exists and that its session is alive, and does (5). It locks rows only if it has to remove
-//! entries of sessions whose lease has run out.
+//! row. `position` checks that the entry exists and that its session is alive, and does (5). `position` locks rows only if it has
+//! to remove entries of sessions whose lease has run out.
 //!
 //! On PostgreSQL, the transaction of each change notifies the clients that the change concerns. MySQL has no notifications: each
 //! change of a queue raises a number in the queue's row, and clients that wait for a change read that number again and again.
 //!
 //! A user who holds the lock can lock the row of its entry within a transaction of its own (`coordination_fence`). As long as that
 //! row lock lasts, no operation removes the entry. A `leave` of the entry is refused (`fenced`), and the client repeats it. The
-//! later entries stay blocked, even if the holder's session is over.
+//! entries that have to wait for this entry stay blocked, even if the holder's session is over.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};

@@ -198,7 +198,7 @@ pub(crate) struct SqlStore<D: Dialect> {
 }
 
 impl<D: Dialect> SqlStore<D> {
-    /// Connects, and fails if the server, its version or our tables there cannot be used.
+    /// Connects. Fails if the server cannot be used, or its version, or the tables that this library has there.
     pub(crate) async fn connect(
         servers: Servers,
         dialect: D,

@@ -30,10 +30,10 @@ pub(super) struct OpenSessions<D: Dialect> {
     ours: Mutex<VecDeque<SessionId>>,
     /// The epoch of the newest connection for which [`settle`](Self::settle) is done.
     settled: AtomicU64,
-    /// Held while [`settle`](Self::settle) runs, so that only one runs at a time.
+    /// Held while [`settle`](Self::settle) runs, so that this function runs only once at a time.
     settling: tokio::sync::Mutex<()>,
     /// The index of the batch of held entries with which the next heartbeat begins. A heartbeat may not have time to check all
-    /// batches, so the next one goes on where it stopped.
+    /// batches, so the next heartbeat goes on where the last one stopped.
     next: AtomicUsize,
 }
 
