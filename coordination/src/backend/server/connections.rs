@@ -344,7 +344,7 @@ impl<L: Link> Connections<L> {
         first.unwrap_or_else(|| self.link.longest(self.patience))
     }
 
-    /// Waits for a slot among the calls in flight, and for a connection. Nothing has been sent when this returns.
+    /// Waits for a slot among the calls in flight, and for a connection. The call has not been sent yet when this returns.
     ///
     /// If no slot becomes free within half of `patience`, the call fails without having been sent, and its caller tries again. If
     /// the call were sent with too little time left for its answer, the caller would not know whether the call took effect, and the

@@ -1,10 +1,10 @@
 //! A client's credentials and the certificates that it trusts, read anew for each connection: a file that the URL names may get
 //! other contents, because passwords and certificates are replaced while clients live.
 //!
-//! There are two difficulties. First, a file may be read while it is being written, or after a certificate was replaced and before
-//! its key was. So if the contents of the files cannot be used, the credentials that were read before stay in use. Second, a file
-//! may be replaced before the server knows the new contents. So if a server refuses the new credentials, those with which a server
-//! last accepted us are tried.
+//! There are two difficulties. First, a file may be read while it is being written, or when a certificate has been replaced and its
+//! key has not been replaced yet. So if the contents of the files cannot be used, the credentials that were read before stay in
+//! use. Second, a file may be replaced before the server knows the new contents. So if a server refuses the new credentials, those
+//! with which a server last accepted us are tried.
 
 use std::fs;
 use std::path::PathBuf;
@@ -28,7 +28,7 @@ const REFUSED: Duration = Duration::from_secs(3);
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Credentials {
     pub(crate) password: Option<Secret>,
-    /// `Some` if the scheme is one with TLS.
+    /// `Some` if TLS is used.
     pub(crate) tls: Option<Tls>,
 }
 
@@ -53,9 +53,9 @@ pub(crate) struct Access {
 #[derive(Debug, Default)]
 pub(crate) struct Sources {
     pub(super) password: Option<Source>,
-    /// `None`: the scheme is not TLS.
+    /// `None`: TLS is not used.
     pub(super) tls: Option<TlsSources>,
-    /// A further check of the password, for the one store that does not accept every password.
+    /// A further check of the password, for the one store (Consul) on which not every text can be a password.
     pub(super) check: Option<fn(&Secret) -> Result<()>>,
 }
 
@@ -79,7 +79,7 @@ pub(super) enum Source {
 
 #[derive(Debug)]
 struct State {
-    /// The credentials with which a server last accepted us. Before any server has, the credentials that were read first.
+    /// The credentials with which a server last accepted us. Before a server has accepted us, those that were read first.
     used: Arc<Credentials>,
     /// The credentials that were read last, of those that could be used.
     newest: Arc<Credentials>,
@@ -108,7 +108,7 @@ impl Access {
         self.sources.tls.is_some()
     }
 
-    /// The credentials with which a server last accepted us. Before any server has, the credentials that were read first.
+    /// The credentials with which a server last accepted us. Before a server has accepted us, those that were read first.
     pub(crate) fn used(&self) -> Arc<Credentials> {
         Arc::clone(&self.state().used)
     }
@@ -270,7 +270,8 @@ fn is_authority(pem: &[u8]) -> bool {
     taken > 0
 }
 
-/// Checks that the certificate and the key belong together. They do not if one file was replaced already and the other was not.
+/// Checks that the certificate and the key belong together. They do not belong together if one file was replaced already and the
+/// other was not.
 fn identity(cert: Vec<u8>, key: Secret) -> Result<(Vec<u8>, Secret)> {
     let wrong = |message| Error::config(format!("options `cert` and `key`: {message}"));
     let chain: Vec<_> = CertificateDer::pem_slice_iter(&cert).flatten().collect();

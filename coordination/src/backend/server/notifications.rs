@@ -199,8 +199,8 @@ impl Subscriptions {
         });
     }
 
-    /// Notes that the server has answered that this entry blocks one of our entries. The server will send a message when the entry
-    /// no longer does.
+    /// Notes that the server has answered that this entry blocks one of our entries. The server will send a message when this entry
+    /// no longer blocks ours.
     pub(crate) fn expect(&self, wait: &Wait, known: Known) {
         self.waits.join(wait);
         self.waits.tell(wait, |waited| {

@@ -29,7 +29,7 @@ pub(crate) struct Rotation<C> {
     /// on the connection in this time, the connection is given up.
     patience: Duration,
     /// Makes short pauses after all servers have failed. It is used as long as the last answer is not older than the lease, because
-    /// a session may still be alive then. This is its state before the first pause.
+    /// a session may still be alive then. This field keeps the initial state, and [`Current`] has the state in use.
     hurry: DecorrelatedJitter,
     /// Like `hurry`, but with longer pauses. Used once the last answer is older than the lease: every session has expired by then,
     /// so that there is no hurry.

@@ -14,7 +14,7 @@ use crate::key::{self, QueueKey};
 pub(crate) struct StoredEntry {
     member: String,
     since_ms: u64,
-    /// The queue's full name, if the key has only its hash.
+    /// The queue's full name, if the key has only a hash of the name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     name: Option<String>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -32,7 +32,7 @@ pub(crate) struct StoredValue {
     /// The version that the value had before this write; `None`: there was no value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     replaced: Option<u64>,
-    /// The queue's full name, if the key has only its hash.
+    /// The queue's full name, if the key has only a hash of the name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     name: Option<String>,
 }
@@ -129,7 +129,7 @@ impl StoredValue {
     }
 }
 
-/// The full name to be kept in the text of an entry or value, if the key has only its hash.
+/// The queue's full name, for the text of an entry or value, if the key has only a hash of the name.
 pub(crate) fn stored_name(queue: &QueueKey) -> Option<String> {
     queue.is_hashed().then(|| queue.name().to_owned())
 }
