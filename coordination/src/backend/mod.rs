@@ -1,76 +1,85 @@
 //! The contract between the recipes and a store, and the stores.
 //!
-//! A store keeps *sessions*, and *entries* in ordered *queues*. A session is a client's liveness: when it ends, its entries end.
-//! Besides its entries a queue has at most one *value*, which nobody owns and which is written by compare-and-set. A write of the
-//! value can also write *records*, further texts of the queue, each with a name. That is all that recipes need; so it is all that a
-//! store implements, and every recipe is written once, above these traits: [`Sessions`], [`Entries`], [`Values`] and [`Watching`],
-//! each implemented in the file of its name in the store's folder, and [`Store`], which has them all.
+//! A store keeps *sessions*, and *entries* in ordered *queues*. A session stands for a client that lives: when the session ends,
+//! its entries end too. Besides its entries a queue has at most one *value*, which belongs to no session and is written by
+//! compare-and-set. A write of the value can also write *records*: further texts of the queue, each with a name. Recipes need no
+//! more than that, so a store implements no more than that, and each recipe is written once, on top of these traits: [`Sessions`],
+//! [`Entries`], [`Values`] and [`Watching`]. A store's folder has one file for each of these traits, with the trait's name.
+//! [`Store`] combines the four.
 //!
 //! # Rules for implementers
 //!
-//! The types say what goes in and out. These rules say the rest, and every store keeps all of them. Each has a name,
-//! which the checks of the traits have too.
+//! The signatures say what goes into a call and what comes out of it. These rules say everything else, and every store keeps all of
+//! them. Each rule has a name, which also occurs in the names of the tests that check the rule.
 //!
 //! Calls that are dropped, repeated or late:
 //!
-//! * `cancel-safe`: the caller may drop any future at any await. A request that was sent by then may still take effect. The
-//!   caller repeats the call under the same id, or removes the entry by its id; both must work then.
-//! * `repeat`: a call may be repeated under the same id, because its answer was lost. `open` and `enter` find what the earlier
-//!   call made and return the same; `update` returns true again; `leave` and `close` succeed if the entry or the session is gone
-//!   already.
-//! * `late-open`: once `close` was answered, an `open` of this session that was sent earlier has no effect, however late the
+//! * `cancel-safe`: the caller may drop the future of any call at any await. A request that was sent before the drop may still take
+//!   effect. Afterwards the caller repeats the call under the same id, or removes the entry by its id; the store must do both
+//!   correctly.
+//! * `repeat`: a caller that got no answer may repeat the call under the same id. A repeated `open` or `enter` finds what the first
+//!   call made, and returns the same as the first. A repeated `update` returns true again. A repeated `leave` or `close` succeeds
+//!   although the entry or the session is gone already.
+//! * `late-open`: once `close` was answered, an `open` of the same session that was sent earlier has no effect, however late the
 //!   request reaches the store: it neither takes the member id nor takes it away from a later session.
-//! * `late-enter`: once `leave` was answered, an `enter` of this entry that was sent earlier has no effect, however late the
+//! * `late-enter`: once `leave` was answered, an `enter` of the same entry that was sent earlier has no effect, however late the
 //!   request reaches the store.
-//! * `late-update`: once an `update` was answered, an `update` of this entry that was sent earlier has no effect.
-//! * `late-write`: a `write` that was given up may reach the store after later writes. The store compares the write's expected
-//!   version when the write arrives, so that it never overwrites a later write, and never takes effect a second time.
+//! * `late-update`: once an `update` was answered, an `update` of the same entry that was sent earlier has no effect.
+//! * `late-write`: a `write` whose caller has given up may reach the store after later writes. The store compares the write's
+//!   expected version when the write arrives. So this write never overwrites a later write, and never takes effect a second time.
 //! * `write-once`: a `write` takes effect at most once, however often it is sent. A repeated call returns the version that the
-//!   first one made, unless the value was written or removed since.
+//!   first call made, unless the value was written or removed since.
 //!
 //! Time:
 //!
-//! * `bounded`: no await on the store is without a bound, inside `gone` and `changed` too. The session bounds all calls but these
-//!   two, by dropping them. `gone` and `changed` may last as long as nothing happens, so they bound each of their requests
-//!   themselves, and a request without an answer in time is an error that can be retried.
-//! * `recheck`: `gone` and `changed` must not depend on a notification, which may be lost: they ask the store again at least once
-//!   in every `recheck`, or resolve so that the caller asks. They may resolve early.
-//! * `no-retry`: no call retries in a loop until the store is back. It fails, and the session decides about retries. But a call may
-//!   try again if another client has changed what the call depends on since the call read it.
+//! * `bounded`: every wait for the store has a bound, also inside `gone` and `changed`. For all calls but these two the session
+//!   sets the bound: it drops a call that takes too long. `gone` and `changed` may last as long as nothing happens, so they bound
+//!   each of their requests themselves. If a request has no answer in time, they return an error after which the caller may retry.
+//! * `recheck`: a notification may be lost, so `gone` and `changed` must not depend on notifications. The caller gives them a
+//!   duration, `recheck`. At least once in each `recheck` they ask the store again, or they resolve, so that the caller asks. They
+//!   may resolve early.
+//! * `no-retry`: if the store cannot be reached, a call does not retry until the store is back. The call fails, and the session
+//!   decides about retries. But if another client has changed what a call had read, the call may read again and try again.
 //!
 //! Order:
 //!
-//! * `order`: an entry's number is its fencing token. It is larger than every number given before in the same queue, also after
-//!   crashes, after restarts of the store, and after the queue was empty.
-//! * `blocker`: `enter` and `position` name the newest live entry before the call's own entry that is not compatible with it by
-//!   [`Mode`], and none if there is no such entry. An entry keeps its number when it is updated.
+//! * `order`: an entry's number is its fencing token. The number is larger than every number given before in the same queue, also
+//!   after crashes, after restarts of the store, and after the queue was empty.
+//! * `blocker`: `enter` and `position` return which entry blocks the caller's entry: the newest live entry before it that is not
+//!   compatible with it by [`Mode`]. If there is no such entry, they return no blocker. An entry keeps its number when it is
+//!   updated.
 //! * `versions`: a value's version is larger than every earlier version in the same queue, also after removals.
-//! * `beside`: the records of a `write` are written together with the value or not at all, and by nothing else. So if the value has
-//!   the same version before and after a read of records, the records that were read belong to that version.
-//! * `snapshot`: `read` returns entries and value as of one moment, and another `revision` whenever any of them differs.
-//! * `pages`: `queues` and `names` return a page at a time, so that a call does not take longer if there are more names, as far
-//!   as the store's own interface allows. The first page is asked for without a cursor, each further one with the cursor of the
-//!   page before. A name that exists from the first page to the last is on at least one of them.
+//! * `beside`: only a `write` changes records, and the change takes effect together with that of the value, or neither does. So if
+//!   the value has the same version before and after a read of records, the records that were read belong to that version.
+//! * `snapshot`: `read` returns the entries and the value of a queue as of one moment, with a `revision`. Two results that differ
+//!   in an entry or in the value have different revisions.
+//! * `pages`: `queues` and `names` return their names in pages of limited size, so that a call does not take longer if there are
+//!   more names, as far as the store's own interface allows that. The caller asks for the first page without a cursor, and for each
+//!   further page with the cursor that the page before has. A name that exists from the first call to the last is on at least one
+//!   page.
 //!
 //! Ownership:
 //!
-//! * `own-entries`: `update` and `position` are for entries of the session that is named in the call, which is open. For an entry
-//!   of another session `update` returns false, and `position` `None`. No call but `leave` changes an entry of another session.
-//! * `held`: `renew` reports each held entry that is gone as soon as it has found that out. If it cannot be found out at the
-//!   moment whether one entry is gone, `renew` still extends the lease, and still reports the others.
-//! * `exact-leave`: `leave` removes exactly the entry that is named, and not a later one that has the same key by now.
-//! * `session-end`: when a session ends, by `close` or because its lease ran out, all its entries end with it, and no
-//!   `enter` under it succeeds any more. Its values stay.
-//! * `forgets`: from the moment when `close` is called, nothing is kept in the process of a session's entries, whether that call
-//!   succeeds, fails or is dropped. For a session that was lost there may be no second call of `close`.
+//! * `own-entries`: a call of `update` or `position` names an open session, and normally one of this session's entries. If the
+//!   entry belongs to another session, `update` returns false and `position` returns `None`. Only `leave` changes an entry of
+//!   another live session.
+//! * `held`: as soon as `renew` finds that a held entry is gone, it reports this entry. If the store cannot say at the moment
+//!   whether some entry is gone, `renew` still extends the lease, and still reports the other entries that are gone.
+//! * `exact-leave`: `leave` removes exactly the entry that the caller names, and not a later entry that has the same key by now.
+//! * `session-end`: when a session ends, by `close` or because its lease ran out, all its entries end with it, and no `enter` under
+//!   it succeeds any more. Values that it wrote stay.
+//! * `forgets`: from the moment when `close` is called, this process keeps nothing about the session's entries in memory, whether
+//!   that call succeeds, fails or is dropped. If the session was lost, `close` may never be called a second time, and what is kept
+//!   then would stay for ever.
 //! * `close-twice`: `close` of a session that is over succeeds and does nothing.
 //! * `member`: two live sessions of one namespace never have the same member id.
 //!
 //! Errors:
 //!
-//! * `lost`: an error is [`ErrorKind::Lost`](crate::ErrorKind::Lost) if the store says that the session is over, and only then:
-//!   not if the store cannot be reached. Transient kinds are retried. Every other kind is final and goes to the user.
-//! * `effect`: an error says whether the call may have taken effect; if that is not known, the effect is `Unknown`.
+//! * `lost`: an error is [`ErrorKind::Lost`](crate::ErrorKind::Lost) if the store says that the session is over, and only then. If
+//!   the store cannot be reached, the error is of another kind. The session retries after errors of transient kinds. Errors of all
+//!   other kinds are final and go to the user.
+//! * `effect`: each error says whether the call may have taken effect. If that is not known, the error's effect is `Unknown`.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -91,8 +100,8 @@ pub(crate) mod registry;
 mod server;
 mod types;
 
-// The stores, which `registry.rs` lists. They are declared here and not by its macro, because rustfmt does not format a module
-// that a macro declares.
+// The modules of the stores, which `registry.rs` lists. They are declared here and not by the macro in `registry.rs`, because
+// rustfmt does not format modules that a macro declares.
 #[cfg(feature = "consul")]
 mod consul;
 #[cfg(feature = "etcd")]
@@ -113,45 +122,48 @@ mod zookeeper;
 pub(crate) use self::pages::*;
 pub(crate) use self::types::*;
 
-/// Sessions: a client's liveness at the store.
+/// Sessions. A session at the store shows other clients that this client lives.
 #[async_trait]
 pub(crate) trait Sessions: Send + Sync + 'static {
-    /// Opens the session, and returns the lease that the store granted; `None`: the session lives as long as the process.
+    /// Opens the session, and returns the lease that the store granted; `None`: there is no lease, and the session lives as long as
+    /// this process.
     ///
-    /// Repeating the call with the same id is harmless. The error is [`MemberExists`](crate::ErrorKind::MemberExists) if another
-    /// live session has the member id.
+    /// A call may be repeated with the same id. The error is [`MemberExists`](crate::ErrorKind::MemberExists) if another live
+    /// session has the member id.
     async fn open(&self, session: &NewSession) -> Result<Option<Duration>>;
 
-    /// When the lease of a session began; `None`: not before the last call of [`open`](Self::open). On some stores, opening goes
-    /// on if the call that began it is given up. A later call then finds a session that is older than itself.
+    /// A lower bound for the moment when the session's lease began; `None`: unknown, but no earlier than the last call of
+    /// [`open`](Self::open), so the caller may count from that call. On some stores, opening goes on after the caller of `open` has
+    /// given up. A later call of `open` then finds a session whose lease began before that call. The name: at this moment the store
+    /// was `asked` for the session.
     fn asked(&self, _session: SessionId) -> Option<BootInstant> {
         None
     }
 
-    /// Extends the lease. On stores whose [`loss_detection`](Characteristics::loss_detection) says so, this call also finds out
-    /// which of the `held` entries are gone, and reports them to `gone`.
+    /// Extends the lease. On stores whose [`loss_detection`](Characteristics::loss_detection) is `Heartbeat`, this call also finds
+    /// out which of the `held` entries are gone, and calls `gone` for each of those.
     async fn renew(&self, session: SessionId, held: &[EntryRef], gone: &Gone<'_>) -> Result<()>;
 
-    /// Resolves with the reason when the store says by itself that the session is over (T3). On stores that do not say so, this
-    /// never resolves: there the next [`renew`](Self::renew) finds it out.
+    /// Resolves when the store notifies this client that the session is over (T3), and returns why. On stores without such
+    /// notifications this never resolves: there, the next [`renew`](Self::renew) fails once the session is over.
     async fn ended(&self, _session: SessionId) -> LossReason {
         std::future::pending().await
     }
 
-    /// Ends the session and removes all that belongs to it. Idempotent.
+    /// Ends the session and removes everything that belongs to it. A repeated call succeeds.
     async fn close(&self, session: SessionId) -> Result<()>;
 
-    /// How many things this process remembers of sessions and their entries. Used to check the rule `forgets`.
+    /// How many sessions and entries this process has in memory. Tests use it to check the rule `forgets`.
     #[cfg(all(coordination_internals, feature = "memory"))]
     fn kept(&self) -> usize {
         0
     }
 
-    /// [`close`](Self::close) without waiting for the store, for when the runtime is shutting down.
+    /// Begins to [`close`](Self::close) the session, but does not wait for the store: for when the runtime is shutting down.
     fn close_now(&self, _session: SessionId) {}
 
-    /// A file that keeps the session alive as long as some process has it open, even after this process ends; `None`: the store
-    /// has no such file.
+    /// A file that keeps the session alive as long as some process has the file open, even after this process ends; `None`: the
+    /// store has no such file.
     fn session_file(&self, _session: SessionId) -> Result<Option<OwnedFd>> {
         Ok(None)
     }
@@ -160,37 +172,40 @@ pub(crate) trait Sessions: Send + Sync + 'static {
 /// Ordered entries in queues.
 #[async_trait]
 pub(crate) trait Entries: Send + Sync + 'static {
-    /// Appends the entry, or finds it if it is there already. Returns its position.
+    /// Appends the entry to its queue. If an earlier call has appended it already, finds it there. Returns its position.
     async fn enter(&self, entry: &NewEntry) -> Result<Position>;
 
-    /// Gives our own entry, which has the number `seq`, the mode and the data of `entry`; the entry keeps its number. A shared
-    /// entry cannot become exclusive. False: the entry is gone, or belongs to another session. Idempotent.
+    /// Sets the mode and the data of our own entry with the number `seq` to those of `entry`; the entry keeps its number. Callers
+    /// never make a shared entry exclusive: on most stores that fails with `Unsupported`. Returns false if the entry is gone, or
+    /// belongs to another session. A repeated call returns the same.
     async fn update(&self, entry: &NewEntry, seq: u64) -> Result<bool>;
 
-    /// Removes exactly this entry: the one with the number `seq`, if that is known. Idempotent.
+    /// Removes exactly this entry: if the caller gives the number `seq`, only the entry that has this number. A repeated call
+    /// succeeds.
     async fn leave(&self, entry: &EntryRef, seq: Option<u64>) -> Result<()>;
 
-    /// The position of our own entry, which has the number `seq`; `None`: the entry is gone, or belongs to another session.
+    /// The position of our own entry with the number `seq`; `None`: the entry is gone, or belongs to another session.
     async fn position(&self, entry: &NewEntry, seq: u64) -> Result<Option<Position>>;
 
     /// The live entries and the value of the queue, as of one moment.
     async fn read(&self, queue: &QueueKey) -> Result<Listing>;
 
-    /// The queue's value at a moment during the call, and at least the entries that had been entered by that moment and exist
-    /// until the call is over. Entries that leave during the call may be missing.
+    /// Returns the queue's value as of a moment during the call. Of the entries, returns at least those that had been entered by
+    /// that moment and still exist when the call returns (entries that *stand*). Entries that leave during the call may be missing.
     ///
-    /// This is enough for a caller who needs the entries before its own, or who makes a change on condition of the value's
-    /// version. On a store whose listing takes several requests, [`read`](Self::read) may fail as long as entries come and go all
-    /// the time; this call does not.
+    /// This is enough for a caller that needs the entries before its own, or that then writes the value on condition of its
+    /// version. On a store that needs several requests for a listing, [`read`](Self::read) may fail as long as entries come and go
+    /// all the time; this call does not fail for that reason.
     async fn read_standing(&self, queue: &QueueKey) -> Result<Listing> {
         self.read(queue).await
     }
 
-    /// A page of the names of the queues of this kind that have a live entry.
+    /// One page of the names of the queues of this kind that have a live entry.
     async fn queues(&self, kind: &'static str, from: Option<&Cursor>) -> Result<Page>;
 
-    /// Removes what a store keeps of queues that have neither entry nor value and were not used for this long. Goes through one
-    /// page of queues, adds one to `removed` for each that was removed, and returns where the next page begins.
+    /// Removes from the store what it keeps of unused queues: those that have neither an entry nor a value and were not used for
+    /// the time `unused`. One call goes through one page of queues. For each queue that it removes, it adds one to `removed`.
+    /// Returns where the next page begins.
     async fn prune(
         &self,
         _unused: Duration,
@@ -200,18 +215,18 @@ pub(crate) trait Entries: Send + Sync + 'static {
         Ok(None)
     }
 
-    /// Whether a call that enters this entry of ours may have been sent. If not, nothing needs to be undone when the caller gives
-    /// up.
+    /// Whether a request to enter this entry of ours may have been sent. If none was sent, a caller that gives up need not remove
+    /// the entry.
     fn was_sent(&self, _entry: &EntryRef) -> bool {
         true
     }
 
-    /// Does [`enter`](Self::enter) on the spot, if it can be done without waiting; `None`: it cannot.
+    /// Does [`enter`](Self::enter) at once, if that needs no waiting; `None`: it would have to wait, and nothing was done.
     fn enter_now(&self, _entry: &NewEntry) -> Option<Result<Position>> {
         None
     }
 
-    /// Does [`leave`](Self::leave) on the spot, if it can be done without waiting; `None`: it cannot.
+    /// Does [`leave`](Self::leave) at once, if that needs no waiting; `None`: it would have to wait, and nothing was done.
     fn leave_now(&self, _entry: &EntryRef, _seq: Option<u64>) -> Option<Result<()>> {
         None
     }
@@ -220,29 +235,30 @@ pub(crate) trait Entries: Send + Sync + 'static {
 /// Values of queues, which belong to no session.
 #[async_trait]
 pub(crate) trait Values: Send + Sync + 'static {
-    /// Writes the queue's value and returns its version; for a removal, the version that was removed. `None`: the value or the
-    /// queue is not as the write expects, and nothing was done. A repeated call returns what the first one did. If the value was
-    /// written or removed in between, it may return `None`.
+    /// Writes the queue's value. Returns the new version; for a removal, the version that was removed. `None`: the value or the
+    /// queue is not as `write` expects, and nothing was done. A repeated call returns what the first call returned. But if the
+    /// value was written or removed between the two calls, the repeated call may return `None`.
     async fn write(&self, write: &Write) -> Result<Option<u64>>;
 
-    /// The queue's records with these names, at most [`MOST_BESIDE`], in the order of the names; `None` stands for a record that
-    /// does not exist. Each record is read at a moment of its own.
+    /// Reads the queue's records with these names, which are at most [`MOST_BESIDE`]. Returns them in the order of the names, with
+    /// `None` for a record that does not exist. The records are not read as of one moment: each may be read at another moment.
     async fn records(&self, queue: &QueueKey, names: &[Arc<str>]) -> Result<Vec<Option<Data>>>;
 
-    /// A page of the names of the queues of this kind that have a value.
+    /// One page of the names of the queues of this kind that have a value.
     async fn names(&self, kind: &'static str, from: Option<&Cursor>) -> Result<Page>;
 }
 
-/// Waiting for changes that others make.
+/// Waiting until another client changes an entry or a queue.
 #[async_trait]
 pub(crate) trait Watching: Send + Sync + 'static {
-    /// Resolves when the entry with this number is gone, or no longer blocks a waiter of this mode. A notification may be lost,
-    /// so the store is asked again at least once in every `recheck`. The call may resolve early: callers read the store again.
+    /// Resolves when the entry with this number is gone, or when it no longer blocks a waiter of the mode `waiter`. A notification
+    /// may be lost, so this call asks the store again at least once in each `recheck`. It may resolve early: callers read the store
+    /// again afterwards.
     async fn gone(&self, entry: &EntryRef, seq: u64, waiter: Mode, recheck: Duration)
     -> Result<()>;
 
-    /// Resolves when [`read`](Entries::read) would return another revision than this, and after `recheck` in any case. The call
-    /// may resolve early: callers read the store again.
+    /// Resolves when [`read`](Entries::read) would return another revision than `revision`, and after `recheck` in any case. It may
+    /// resolve early: callers read the store again afterwards.
     async fn changed(&self, queue: &QueueKey, revision: u64, recheck: Duration) -> Result<()>;
 }
 
@@ -251,18 +267,18 @@ pub(crate) trait Store: Sessions + Entries + Values + Watching {
     /// The store's name, which is its first scheme: for errors and logs.
     fn scheme(&self) -> &'static str;
 
-    /// What this store can promise, as found out while connecting.
+    /// What this store promises, as this client found out while it connected.
     fn characteristics(&self) -> Characteristics;
 
     /// On some stores, a server may confirm a renewal before the server that ends sessions has heard of it. There, a confirmed
-    /// renewal proves nothing about itself, but it proves that earlier renewals have taken effect: those that were answered at
-    /// least this long before it was sent. Zero: a confirmed renewal proves itself, too.
+    /// renewal does not prove that it has extended the lease itself. But it proves that earlier renewals have done so: all that were
+    /// answered at least this long before the confirmed one was sent. Zero: a confirmed renewal has extended the lease itself.
     fn proof_delay(&self) -> Duration {
         Duration::ZERO
     }
 
-    /// For stores that end a connection together with its session, and say why only on the next connection: how long the client
-    /// may wait before it connects again.
+    /// How long the client may wait before it connects again, on stores that end a connection together with its session, and say
+    /// only on the next connection that the session is over. Added to the time within which a holder learns of a loss.
     fn reconnect_delay(&self) -> Duration {
         Duration::ZERO
     }

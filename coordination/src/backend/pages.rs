@@ -1,29 +1,30 @@
-//! Lists of names, a page at a time.
+//! Lists of names, which a store returns a page at a time.
 //!
-//! A store uses one of the two kinds of cursors, so the compiler can tell unused code only in a build with both kinds.
+//! Each store uses only one of the two kinds of [`Cursor`]. So the compiler can find unused code only in a build that has stores of
+//! both kinds; in all other builds the lint is off.
 #![cfg_attr(not(all(feature = "memory", feature = "file")), allow(dead_code))]
 
 use std::sync::Arc;
 
 use crate::error::Result;
 
-/// The largest number of names, or of keys from which names are found, on a page.
+/// The largest number of names on a page. On stores that find the names in keys: the largest number of keys for one page.
 pub(crate) const PAGE: usize = 250;
 
-/// A part of a list of names.
+/// One page of a list of names.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Page {
     pub(crate) names: Vec<String>,
-    /// Where the next page begins; `None`: this is the last one.
+    /// The cursor with which the caller asks for the next page; `None`: this is the last page.
     pub(crate) next: Option<Cursor>,
 }
 
-/// How far a list has been read. Only the store that made a cursor understands it.
+/// How far a caller has come in a list. Only the store that made the cursor can use it.
 #[derive(Clone, Debug)]
 pub(crate) enum Cursor {
-    /// The point up to which the store has read the list: a key or a name, or the store's own cursor.
+    /// How far the store has read the list: the last key or name that was read, or a cursor of the store's own.
     To(Arc<[u8]>),
-    /// A list that was read as a whole, and how much of it is left.
+    /// For a list that the store returned as a whole: the list, and which part of it is still to be returned.
     Left(Left),
 }
 
@@ -32,7 +33,7 @@ impl Cursor {
         Self::To(place.into())
     }
 
-    /// The point up to which the list was read (see [`To`](Self::To)); empty: nothing was read yet.
+    /// What is in [`To`](Self::To): how far the store has read the list. Empty: nothing was read yet.
     pub(crate) fn place(from: Option<&Self>) -> &[u8] {
         match from {
             Some(Self::To(place)) => place,
@@ -41,7 +42,7 @@ impl Cursor {
     }
 }
 
-/// A list that the store returns only as a whole, and how far the pages have come.
+/// A list that the store returned as a whole, and the index up to which its names were returned in pages.
 #[derive(Clone, Debug)]
 pub(crate) struct Left {
     all: Arc<[String]>,
@@ -49,7 +50,7 @@ pub(crate) struct Left {
 }
 
 impl Left {
-    /// What the list has left at this cursor; without a cursor, the whole list, which `all` reads.
+    /// The list that is in the cursor. Without a cursor this is the first page: then reads the whole list by `all`.
     pub(crate) async fn from(
         cursor: Option<&Cursor>,
         all: impl Future<Output = Result<Vec<String>>>,
@@ -60,7 +61,7 @@ impl Left {
         }
     }
 
-    /// The next page, and where the page after that begins.
+    /// The names of the next page, and the cursor for the page after it.
     pub(crate) fn page(&self) -> (&[String], Option<Cursor>) {
         let left = self.all.get(self.from..).unwrap_or_default();
         match left.split_at_checked(PAGE) {

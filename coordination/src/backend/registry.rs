@@ -1,4 +1,4 @@
-//! The only list of stores, and how the store that a URL names is found in it.
+//! The list of all stores, and how the store that a URL names is found in this list.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use crate::config::{Config, Settings};
 use crate::error::{Error, ErrorKind, Result};
 use crate::url::{Authority, COMMON_OPTIONS, Url};
 
-/// Makes the list of stores: the cargo feature, the module that it turns on, and the schemes of its URLs. The schemes
-/// are known without the feature too, so that an error can say which feature to turn on.
+/// Makes the list of stores. Each line has the store's cargo feature, its module, which that feature turns on, and the schemes of
+/// its URLs. A build without the feature knows the schemes too, so that an error can say which feature to turn on.
 macro_rules! stores {
     ($($feature:literal $module:ident [$($scheme:literal),+];)+) => {
         const STORES: &[Listed] = &[$(Listed {
@@ -45,21 +45,22 @@ stores! {
 struct Listed {
     feature: &'static str,
     schemes: &'static [&'static str],
-    /// The store's descriptor; `None`: the store's feature is off.
+    /// The store's descriptor; `None`: the store's feature is off in this build.
     descriptor: Option<&'static Descriptor>,
 }
 
-/// The descriptor of the simulation's store, once a simulation has begun in this process.
+/// The descriptor of the store that simulations use; empty until a simulation has begun in this process.
 #[cfg(all(coordination_internals, feature = "memory"))]
 static SIMULATED: std::sync::OnceLock<&'static Descriptor> = std::sync::OnceLock::new();
 
-/// Makes a simulation's store known to [`descriptor`]. The scheme of its URLs is the name in the descriptor.
+/// Sets the descriptor of a simulation's store, so that [`descriptor`] finds it. The scheme of its URLs is the name in the
+/// descriptor.
 #[cfg(all(coordination_internals, feature = "memory"))]
 pub(crate) fn offer_simulated(descriptor: &'static Descriptor) {
     SIMULATED.get_or_init(|| descriptor);
 }
 
-/// The store that a URL names. All that can be checked without asking the store is checked.
+/// The store that a URL names, with its parsed configuration. Everything was checked that can be checked without a connection.
 pub(crate) struct Target {
     shown: String,
     descriptor: &'static Descriptor,
@@ -67,7 +68,7 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// Reads a URL and the settings that go with it.
+    /// Parses a URL, and combines its options with `config` into the settings.
     pub(crate) fn parse(url: &str, config: Config) -> Result<(Self, Settings)> {
         let (mut url, descriptor) = read(url)?;
         let shown = url.shown(descriptor.options).to_string();
@@ -78,12 +79,12 @@ impl Target {
         Ok((Self { shown, descriptor, connect }, settings))
     }
 
-    /// Whether the store exists in the memory of this process only.
+    /// Whether the store exists only in the memory of this process.
     pub(crate) fn is_in_process(&self) -> bool {
         self.descriptor.is_in_process
     }
 
-    /// Connects, on the runtime on which the session will live.
+    /// Connects to the store. To be called on the runtime on which the session will live.
     pub(crate) async fn connect(self, settings: &Settings) -> Result<Arc<dyn Store>> {
         self.connect.connect(settings).await
     }
@@ -95,21 +96,21 @@ impl fmt::Display for Target {
     }
 }
 
-/// How a holder on the store of this URL finds out about a loss.
+/// How a holder finds out about a loss, on the store that this URL names.
 pub(crate) fn loss_detection(url: &str) -> Result<LossDetection> {
     Ok(read(url)?.1.loss_detection)
 }
 
-/// Parses a URL as its store demands, and finds that store's descriptor.
+/// Parses a URL according to its store, and finds that store's descriptor.
 fn read(url: &str) -> Result<(Url, &'static Descriptor)> {
     let descriptor = descriptor(&Url::scheme(url)?);
-    // A mistake in the URL is reported first. That its scheme is unknown, or its feature off, is reported only if the rest is
-    // correct.
+    // If the URL has a mistake, this function returns that error first. An unknown scheme, or one whose feature is off, is returned
+    // as the error only if the rest of the URL is correct.
     let authority = descriptor.as_ref().map_or(Authority::Hosts, |store| store.authority);
     Ok((Url::parse(url, authority)?, descriptor?))
 }
 
-/// The descriptor of the store with this scheme; an error if the scheme is unknown or its feature is off.
+/// The descriptor of the store with this scheme. An error: the scheme is unknown, or the store's feature is off in this build.
 fn descriptor(scheme: &str) -> Result<&'static Descriptor> {
     #[cfg(all(coordination_internals, feature = "memory"))]
     if let Some(simulated) = SIMULATED.get().filter(|simulated| simulated.name == scheme) {

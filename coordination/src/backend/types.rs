@@ -11,7 +11,7 @@ use rand::RngExt;
 use crate::env;
 use crate::key::QueueKey;
 
-/// A session's name at the store: 63 random bits, never zero, chosen by the client.
+/// A session's id at the store, which the client chooses: 63 random bits, never zero.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct SessionId(u64);
 
@@ -43,24 +43,24 @@ impl fmt::Debug for SessionId {
     }
 }
 
-/// An entry's name within its queue.
+/// An entry's id, which is unique within its queue.
 ///
-/// The id of our entries is `<session>-<128 random bits>`, made by the client, so that the client can ask again after a lost
-/// answer. But in a listing of etcd or Consul, an entry's id is the last part of its key. On etcd and ZooKeeper, entries of other
-/// libraries may be in the queue, under names that those libraries make.
+/// Ids of our own entries are made by the client, as `<session>-<128 random bits>`, so that the client can find the entry again if
+/// the answer to `enter` was lost. In a listing of etcd or Consul, an entry's id is the last part of its key instead. On etcd and
+/// ZooKeeper, a queue may also have entries of other libraries, whose ids are the names that those libraries chose.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct EntryId(Arc<str>);
 
 impl Hash for EntryId {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        // The last 16 characters are random enough, and hashing is on the path of every file lock.
+        // The last 16 characters are random enough for a hash, and a short hash is fast: every acquire of a file lock computes it.
         self.0.as_bytes().last_chunk::<16>().hash(state);
     }
 }
 
 impl EntryId {
     pub(crate) fn random(session: SessionId) -> Self {
-        // Written by hand, as formatting is slower, and this is on the path of every file lock.
+        // Written byte by byte, because `format!` is slower, and every acquire of a file lock makes an id.
         let mut text = [b'-'; 16 + 1 + 32];
         if let Some((id, rest)) = text.split_at_mut_checked(16) {
             HEXLOWER.encode_mut(&session.0.to_be_bytes(), id);
@@ -69,8 +69,8 @@ impl EntryId {
         Self(String::from_utf8_lossy(&text).into())
     }
 
-    /// Whether this is an entry of the session: an entry's id begins with the session's. This is not so for entries that were
-    /// entered as shared on etcd, whose ids in a listing begin with `r`.
+    /// Whether this is an entry of the session: then its id begins with the session's id. This finds no entries that were entered
+    /// as shared on etcd: in a listing of etcd, their ids begin with `r`.
     pub(crate) fn is_of(&self, session: SessionId) -> bool {
         let owner = self.0.split('-').next().map(|owner| u64::from_str_radix(owner, 16));
         owner == Some(Ok(session.0))
@@ -105,7 +105,7 @@ pub(crate) struct EntryRef {
     pub(crate) id: EntryId,
 }
 
-/// Called for each held entry that is gone.
+/// A callback: `renew` calls it for each held entry that is gone.
 pub(crate) type Gone<'a> = dyn Fn(&EntryId) + Send + Sync + 'a;
 
 /// A session to open.
@@ -114,7 +114,7 @@ pub(crate) struct NewSession {
     pub(crate) id: SessionId,
     /// The member id, unique among the live sessions of the namespace.
     pub(crate) member: Arc<str>,
-    /// The lease that is asked for; the store may grant another.
+    /// The lease that the client asks for; the store may grant another.
     #[cfg_attr(
         not(any(feature = "_network", all(coordination_internals, feature = "memory"))),
         expect(dead_code, reason = "for stores with leases")
@@ -122,10 +122,10 @@ pub(crate) struct NewSession {
     pub(crate) ttl: Duration,
 }
 
-/// Text that a recipe keeps with an entry, or as a queue's value. Stores do not interpret it.
+/// Text that a recipe stores with an entry, or as a queue's value. Stores do not interpret it.
 pub(crate) type Data = Arc<str>;
 
-/// Which other entries an entry is compatible with.
+/// Whether an entry is compatible with other entries of its queue, so that they can hold the lock at the same time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) enum Mode {
     /// Compatible with no other entry: every entry before it blocks it.
@@ -147,44 +147,46 @@ impl Mode {
 pub(crate) struct NewEntry {
     pub(crate) entry_ref: EntryRef,
     pub(crate) session: SessionId,
-    /// The member id, which is shown to people with the entry.
+    /// The member id. Commands that list entries show it to people.
     pub(crate) member: Arc<str>,
     pub(crate) mode: Mode,
     pub(crate) data: Data,
     pub(crate) room: Room,
 }
 
-/// The updates that an entry will need until its turn has come. A store whose disk may fill up reserves space for them when the
-/// entry is entered.
+/// How many updates an entry will need until its turn has come, and how large they are. A store whose disk may fill up reserves
+/// space for these updates when the entry is entered, so that a full disk does not keep the entry from its turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Room {
-    /// The number of these updates.
+    /// How many updates will be needed.
     pub(crate) updates: usize,
-    /// The largest size of their data, in bytes.
+    /// The largest size of the data of one such update, in bytes.
     pub(crate) bytes: usize,
 }
 
 impl Room {
-    /// The updates that will still be needed after one more was made.
+    /// What still has to be reserved after one of these updates was made.
     pub(crate) fn after_update(self) -> Self {
         Self { updates: self.updates.saturating_sub(1), ..self }
     }
 }
 
-/// An entry's number, and what blocks the entry.
+/// An entry's number, and which other entry blocks it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Position {
     /// The sequence number of the entry, which is its fencing token.
     pub(crate) seq: u64,
-    /// The newest live entry before this one that is not compatible with it by [`Mode`]; `None`: there is none.
+    /// The newest live entry before this one that is not compatible with it by [`Mode`]. `None`: no entry blocks this one, so its
+    /// turn has come.
     pub(crate) blocker: Option<Blocker>,
 }
 
-/// An entry for which another one has to wait.
+/// An entry that blocks another entry, which has to wait until the blocker is gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Blocker {
     pub(crate) id: EntryId,
-    /// Distinguishes this entry from a later one with the same id: other libraries use ids again.
+    /// The blocker's number. It distinguishes the blocker from a later entry with the same id: other libraries use an id more than
+    /// once.
     pub(crate) seq: u64,
 }
 
@@ -199,9 +201,10 @@ impl From<&Entry> for Blocker {
 pub(crate) struct Entry {
     pub(crate) id: EntryId,
     pub(crate) seq: u64,
-    /// The member id; empty for a contender of another library.
+    /// The member id; empty if the entry was made by another library.
     pub(crate) member: Arc<str>,
-    /// When the entry was entered, by its client's wall clock: shown to people, never used to decide.
+    /// When the entry was entered, by the wall clock of the client that entered it. It is shown to people, and nothing is decided
+    /// by it.
     pub(crate) since: Option<SystemTime>,
     pub(crate) mode: Mode,
     pub(crate) data: Data,
@@ -210,13 +213,13 @@ pub(crate) struct Entry {
 /// A queue as it was at one moment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Listing {
-    /// A number that differs whenever anything in the listing differs, to be passed to
-    /// [`Watching::changed`](super::Watching::changed).
+    /// A number that identifies the state: two listings that differ have different revisions. The caller passes it to
+    /// [`Watching::changed`](super::Watching::changed), which waits until the queue has another revision.
     pub(crate) revision: u64,
-    /// The live entries, in order.
+    /// The live entries, in the order of their numbers.
     pub(crate) entries: Vec<Entry>,
     pub(crate) value: Option<Value>,
-    /// The store's own clock at that moment; `None`: the store has no clock that can be read.
+    /// The reading of the store's own clock at that moment; `None`: the store has no clock that can be read.
     pub(crate) clock: Option<Clock>,
 }
 
@@ -227,7 +230,7 @@ impl Listing {
         self.entries.get(index)
     }
 
-    /// The entries with smaller numbers.
+    /// The entries whose numbers are smaller than `seq`.
     pub(crate) fn before(&self, seq: u64) -> &[Entry] {
         let end = self.entries.partition_point(|entry| entry.seq < seq);
         self.entries.get(..end).unwrap_or_default()
@@ -237,25 +240,26 @@ impl Listing {
 /// A queue's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Value {
-    /// Larger than the version of every earlier value of this queue, removed ones included.
+    /// Larger than the version of every earlier value of this queue, also of values that were removed.
     pub(crate) version: u64,
     pub(crate) data: Data,
-    /// The write that made this value, on stores that remember it.
+    /// The write that made this value; `None` on stores that do not keep this.
     pub(crate) writer: Option<Writer>,
 }
 
-/// A write that made a value.
+/// The write that made a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Writer {
     pub(crate) id: u64,
-    /// The version that it replaced.
+    /// The version of the value that this write replaced.
     pub(crate) replaced: u64,
 }
 
-/// The reading of a store's clock, which is the same for all clients, steady, and never set back.
+/// A reading of a store's clock. All clients read the same clock. It runs steadily and is never set back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Clock {
-    /// Changes when the clock starts anew: readings of different epochs cannot be compared.
+    /// Changes when the clock starts again from zero, say because the host was booted. Readings of different epochs cannot be
+    /// compared.
     pub(crate) epoch: u64,
     pub(crate) now: Duration,
 }
@@ -264,31 +268,32 @@ pub(crate) struct Clock {
 #[derive(Clone, Debug)]
 pub(crate) struct Write {
     pub(crate) queue: QueueKey,
-    /// Random, chosen by the client: distinguishes a repeated call from a write of another client.
+    /// Random, chosen by the client. By this id the store recognises a repeated call, and distinguishes it from another client's
+    /// write.
     pub(crate) id: u64,
-    /// The version that the value must have; `None`: there must be no value.
+    /// The version that the value must have, or else nothing is written; `None`: the queue must have no value.
     pub(crate) expected: Option<u64>,
     /// The new value; `None` removes the value.
     pub(crate) data: Option<Data>,
-    /// Whether the write is made only if the queue has no live entry.
+    /// Whether a further condition holds: the queue must have no live entry, or else nothing is written.
     pub(crate) if_empty: bool,
-    /// Records (further texts of the queue, each with a name) that are written together with the value, or not at all: at most
-    /// [`MOST_BESIDE`], with different names. A removal has none.
+    /// Changes of records (further texts of the queue, each with a name). They are written together with the value, or nothing is
+    /// written. At most [`MOST_BESIDE`], all of different names. Empty if the value is removed.
     pub(crate) beside: Vec<Beside>,
 }
 
-/// The largest number of records that are written, or read, in one call: every store can do so many in one transaction.
+/// The largest number of records that one call may write or read. Every store can do that many in one transaction.
 pub(crate) const MOST_BESIDE: usize = 56;
 
-/// A change of one of a queue's records, made together with a write of the value.
+/// A change of one record of a queue, to be made together with a write of the queue's value.
 #[derive(Clone, Debug)]
 pub(crate) struct Beside {
     /// The record's name: letters, digits and `-`.
     pub(crate) name: Arc<str>,
     /// The record's new text; `None` removes the record.
     pub(crate) data: Option<Data>,
-    /// Whether the record does not exist yet, as of the expected version of the value. ZooKeeper has different operations to
-    /// create and to change.
+    /// Whether this change creates the record: at the expected version of the value, the record does not exist. ZooKeeper needs
+    /// this, because it has different operations to create a node and to change one.
     #[cfg_attr(not(feature = "zookeeper"), allow(dead_code, reason = "one store asks"))]
     pub(crate) is_new: bool,
 }
