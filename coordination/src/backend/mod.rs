@@ -215,8 +215,8 @@ pub(crate) trait Entries: Send + Sync + 'static {
         Ok(None)
     }
 
-    /// Whether a request to enter this entry of ours may have been sent. If none was sent, a caller that gives up need not remove
-    /// the entry.
+    /// Whether a request to enter this entry of ours may have been sent. If none was sent, a caller that gives up drops its call of
+    /// [`enter`](Self::enter) at once. Otherwise it waits for the answer first.
     fn was_sent(&self, _entry: &EntryRef) -> bool {
         true
     }

@@ -10,12 +10,13 @@ use crate::url::Url;
 pub(crate) struct Config {
     /// The directory of the store, as an absolute path.
     pub(super) directory: PathBuf,
-    /// Whether tokens and values survive a loss of power: then every grant and every write waits for the disk. Default: false.
+    /// Whether tokens and values survive a loss of power. If so, every grant and every write waits until the disk has its data.
+    /// Default: false.
     pub(super) durable: bool,
-    /// Whether a network file system is accepted. On some of them `flock` does not reach other hosts, and on none of them do
-    /// notifications. Default: false.
+    /// Whether the directory may be on a network file system. On some of these, `flock` does not exclude processes of other hosts.
+    /// On none of them does inotify report what other hosts change. Default: false.
     pub(super) network_allowed: bool,
-    /// Whether the users of the directory's group share it. Default: false, only its owner uses it.
+    /// Whether all users of the directory's group share the directory. Default: false, only its owner uses it.
     pub(super) is_for_group: bool,
 }
 

@@ -1,4 +1,4 @@
-//! A directory of the store, opened once and checked: owner, mode, file system.
+//! A directory of the store. It is opened once, and its owner, mode and file system are checked then.
 
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
@@ -18,13 +18,16 @@ use crate::env::unix_micros;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key;
 
-/// Never follow a link, never wait for a FIFO's other end, and never pass the descriptor to a child that executes a program.
+/// Flags for every file that is opened: do not follow a symbolic link, do not wait for the other end of a FIFO, and do not pass the
+/// descriptor to a child that executes a program.
 const SAFE: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK);
-/// Do not update the access time with every read. Only the file's owner may ask for that.
+/// A flag for files of our own user: reads do not update the file's access time. The system refuses this flag to users who do not
+/// own the file.
 const QUIET: OFlags = OFlags::NOATIME;
 
-/// How often, and with which pauses, a file or directory is opened again if access is denied: its creator may not have set its mode
-/// yet, and until then the creator's umask may keep out other users, or even the creator.
+/// How often a file or directory is opened again if access is denied, and how long to wait before each try. Another process may
+/// have created it a moment ago and not have set its mode yet. Until then the creator's umask may keep out other users, or even the
+/// creator.
 const TRIES: usize = 20;
 const BEFORE_TRY: Duration = Duration::from_millis(1);
 
@@ -33,24 +36,26 @@ const BEFORE_TRY: Duration = Duration::from_millis(1);
 /// All files of a store are on one file system, so the inode number alone tells them apart.
 pub(super) type Inode = u64;
 
-/// Some file systems keep times only in seconds: a later change is sure to have another time only after this long.
+/// Some file systems store times with a resolution of seconds. Only if a file's last change is longer ago than this, the next
+/// change is sure to get a different time.
 const STEP: Duration = Duration::from_secs(3);
-/// A file that is not written to is touched when its times are this old: long before programs that clean up temporary files take
-/// it for unused.
+/// [`Directory::keep`] sets a file's times to now if they are older than this. Programs that clean up temporary files remove only
+/// files that are much older, so they leave this file alone.
 const OLD: Duration = Duration::from_secs(60 * 60);
 
-/// A new file counts as fresh for about this long: its creator may be about to lock it.
+/// A file that is empty and younger than about this counts as just created: its creator may be about to lock it, so nobody may
+/// remove it.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// A file's identity, and when it was changed: to find out later whether it has changed again. If the file had [settled](Glimpse),
-/// every later state of it has another moment.
+/// A file's identity and the time of its last change. If both are the same at a later time, the file was not changed in between.
+/// This is certain only if [`Glimpse::is_settled`] was true at first: otherwise a later change may have the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Moment {
     pub(super) inode: Inode,
     changed: (i64, u32),
 }
 
-/// What is known of a file without opening it.
+/// A file's state, as read without opening the file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Glimpse {
     pub(super) moment: Moment,
@@ -58,18 +63,19 @@ pub(super) struct Glimpse {
     pub(super) is_settled: bool,
 }
 
-/// A directory of ours, with its path for messages.
+/// An open directory of the store, and its path.
 #[derive(Debug)]
 pub(super) struct Directory {
     handle: OwnedFd,
     path: PathBuf,
-    /// The group whose users may own files here, too; `None`: only our own user may.
+    /// With `mode=0770`: files of this group are accepted, whichever user owns them. `None`: only files that our own user owns are
+    /// accepted.
     group: Option<u32>,
 }
 
 impl Directory {
-    /// Opens the namespace's directory within the configured one. Makes each of the two if it is missing, but not the parent of the
-    /// configured one.
+    /// Opens the namespace's directory within the configured directory. Creates either of the two if it is missing, but never the
+    /// parent of the configured directory.
     pub(super) fn open(config: &Config, namespace: &str) -> Result<Self> {
         let path = &config.directory;
         let is_new = make(path)?;
@@ -91,7 +97,7 @@ impl Directory {
         root.subdirectory(&key::encode(namespace))
     }
 
-    /// Opens a directory within this one; makes it if it is missing.
+    /// Opens a directory within this one. Creates it if it is missing.
     pub(super) fn subdirectory(&self, name: &str) -> Result<Self> {
         let path = self.path.join(name);
         let is_new = match fs::mkdirat(&self.handle, name, Mode::RWXU) {
@@ -111,20 +117,20 @@ impl Directory {
         Ok(directory)
     }
 
-    /// Opens a regular file of ours; with `create`, makes it if it is missing. `Ok(None)`: the file does not exist.
+    /// Opens a regular file of the store. With `create`, creates the file if it is missing. `Ok(None)`: the file does not exist.
     pub(super) fn file(&self, name: &str, create: bool) -> Result<Option<OwnedFd>> {
         let flags = if create { OFlags::RDWR | OFlags::CREATE } else { OFlags::RDWR };
         self.open_file(name, SAFE | flags)
     }
 
-    /// Opens a regular file of ours only to look at its lock. It is opened for reading, because inotify notifies the close of a
-    /// file that was open for writing, and that would wake every waiter.
+    /// Opens a regular file of the store only to check whether it is locked, or to read it. It is opened read-only, because inotify
+    /// reports the close of a file that was open for writing, and such a report would wake every waiter.
     pub(super) fn file_to_probe(&self, name: &str) -> Result<Option<OwnedFd>> {
         self.open_file(name, SAFE | OFlags::RDONLY)
     }
 
     fn open_file(&self, name: &str, flags: OFlags) -> Result<Option<OwnedFd>> {
-        // In a shared directory the file may have another owner, and then the system refuses `QUIET`.
+        // In a directory that a group shares, the file may have another owner, and then the system would refuse the flag `QUIET`.
         let flags = if self.group.is_none() { flags | QUIET } else { flags };
         match patiently(|| fs::openat(&self.handle, name, flags, self.file_mode())) {
             Ok(file) => self.checked(name, file).map(Some),
@@ -135,8 +141,8 @@ impl Directory {
 
     /// The identity of the file with this name; `None`: there is no such file.
     pub(super) fn inode(&self, name: impl Arg) -> Result<Option<Inode>> {
-        // Asks for the number only: if a program asks for times, the kernel keeps finer ones, and the next write to the file
-        // takes longer.
+        // Asks the kernel only for the inode number. If a program asks for a file's times, the kernel stores the time of the next
+        // change with a finer resolution, and so the next write to the file takes longer.
         match fs::statx(&self.handle, name, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::INO) {
             Ok(stat) => Ok(Some(stat.stx_ino)),
             Err(Errno::NOENT) => Ok(None),
@@ -144,8 +150,9 @@ impl Directory {
         }
     }
 
-    /// Reads a file's times and identity, and touches it if it is old, so that a program that cleans up temporary files does not
-    /// take it for unused: a session may need a file for months without writing to it. `None`: there is no file with this name.
+    /// Reads a file's identity and the time of its last change. If the file's times are old, sets them to now, so that programs
+    /// that clean up temporary files do not take it for unused: a session may need a file for months without writing to it. `None`:
+    /// there is no file with this name.
     pub(super) fn keep(&self, name: &str) -> Result<Option<Glimpse>> {
         let failed = |errno| storage("stat", &self.path.join(name), errno);
         let what = StatxFlags::INO | StatxFlags::ATIME | StatxFlags::MTIME | StatxFlags::CTIME;
@@ -173,7 +180,7 @@ impl Directory {
         }
     }
 
-    /// Whether there is a file with this name that was not written to for this long.
+    /// Whether there is a file with this name that was not written to for the time `unused`.
     pub(super) fn is_unused(&self, name: &str, unused: Duration) -> Result<bool> {
         match fs::statx(&self.handle, name, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::MTIME) {
             Ok(stat) => Ok(stat.stx_mtime.tv_sec <= seconds_ago(unused)),
@@ -182,7 +189,8 @@ impl Directory {
         }
     }
 
-    /// Whether this file was made just now, and not written to yet: its creator may be about to lock it.
+    /// Whether this file was created just now and is still empty. Its creator may be about to lock it then, so nobody may remove
+    /// it.
     pub(super) fn is_fresh(&self, name: &str) -> Result<bool> {
         let what = StatxFlags::SIZE | StatxFlags::MTIME;
         match fs::statx(&self.handle, name, AtFlags::SYMLINK_NOFOLLOW, what) {
@@ -192,7 +200,8 @@ impl Directory {
         }
     }
 
-    /// Waits until names that were added or removed have reached the disk.
+    /// Waits until the disk has the directory's current list of names, so that a file that was added or removed stays so after a
+    /// loss of power.
     pub(super) fn sync(&self) -> Result<()> {
         fs::fsync(&self.handle).map_err(|errno| storage("sync", &self.path, errno))
     }
@@ -205,12 +214,13 @@ impl Directory {
         }
     }
 
-    /// The names of all files in the directory.
+    /// The names of all files in the directory that may be files of the store.
     pub(super) fn names(&self) -> Result<Vec<String>> {
         self.listing()?.filter_map(Result::transpose).collect()
     }
 
-    /// The names of the files in the directory, one after the other. `None` stands for a name that none of our files can have.
+    /// The names in the directory, one after the other. `None` stands for `.`, `..` and each name that is not UTF-8: no file of the
+    /// store has such a name.
     pub(super) fn listing(
         &self,
     ) -> Result<impl Iterator<Item = Result<Option<String>>> + Send + use<'_>> {
@@ -224,16 +234,16 @@ impl Directory {
         }))
     }
 
-    /// Whether the directory is on a file system that hosts share.
+    /// Whether the directory is on a network file system, which several hosts may use.
     pub(super) fn is_on_network(&self) -> Result<bool> {
         Ok(network_name(self.filesystem()?).is_some())
     }
 
-    /// Whether the path still leads to the directory that was opened.
+    /// Whether the directory's path still leads to the directory that was opened, and not to another one or to none.
     ///
     /// # Errors
     ///
-    /// The path cannot be resolved now, which says nothing about the directory.
+    /// The path cannot be resolved at the moment. That does not say whether the directory is still there.
     pub(super) fn is_in_place(&self) -> Result<bool> {
         let there = match fs::stat(&self.path) {
             Ok(there) => there,
@@ -248,8 +258,8 @@ impl Directory {
         &self.path
     }
 
-    /// SEC-6: accepts only a regular file of ours that has only one name. Through any other file, whoever put it there could keep
-    /// our locks from working, or do other harm.
+    /// SEC-6: accepts only a regular file that belongs to our user or group and has only one name. Any other file may have been put
+    /// there by somebody else, who could use it to stop our locks from working, or to do other harm.
     fn checked(&self, name: &str, file: OwnedFd) -> Result<OwnedFd> {
         let path = self.path.join(name);
         let stat = fs::fstat(&file).map_err(|errno| storage("open", &path, errno))?;
@@ -264,7 +274,8 @@ impl Directory {
             return refuse("has more than one name (hard links)");
         }
         self.check_owner(&stat)?;
-        // If the file is our own, sets the mode: the umask of the process that made the file may have removed a part of the mode.
+        // If our own user owns the file, this sets its mode: the umask of the process that created the file may have removed a part
+        // of the mode.
         let wanted = self.file_mode();
         if stat.st_uid == own() && !Mode::from_raw_mode(stat.st_mode).contains(wanted) {
             fs::fchmod(&file, wanted).map_err(|errno| storage("open", &path, errno))?;
@@ -289,14 +300,14 @@ impl Directory {
         Err(Error::new(ErrorKind::Permission, "open", message))
     }
 
-    /// The mode of our files, whatever the umask is.
+    /// The mode that every file of the store has, whatever the umask is.
     fn file_mode(&self) -> Mode {
         let own = Mode::RUSR | Mode::WUSR;
         if self.group.is_some() { own | Mode::RGRP | Mode::WGRP } else { own }
     }
 
-    /// Sets the mode of a directory that was just made, whatever the umask is. If there is a group, the mode includes the
-    /// set-group-ID bit, so that files in the directory get that group.
+    /// Sets the mode of a directory that was just created, whatever the umask is. If a group shares it, the mode has the
+    /// set-group-ID bit, so that new files in the directory get that group.
     fn set_mode(&self) -> Result<()> {
         let mode = match self.group {
             None => Mode::RWXU,
@@ -324,12 +335,12 @@ impl Directory {
     fn filesystem(&self) -> Result<u64> {
         let statfs =
             fs::fstatfs(&self.handle).map_err(|errno| storage("statfs", &self.path, errno))?;
-        // Magic numbers are 32 bits wide, however wide the field `f_type` is.
+        // The magic number of a file system has 32 bits, but the field `f_type` may be wider.
         Ok(statfs.f_type as u64 & 0xffff_ffff)
     }
 }
 
-/// The moment that was this long ago, in seconds of UNIX time: to be compared with the times of files.
+/// The time that was `duration` ago, in seconds of UNIX time, for comparison with the times of files.
 fn seconds_ago(duration: Duration) -> i64 {
     let then = Duration::from_micros(unix_micros()).saturating_sub(duration);
     i64::try_from(then.as_secs()).unwrap_or(i64::MAX)
@@ -345,7 +356,7 @@ fn own() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// A user's number, with the name if this host has one for it.
+/// A user's number, together with the user's name if this host knows it. For error messages.
 fn user(id: u32) -> String {
     let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
     let name = users.lines().find_map(|line| {
@@ -356,8 +367,8 @@ fn user(id: u32) -> String {
     name.map_or_else(|| id.to_string(), |name| format!("{name} ({id})"))
 }
 
-/// Opens a file or directory that somebody may have made a moment ago, without having set its mode yet: tries again while access is
-/// denied.
+/// Opens a file or directory. If access is denied, tries again for a while: another process may have created it a moment ago, and
+/// not have set its mode yet.
 fn patiently(open: impl Fn() -> Result<OwnedFd, Errno>) -> Result<OwnedFd, Errno> {
     for _ in 0..TRIES {
         match open() {
@@ -368,7 +379,8 @@ fn patiently(open: impl Fn() -> Result<OwnedFd, Errno>) -> Result<OwnedFd, Errno
     open()
 }
 
-/// Makes the directory if its parent exists: a misspelt path must not become a new tree. Returns whether it was made.
+/// Creates the directory if its parent exists. The parent is not created, because a misspelt path must not become a new tree.
+/// Returns whether the directory was created: false if it existed.
 fn make(path: &Path) -> Result<bool> {
     match fs::mkdir(path, Mode::RWXU) {
         Ok(()) => Ok(true),
@@ -382,7 +394,8 @@ fn make(path: &Path) -> Result<bool> {
     }
 }
 
-/// File systems on which `flock` or inotify works differently than on a local one, by their magic numbers (`linux/magic.h`).
+/// The file systems on which `flock` or inotify works differently from local ones, each with its magic number (`linux/magic.h`) and
+/// its name.
 const NETWORK: [(u64, &str); 12] = [
     (0x6969, "NFS"),
     (0xff53_4d42, "CIFS"),

@@ -1,4 +1,4 @@
-//! Entries: each change is made under the queue's short lock, a `flock` of the queue's file.
+//! Entries. Each change is made under the queue's short lock, which is a `flock` of the queue's file.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -36,7 +36,8 @@ impl Entries for FileStore {
 
     async fn position(&self, entry: &NewEntry, seq: u64) -> Result<Option<Position>> {
         let store = self.store();
-        // If the session's file is gone, other processes take the session for over, and its entries for dead (`S6`).
+        // If the session's file is gone, other processes take the session to be over and remove its entries (`S6`). So the session
+        // is lost.
         if !store.sessions.is_in_place(entry.session)? {
             return Err(Error::lost("position", LossReason::Revoked));
         }
@@ -72,8 +73,8 @@ impl Entries for FileStore {
         Ok(next)
     }
 
-    /// Always false. If the caller gives up before the change has begun, the change is never made. If the change has begun, it is
-    /// done before any later one. So the caller need not wait until the entry is removed.
+    /// Always false, so that a caller that gives up drops its call of `enter` at once. If the change of the queue's file has not
+    /// begun by then, it is never made. If it has begun, it is done before the change by which the caller then removes the entry.
     fn was_sent(&self, _entry: &EntryRef) -> bool {
         false
     }

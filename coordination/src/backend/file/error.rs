@@ -7,13 +7,13 @@ use rustix::io::Errno;
 
 use crate::error::{Error, ErrorKind};
 
-/// Whether the call failed because the process, or the machine, has no file descriptor left.
+/// Whether this error says that no file descriptor is left, for the process or for the machine. The caller then closes idle files.
 pub(super) fn is_for_want_of_descriptors(error: &Error) -> bool {
     let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref());
     cause.and_then(Errno::from_io_error).is_some_and(wants_descriptors)
 }
 
-/// Whether this error of a system call says that no file descriptor is left, for the process or for the machine.
+/// Whether this error number says that no file descriptor is left, for the process or for the machine.
 pub(super) fn wants_descriptors(errno: Errno) -> bool {
     matches!(errno, Errno::MFILE | Errno::NFILE)
 }

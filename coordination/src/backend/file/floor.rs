@@ -1,9 +1,10 @@
-//! The floor: the number above which the numbers of a new queue file begin. It keeps numbers rising in a queue whose file was
-//! removed; see [`prune`](super::prune).
+//! The floor: a number for the whole namespace, above which the numbers of a new queue file begin. If a queue's file was removed
+//! and is created again, the floor makes its numbers go on rising; see [`prune`](super::prune).
 //!
-//! The number is in a file of its own, next to the files of the queues. This file is created with the directory, so that raising
-//! the floor needs no space on the disk: on a full disk, other files are removed to get space. Each heartbeat of a session checks
-//! the file: if somebody has removed it, it is created again, with a number that is no lower.
+//! The floor is stored in a file of its own, next to the files of the queues. Pruning raises the floor, and pruning may be used to
+//! free space on a full disk. So raising must need no space: this file is created together with the directory, and only overwritten
+//! later. Each heartbeat of a session checks this file. If somebody has removed it, the heartbeat creates it again, with a number
+//! that is no lower.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,26 +18,27 @@ use super::liveness::lock_named;
 use crate::env::unix_micros;
 use crate::error::{Error, ErrorKind, Result};
 
-/// The name of the file. No queue's file has this name, as the name of a queue's file begins with a kind and a dot.
+/// The name of the floor's file. No queue's file can have this name, because the name of a queue's file begins with a kind and a
+/// dot.
 const FLOOR: &str = "floor";
-/// The largest length of the file, in bytes.
+/// The largest length of the floor's file, in bytes.
 const LENGTH: usize = 64;
-/// How often the file is read again if another process may just be writing it.
+/// How often the file is read again if its text is not valid: another process may be writing it at that moment.
 const TRIES: usize = 20;
 
 /// The floor as this process knows it.
 #[derive(Default)]
 pub(super) struct Floor {
-    /// The highest number that was read or written so far. It is kept if somebody removes the file.
+    /// The highest number that this process has read or written so far. It is still known if somebody removes the file.
     known: AtomicU64,
 }
 
-/// The floor's file, locked: nobody else changes it until this is dropped.
+/// The floor's file, locked by this process: no other process changes it until this is dropped.
 pub(super) struct Raising<'a> {
     floor: &'a Floor,
     file: OwnedFd,
     inode: Inode,
-    /// The number in the file.
+    /// The number that is in the file.
     written: u64,
 }
 
@@ -47,9 +49,10 @@ impl Floor {
         Ok(self.known())
     }
 
-    /// Makes sure that the file exists, and does not look unused to programs that clean up temporary files.
+    /// Makes sure that the file exists, and that programs that clean up temporary files do not take it for unused.
     ///
-    /// A new file gets the clock's time: all numbers that were given before are below that, even if the clock is set back later.
+    /// If the file is missing, it is created with the clock's time. The numbers of queues are taken from the clock too, so all
+    /// numbers that were given before are below the floor, even if the clock is set back later.
     pub(super) fn keep(&self, directory: &Directory, durable: bool) -> Result<()> {
         directory.keep(FLOOR)?;
         if self.look(directory)?.is_some() {
@@ -57,15 +60,15 @@ impl Floor {
         }
         match self.lock(directory)? {
             Some(mut raising) => raising.to(1, directory, durable),
-            // Another process is making the file.
+            // Another process has the file locked, and is creating it.
             None => Ok(()),
         }
     }
 
-    /// Locks the file, so that no other process prunes as long as it is locked. `None`: another process has it locked.
+    /// Locks the file. While it is locked, no other process prunes. `None`: another process has it locked.
     pub(super) fn lock(&self, directory: &Directory) -> Result<Option<Raising<'_>>> {
         let Some(file) = lock_named(directory, FLOOR)? else { return Ok(None) };
-        // From here on, dropping `raising` unlocks the file.
+        // Made before the steps below, which may fail: its drop unlocks the file.
         let mut raising = Raising { floor: self, file, inode: 0, written: 0 };
         raising.inode =
             inode(&raising.file).map_err(|errno| storage("stat", directory.path(), errno))?;
@@ -73,14 +76,15 @@ impl Floor {
         Ok(Some(raising))
     }
 
-    /// Reads the file and remembers its number; `None`: there is no file, or no valid number in it.
+    /// Reads the file and remembers its number in `known`. `None`: there is no file, or no valid number in it.
     fn look(&self, directory: &Directory) -> Result<Option<u64>> {
         let Some(file) = directory.file_to_probe(FLOOR)? else { return Ok(None) };
         let mut tries = (0..TRIES).map(|_| self.look_at(directory, &file));
         tries.find_map(Result::transpose).transpose()
     }
 
-    /// Reads an open file once. `None`: another process is writing it, or the power failed while it was written.
+    /// Reads the open file once. `None`: its text is not valid, because another process is writing it, or because the power failed
+    /// while it was written.
     fn look_at(&self, directory: &Directory, file: &OwnedFd) -> Result<Option<u64>> {
         let mut text = [0; LENGTH];
         let read = rustix::io::pread(file, &mut text, 0);
@@ -92,18 +96,18 @@ impl Floor {
         Ok(last)
     }
 
-    /// The highest number that was read or written so far.
+    /// The highest number that this process has read or written so far.
     pub(super) fn known(&self) -> u64 {
         self.known.load(Ordering::Relaxed)
     }
 }
 
 impl Raising<'_> {
-    /// Raises the floor to at least this number.
+    /// Raises the floor to at least the number `last`.
     ///
     /// # Errors
     ///
-    /// * `Unavailable`: the file was removed since it was locked.
+    /// * `Unavailable`: somebody has removed the file since it was locked.
     pub(super) fn to(&mut self, last: u64, directory: &Directory, durable: bool) -> Result<()> {
         if directory.inode(FLOOR)? != Some(self.inode) {
             let message = format!("{} was removed", directory.path().join(FLOOR).display());
@@ -113,8 +117,8 @@ impl Raising<'_> {
         if last <= self.written {
             return Ok(());
         }
-        // The floor is raised to the clock's time, which is above the last numbers of most queues: so one write of the file is
-        // enough for many removals.
+        // The floor is raised to the clock's time, even if `last` is lower. The last numbers of most queues are below the clock's
+        // time, so this one write of the floor is enough for many removals.
         let last = last.max(unix_micros());
         let mut line = String::new();
         header::sealed(&mut line, |line| line.push_str(&format!("floor {last:020}")));
@@ -132,8 +136,8 @@ impl Raising<'_> {
 
 impl Drop for Raising<'_> {
     fn drop(&mut self) {
-        // Unlocks explicitly, not by closing: a child process that was forked while the file was locked has a copy of the
-        // descriptor.
+        // Unlocks explicitly. Closing the file would not be enough: a child process that was forked while the file was locked has a
+        // copy of the descriptor, and the lock lasts as long as any copy is open.
         let _ = fs::flock(&self.file, FlockOperation::Unlock);
     }
 }
@@ -147,7 +151,8 @@ mod tests {
     use super::super::tests::store;
     use super::*;
 
-    /// A program that cleans up temporary files has removed the file, and the clock was set back since.
+    /// A program that cleans up temporary files removes the file, and the clock is set back. The file that is created after that
+    /// must have no lower number.
     #[test]
     fn a_floor_that_was_removed_comes_again_and_is_no_lower() {
         let directory = TempDir::new().expect("a directory");

@@ -1,7 +1,8 @@
-//! A fuzz target: files with any contents, because somebody has edited them or a disk has lost a part.
+//! A fuzz target: queue files with any contents. A real file may have such contents after somebody has edited it, or after a disk
+//! has lost a part of it.
 //!
-//! Because of the checksums, nearly all random contents would be refused immediately. So most inputs here have right checksums, on
-//! lines and headers that this library would not write.
+//! Every line has a checksum, so nearly all random contents would be refused at the first line, and the code behind that check
+//! would not be tested. So most inputs here are lines and headers with right checksums that this library would not write.
 
 use std::fs;
 use std::path::Path;
@@ -22,13 +23,13 @@ use crate::backend::{Data, EntryRef, Listing, Mode, NewEntry, NewSession, Sessio
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::QueueKey;
 
-/// The id of the session that is open during a run.
+/// The id of the session that is open in each run.
 const OWN: &str = "00000000000000aa";
 const NAME: &str = "a b";
-/// A file that belongs to no queue. Some of the ids in the inputs would lead to it if they were used as paths; no run may
-/// remove it.
+/// The name of a file that belongs to no queue. Some of the ids in the inputs are paths that lead to this file. No run may remove
+/// it.
 const VICTIM: &str = "victim";
-/// The largest number of bytes that one run may add to a queue's file; see `compact`.
+/// The largest number of bytes by which one run may lengthen a queue's file. The few lines that a run appends are shorter.
 const ADDED: usize = 8 * 1024;
 
 const LINES: [&str; 9] = [
@@ -46,7 +47,7 @@ const LINES: [&str; 9] = [
 const TOKENS: [&str; 12] =
     ["\n", " ", "\0", "+ 9 ", "- ", "~ ", "= ", "../../victim", " s ", " x ", "%2F", OWN];
 
-/// Ids of entries, some of which would lead out of the directory as file names.
+/// Ids of entries. Some of them would lead out of the directory if they were used as the name of a session's file.
 const IDS: [&str; 14] = [
     "00000000000000ff-1",
     "00000000000000aa-1",
@@ -70,7 +71,7 @@ fn number() -> BoxedStrategy<u64> {
     prop_oneof![4 => 0..5_000_u64, 1 => extreme, 1 => any::<u64>()].boxed()
 }
 
-/// A line without its checksum.
+/// One line of a log, without its checksum.
 fn line() -> BoxedStrategy<String> {
     let words = (select(&["+", "~", "-", "=", "/"][..]), number(), select(&IDS[..]), number())
         .prop_map(|(verb, seq, id, number)| match verb {
@@ -88,7 +89,8 @@ fn line() -> BoxedStrategy<String> {
     .boxed()
 }
 
-/// In most logs the numbers rise, because any other log is damaged after a few lines.
+/// Lines of a log, with right checksums. Most generated logs have rising numbers, because a reader takes a line whose number does
+/// not rise for damage, and stops there.
 fn lines() -> BoxedStrategy<String> {
     let seal = |(mut lines, rising): (Vec<String>, bool)| {
         if rising {
@@ -101,7 +103,7 @@ fn lines() -> BoxedStrategy<String> {
     (vec(line(), 0..12), proptest::bool::weighted(0.8)).prop_map(seal).boxed()
 }
 
-/// A header with a right checksum. Its log begins where it should, or anywhere.
+/// A header with a right checksum. It says at which offset the log begins: mostly right after the queue's name, sometimes anywhere.
 fn any_header() -> BoxedStrategy<String> {
     let first = (HEADER + header::name_line(NAME).len()) as u64;
     let start = prop_oneof![4 => Just(first), 1 => 0..2_000_u64, 1 => number()];
@@ -156,7 +158,8 @@ fn own() -> SessionId {
     SessionId::parse(OWN).expect("a session's id")
 }
 
-/// If the text can be read, writing what was read gives the same state again.
+/// If the text can be read as a log, then the state that was read is written as a log, and reading this log must give the same
+/// state.
 fn text_is_read_or_refused(text: &[u8]) -> TestCaseResult {
     let _ = header::parse_name_line(text);
     let head = text.get(..HEADER).and_then(|head| std::str::from_utf8(head).ok());
@@ -180,14 +183,15 @@ fn text_is_read_or_refused(text: &[u8]) -> TestCaseResult {
     Ok(())
 }
 
-/// What the queue had when it was first read, and the number of the entry that was entered after that.
+/// What one run has found: the queue as it was first read, the number of the entry that was then entered, and the queue as it was
+/// read after the changes by both processes (`seen`).
 struct Visit {
     before: Listing,
     seq: u64,
     seen: [Listing; 2],
 }
 
-/// Enters an entry, writes the value, and removes the entry, as a lock with a value does.
+/// Does what a holder of a lock with a value does: enters an entry, writes the value, updates the entry and removes it.
 fn visit(store: &Store, other: &Store, queue: &QueueKey) -> Result<Visit> {
     let before = done(|| store.read(queue))?;
     let entry = new_entry(own(), queue);
@@ -224,12 +228,12 @@ fn check_outcome(outcome: Result<Visit>, file: &Path, text: &[u8]) -> TestCaseRe
     Ok(())
 }
 
-/// Whether the error says that the file is damaged.
+/// Whether the error tells the user that the file is damaged, or that it belongs to another queue.
 fn is_told(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Collision)
 }
 
-/// Repeats a step until it gets the queue's short lock.
+/// Calls `step` until it returns an outcome. It returns `None` as long as it does not get the queue's short lock.
 fn done<T>(mut step: impl FnMut() -> Option<Result<T>>) -> Result<T> {
     loop {
         if let Some(outcome) = step() {

@@ -1,6 +1,7 @@
-//! The header of a queue's file, the line with the queue's name, and the checksum at the end of each line.
+//! The text at the beginning of a queue's file (the header, and a line with the queue's name), and the checksum at the end of each
+//! line.
 //!
-//! The header is written in one piece, within one memory page, so that no other process reads half of it.
+//! The header is written with one call and lies within one memory page. So no other process reads half of it.
 
 use std::fmt::Write as _;
 
@@ -9,18 +10,20 @@ use crate::key;
 /// The length of the header line, in bytes.
 pub(super) const HEADER: usize = 108;
 
-/// The largest number that is accepted. No clock and no file size reaches it, and a number that is somewhat larger still fits into
-/// the `i64` of system calls.
+/// The largest number that a queue's file may have; a larger number is damage. No time and no file size is that large. The sum of
+/// such a number and a small one still fits into the `i64` of system calls.
 pub(super) const LARGEST: u64 = 1 << 62;
 
 /// The fields of the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
-    /// Rises when the file does not continue what was there before, so that a process that has read the file reads it anew.
+    /// Rises whenever the file's earlier contents are replaced, instead of being continued. A process that has read the file under
+    /// an earlier generation then reads it again from the start.
     pub(super) generation: u64,
-    /// The offset where the log begins. What is before it has no effect any more.
+    /// The offset where the log begins. Lines before this offset have no effect any more.
     pub(super) start: u64,
-    /// No smaller than any sequence number before `start`.
+    /// At least as large as every sequence number in the lines before `start`. So numbers go on rising after those lines were
+    /// dropped.
     pub(super) last: u64,
 }
 
@@ -45,27 +48,28 @@ impl Header {
     }
 }
 
-/// Parses a number in a queue's file, which is in microseconds of the wall clock, or an offset. `None`: it is no number, or above
-/// [`LARGEST`].
+/// Parses a number of a queue's file: a time in microseconds, or an offset. `None`: the text is not a number, or the number is
+/// above [`LARGEST`].
 pub(super) fn number(text: &str) -> Option<u64> {
     text.parse().ok().filter(|number| *number <= LARGEST)
 }
 
-/// The line after the header, with the queue's full name: for people, and for files whose names have only a hash.
+/// The line after the header, with the queue's full name. It is there for people who read the file. The library reads it too, if
+/// the name is too long for a file name, so that the file's own name has only a hash.
 pub(super) fn name_line(name: &str) -> String {
     format!("name {}\n", key::escape(name))
 }
 
-/// The largest length of the line with the queue's name: escaping makes at most three bytes of each byte of a name.
+/// The largest length of the line with the queue's name. Escaping turns each byte of the name into at most three.
 pub(super) const LONGEST_NAME_LINE: usize = "name \n".len() + 3 * key::HARD_MAX_NAME_BYTES;
 
-/// The name in the line after the header, if the line is complete.
+/// The queue's name, from the line after the header; `None`: the line is not complete.
 pub(super) fn parse_name_line(text: &[u8]) -> Option<String> {
     let line = text.split(|byte| *byte == b'\n').next().filter(|line| line.len() < text.len())?;
     key::unescape(std::str::from_utf8(line.strip_prefix(b"name ")?).ok()?)
 }
 
-/// Appends a line that `write` makes, with its checksum at its end.
+/// Appends one line to `text`: what `write` writes, then the checksum of that.
 pub(super) fn sealed(text: &mut String, write: impl FnOnce(&mut String)) {
     let from = text.len();
     write(text);
@@ -73,7 +77,7 @@ pub(super) fn sealed(text: &mut String, write: impl FnOnce(&mut String)) {
     let _ = writeln!(text, " {sum:08x}");
 }
 
-/// A line without its checksum; `None`: the checksum is wrong.
+/// The line without its checksum; `None`: the checksum is wrong or missing.
 pub(super) fn unseal(line: &str) -> Option<&str> {
     let (text, sum) = line.strip_suffix('\n')?.rsplit_once(' ')?;
     (u32::from_str_radix(sum, 16).ok()? == crc32fast::hash(text.as_bytes())).then_some(text)

@@ -1,9 +1,9 @@
-//! What a heartbeat does for the entries that are held: it finds out which of them are gone, and touches their files, so that
-//! programs that clean up old files leave them alone.
+//! What each heartbeat does for the held entries. It finds out which of them are gone. It also sets the times of their queues'
+//! files to now if they are old, so that programs that clean up old files leave these files alone.
 //!
-//! There may be ten thousand entries, each in a file of its own. So a file is read only if it has changed since the last heartbeat
-//! that read it, and each time that [`SHARE`] has passed, other tasks of the session's thread may run. A queue that cannot be read
-//! now does not hold up the others: the next heartbeat tries it again.
+//! A session may hold ten thousand entries, each in a file of its own. So a file is read only if it has changed since an earlier
+//! heartbeat found the entry in it. Whenever this work has used the session's thread for [`SHARE`], it lets other tasks of the
+//! thread run. If one queue cannot be read now, the others are still checked, and the next heartbeat tries that queue again.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,15 +15,16 @@ use super::store::Store;
 use crate::backend::{EntryId, EntryRef, Gone};
 use crate::error::Result;
 
-/// How long a loop over many files uses the session's thread before it lets other tasks run.
+/// How long a loop over many files may use the session's thread before it lets other tasks of the thread run.
 const SHARE: Duration = Duration::from_micros(200);
 
-/// For each held entry, the state of its queue's file in which the entry was last found.
+/// For each held entry, the state that its queue's file had when the entry was last found there. If the file still has this state,
+/// it need not be read again.
 #[derive(Default)]
 pub(super) struct Looks(Mutex<HashMap<EntryId, Moment>>);
 
 impl Looks {
-    /// Forgets entries that are not held any more.
+    /// Forgets the entries that are not held any more, if they are more than half of all.
     fn tidy(&self, held: &[EntryRef]) {
         let mut looks = self.lock();
         if looks.len() > 2 * held.len() {
@@ -38,7 +39,7 @@ impl Looks {
 }
 
 impl Store {
-    /// Calls `gone` for each of these entries of ours that is gone, as soon as that is found.
+    /// Checks each of these entries of ours. As soon as it finds that an entry is gone, it calls `gone` for this entry.
     pub(super) async fn look_after(&self, held: &[EntryRef], gone: &Gone<'_>) {
         self.looks.tidy(held);
         let mut share = Share::begin();
@@ -53,10 +54,12 @@ impl Store {
         }
     }
 
-    /// Whether an entry of ours is in its queue's file; `None`: another process keeps the file locked for longer than usual.
+    /// Whether an entry of ours is in its queue's file. `None`: another process has the file locked for so long that this cannot be
+    /// found out now.
     fn is_held(&self, entry: &EntryRef) -> Option<Result<bool>> {
         let name = queue::file_name(&entry.queue);
-        // The file's state is noted before the file is read: if it is changed after that, the next heartbeat finds another state.
+        // The file's state is read first, and then the file. So if the file is changed in between, the older state is remembered,
+        // and the next heartbeat finds another state and reads the file again.
         let glimpse = match self.queues.keep(&name) {
             Ok(Some(glimpse)) => glimpse,
             Ok(None) => return Some(Ok(false)),
@@ -73,7 +76,7 @@ impl Store {
     }
 }
 
-/// A task's share of its thread's time.
+/// Measures how long a task has used its thread, so that a long loop can let other tasks of the thread run.
 pub(super) struct Share(Instant);
 
 impl Share {
@@ -81,7 +84,8 @@ impl Share {
         Self(Instant::now())
     }
 
-    /// Lets other tasks of the thread run if the share is used up.
+    /// If the task has used its thread for [`SHARE`] or longer, lets other tasks of the thread run first. Otherwise returns at
+    /// once.
     pub(super) async fn give_way(&mut self) {
         if self.0.elapsed() >= SHARE {
             tokio::task::yield_now().await;
@@ -185,7 +189,8 @@ mod tests {
         assert_eq!(holder.gone().await, [holder.held[1].id.clone()]);
     }
 
-    /// Programs that clean up temporary files remove files that were neither read nor written for ten days.
+    /// Programs that clean up temporary files remove files that were neither read nor written for ten days. So heartbeats must keep
+    /// the times of all files that a session needs young.
     #[tokio::test]
     async fn what_is_used_does_not_look_unused() {
         let holder = Holder::of(&["a"]).await;
@@ -210,7 +215,8 @@ mod tests {
         assert!(floor.exists(), "the next heartbeat makes it again");
     }
 
-    /// The directory exists, and other processes see the session in it; only its path cannot be resolved for the moment.
+    /// The directory exists, and other processes see the session in it. Only the directory's path cannot be resolved at the moment,
+    /// which must not end the session.
     #[tokio::test]
     async fn a_path_that_cannot_be_looked_at_ends_no_session() {
         let holder = Holder::of(&["a", "b"]).await;
@@ -220,7 +226,8 @@ mod tests {
         fs::rename(path, &elsewhere).expect("it is ours");
         std::os::unix::fs::symlink(path, path).expect("its name is free");
         let renewed = holder.store.renew(holder.session.id, &holder.held, &|_| {}).await;
-        // Other processes have the directory open. An entry that they remove while its path cannot be resolved is reported.
+        // Other processes still have the directory open. If one of them removes an entry while the path cannot be resolved, the
+        // heartbeat must report that.
         other.leave(&holder.held[1], None).expect("nobody has it").expect("the disk works");
         let gone: Mutex<Vec<EntryId>> = Mutex::default();
         let note = |id: &EntryId| gone.lock().expect("no panic").push(id.clone());
@@ -243,7 +250,8 @@ mod tests {
         assert_eq!(error.kind(), crate::error::ErrorKind::Lost, "{error}");
     }
 
-    /// If the `members` directory was moved, another session could take the member id.
+    /// Other processes look for these directories by their paths. If `members` was moved, for instance, another session could take
+    /// the member id. So the session is lost as soon as one of the directories was moved.
     #[tokio::test]
     async fn each_directory_is_to_be_where_others_look_for_it() {
         for name in ["queues", "sessions", "members"] {

@@ -1,4 +1,4 @@
-//! Notifications: one inotify descriptor for all waiters of this backend.
+//! Notifications of changes, by inotify. All waiters of this backend share one inotify descriptor.
 
 use std::collections::HashMap;
 use std::ffi::CStr;
@@ -20,18 +20,18 @@ use crate::backend::SessionId;
 use crate::env;
 use crate::panics::{caught, on_purpose};
 
-/// After the close of a session's file was notified, its lock may still be there for up to this long: on a busy machine, the dying
-/// process may be stopped in between.
+/// When a process dies, the kernel first notifies the close of its session's file, and then drops the lock of that file. On a busy
+/// machine, the dying process may be stopped in between. The file may still be locked for up to this long.
 const UNLOCKING: Duration = Duration::from_secs(2);
-/// The shortest pause between two checks whether a session lives, after the close of its file was notified.
+/// The shortest pause between two checks whether a session still lives, after the close of its file was notified.
 const FIRST_LOOK: Duration = Duration::from_millis(1);
-/// The pause after a panic of the task that reads events.
+/// How long to wait after the task that reads events has panicked, before it is started again.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// What a waiter listens for.
+/// What a waiter waits for. The waiters of one subject are woken together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Subject {
-    /// Changes to a queue's file, by its watch descriptor.
+    /// A change of a queue's file. The number is the watch descriptor of that file.
     Queue(i32),
     /// The end of this session.
     Session(SessionId),
@@ -39,10 +39,10 @@ enum Subject {
     Sessions,
 }
 
-/// The listeners, and the inotify descriptor that wakes them. Both are made when the first waiter comes.
+/// The waiters of this backend, and the inotify descriptor whose events wake them. Both are created when the first waiter comes.
 pub(super) struct Watcher {
     shared: Mutex<Option<Arc<Shared>>>,
-    /// Whether it was logged that the system grants no more watches.
+    /// Whether it was logged that the system grants no more watches. It is logged only once.
     has_warned: AtomicBool,
 }
 
@@ -52,13 +52,14 @@ struct Shared {
     ended: Mutex<Ended>,
 }
 
-/// When the ends of sessions were notified. Each is remembered for as long as the session's lock may still be there
-/// ([`UNLOCKING`]).
+/// When the ends of sessions were notified. The time of a session's end is kept for [`UNLOCKING`], as long as the session's file
+/// may still be locked.
 #[derive(Default)]
 struct Ended {
     of: HashMap<SessionId, Instant>,
-    /// `newest`: the newest end of any session. `unknown`: when notifications were last lost, so that any session may have ended.
+    /// When the end of any session was last notified.
     newest: Option<Instant>,
+    /// When notifications were last lost. Any session may have ended then.
     unknown: Option<Instant>,
 }
 
@@ -67,11 +68,12 @@ struct Listeners {
     count: usize,
 }
 
-/// Listens for changes of one queue and for the end of a session, from the moment when this is made.
+/// A waiter's subscription to changes of one queue and to the end of a session. It begins when this is created, and ends when this
+/// is dropped.
 pub(super) struct Waiting {
     shared: Arc<Shared>,
     queue: i32,
-    /// The session; `None`: any session.
+    /// The session whose end wakes the waiter; `None`: the end of any session does.
     session: Option<SessionId>,
     changed: Arc<Notify>,
     ended: Arc<Notify>,
@@ -82,10 +84,11 @@ impl Watcher {
         Self { shared: Mutex::new(None), has_warned: AtomicBool::new(false) }
     }
 
-    /// Starts to listen, on the session's runtime, for changes of the queue and for the end of this session or, with `None`, of
-    /// any. Returns `None` if the system grants no more watches.
+    /// Starts to listen, on the session's runtime, for changes of the queue and for the end of a session: of `session`, or of any
+    /// session if `session` is `None`. Returns `None` if the system grants no more watches.
     ///
-    /// If the process has no file descriptor left, `make_room` is called to close one, and returns whether it has.
+    /// If the process has no file descriptor left, this calls `make_room`, which closes idle files and returns whether it has
+    /// closed any.
     pub(super) fn listen(
         &self,
         queue: &Path,
@@ -99,7 +102,7 @@ impl Watcher {
         };
         let shared = shared.inspect_err(|errno| self.warn(*errno, "max_user_instances"));
         let waiting = shared.ok()?.listen(queue, session);
-        // `NOENT` means that the queue's file was pruned a moment ago, not that the system is short of watches.
+        // `NOENT` means that the queue's file was pruned a moment ago. It does not mean that the system grants no more watches.
         let is_shortage = |errno: &&Errno| **errno != Errno::NOENT;
         if let Some(errno) = waiting.as_ref().err().filter(is_shortage) {
             self.warn(*errno, "max_user_watches");
@@ -107,7 +110,7 @@ impl Watcher {
         waiting.ok()
     }
 
-    /// Logs the warning only once, because a waiter without a watch calls this at every poll.
+    /// Logs the warning only the first time: a waiter without a watch gets here at each of its polls.
     fn warn(&self, errno: Errno, limit: &str) {
         if !self.has_warned.swap(true, Ordering::Relaxed) {
             tracing::warn!(
@@ -132,7 +135,7 @@ impl Watcher {
     }
 }
 
-/// Registers the descriptor with the runtime.
+/// Registers the inotify descriptor with the runtime, so that tasks can wait for events.
 #[expect(
     deprecated,
     reason = "unsound for types that do not own the descriptor they show; `OwnedFd` does, and the \
@@ -149,8 +152,9 @@ impl Shared {
             | WatchFlags::DELETE_SELF
             | WatchFlags::MOVE_SELF;
         let mut listeners = self.listeners();
-        // This is done under the mutex. A second watch on the same file gets the same watch descriptor, and the last waiter removes
-        // it: without the mutex that could happen between this call and the `join` below, and the new waiter would never be woken.
+        // The mutex is held from here until `join` has counted this waiter. If a file is watched already, the kernel returns the
+        // same watch descriptor again, and the last waiter of the file removes the watch. Without the mutex, that waiter could do
+        // so between this call and `join`, and this waiter would never be woken.
         let queue = inotify::add_watch(self.inotify.get_ref(), queue, events)?;
         let changed = join(&mut listeners, Subject::Queue(queue));
         let ended = join(&mut listeners, of_session(session));
@@ -158,7 +162,8 @@ impl Shared {
         Ok(Waiting { shared: self, queue, session, changed, ended })
     }
 
-    /// Wakes those who wait for the end of this session, because its file was closed or removed.
+    /// Wakes those who wait for the end of a session, because the session's file was closed or removed. `file` is the name of that
+    /// file, which is the session's id.
     fn notify_end(&self, file: &CStr) {
         let Some(session) = file.to_str().ok().and_then(SessionId::parse) else { return };
         self.ended().note(session);
@@ -184,14 +189,15 @@ impl Shared {
         if entry.count == 0 {
             listeners.remove(&subject);
             if let Subject::Queue(descriptor) = subject {
-                // The kernel has removed the watch already if the file is gone.
+                // If the file is gone, the kernel has removed the watch already, and this call fails. That does no harm.
                 let _ = inotify::remove_watch(self.inotify.get_ref(), descriptor);
             }
         }
     }
 
-    /// How long to wait until the next check. If the session's end was notified lately, waits as long as has passed since then, so
-    /// that each pause is longer than the one before.
+    /// How long a waiter waits until it checks again by itself: usually `recheck`. If the session's end was notified lately, the
+    /// session's file may still be locked for a moment. Then the pause is as long as the time since that notification, so that each
+    /// pause is longer than the one before.
     fn patience(&self, session: Option<SessionId>, recheck: Duration) -> Duration {
         let since = self.ended().last(session).map(|ended| ended.elapsed());
         let pause = since.filter(|since| *since < UNLOCKING).map(|since| since.max(FIRST_LOOK));
@@ -219,7 +225,7 @@ impl Ended {
         (self.newest, self.unknown) = (Some(Instant::now()), Some(Instant::now()));
     }
 
-    /// When the end of this session, or with `None` of any, was last notified.
+    /// When the end of this session was last notified, or may have been notified; with `None`, the end of any session.
     fn last(&self, session: Option<SessionId>) -> Option<Instant> {
         match session {
             Some(session) => self.of.get(&session).copied().max(self.unknown),
@@ -240,12 +246,13 @@ fn join(listeners: &mut HashMap<Subject, Listeners>, subject: Subject) -> Arc<No
 }
 
 impl Waiting {
-    /// Runs `check`. If it returns false, waits for the next change, or until it is time to check again.
+    /// Runs `check`. If `check` returns false, waits for the next notification, or until it is time to check again.
     ///
-    /// Listening begins before the check, so that no change in between is missed. The kernel notifies the close of a session's file
-    /// a moment before it drops the file's lock, so a check right after the notification may come too early. So after a
-    /// notification the checks come soon at first, and then less and less often. Between these checks, changes of the queue are
-    /// listened to as well, because most sessions that end are not the one that is waited for.
+    /// This begins to listen before it runs `check`, so that no change in between is missed. The kernel notifies the close of a
+    /// session's file a moment before it drops the lock of that file, so a check right after the notification may come too early.
+    /// Therefore the pauses between checks are short after such a notification, and become longer and longer. During these pauses a
+    /// change of the queue wakes the waiter too. It must not have to wait for the next check, because the session that has ended is
+    /// mostly not the one that the waiter waits for.
     pub(super) async fn unless<E>(
         &self,
         check: impl Future<Output = Result<bool, E>>,
@@ -277,7 +284,7 @@ impl Drop for Waiting {
     }
 }
 
-/// Runs [`distribute`], and starts it again after a panic. Events may have been lost then, so all waiters are woken.
+/// Runs [`distribute`]. If it panics, starts it again. Events may have been lost then, so all waiters are woken.
 async fn keep_distributing(shared: Weak<Shared>) {
     while caught("watch", distribute(Weak::clone(&shared))).await.is_err() {
         tokio::time::sleep(PAUSE).await;
@@ -285,11 +292,12 @@ async fn keep_distributing(shared: Weak<Shared>) {
     }
 }
 
-/// Reads events and wakes the waiters whom they concern, until the backend is dropped.
+/// Reads the events of inotify and wakes the waiters that wait for them, until the backend is dropped.
 async fn distribute(shared: Weak<Shared>) {
     loop {
         let Some(shared) = shared.upgrade() else { return };
-        // The wait is bounded, because the backend may be dropped while this waits.
+        // While this waits, it keeps `shared` from being dropped. So the wait has a limit, after which this task notices that the
+        // backend was dropped.
         let readable =
             tokio::time::timeout(Duration::from_secs(5), shared.inotify.readable()).await;
         let Ok(readable) = readable else { continue };
@@ -351,7 +359,8 @@ mod tests {
     #[tokio::test]
     async fn polling_is_warned_of_once() {
         let (watcher, warnings) = (Watcher::new(), Warnings::default());
-        // With one subscriber only, `tracing` would ask the thread that comes to an event first whether anybody listens.
+        // If there were only one subscriber, `tracing` would ask only the thread that reaches an event first whether it has a
+        // subscriber. That could be the thread of another test, which has none, and then no warning would be counted here.
         let _second = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::default());
         tracing::subscriber::with_default(warnings.clone(), || {
             let none = watcher.listen(Path::new("/none"), None, Path::new("/"), || false);
@@ -362,7 +371,7 @@ mod tests {
         assert_eq!(warnings.0.load(Ordering::Relaxed), 1);
     }
 
-    /// Of those who wait at one queue, the end of a session wakes only the waiter for that session.
+    /// Of several waiters at one queue, the end of a session wakes only the one that waits for that session.
     #[tokio::test]
     async fn the_end_of_a_session_wakes_who_waits_for_it() {
         let directory = tempfile::TempDir::new().expect("a directory");

@@ -1,5 +1,5 @@
-//! Tests of calls on a durable store that are given up before their change of the queue's file has begun, or before it is done. The
-//! checks that all stores have in common also test calls that are given up, with a network connection between client and store.
+//! Tests of calls on a durable store that are given up before their change of the queue's file has begun, or before the change is
+//! done. The tests that all stores share do the same by delaying a network connection, which this store does not have.
 
 use std::fs::File;
 use std::future::Future;
@@ -20,19 +20,20 @@ use crate::backend::{Entries, Listing, NewEntry, SessionId, Sessions, Values, Wr
 use crate::error::{ErrorKind, Result};
 use crate::key::QueueKey;
 
-/// How long a test waits for a call that cannot be answered.
+/// How long a test waits for a call that cannot get an answer, before it gives the call up.
 const WHILE: Duration = Duration::from_millis(10);
-/// The number of threads for blocking work, in a test that needs few.
+/// How many threads for blocking work the runtime has, in a test that has to use all of them up.
 const THREADS: usize = 8;
-/// How often a test is repeated if what it tests happens only by chance.
+/// How often a test is repeated if the case that it tests occurs only by chance.
 const ROUNDS: usize = 100;
-/// How long a test waits at most for something that has to happen.
+/// How long a test waits at most for something that must happen.
 const SOON: Duration = Duration::from_secs(5);
 
-/// A durable store, and a runtime that begins no blocking work until `free` sends or is dropped.
+/// A durable store, with two runtimes. The runtime `crowded` has one thread for blocking work, which is busy until `free` sends or
+/// is dropped: until then no change that is started on this runtime can begin.
 struct Crowded {
-    /// Declared before the runtimes, so that it is dropped first: the drop of a runtime waits for its threads, and those of
-    /// `crowded` wait for this.
+    /// Declared before the runtimes, so that it is dropped before them. The drop of a runtime waits for the runtime's threads, and
+    /// the thread of `crowded` waits until `free` sends or is dropped.
     free: mpsc::Sender<()>,
     crowded: Runtime,
     runtime: Runtime,
@@ -80,13 +81,13 @@ impl Crowded {
         self.runtime.block_on(call).expect("the disk works")
     }
 
-    /// Makes a call whose change of the queue finds no free thread, and gives the call up.
+    /// Makes a call on `crowded`, where its change of the queue finds no free thread and cannot begin. Then gives the call up.
     fn keep_back<T>(&self, call: impl Future<Output = Result<T>>) {
         let answer = self.crowded.block_on(async { timeout(WHILE, call).await });
         assert!(answer.is_err(), "it was answered, though it cannot have begun");
     }
 
-    /// Starts the change that was kept back, and returns what the queue has after it.
+    /// Lets the changes begin that were started on `crowded`, waits until they are done, and returns what the queue has then.
     fn arrive(self) -> Listing {
         drop(self.free);
         let last = self.crowded.spawn_blocking(|| ());
@@ -94,7 +95,7 @@ impl Crowded {
         self.runtime.block_on(self.store.read(&self.queue)).expect("the disk works")
     }
 
-    /// Takes the queue's short lock, as another process would.
+    /// Takes the queue's short lock, as another process would take it.
     fn lock(&self) -> File {
         let queue = File::open(file(&self.directory, &self.queue)).expect("it is there");
         flock(&queue, FlockOperation::LockExclusive).expect("somebody lets go");
@@ -161,7 +162,7 @@ fn session_end_refuses_an_enter_that_is_late() {
     assert_eq!(crowded.arrive().entries, []);
 }
 
-/// F-70: if no thread can be started, the session's own thread makes the change.
+/// F-70: if no thread can be started, the session's own thread makes the change of the queue.
 #[cfg(coordination_internals)]
 #[test]
 fn f70_a_write_goes_on_while_no_thread_can_be_started() {
@@ -186,7 +187,7 @@ fn late_enter_while_the_queue_is_busy() {
             let answer = timeout(Duration::ZERO, crowded.store.enter(&entry)).await;
             assert!(answer.is_err(), "it was answered, though the queue is locked");
         });
-        // The call is given up at a random moment, between two tries for the lock or within one.
+        // The call is given up at a random moment: while it waits to try for the lock again, or while it tries.
         std::thread::sleep(Duration::from_micros(rand::random_range(0..2_000)));
         drop(lock);
         crowded.call(crowded.store.leave(&entry.entry_ref, None));
@@ -216,7 +217,7 @@ fn late_enter_within_its_step() {
     assert_eq!(crowded.arrive().entries, [], "the entry that was left has come back");
 }
 
-/// A call that was given up takes no thread any more.
+/// Once a call was given up, it occupies no thread for blocking work any more, even if the queue stays locked.
 #[test]
 fn a_call_that_was_given_up_does_not_try_for_ever() {
     let crowded = Crowded::new();
@@ -232,7 +233,8 @@ fn a_call_that_was_given_up_does_not_try_for_ever() {
     });
 }
 
-/// When the disk takes seconds, neither the session's thread waits for it, nor a thread that drops a guard.
+/// One thread keeps a queue locked, as it would if the disk took seconds. Neither the session's thread nor a thread that drops a
+/// guard waits for that: their calls return at once.
 #[test]
 fn nobody_waits_for_the_disk_of_others() {
     let crowded = Crowded::new();
@@ -258,7 +260,7 @@ fn nobody_waits_for_the_disk_of_others() {
     });
 }
 
-/// While a queue is busy, one task tries for its lock, so that the session's thread is free for other work.
+/// While a queue is locked, only one task at a time tries for its lock, so that the session's thread is free for other work.
 #[test]
 fn many_that_leave_take_turns() {
     const WHILE: Duration = Duration::from_secs(1);
@@ -282,7 +284,7 @@ fn many_that_leave_take_turns() {
     assert!(used < WHILE / 2, "{used:?} of {WHILE:?}");
 }
 
-/// Acquires that were given up while their queue is busy occupy no threads, which other queues need.
+/// Acquires of a locked queue that were given up occupy no threads for blocking work, because other queues need these threads.
 #[test]
 fn a_busy_queue_leaves_threads_to_others() {
     let directory = TempDir::new().expect("a directory");
@@ -290,7 +292,7 @@ fn a_busy_queue_leaves_threads_to_others() {
     let mut runtime = Builder::new_multi_thread();
     let runtime = runtime.enable_all().max_blocking_threads(THREADS).build().expect("a runtime");
     let outcome = runtime.block_on(async {
-        // The session's calls find their threads in this runtime, which has few.
+        // The session's calls use this runtime's threads for blocking work, of which there are few.
         let settings = Coordinator::builder().namespace("test").heartbeat_on_current_runtime(true);
         let coordinator = settings.connect(&url).await?;
         let (busy, free) = (coordinator.lock("a")?, coordinator.lock("b")?);
@@ -298,14 +300,14 @@ fn a_busy_queue_leaves_threads_to_others() {
         let key = QueueKey::new("lock", "a", usize::MAX)?;
         let queue = File::open(file(&directory, &key)).expect("it is there");
         flock(&queue, FlockOperation::LockExclusive).expect("somebody lets go");
-        // More calls than there are threads for blocking work, but not so many that they alone keep the machine busy.
+        // These are more calls than there are threads for blocking work, but not so many that they alone keep the machine busy.
         let mut given_up = tokio::task::JoinSet::new();
         for _ in 0..5 * THREADS {
             let busy = busy.clone();
             given_up.spawn(async move { timeout(WHILE, busy.acquire(None)).await.is_err() });
         }
         assert!(given_up.join_all().await.into_iter().all(|given_up| given_up));
-        // If the calls that were given up occupied the threads, this would wait for as long as the other queue is busy.
+        // If the calls that were given up still occupied the threads, this acquire would wait until the other queue is unlocked.
         free.acquire(Some(SOON)).await?.release().await?;
         drop(queue);
         coordinator.stop().await

@@ -1,4 +1,5 @@
-//! Which sessions live: each session and each member id has a locked file, which the kernel unlocks when its process dies.
+//! Which sessions live. Each session has a locked file, and so has its member id. When a process dies, the kernel unlocks its
+//! files.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -15,35 +16,35 @@ use crate::env;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key;
 
-/// When a session is opened, this many files of each directory are checked for what dead processes have left.
+/// When a session is opened, this many files of each directory are checked, and those that dead processes have left are removed.
 const SWEEP: usize = 256;
 
-/// The open sessions of this process, and the directories that show which other sessions live.
+/// This process's open sessions, and the directories whose locked files show which sessions of other processes live.
 pub(super) struct OpenSessions {
-    /// One file per session, named by the session's id, and locked as long as the session lives.
+    /// One file for each session, with the session's id as its name. It is locked as long as the session lives.
     sessions: Directory,
-    /// One file per member id that is in use, locked in the same way.
+    /// One file for each member id in use. It is locked as long as the session with this member id lives.
     members: Directory,
     own: Mutex<HashMap<SessionId, Own>>,
 }
 
-/// The files of an open session. Their locks show other processes that the session lives.
+/// The files of an open session of this process. They are locked, which shows other processes that the session lives.
 struct Own {
     session: OwnedFd,
     member: OwnedFd,
     member_name: String,
     member_id: Arc<str>,
-    /// The member id, escaped as in queue files.
+    /// The member id in the escaped form in which it stands in queue files.
     escaped: Arc<str>,
 }
 
 /// The outcome of [`OpenSessions::open`].
 pub(super) enum Opened {
     Yes,
-    /// A live session has the member id. Or a process has locked the member's file, and has not written its session's id into it
-    /// yet.
+    /// The member id is in use: a live session has it, or a process has locked the member's file and has not written its session's
+    /// id into it yet.
     MemberTaken,
-    /// One of the files is locked by a process that only checks whether the file's owner lives.
+    /// Another process has one of the files locked only to check whether the file's owner lives. The caller tries again.
     NotYet,
 }
 
@@ -56,7 +57,7 @@ impl OpenSessions {
         })
     }
 
-    /// Opens a session, unless its member id is in use.
+    /// Opens a session, if its member id is not in use.
     pub(super) fn open(&self, new: &NewSession) -> Result<Opened> {
         if self.is_own(new.id) {
             return Ok(Opened::Yes);
@@ -67,7 +68,7 @@ impl OpenSessions {
             return Ok(if is_taken { Opened::MemberTaken } else { Opened::NotYet });
         };
         let name = new.id.to_string();
-        // No other session has this id, so whoever has its file locked only checks whether the session lives.
+        // No other session has this id. So a process that has this file locked only checks whether the session lives.
         let session = match lock_named(&self.sessions, &name) {
             Ok(Some(session)) => session,
             other => {
@@ -75,11 +76,12 @@ impl OpenSessions {
                 return other.map(|_| Opened::NotYet);
             }
         };
-        // This text is for people who look into the file.
+        // The session's file gets a text for people who look into it: the number of the process, and the member id.
         let escaped = key::escape(&new.member);
         let note = format!("{} {escaped}\n", std::process::id());
         let _ = rustix::io::pwrite(&session, note.as_bytes(), 0);
-        // `has_owner` reads this id. All ids have the same length, so that nothing is left of an earlier one.
+        // The member's file gets the session's id, which `has_owner` reads. All ids have the same length, so no part of an earlier
+        // id is left.
         let _ = rustix::io::pwrite(&member, name.as_bytes(), 0);
         let own = Own {
             session,
@@ -93,10 +95,10 @@ impl OpenSessions {
         Ok(Opened::Yes)
     }
 
-    /// Ends a session of ours, and with it all that it owns.
+    /// Ends a session of this process, and with it all its entries: their session's file is not locked any more.
     pub(super) fn close(&self, id: SessionId) -> Result<()> {
         let Some(own) = self.own().remove(&id) else { return Ok(()) };
-        // Both files are removed while they are still locked, so that nobody else can have locked them.
+        // Both files are removed while they are still locked, so that no other process has one of them locked when it is removed.
         let removed = remove_own(&self.members, &own.member_name, &own.member);
         let removed = removed.and(remove_own(&self.sessions, &id.to_string(), &own.session));
         unlock(&own.session);
@@ -104,11 +106,12 @@ impl OpenSessions {
         removed
     }
 
-    /// The member id for an entry of this session, escaped; `None`: the session is not open.
+    /// The member id `member` for an entry of this session, in escaped form; `None`: the session is not open.
     pub(super) fn escaped(&self, id: SessionId, member: &Arc<str>) -> Option<Arc<str>> {
         let own = self.own();
         let own = own.get(&id)?;
-        // Most often it is the session's own member id, which is escaped already: this is on the path of every file lock.
+        // Nearly always `member` is the session's own member id, and its escaped form is stored. Every acquire of a file lock gets
+        // here, so escaping the id again each time would cost too much.
         let is_own = Arc::ptr_eq(&own.member_id, member) || own.member_id == *member;
         Some(if is_own { Arc::clone(&own.escaped) } else { key::escape(member).into() })
     }
@@ -117,16 +120,16 @@ impl OpenSessions {
         self.own().contains_key(&id)
     }
 
-    /// A copy of the descriptor of the session's locked file. The lock lasts as long as any copy is open, unless the session is
-    /// closed by this process.
+    /// A copy of the descriptor of the session's locked file. The lock lasts as long as any copy is open, or until this process
+    /// closes the session.
     pub(super) fn file(&self, id: SessionId) -> Result<Option<OwnedFd>> {
         let own = self.own();
         let file = own.get(&id).map(|own| rustix::io::fcntl_dupfd_cloexec(&own.session, 0));
         file.transpose().map_err(|errno| storage("open", self.sessions.path(), errno))
     }
 
-    /// Touches our session's files, so that programs that clean up old files leave them alone. False: one of these files is no
-    /// longer where other processes look for it.
+    /// Keeps the times of our session's files young, so that programs that clean up old files leave these files alone. Returns
+    /// false if one of the files is not where other processes look for it any more.
     pub(super) fn keep(&self, id: SessionId) -> Result<bool> {
         let (session, member, member_name) = match self.own().get(&id) {
             Some(own) => (
@@ -136,7 +139,7 @@ impl OpenSessions {
             ),
             None => return Ok(false),
         };
-        // If the member's file is gone, another session may have taken the member id.
+        // If the member's file is gone, another session may have taken the member id by now.
         let files = [
             (self.members.keep(&member_name)?, member),
             (self.sessions.keep(&id.to_string())?, session),
@@ -156,7 +159,7 @@ impl OpenSessions {
         Ok(self.sessions.inode(id.to_string())? == Some(file))
     }
 
-    /// Whether the session that owns this entry lives: its file exists and is locked.
+    /// Whether the session that owns this entry lives, which means that its file exists and is locked.
     pub(super) fn is_alive(&self, entry: &str) -> Result<bool> {
         let name = session_of(entry);
         if SessionId::parse(name).is_some_and(|id| self.is_own(id)) {
@@ -166,12 +169,12 @@ impl OpenSessions {
         if is_taken(&self.sessions, &file)? {
             return Ok(true);
         }
-        // No other session gets this name, so the file can be removed.
+        // The session is dead, and no other session will ever have this id. So its file can be removed.
         self.sessions.remove(name).map(|()| false)
     }
 
-    /// Whether a live session has this member's file, which is locked. The owner writes its session's id into the file. On a full
-    /// disk it cannot; then whoever has the lock is taken for a live owner.
+    /// Whether a live session has this member id, if the member's file is locked. The owner of a member id writes its session's id
+    /// into the file. On a full disk the owner cannot write it; then whoever has the file locked is taken for a live owner.
     fn has_owner(&self, member_name: &str) -> Result<bool> {
         let Some(file) = self.members.file_to_probe(member_name)? else { return Ok(false) };
         let mut note = [0; 16];
@@ -183,7 +186,7 @@ impl OpenSessions {
         }
     }
 
-    /// Whether the paths of the two directories still lead to them.
+    /// Whether the paths of the two directories still lead to these directories.
     pub(super) fn are_directories_in_place(&self) -> Result<bool> {
         Ok(self.sessions.is_in_place()? && self.members.is_in_place()?)
     }
@@ -192,16 +195,16 @@ impl OpenSessions {
         &self.sessions
     }
 
-    /// Removes files that killed processes have left. Each sweep begins at a random file, so that no file is missed for ever,
-    /// however many there are.
+    /// Removes files that killed processes have left. Each call checks a part of the files, beginning at a random one. So each file
+    /// is checked sooner or later, however many there are.
     fn sweep(&self) {
         for directory in [&self.sessions, &self.members] {
             let names = directory.names().unwrap_or_default();
             let first = env::rng().random_range(0..names.len().max(1));
             for name in names.iter().cycle().skip(first).take(SWEEP.min(names.len())) {
-                // A failure is ignored: a later sweep finds the file again. To lock a file exclusively, it has to be opened for
-                // writing, and closing such a file looks to waiters like the end of a session. So only files that nobody has locked
-                // are opened that way.
+                // A failure is ignored: a later sweep finds the file again. A file has to be opened for writing to be locked
+                // exclusively, and when such a file is closed, waiters take that for the end of its session. So only files that
+                // nobody has locked are opened for writing.
                 if let Ok(false) = directory.is_fresh(name)
                     && let Ok(false) = is_locked(directory, name)
                     && let Ok(Some(_lock)) = lock_named_existing(directory, name)
@@ -221,7 +224,7 @@ fn inode_of(directory: &Directory, file: &OwnedFd) -> Result<Inode> {
     inode(file).map_err(|errno| storage("stat", directory.path(), errno))
 }
 
-/// Removes the file of this name if it is still the open one. A file that has replaced it belongs to another session.
+/// Removes the file with this name if it still is the open file `file`. Otherwise it belongs to another session, and stays.
 fn remove_own(directory: &Directory, name: &str, file: &OwnedFd) -> Result<()> {
     match directory.inode(name)? == Some(inode_of(directory, file)?) {
         true => directory.remove(name),
@@ -229,23 +232,23 @@ fn remove_own(directory: &Directory, name: &str, file: &OwnedFd) -> Result<()> {
     }
 }
 
-/// Unlocks explicitly: closing is not enough, because a child process that was forked since the file was locked has a copy of the
-/// descriptor.
+/// Unlocks explicitly. Closing the file would not be enough: a child process that was forked while the file was locked has a copy
+/// of the descriptor.
 fn unlock(file: &OwnedFd) {
     let _ = fs::flock(file, FlockOperation::Unlock);
 }
 
-/// The session's part of an entry id.
+/// The session's id, which is the first part of an entry's id.
 pub(super) fn session_of(entry: &str) -> &str {
     entry.split_once('-').map_or(entry, |(session, _)| session)
 }
 
-/// Locks the file with this name, which is made if it is missing; `None`: somebody else has it locked.
+/// Locks the file with this name, and creates it if it is missing. `None`: another process has the file locked.
 pub(super) fn lock_named(directory: &Directory, name: &str) -> Result<Option<OwnedFd>> {
     loop {
         let Some(file) = directory.file(name, true)? else {
-            // `file` makes a file that is missing, so the directory is missing. The next try to open the session makes the
-            // directory.
+            // `file` creates a file that is missing. So if there is none, the directory is missing. The next try to open the
+            // session creates the directory.
             let message = format!("{} was removed", directory.path().display());
             return Err(Error::new(ErrorKind::Unavailable, "open", message));
         };
@@ -257,17 +260,17 @@ pub(super) fn lock_named(directory: &Directory, name: &str) -> Result<Option<Own
     }
 }
 
-/// Whether somebody has the file of this name locked. Opens it for reading only, so that no waiter is woken.
+/// Whether another process has the file with this name locked. Opens the file only for reading, so that no waiter is woken.
 fn is_locked(directory: &Directory, name: &str) -> Result<bool> {
     let Some(file) = directory.file_to_probe(name)? else { return Ok(false) };
     let is_taken = is_taken(directory, &file)?;
-    // Unlocks explicitly, because a child process that was forked since the file was locked has a copy of the descriptor.
+    // Unlocks explicitly, because a child process that was forked in between has a copy of the descriptor.
     let _ = fs::flock(&file, FlockOperation::Unlock);
     Ok(is_taken)
 }
 
-/// Whether another process has this file locked exclusively. If not, this takes a shared lock on it, which lasts as long as the
-/// descriptor is open and does not exclude others that check.
+/// Whether another process has this file locked exclusively. If none has, this takes a shared lock on the file, which lasts as long
+/// as the descriptor is open. Other processes that check the file in this way can do so at the same time.
 fn is_taken(directory: &Directory, file: &OwnedFd) -> Result<bool> {
     match fs::flock(file, FlockOperation::NonBlockingLockShared) {
         Ok(()) => Ok(false),
@@ -290,7 +293,8 @@ enum Attempt {
     Replaced,
 }
 
-/// Locks a file, and checks that it still has its name: another process may have locked and removed it since it was opened.
+/// Locks a file, and checks whether the file still has its name: since it was opened, another process may have locked and removed
+/// it.
 fn try_lock(directory: &Directory, name: &str, file: OwnedFd) -> Result<Attempt> {
     match fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
@@ -317,14 +321,16 @@ mod tests {
     use super::super::tests::{open, store};
     use super::*;
 
-    /// A sweep checks only a part of the files; even with many live sessions it finds every dead one in the end.
+    /// Each sweep checks only a part of the files. In the end the sweeps must find every file of a dead process, even among many
+    /// live sessions.
     #[test]
     fn what_many_dead_processes_left_is_cleared_away_in_the_end() {
         let directory = TempDir::new().expect("a directory");
         let living = store(directory.path());
         let open_many = || (0..SWEEP).map(|_| open(&living).to_string());
         let folders = ["sessions", "members"].map(|name| directory.path().join("test").join(name));
-        // Half of the live sessions are older than the dead files and half are newer, as file systems list in many orders.
+        // Half of the live sessions are older than the dead files, and half are newer. Some file systems list old files first, and
+        // some list new files first.
         let mut alive: HashSet<_> = open_many().collect();
         for folder in &folders {
             for _ in 0..SWEEP {
@@ -342,7 +348,8 @@ mod tests {
                 names.all(|name| alive.contains(name.to_str().expect("ours are ASCII")))
             })
         };
-        // Each opening clears away a quarter of the files or more, so that 400 are enough with near certainty.
+        // Each opened session checks at least a quarter of the files. So after 400 of them, all files were checked with near
+        // certainty.
         let is_done = (0..400).any(|_| {
             let id = open(&living);
             living.sessions.close(id).expect("it is ours");
@@ -351,8 +358,8 @@ mod tests {
         assert!(is_done, "some are never looked at");
     }
 
-    /// Closing a session's file that was open for writing tells waiters that the session may have ended. Checking whether a session
-    /// lives does not.
+    /// When a session's file is closed that was open for writing, waiters are told that the session may have ended. So a process
+    /// that only checks whether sessions live must not open their files for writing.
     #[test]
     fn whoever_connects_wakes_nobody() {
         let directory = TempDir::new().expect("a directory");
@@ -375,7 +382,7 @@ mod tests {
         assert_eq!(read, Err(Errno::AGAIN), "those who wait look for a death that was none");
     }
 
-    /// The file's owner may be about to lock the file, and must not find it locked by a sweep.
+    /// The process that has just created the file may be about to lock it. It must not find the file locked by a sweep, or gone.
     #[test]
     fn what_was_made_just_now_is_not_cleared_away() {
         let directory = TempDir::new().expect("a directory");

@@ -1,4 +1,4 @@
-//! The text of a queue's file: a header of fixed width, the queue's name, and a log of what happened.
+//! The text of a queue's file: a header of fixed width, the queue's name, and a log with one line for each change of the queue.
 //!
 //! ```text
 //! coordination-queue 1 gen=00001795171200000311 start=00000000000000000119 last=00001795171200000000 e3c0a1b2
@@ -13,21 +13,28 @@
 //! - 1795171200000417 0a44c1f2
 //! ```
 //!
-//! `+` appends an entry: sequence number, id, wall clock in ms, member; then mode (`x` exclusive, `s` shared) and data in base64,
-//! which are left out if the entry is exclusive and has no data. `~` gives an entry another mode and other data, `-` removes one.
-//! `=` writes the queue's value: version, the id of the write, data; then the records that are written together with it, each with
-//! its name and its data, or `-` if the record is removed. `.` is a record as it is at this version of the value. `/` removes the
-//! value: its number, the id of the write, the version removed. Every line of the log ends with a CRC-32 of the text before it,
-//! which tells the half-written last line of a killed writer from damage: a line whose checksum is right was written in full. A
-//! line that is there twice has the effect of one.
+//! Each line begins with a character that says what it does:
 //!
-//! Tabs after an entry's data reserve space on the disk: their number says how many bytes will be written for the entry before its
-//! turn has come.
+//! * `+` appends an entry: sequence number, id, wall clock in ms, member; then mode (`x` exclusive, `s` shared) and data in base64,
+//!   which are left out if the entry is exclusive and has no data.
+//! * `~` gives an entry another mode and other data.
+//! * `-` removes an entry.
+//! * `=` writes the queue's value: version, the id of the write, data. Then follow the records that are written together with the
+//!   value, each with its name and its data, or `-` if the record is removed.
+//! * `.` is a record as it is at this version of the value.
+//! * `/` removes the value: the number of the removal, the id of the write, the version that was removed.
 //!
-//! When the live lines are written again (`compact.rs`), the value comes first, then its records, and then the entries, in order.
-//! Otherwise numbers rise from line to line: an entry's number is above those of all entries before, a value's above all numbers
-//! before. A line whose number does not rise is damage: it was written before a loss of power. The log that was left after that
-//! ended before this line, and has grown up to it since.
+//! Every line of the log ends with a CRC-32 of the text before it. A line whose checksum is right was written in full. So the
+//! checksum shows whether the last line is the half-written line of a killed writer. If a line is there twice, it has an effect
+//! only once.
+//!
+//! Tabs after an entry's data reserve space on the disk. From their number a reader computes how many bytes will still be written
+//! for the entry before its turn has come.
+//!
+//! To shorten a log, the lines that still have an effect are written again (`compact.rs`): first the value, then its records, and
+//! then the entries, in order. In all other places numbers rise from line to line: an entry's number is larger than those of all
+//! entries before, and a value's number is larger than all numbers before. A line whose number does not rise is damage: it was
+//! written before a loss of power, after which the log ended before this line; since then the log has grown up to it.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -39,15 +46,15 @@ use super::header::{number, sealed, unseal};
 use super::liveness::session_of;
 use crate::backend::{Beside, Data, Mode, Room};
 
-/// Stands for the data of a record that is removed. It is not valid base64.
+/// Stands in a line for the data of a record that is removed. It is not valid base64, so no data look like it.
 const GONE: &str = "-";
-/// The character that reserves space; see [`with_room`].
+/// The character that reserves space on the disk; see [`with_room`].
 const ROOM: char = '\t';
 
 /// The largest length of a line that removes an entry.
 const LEAVING: usize = "- 18446744073709551615 01234567\n".len();
 
-/// An entry as the log has it.
+/// An entry, as the log has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record {
     pub(super) id: Arc<str>,
@@ -55,13 +62,13 @@ pub(super) struct Record {
     /// The member id, [escaped](crate::key::escape).
     pub(super) member: Arc<str>,
     pub(super) mode: Mode,
-    /// The data. As long as the entry needs space for updates, [tabs](with_room) follow after it.
+    /// The data. As long as the entry may be updated before its turn, [tabs](with_room) follow, which reserve space.
     pub(super) data: Data,
 }
 
 impl Record {
-    /// The largest number of bytes that will be written for this entry: its updates before its turn, and the line that removes
-    /// it.
+    /// The largest number of bytes that will still be written for this entry: for its updates before its turn, and for the line
+    /// that removes it. So much space is reserved.
     pub(super) fn to_come(&self) -> u64 {
         to_come(&self.data)
     }
@@ -72,9 +79,9 @@ fn to_come(data: &str) -> u64 {
     (LEAVING + updates) as u64
 }
 
-/// The data of an entry, with tabs after it if the entry needs space for updates: as many as make an update line with these data as
-/// long as all lines together that may still be written for the entry. So every process that reads the log knows how much space the
-/// entry needs. The data of such an entry are JSON, in which trailing tabs mean nothing.
+/// The data of an entry, followed by tabs if the entry may still be updated before its turn. With the tabs, the data are so long
+/// that one update line with them would be as long as all lines together that may still be written for the entry. So every process
+/// that reads the log knows how much space the entry needs. Such data are JSON, in which tabs at the end mean nothing.
 pub(super) fn with_room(data: &Data, room: Room) -> Data {
     if room.updates == 0 {
         return Data::clone(data);
@@ -82,8 +89,8 @@ pub(super) fn with_room(data: &Data, room: Room) -> Data {
     let (mut length, mut after) = (room.bytes, 0);
     for _ in 0..room.updates {
         let bytes = longest_update_line(length) + after - longest_update_line(0);
-        // In base64, this many bytes of data are at least `bytes` long. They are more than `room.bytes`, so that there is at least
-        // one tab.
+        // Data with this many bytes have at least `bytes` bytes in base64. The number is larger than `room.bytes`, so that there is
+        // at least one tab.
         length = (bytes / 4 * 3 + 3).max(room.bytes + 1);
         after = longest_update_line(length);
     }
@@ -94,7 +101,7 @@ pub(super) fn with_room(data: &Data, room: Room) -> Data {
     text.into()
 }
 
-/// The data without tabs after it.
+/// The data without the tabs that follow it.
 pub(super) fn without_room(data: &Data) -> Data {
     if data.ends_with(ROOM) { data.trim_end_matches(ROOM).into() } else { Data::clone(data) }
 }
@@ -108,7 +115,8 @@ pub(super) struct Written {
     pub(super) data: Data,
 }
 
-/// The removal that was the last write of the value: if that write is repeated, it gets the same answer.
+/// The removal of the value, if that was the last write of the value. If the write with this id is repeated, it gets the same
+/// answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Removed {
     pub(super) by: u64,
@@ -116,7 +124,7 @@ pub(super) struct Removed {
     pub(super) version: u64,
 }
 
-/// Appends the line that enters an entry.
+/// Appends to `text` the line that enters an entry.
 pub(super) fn format_enter(text: &mut String, seq: u64, record: &Record) {
     let Record { id, since_ms, member, mode, data } = record;
     sealed(text, |line| {
@@ -127,7 +135,7 @@ pub(super) fn format_enter(text: &mut String, seq: u64, record: &Record) {
     });
 }
 
-/// Appends the line that updates an entry.
+/// Appends to `text` the line that updates an entry.
 pub(super) fn format_update(text: &mut String, seq: u64, mode: Mode, data: &str) {
     sealed(text, |line| {
         let _ = write!(line, "~ {seq}");
@@ -135,14 +143,14 @@ pub(super) fn format_update(text: &mut String, seq: u64, mode: Mode, data: &str)
     });
 }
 
-/// Appends the line that removes an entry.
+/// Appends to `text` the line that removes an entry.
 pub(super) fn format_leave(text: &mut String, seq: u64) {
     sealed(text, |line| {
         let _ = write!(line, "- {seq}");
     });
 }
 
-/// Appends the line of a value, and of the records that are written together with it.
+/// Appends to `text` the line that writes a value, and the records that are written together with it.
 pub(super) fn format_value(text: &mut String, value: &Written, beside: &[Beside]) {
     let Written { version, by, data } = value;
     sealed(text, |line| {
@@ -158,8 +166,8 @@ pub(super) fn format_value(text: &mut String, value: &Written, beside: &[Beside]
     });
 }
 
-/// Appends the line of one of the queue's records, which are written together with its value, as it is at this version of the
-/// value.
+/// Appends to `text` the line with one record, as it is at this version of the queue's value. Such lines are written only when the
+/// log is shortened.
 fn format_record(text: &mut String, version: u64, name: &str, data: &Data) {
     sealed(text, |line| {
         let _ = write!(line, ". {version} {name} ");
@@ -167,18 +175,19 @@ fn format_record(text: &mut String, version: u64, name: &str, data: &Data) {
     });
 }
 
-/// The largest length of a value line with this value's data.
+/// The largest length of a line that writes a value with these data.
 pub(super) fn longest_value_line(value: &Written) -> usize {
     let data = BASE64URL_NOPAD.encode_len(value.data.len());
     data + "= 18446744073709551615 0123456789abcdef  01234567\n".len()
 }
 
-/// The largest length of an update line with this many bytes of data.
+/// The largest length of a line that updates an entry to data of this many bytes.
 fn longest_update_line(bytes: usize) -> usize {
     BASE64URL_NOPAD.encode_len(bytes) + "~ 18446744073709551615 x  01234567\n".len()
 }
 
-/// Appends the line that removes the value. `number` is larger than all numbers before it in the log, as a value's version is.
+/// Appends to `text` the line that removes the value. A removal has a number, as a new value would have: `number` is larger than
+/// all numbers before it in the log.
 pub(super) fn format_removal(text: &mut String, number: u64, removed: Removed) {
     let Removed { by, version } = removed;
     sealed(text, |line| {
@@ -203,7 +212,7 @@ fn parse_contents(mode: &str, data: &str) -> Option<(Mode, Data)> {
     Some((mode, parse_data(data)?))
 }
 
-/// Whether an entry's id begins with a session's id, as that of every entry of ours does. This part is used as the name of a
+/// Whether an entry's id begins with a session's id, as the ids of all our entries do. The session's id is used as the name of a
 /// file, and any other text could lead out of the directory.
 fn is_ours(id: &str) -> bool {
     let session = session_of(id);
@@ -215,39 +224,41 @@ fn parse_data(text: &str) -> Option<Data> {
     Some(String::from_utf8(bytes).ok()?.into())
 }
 
-/// The state that results from the log's lines.
+/// The state that a log's lines result in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Log {
-    /// The largest number of an entry or a value in a line or in the header.
+    /// The largest number of an entry or a value that is in a line or in the header. New numbers are larger.
     pub(super) last: u64,
-    /// The largest number in a line.
+    /// The largest number that is in a line. A further line that writes or removes the value has a larger number, or else it is
+    /// damage.
     newest: u64,
-    /// The largest number of an entry in a line.
+    /// The largest number of an entry that is in a line. A further line that adds an entry has a larger number, or else it is
+    /// damage.
     newest_entry: u64,
-    /// Entries that have not left, in the order of their sequence numbers.
+    /// The entries that have not left, in the order of their numbers.
     live: Vec<(u64, Record)>,
-    /// The largest number of bytes that will be written for the live entries.
+    /// The largest number of bytes that will still be written for the live entries.
     to_come: u64,
     value: Option<Written>,
     records: BTreeMap<Arc<str>, Data>,
     removed: Option<Removed>,
 }
 
-/// Damage: a complete line that this library did not write, or an incomplete one that is not the last.
+/// Damage: a complete line that this library did not write, or an incomplete line that is not the last one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Damaged {
-    /// The offset of the line in the text.
+    /// The offset in the text at which the line begins.
     pub(super) at: usize,
 }
 
 impl Log {
-    /// An empty log whose numbers go on after this one.
+    /// The state of an empty log whose next number has to be larger than `last`.
     pub(super) fn after(last: u64) -> Self {
         Self { last, ..Self::default() }
     }
 
-    /// Applies more lines, and returns the length of those that were good. What is after them is the half-written line of a
-    /// killed writer: it never took effect, and will be overwritten.
+    /// Applies more lines, and returns the length of those that are complete. After them there may be the half-written line of a
+    /// killed writer. It never took effect, and will be overwritten.
     pub(super) fn replay(&mut self, text: &[u8]) -> Result<usize, Damaged> {
         let mut good = 0;
         for line in text.split_inclusive(|byte| *byte == b'\n') {
@@ -261,7 +272,7 @@ impl Log {
         Ok(good)
     }
 
-    /// Applies one line, all of it or nothing; `None`: the line is damage.
+    /// Applies one line. `None`: the line is damage, and nothing of it was applied.
     fn apply(&mut self, line: &str) -> Option<()> {
         let mut words = line.split(' ');
         let (verb, number) = (words.next()?, number(words.next()?)?);
@@ -332,7 +343,7 @@ impl Log {
         Some(())
     }
 
-    /// Adds an entry, or replaces the one with the same number.
+    /// Adds an entry. If there is an entry with this number, replaces it.
     pub(super) fn enter(&mut self, seq: u64, record: Record) {
         self.came(seq);
         self.newest_entry = self.newest_entry.max(seq);
@@ -346,7 +357,7 @@ impl Log {
         }
     }
 
-    /// Changes an entry; false: no entry has this number.
+    /// Gives an entry another mode and other data. Returns false if no entry has this number.
     pub(super) fn update(&mut self, seq: u64, mode: Mode, data: Data) -> bool {
         let index = self.index(seq);
         let found = index.ok().and_then(|index| self.live.get_mut(index));
@@ -357,7 +368,7 @@ impl Log {
         true
     }
 
-    /// Removes an entry; false: no entry had this number.
+    /// Removes an entry. Returns false if no entry has this number.
     pub(super) fn leave(&mut self, seq: u64) -> bool {
         let left = self.index(seq).map(|index| self.live.remove(index));
         self.to_come -= left.as_ref().map_or(0, |(_, record)| record.to_come());
@@ -375,7 +386,7 @@ impl Log {
         (self.value, self.removed) = (Some(value), None);
     }
 
-    /// Removes the value. The removal takes a number as any write does.
+    /// Removes the value. The removal has a number of its own, as a write of a new value has.
     pub(super) fn remove(&mut self, number: u64, removed: Removed) {
         self.came(number);
         (self.value, self.removed) = (None, Some(removed));
@@ -385,12 +396,12 @@ impl Log {
         &self.live
     }
 
-    /// The largest number of bytes that will be written for the live entries.
+    /// The largest number of bytes that will still be written for the live entries. So much space is reserved on the disk.
     pub(super) fn to_come(&self) -> u64 {
         self.to_come
     }
 
-    /// What [`to_come`](Self::to_come) will return after an update of this entry.
+    /// What [`to_come`](Self::to_come) will return after this entry was updated to these data.
     pub(super) fn to_come_after(&self, seq: u64, data: &str) -> u64 {
         let before = self.index(seq).map_or(0, |index| self.live[index].1.to_come());
         self.to_come - before + to_come(data)
@@ -400,7 +411,7 @@ impl Log {
         self.value.as_ref()
     }
 
-    /// The record with this name, of those that are stored together with the value.
+    /// The data of the queue's record with this name.
     pub(super) fn record(&self, name: &str) -> Option<&Data> {
         self.records.get(name)
     }
@@ -413,25 +424,26 @@ impl Log {
         self.removed
     }
 
-    /// The entry with this number, if it has this id.
+    /// The entry with this number, if its id is `id`.
     pub(super) fn get(&self, seq: u64, id: &str) -> Option<&Record> {
         let (_, record) = self.live.get(self.index(seq).ok()?)?;
         (*record.id == *id).then_some(record)
     }
 
-    /// The number of the entry with this id. If the number is known, [`get`](Self::get) is faster.
+    /// The number of the entry with this id. A caller that knows the number uses [`get`](Self::get), which is faster.
     pub(super) fn find(&self, id: &str) -> Option<u64> {
         self.live.iter().find(|(_, record)| *record.id == *id).map(|(seq, _)| *seq)
     }
 
-    /// The newest entry before this number that blocks an entry of this mode.
+    /// The newest entry with a smaller number than `seq` that blocks an entry of this mode.
     pub(super) fn blocker(&self, seq: u64, mode: Mode) -> Option<(u64, &Record)> {
         let before = self.live.get(..self.live.partition_point(|(known, _)| *known < seq))?;
         let blocker = before.iter().rev().find(|(_, record)| record.mode.blocks(mode));
         blocker.map(|(seq, record)| (*seq, record))
     }
 
-    /// The shortest text with this state, except for `last` and for the last removal.
+    /// The shortest log from which this state can be read again. It does not have `last`, which is in the header, and it does not
+    /// have the last removal of the value.
     pub(super) fn format(&self) -> String {
         let mut text = String::new();
         if let Some(value) = &self.value {

@@ -2,32 +2,33 @@
 //!
 //! # How it works
 //!
-//! A queue is a file, `queues/lock.<name>`: a log of entries, and of a value if there is one. The log is read and appended to under
-//! the queue's *short lock*, a `flock` that is held for microseconds on a descriptor that stays open. When the log has become long,
-//! lines that have no effect any more are dropped. The store's clock is the host's, since boot. A session is a file too,
-//! `sessions/<id>`, which its process keeps locked as long as the session lives. An entry is live while its session's file is
-//! locked. So when a process dies, the kernel unlocks its files at once, and its entries block nobody; and a process that is paused
-//! keeps its entries. Waiters are woken by inotify: by a change of the queue's file, or when a session's file is closed, which the
-//! kernel does for a killed process too. In addition, waiters read the file again at long intervals.
+//! A queue is a file, `queues/lock.<name>`: a log of changes to entries, and to a value if there is one. The log is read and
+//! appended to under the queue's *short lock*, a `flock` that is held for microseconds on a descriptor that stays open. When the
+//! log has become long, lines that have no effect any more are dropped. The store's clock is the time since the host was booted.
 //!
-//! A file is never unlinked while somebody may have it locked: queue files stay (an inode per name ever used) until they are
-//! pruned, and session files are removed under their own lock.
+//! A session is a file too, `sessions/<id>`, which its process keeps locked as long as the session lives. An entry is live as long
+//! as its session's file is locked. So when a process dies, the kernel unlocks its files at once, and its entries block nobody; and
+//! a process that is paused keeps its entries. Waiters are woken by inotify: by a change of the queue's file, or when a session's
+//! file is closed, which the kernel does for a killed process too. In addition, waiters read the file again at long intervals.
+//!
+//! A file is never unlinked while another process may have it locked. The files of queues stay, one for each name that was ever
+//! used, until they are pruned. The files of sessions are removed by a process that has them locked.
 //!
 //! # Guarantees
 //!
-//! Exclusion between all processes of the host, in the order of asking, without any clock: there is no lease that could run out.
-//! What a crashed process held is free within 50 ms; a holder whose queue file was removed or replaced learns it with the next
-//! heartbeat. Tokens are `max(last + 1, wall clock in µs)`, kept in the queue's file. Only with `durable=true` do they, and the
-//! versions of values, survive a loss of power.
+//! Locks exclude each other between all processes of the host, and are granted in the order of asking. This depends on no clock:
+//! there is no lease that could run out. What a crashed process held is free within 50 ms. If the file of a holder's queue was
+//! removed or replaced, the holder learns it with its next heartbeat. Tokens are `max(last + 1, wall clock in µs)`, and are kept in
+//! the queue's file. Tokens, and the versions of values, survive a loss of power only with `durable=true`.
 //!
-//! If a process is stopped in the few microseconds in which it has a queue's short lock, nobody can change that queue until the
-//! process goes on or dies. A child forked without exec keeps its parent's session alive after the parent's death, until the child
-//! ends too.
+//! If a process is stopped in the few microseconds in which it has a queue's short lock, no process can change that queue until the
+//! stopped process goes on or dies. If a process forks a child that does not exec, and then dies, its session lives on until the
+//! child ends too.
 //!
 //! # Requirements
 //!
-//! Linux; a local file system (network ones are refused); a directory that belongs to the user of all processes that share it, or
-//! with `mode=0770` to the group of their users. Its parent must exist.
+//! Linux, and a directory on a local file system (network ones are refused). All processes that share the directory must run as the
+//! user who owns it or, with `mode=0770`, as users of its group. The directory's parent must exist.
 //!
 //! # URL options
 //!
@@ -81,14 +82,14 @@ use crate::key::QueueKey;
 use crate::panics;
 use crate::url::{Authority, UrlOption};
 
-/// The warning about a file system that hosts share.
+/// A warning in the store's characteristics, if the directory is on a network file system.
 const NETWORK: &str =
     "on a network file system a lock may end with its connection, and may not reach other hosts";
 
-/// How long to wait before the short lock of a queue is tried again.
+/// How long to wait between two tries to get a queue's short lock.
 const BUSY: Duration = Duration::from_millis(1);
 
-/// What is known of the store before a connection is made.
+/// What the library knows of this store before it connects.
 pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "file",
     options: &[
@@ -103,14 +104,14 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     parse: |url| Ok(Box::new(Config::parse(url)?)),
 };
 
-/// The backend: a directory.
+/// The store of one namespace: a directory.
 pub(crate) struct FileStore {
     config: Config,
     namespace: String,
-    /// Replaced when a session is opened after the directory was moved or removed.
+    /// The open directory. If it was moved or removed, the next opening of a session puts a new one here.
     store: Mutex<Arc<Store>>,
-    /// With `durable`, a semaphore with one permit for each queue. While another process has the queue's short lock, or the disk is
-    /// slow, one task of this process tries for the lock instead of hundreds.
+    /// Only with `durable`: for each queue, a semaphore with one permit. While the queue's short lock is taken or the disk is slow,
+    /// one task of this process tries for the lock, and all others wait for the permit. Otherwise hundreds of tasks would try.
     lines: Mutex<HashMap<QueueKey, Weak<Semaphore>>>,
 }
 
@@ -144,7 +145,7 @@ impl FileStore {
         Arc::clone(&self.store.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
     }
 
-    /// The store; opened again if the URL's path does not lead to its directory any more.
+    /// The open directory. If the path in the URL does not lead to it any more, opens the directory again.
     fn store_in_place(&self) -> Result<Arc<Store>> {
         let mut store = self.store.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if !store.is_in_place()? {
@@ -155,10 +156,10 @@ impl FileStore {
         Ok(Arc::clone(&store))
     }
 
-    /// Runs a step that changes a queue, under the queue's short lock.
+    /// Makes a change of a queue: runs `step` under the queue's short lock.
     ///
-    /// If the future is dropped before the step has begun, the step never begins. If it has begun, it keeps the lock until it is
-    /// done. So whoever has the lock next sees everything that the call will ever have done.
+    /// If the future is dropped before `step` has begun, `step` never begins. If `step` has begun, it keeps the lock until it is
+    /// done. So the process that has the lock next sees all that this call will ever have done.
     async fn change<T: Send + 'static>(
         &self,
         operation: &'static str,
@@ -177,8 +178,8 @@ impl FileStore {
         let (elsewhere, queue, later) = (Arc::clone(&store), key.clone(), Arc::clone(&step));
         let change = move || {
             loop {
-                // This is checked under the lock: after the caller has gone, other processes may have had the lock, and must not
-                // find a later change by this call.
+                // This is checked under the lock. Without it, the caller may have given up while the lock was free; another process
+                // may then have had the lock, and would find afterwards that this call has still changed the queue.
                 let tried = elsewhere.with_queue(&queue, |queue| match answer.is_closed() {
                     true => Err(ended()),
                     false => later(&elsewhere, queue),
@@ -190,10 +191,10 @@ impl FileStore {
                 }
             }
         };
-        // The disk takes milliseconds, so the step does not run on the session's thread, where heartbeats run.
+        // The disk takes milliseconds. So `step` does not run on the session's thread, where heartbeats run too.
         let Some(task) = on_a_thread(change) else {
-            // Tokio may keep the task until there is a thread. The receiver is dropped here, so the task then finds that its caller
-            // has gone, and does nothing.
+            // Tokio may keep the task until it has a thread. But the receiver is dropped here, so the task finds that its caller
+            // has gone, and does nothing. Therefore the change can be made here instead.
             drop(answered);
             return when_free(|| store.with_queue(&key, |queue| step(&store, queue))).await;
         };
@@ -207,7 +208,8 @@ impl FileStore {
     }
 }
 
-/// Runs blocking work on a thread of tokio's pool; `None`: the system starts no more threads, which tokio reports by a panic.
+/// Runs blocking work on a thread of tokio's pool. `None`: the system starts no more threads. Tokio reports that by a panic, which
+/// is caught here.
 fn on_a_thread(work: impl FnOnce() + Send + 'static) -> Option<JoinHandle<()>> {
     let start = AssertUnwindSafe(|| {
         panics::on_purpose("thread");
@@ -216,7 +218,8 @@ fn on_a_thread(work: impl FnOnce() + Send + 'static) -> Option<JoinHandle<()>> {
     catch_unwind(start).ok()
 }
 
-/// Repeats a step until it gets the queue's short lock. If the future is dropped before that, nothing was done.
+/// Calls `step` again and again until it returns an outcome. It returns `None` as long as it does not get the queue's short lock.
+/// If the future is dropped before it gets the lock, nothing was done.
 async fn when_free<T>(mut step: impl FnMut() -> Option<Result<T>>) -> Result<T> {
     loop {
         match step() {
@@ -226,7 +229,7 @@ async fn when_free<T>(mut step: impl FnMut() -> Option<Result<T>>) -> Result<T> 
     }
 }
 
-/// A page of the names of the queues of this kind for which `is_so` is true.
+/// One page of the names of the queues of this kind for which `is_so` returns true.
 async fn names_where(
     store: &Store,
     kind: &'static str,
@@ -243,7 +246,7 @@ async fn names_where(
         {
             names.push(key.name().to_owned());
         }
-        // Heartbeats run on this thread too, and must not wait for a long list.
+        // Heartbeats run on this thread too, and must not have to wait until a long list was read.
         share.give_way().await;
     }
     Ok(Page { names, next })

@@ -1,4 +1,5 @@
-//! The files of queues, kept open while nobody uses them, as long as the process has descriptors to spare.
+//! The files of queues that stay open after their use, as long as the process has file descriptors left. Opening a file for each
+//! lock would take longer.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,9 +11,9 @@ use super::queue::QueueFile;
 use crate::error::Result;
 use crate::key::QueueKey;
 
-/// The largest number of files that are kept open.
+/// The largest number of files that stay open.
 const MOST: usize = 64;
-/// At most one in this many of the file descriptors that the process may have is used for these files.
+/// Of every so many file descriptors that the process may have, these files use at most one.
 const SHARE: u64 = 16;
 
 /// The open files, by the queue's key.
@@ -24,7 +25,7 @@ pub(super) struct OpenFiles {
 type Files = HashMap<QueueKey, Arc<Mutex<QueueFile>>>;
 
 impl OpenFiles {
-    /// Computes how many files may stay open from the process's limit, since the rest of the program needs descriptors too.
+    /// Computes from the process's limit how many files may stay open: the rest of the program needs file descriptors too.
     pub(super) fn new() -> Self {
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let most = usize::try_from(limit / SHARE).unwrap_or(usize::MAX).clamp(1, MOST);
@@ -35,7 +36,7 @@ impl OpenFiles {
         self.lock().contains_key(key)
     }
 
-    /// The queue's file: the one that is kept open, or else the one that `open` opens.
+    /// The queue's file, if it is open already. Otherwise the file that `open` opens, which then stays open.
     pub(super) fn get(
         &self,
         key: &QueueKey,
@@ -57,7 +58,7 @@ impl OpenFiles {
         Ok(file)
     }
 
-    /// Stops keeping this file, because it is not the queue's any more.
+    /// Stops keeping this file open, because it is not the queue's file any more.
     pub(super) fn forget(&self, key: &QueueKey, file: &Arc<Mutex<QueueFile>>) {
         let mut files = self.lock();
         if files.get(key).is_some_and(|current| Arc::ptr_eq(current, file)) {
@@ -65,7 +66,8 @@ impl OpenFiles {
         }
     }
 
-    /// Runs `open`. If the process has no descriptor left, closes the files that nobody uses, and runs `open` once more.
+    /// Runs `open`. If that fails because the process has no file descriptor left, closes the files that nobody uses at the moment,
+    /// and runs `open` once more.
     pub(super) fn with_room<T>(&self, open: impl Fn() -> Result<T>) -> Result<T> {
         match open() {
             Err(error) if is_for_want_of_descriptors(&error) && self.close_idle() => open(),
@@ -73,12 +75,12 @@ impl OpenFiles {
         }
     }
 
-    /// Closes the files that nobody uses at the moment; false: there was no such file.
+    /// Closes the files that nobody uses at the moment. Returns false if there was no such file.
     pub(super) fn close_idle(&self) -> bool {
         close_idle(&mut self.lock())
     }
 
-    /// Closes all files, so that they are read anew, as in a new process.
+    /// Closes all files. They are then read from their beginnings, as in a new process.
     #[cfg(test)]
     pub(super) fn clear(&self) {
         self.lock().clear();

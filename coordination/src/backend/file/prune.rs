@@ -1,9 +1,9 @@
-//! Removes the files of unused queues, on request, in such a way that numbers go on rising.
+//! Removes the files of unused queues when the user asks for that, in such a way that numbers go on rising.
 //!
-//! A queue's last number is in its file. So before the file is removed, the *floor*, a number in a file next to the files of the
-//! queues, is raised to at least that number, and every new file begins above the floor. Another process may have the removed file
-//! open. When it takes the file's short lock, it finds that the file has lost its name, as after a removal by an operator, and
-//! opens the new file.
+//! A queue's last number is in its file. So before the file is removed, the *floor* is raised to at least that number. The floor is
+//! a number in a file next to the files of the queues, and the numbers of every new file begin above it. Another process may still
+//! have the removed file open. When that process takes the file's short lock, it finds that the queue's name does not lead to this
+//! file any more, just as after a removal by an operator. Then it opens the new file.
 
 use std::time::Duration;
 
@@ -13,7 +13,8 @@ use super::store::Store;
 use crate::error::{ErrorKind, Result};
 
 impl Store {
-    /// Removes a queue's file if the queue has neither a live entry nor a value, and the file was not written to for this long.
+    /// Removes a queue's file if the queue has neither a live entry nor a value, and the file was not written to for the time
+    /// `unused`. Returns whether the file was removed.
     pub(super) fn prune(
         &self,
         file: &str,
@@ -38,7 +39,7 @@ impl Store {
         else {
             return Ok(false);
         };
-        // If somebody has the short lock, the queue is in use.
+        // If another process has the short lock, the queue is in use, and the file stays.
         let Some(queue) = opened.lock()? else { return Ok(false) };
         let log = queue.log();
         let is_empty = log.value().is_none() && log.live().len() == self.dead(&queue)?.len();
@@ -46,13 +47,14 @@ impl Store {
             return Ok(false);
         }
         floor.to(log.last, &self.queues, self.durable)?;
-        // The short lock is still held, so nobody enters an entry between the check and the removal.
+        // This process still has the short lock, so no process has entered an entry since the check above.
         self.queues.remove(file)?;
         Ok(true)
     }
 }
 
-/// Whether an error of this kind is about one file only, which is damaged or not a queue's.
+/// Whether an error of this kind is about this one file only, because it is damaged or not a queue's file. Then the other files are
+/// still pruned.
 fn is_of_this_file(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::Corrupt | ErrorKind::Collision | ErrorKind::Permission)
 }
@@ -85,7 +87,7 @@ mod tests {
     }
 
     fn prune(store: &Store, unused: Duration) -> Vec<String> {
-        // A child process that another test forks may have the lock for a moment.
+        // If another test forks a child process, the child may keep this lock for a moment.
         let locked = || store.floor.lock(&store.queues).expect("the disk works");
         let mut floor = std::iter::repeat_with(locked).flatten().next().expect("it has no end");
         let mut files = store.queues.names().expect("it is there");
@@ -124,7 +126,7 @@ mod tests {
         assert_eq!(prune(&store, Duration::ZERO), [""; 0]);
     }
 
-    /// The queue's last number is above the clock, as if the clock had been set back.
+    /// Here the queue's last number is above the clock's time, as it would be after the clock was set back.
     #[test]
     fn numbers_go_on_rising() {
         for durable in [false, true] {
@@ -152,7 +154,8 @@ mod tests {
         }
     }
 
-    /// The process that makes the new file is killed before it writes the header.
+    /// A process that creates the new file may be killed before it writes the header. The next process must take the numbers from
+    /// the floor all the same.
     #[test]
     fn numbers_go_on_rising_in_a_file_without_a_header() {
         for reserved in [0, 4096] {

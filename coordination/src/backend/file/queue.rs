@@ -1,4 +1,4 @@
-//! One queue: a file with a log, which is read and appended to under a short `flock`.
+//! One queue: a file with a log, which is read and appended to under the queue's short lock, a `flock` of the file.
 
 mod compact;
 mod room;
@@ -20,68 +20,70 @@ use crate::env::unix_micros;
 use crate::error::{Error, ErrorKind, LossReason, Result};
 use crate::key::QueueKey;
 
-/// The size of one read, and the size that a file is given in advance: a write within that size costs the file system less than one
-/// that makes the file grow. It is a part of a memory page, so that other processes see such a write as a whole or not at all.
+/// The size of one read, and the size that a new file gets in advance. A write within that size costs the file system less than a
+/// write that makes the file grow. This size is a part of a memory page, so other processes see a write within it as a whole or not
+/// at all.
 const PAGE: usize = 1024;
-/// How much space is reserved on the disk at a time, for the lines with which entries will leave.
+/// How much space is reserved on the disk at a time, for the lines that will be written for the live entries.
 const BLOCK: u64 = 4096;
-/// How large the buffers of an open file may stay between two steps.
+/// How large the buffers of an open file may stay between two calls; a buffer that was larger is made smaller.
 const KEPT: usize = 16 * PAGE;
-/// How often the short lock is tried before `lock` returns `None`. The lock is held for microseconds, unless the process that holds
-/// it is stopped by the system.
+/// How often `lock` tries to take the short lock before it returns `None`. Each process keeps the lock only for microseconds,
+/// unless the system stops the process in that time.
 const SPINS: usize = 20;
 
-/// A queue's open file, and what was read from it so far.
+/// A queue's open file, and what this process has read from it so far.
 pub(super) struct QueueFile {
     file: OwnedFd,
     inode: Inode,
-    /// The number above which a new file's numbers begin.
+    /// The floor as this process knew it when it opened this file. If the file is new, its numbers begin above this number.
     floor: u64,
-    /// The file's name, in the form that system calls take, as it is needed with every entry.
+    /// The file's name as a C string, which system calls take. Every entry needs it, so it is converted only once.
     name: CString,
     path: PathBuf,
-    /// The header as it was last read or written; empty: everything has to be read anew.
+    /// The header as this process last read or wrote it. Empty: the next call has to read everything again.
     header: String,
     generation: u64,
     log: Log,
-    /// The line after the header.
+    /// The line after the header, which has the queue's name.
     name_line: String,
     /// The offset up to which the log was read.
     read_to: u64,
-    /// The offset where the log begins now.
+    /// The offset where the log begins, according to the header.
     start: u64,
-    /// The length from which on the log may be worth shortening.
+    /// When `read_to` reaches this offset, `trim` checks whether the log is worth shortening.
     long_at: u64,
-    /// The size of the blocks in which the file system gives space.
+    /// The size of the blocks in which the file system assigns space to files.
     block: u64,
-    /// The offset up to which space is reserved on the disk; zero: only for the block in which the log ends.
+    /// The offset up to which space is reserved on the disk. Zero: nothing is known to be reserved but the block in which the log
+    /// ends.
     room_to: u64,
-    /// With `durable`: new data must be on the disk before the data that they replace are removed.
+    /// Whether the URL has `durable=true`. If so, new data must be on the disk before the data that they replace are removed.
     durable: bool,
     buffer: Vec<u8>,
     line: String,
 }
 
-/// The queue under its short lock: nobody else changes it until this is dropped.
+/// A queue's file while this process has its short lock: no other process changes the file until this is dropped.
 pub(super) struct Locked<'a> {
     queue: &'a mut QueueFile,
 }
 
 impl QueueFile {
-    /// Opens the queue's file; makes it if it is missing.
+    /// Opens the queue's file. Creates it if it is missing.
     pub(super) fn open(
         directory: &Directory,
         key: &QueueKey,
         durable: bool,
         floor: &Floor,
     ) -> Result<Self> {
-        // A missing file would have been created: so the directory is missing, and the session's file with it.
+        // A missing file would have been created. So the directory is missing, and with it the session's file: the session is lost.
         let missing = || Error::lost("open", LossReason::Revoked);
         let line = header::name_line(key.name());
         Self::open_if(directory, file_name(key), line, durable, true, floor)?.ok_or_else(missing)
     }
 
-    /// Opens the queue's file if it is there.
+    /// Opens the queue's file, if it exists.
     pub(super) fn open_existing(
         directory: &Directory,
         key: &QueueKey,
@@ -91,7 +93,7 @@ impl QueueFile {
         Self::open_if(directory, file_name(key), line, false, false, floor)
     }
 
-    /// Opens the file with this name, if it exists; `name`: the queue's name.
+    /// Opens the file `file`, if it exists. `name` is the name of the queue.
     pub(super) fn open_named(
         directory: &Directory,
         file: &str,
@@ -117,9 +119,9 @@ impl QueueFile {
         let mut first = [0];
         let read = rustix::io::pread(&file, &mut first, 0);
         read.map_err(|errno| storage("read", &path, errno))?;
-        // A file that begins with a zero byte is new, or its creator was killed before it wrote the header. Only for such a file is
-        // the floor read, and only after it was opened: before it was created, an earlier file of this queue may have been pruned,
-        // and the floor raised.
+        // If the file begins with a zero byte, it is new, or its creator was killed before it wrote the header. Only then is the
+        // floor read from its file, and only after this file was opened: until this file was created, another process may have
+        // pruned an earlier file of this queue, and have raised the floor.
         let floor = if first == [0] { floor.read(directory)? } else { floor.known() };
         Ok(Some(Self {
             file,
@@ -142,12 +144,13 @@ impl QueueFile {
         }))
     }
 
-    /// Takes the short lock and reads what other processes have written; `None`: another process has the lock for too long.
+    /// Takes the short lock and reads what other processes have written. `None`: another process keeps the lock for longer than
+    /// usual.
     pub(super) fn lock(&mut self) -> Result<Option<Locked<'_>>> {
         for _ in 0..SPINS {
             match fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {
-                    // From here on, dropping `locked` unlocks the file, even if reading fails.
+                    // Made before the file is read: even if reading fails, the drop of `locked` unlocks the file.
                     let mut locked = Locked { queue: self };
                     locked.read()?;
                     return Ok(Some(locked));
@@ -163,30 +166,30 @@ impl QueueFile {
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        // Unlocks explicitly, not by closing: a child process that was forked while the file was locked has a copy of the
-        // descriptor.
+        // Unlocks explicitly. Closing the file would not be enough: a child process that was forked while the file was locked has a
+        // copy of the descriptor.
         let _ = fs::flock(&self.queue.file, FlockOperation::Unlock);
     }
 }
 
 impl Locked<'_> {
-    /// Whether the queue's name still leads to this file.
+    /// Whether the queue's name still leads to this file. If not, another process has removed or replaced the file.
     pub(super) fn is_in_place(&self, directory: &Directory) -> Result<bool> {
         Ok(directory.inode(self.queue.name.as_c_str())? == Some(self.queue.inode))
     }
 
-    /// The entries that have not left, those of dead sessions included, and the value.
+    /// The queue's entries that have not left, those of dead sessions included, and the queue's value.
     pub(super) fn log(&self) -> &Log {
         &self.queue.log
     }
 
-    /// Identifies the state of the log: two different states have different moments. The death of a session does not change the
-    /// moment, as it writes nothing.
+    /// Identifies the state of the log: two different states have different results. The death of a session writes nothing to the
+    /// file, so it does not change the result.
     pub(super) fn moment(&self) -> (Inode, u64, u64) {
         (self.queue.inode, self.queue.generation, self.queue.read_to)
     }
 
-    /// Appends an entry with this number.
+    /// Appends an entry, with the number `seq`.
     pub(super) fn enter(&mut self, seq: u64, record: Record) -> Result<()> {
         self.queue.line.clear();
         log::format_enter(&mut self.queue.line, seq, &record);
@@ -215,11 +218,12 @@ impl Locked<'_> {
             return self.cut_back();
         }
         if let Err(error) = self.append() {
-            // A full disk must not keep an entry from leaving: cutting the file back needs no space.
+            // A full disk must not keep an entry from leaving. Cutting the file back needs no space.
             if self.can_be_cut_back() {
                 return self.cut_back();
             }
-            // The next read finds the entry again, and its owner tries again.
+            // In memory the entry is removed, in the file it is not. So the file is read again, which brings the entry back, and
+            // the owner of the entry tries again.
             self.forget();
             return Err(error);
         }
@@ -227,27 +231,27 @@ impl Locked<'_> {
         Ok(())
     }
 
-    /// Writes the value, and the records that change together with it.
+    /// Writes the value, and the records that change together with the value.
     pub(super) fn write(&mut self, value: Written, beside: &[Beside]) -> Result<()> {
         self.queue.line.clear();
         log::format_value(&mut self.queue.line, &value, beside);
         self.set(|log| log.write(value, beside))
     }
 
-    /// Removes the value. The removal takes this number.
+    /// Removes the value. `number` becomes the number of the removal.
     pub(super) fn remove(&mut self, number: u64, removed: Removed) -> Result<()> {
         self.queue.line.clear();
         log::format_removal(&mut self.queue.line, number, removed);
         self.set(|log| log.remove(number, removed))
     }
 
-    /// Makes a change to the value in memory, and appends its line to the log. The caller has put that line into `self.queue.line`.
+    /// Makes a change of the value in memory, and appends a line to the log, which the caller has put into `self.queue.line`.
     fn set(&mut self, change: impl FnOnce(&mut Log)) -> Result<()> {
         change(&mut self.queue.log);
         if self.is_better_cut_back() {
             return self.cut_back();
         }
-        // The change was made in memory and not written, so everything has to be read again.
+        // On failure, the change is in memory but not in the file. So the file has to be read again.
         if let Err(error) = self.append_with_room(self.queue.log.to_come()) {
             self.forget();
             return Err(error);
@@ -256,12 +260,12 @@ impl Locked<'_> {
         Ok(())
     }
 
-    /// Waits until what was written has reached the disk.
+    /// Waits until the disk has everything that was written to the file.
     pub(super) fn sync(&self) -> Result<()> {
         fs::fdatasync(&self.queue.file).map_err(|errno| storage("sync", &self.queue.path, errno))
     }
 
-    /// Reads what other processes have written since the last step.
+    /// Reads what other processes have written since this process read the file last.
     fn read(&mut self) -> Result<()> {
         let mut buffer = std::mem::take(&mut self.queue.buffer);
         let outcome = self.read_into(&mut buffer);
@@ -291,8 +295,8 @@ impl Locked<'_> {
             if is_first {
                 self.check_name()?;
             }
-            // If the log now starts after the offset up to which this process has read it, the lines in between cannot be read any
-            // more. Then everything is read anew.
+            // If the log now begins after the offset up to which this process has read it, the lines in between cannot be read any
+            // more. Then this process reads the whole log again.
             is_new = is_first
                 || parsed.generation != self.queue.generation
                 || parsed.start > self.queue.read_to;
@@ -308,7 +312,7 @@ impl Locked<'_> {
         if (length as u64) < self.queue.read_to.min(PAGE as u64) {
             return self.restart(length as u64);
         }
-        // Most often, all that is new is in the buffer already. The log ends where zeros begin.
+        // Mostly all new lines are in the buffer already, and no further read is needed. The log ends where zeros begin.
         let from = usize::try_from(self.queue.read_to).unwrap_or(usize::MAX);
         let new = buffer.get(from..length).unwrap_or_default();
         match new.iter().position(|byte| *byte == 0) {
@@ -319,11 +323,11 @@ impl Locked<'_> {
         if is_new { self.cut_off_history() } else { Ok(()) }
     }
 
-    /// Reads into the buffer what the log has from `read_to` on.
+    /// Reads the log from `read_to` up to its end, by way of the buffer, and applies what it reads.
     fn read_rest(&mut self, buffer: &mut Vec<u8>) -> Result<()> {
         let mut filled = 0;
         loop {
-            // Most often little is left to read, and the buffer is large enough.
+            // Mostly little is left to read, and the buffer is large enough as it is.
             if buffer.len() < filled + PAGE {
                 buffer.resize(filled + KEPT, 0);
             }
@@ -350,21 +354,21 @@ impl Locked<'_> {
             replayed.map_err(|damaged| self.damaged(self.queue.read_to + damaged.at as u64))?;
         self.queue.read_to += good as u64;
         if good < text.len() {
-            // The last line is half-written: its writer was killed, and the line never took effect.
+            // The last line is half-written: its writer was killed, and the line never took effect. It is cut off.
             self.cut_off_end()?;
         }
         Ok(())
     }
 
-    /// Writes the header of a file that is new, or that somebody has cut to nothing. Its numbers begin with the clock's time, above
-    /// all numbers that are known.
+    /// Writes the header of a file that is new, or that somebody has cut to nothing. The numbers of the queue go on after all
+    /// numbers that this process knows: those of the floor, and those that it has read from this file.
     fn initialise(&mut self) -> Result<()> {
         self.queue.log = Log::after(self.queue.floor.max(self.queue.log.last));
-        // Another process may have read an earlier file in this place: this generation is one that it has not seen, so it reads
-        // everything anew.
+        // Another process may have read an earlier file of this queue in the same place. No process has seen this generation
+        // before, so each process reads everything again.
         self.queue.generation = unix_micros().max(self.queue.generation + 1);
-        // The name is written before the header: if the writer is killed in between, the next process finds no header, and writes
-        // both anew.
+        // The name is written before the header. If the writer is killed in between, the next process finds no header, and writes
+        // name and header again.
         self.pwrite(self.queue.name_line.as_bytes(), HEADER as u64)?;
         self.write_header(self.log_start())?;
         self.queue.read_to = self.log_start();
@@ -372,8 +376,8 @@ impl Locked<'_> {
         self.reserve()
     }
 
-    /// Goes on after somebody has cut the file to this length. A new generation makes all processes forget what they have read,
-    /// so that for all of them the queue is what is left in the file.
+    /// Goes on after somebody has cut the file to this length. Gives the file a new generation. So each process forgets what it has
+    /// read, and for all processes the queue has what is left in the file.
     fn restart(&mut self, length: u64) -> Result<()> {
         if length < self.log_start() {
             return self.initialise();
@@ -390,12 +394,12 @@ impl Locked<'_> {
     }
 
     fn length(&self) -> Result<u64> {
-        // Asks for the size only: see `Directory::inode`.
+        // Asks the kernel only for the size: if it were asked for times, later writes would take longer. See `Directory::inode`.
         let stat = fs::statx(&self.queue.file, c"", AtFlags::EMPTY_PATH, StatxFlags::SIZE);
         Ok(stat.map_err(|errno| self.failed("stat", errno))?.stx_size)
     }
 
-    /// Two names with the same hash must not share a lock (S8).
+    /// Fails if this file belongs to another queue, whose name has the same hash: two queues must not share a file (S8).
     fn check_name(&self) -> Result<()> {
         let expected = &self.queue.name_line;
         let mut stored = vec![0; expected.len()];
@@ -407,7 +411,7 @@ impl Locked<'_> {
         Err(Error::new(ErrorKind::Collision, "open", message))
     }
 
-    /// Where the log begins in a file that was never shortened: after header and name.
+    /// The offset where the log begins in a file that was never shortened: after the header and the name.
     fn log_start(&self) -> u64 {
         (HEADER + self.queue.name_line.len()) as u64
     }
@@ -442,7 +446,7 @@ impl Locked<'_> {
         self.pwrite_until_it_fails(text, at).map_err(|(_, errno)| self.failed("write", errno))
     }
 
-    /// On failure also returns how many bytes were written.
+    /// Writes the whole text. On failure, also returns how many bytes were written.
     fn pwrite_until_it_fails(&self, text: &[u8], at: u64) -> Result<(), (usize, Errno)> {
         let mut written = 0;
         while let Some(rest) = text.get(written..).filter(|rest| !rest.is_empty()) {
@@ -456,7 +460,7 @@ impl Locked<'_> {
         Ok(())
     }
 
-    /// Makes the next read begin from the start of the file.
+    /// Makes the next call read the file again from its beginning.
     fn forget(&mut self) {
         self.queue.header.clear();
     }
@@ -474,17 +478,18 @@ impl Locked<'_> {
     }
 }
 
-/// The name of a queue's file, which no other queue has: the kind, and at most 200 bytes.
+/// The name of a queue's file: the queue's kind, a dot, and the encoded name of at most 200 bytes. No two queues have the same file
+/// name, unless the hashes of two long names are the same.
 pub(super) fn file_name(key: &QueueKey) -> String {
     format!("{}.{}", key.kind(), key.encoded())
 }
 
-/// Whether a file with this name is that of a queue of this kind.
+/// Whether a file with this name belongs to a queue of this kind.
 pub(super) fn is_of(file_name: &str, kind: &str) -> bool {
     file_name.strip_prefix(kind).is_some_and(|rest| rest.starts_with('.'))
 }
 
-/// The queue's full name, as this file has it; `None`: the file is gone, or its name is not written yet.
+/// The queue's full name, which is stored in this file. `None`: the file does not exist, or its name is not written yet.
 pub(super) fn stored_name(directory: &Directory, file_name: &str) -> Result<Option<String>> {
     let path = directory.path().join(file_name);
     let Some(file) = directory.file(file_name, false)? else { return Ok(None) };

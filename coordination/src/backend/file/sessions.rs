@@ -1,4 +1,5 @@
-//! Sessions: opened, renewed and closed. A session's [locked file](super::liveness) shows that it lives.
+//! Sessions: opened, renewed and closed. As long as a session lives, it has a [locked file](super::liveness), which shows others
+//! that it lives.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -10,11 +11,11 @@ use super::{BUSY, FileStore};
 use crate::backend::{EntryRef, Gone, NewSession, SessionId, Sessions};
 use crate::error::{Error, ErrorKind, LossReason, Result};
 
-/// A member id counts as taken only after a live session has had it for this long. A process that only checks whether a member's
-/// file is locked locks it for a moment as well.
+/// For how long `open` must find a member id in use before it fails with `MemberExists`. A process that only checks whether a
+/// member's file is locked locks that file itself for a moment.
 const ALIVE: Duration = Duration::from_millis(100);
-/// How long `open` tries again while another process, which only checks whether a file is locked, has locked it itself. That takes
-/// microseconds, unless the machine is busy and stops the process in between.
+/// How long `open` tries again while another process has a file locked only to check whether its owner lives. Such a check takes
+/// microseconds, unless the machine is busy and stops that process in between.
 const LOOKED_AT: Duration = Duration::from_secs(3);
 
 #[async_trait]
@@ -47,8 +48,8 @@ impl Sessions for FileStore {
 
     async fn renew(&self, session: SessionId, held: &[EntryRef], gone: &Gone<'_>) -> Result<()> {
         let store = self.store();
-        // An error here says nothing about the session: all other steps use the directories that are open, and not the path. So the
-        // error is returned only after the other steps.
+        // If this is an error, it says nothing about the session: everything below uses the directories that are open, and not
+        // their path. So the error is returned only after the rest was done.
         let is_in_place = store.is_in_place();
         if matches!(is_in_place, Ok(false)) || !store.sessions.keep(session)? {
             return Err(Error::lost("renew", LossReason::Revoked));
@@ -63,7 +64,7 @@ impl Sessions for FileStore {
     }
 
     fn close_now(&self, session: SessionId) {
-        // If this fails, the session ends with the process, which closes the file.
+        // If this fails, the session ends together with the process, whose end closes the file.
         let _ = self.store().sessions.close(session);
     }
 

@@ -1,4 +1,4 @@
-//! The steps on a store's directory. They change queues, and find out which entries are live: those whose sessions live.
+//! What is done in a store's directory. This changes queues, and finds out which entries are live: those whose sessions live.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -25,30 +25,31 @@ use crate::error::{Effect, Error, LossReason, Result};
 use crate::key::{self, QueueKey};
 use crate::time::{BootInstant, number_after};
 
-/// How often a thread tries to lock a queue's file that another thread of this process uses.
+/// With `durable`: how often a thread tries to lock a queue's open file while another thread of this process uses that file.
 const TRIES: usize = 20;
-/// The largest number of unanswered writes that are remembered.
+/// The largest number of ids in `unanswered`.
 const UNANSWERED: usize = 1024;
 
-/// An open directory.
+/// The open directory of a namespace.
 ///
-/// A method that needs a queue's short lock returns `None` if another process had the lock; nothing was done then.
+/// A method that needs a queue's short lock returns `None` if another process has the lock. Then nothing was done, and the caller
+/// tries again.
 pub(super) struct Store {
     pub(super) queues: Directory,
     pub(super) floor: Floor,
     pub(super) sessions: OpenSessions,
     pub(super) open_files: OpenFiles,
-    /// The states of the queue files in which held entries were last found.
+    /// For each held entry, the state that its queue's file had when a heartbeat last found the entry there.
     pub(super) looks: Looks,
-    /// The ids of writes that created a value and whose callers have not got the answer. If such a write is repeated after the
-    /// value was removed, it must not create the value a second time.
+    /// The ids of writes that have created a value and whose callers have no answer yet. If such a write is repeated after another
+    /// write has removed the value, the repeated write must not create the value a second time.
     unanswered: Mutex<HashSet<u64>>,
     watcher: Watcher,
-    /// Whether changes are on the disk before they are answered.
+    /// Whether each change has to be on the disk before it is answered.
     pub(super) durable: bool,
-    /// The host's clock; `None`: the system does not tell it.
+    /// The host's clock; `None`: it cannot be read on this system.
     clock: Option<HostClock>,
-    /// Whether the directory is on a network file system, which the URL allows.
+    /// Whether the directory is on a network file system. Then the option `network_filesystem` in the URL allows that.
     pub(super) is_on_network: bool,
 }
 
@@ -71,20 +72,20 @@ impl Store {
         Ok(store)
     }
 
-    /// Makes sure that the floor's file exists (`floor.rs`), above whose number new queues begin. If it cannot be created now, a
-    /// later heartbeat creates it.
+    /// Makes sure that the floor's file exists (`floor.rs`). Numbers of new queues begin above the number in it. If the file cannot
+    /// be created now, a later heartbeat creates it.
     pub(super) fn keep_floor(&self) {
         if let Err(error) = self.floor.keep(&self.queues, self.durable) {
             tracing::debug!(%error, "cannot keep the floor");
         }
     }
 
-    /// Whether the URL's path still leads to the directories that are open.
+    /// Whether the path in the URL still leads to the directories that are open.
     pub(super) fn is_in_place(&self) -> Result<bool> {
         Ok(self.queues.is_in_place()? && self.sessions.are_directories_in_place()?)
     }
 
-    /// Opens a session, as far as this can be done without waiting.
+    /// Opens a session if that needs no waiting. Otherwise the result says why not, and the caller tries again.
     pub(super) fn open_session(&self, new: &NewSession) -> Result<Opened> {
         self.open_files.with_room(|| self.sessions.open(new))
     }
@@ -95,7 +96,8 @@ impl Store {
 
     pub(super) fn enter(&self, queue: &mut Locked<'_>, new: &NewEntry) -> Result<Position> {
         let seq = self.find_or_enter(queue, new)?;
-        // The entry is in the queue from here on, even if the rest fails.
+        // From here on, the entry is in the queue, even if a later part of this function fails. So such an error has an unknown
+        // effect.
         let position = self.position_of(queue, seq, new.mode).map_err(in_doubt)?;
         self.persist(queue, position)
     }
@@ -151,8 +153,8 @@ impl Store {
         if is_in_place || !matches!(left, Some(Ok(()))) {
             return left;
         }
-        // Somebody may have replaced the queue's file by a copy, with the entry in it. If the entry were not removed there as well,
-        // it would block other entries as long as the session lives.
+        // Somebody may have replaced the queue's file by a copy that has this entry too. If the entry were not removed from the
+        // copy as well, it would block other entries there as long as the session lives.
         let leave_successor = || {
             let open = || QueueFile::open_existing(&self.queues, &entry.queue, &self.floor);
             let Some(mut file) = self.open_files.with_room(open)? else {
@@ -173,7 +175,7 @@ impl Store {
         })
     }
 
-    /// The entry of this number, if it is the one that is named and its session is an open one of ours.
+    /// The entry with the number `seq`, if it is the one that `new` names, and its session is open in this process.
     fn own<'a>(&self, queue: &'a Locked<'_>, new: &NewEntry, seq: u64) -> Option<&'a Record> {
         let id = new.entry_ref.id.as_str();
         let is_own = SessionId::parse(session_of(id)) == Some(new.session)
@@ -200,9 +202,10 @@ impl Store {
         })
     }
 
-    /// The revision that [`read`](Self::read) would return.
+    /// The revision that [`read`](Self::read) would return now.
     pub(super) fn revision(&self, key: &QueueKey) -> Option<Result<u64>> {
-        // Does not remove entries of dead sessions: writing to the file would wake those who wait for its changes.
+        // Unlike `read`, does not remove the entries of dead sessions: a write to the file would wake those who wait for a change
+        // of the file.
         self.with_queue(key, |queue| Ok(revision(queue, &self.dead(queue)?)))
     }
 
@@ -260,13 +263,14 @@ impl Store {
     fn made(&self, write: u64) {
         let mut unanswered = self.unanswered();
         if unanswered.len() >= UNANSWERED {
-            // So many callers cannot still be waiting: they have given up for good.
+            // There cannot be that many callers that still wait for an answer. Most of these callers have given up for good, so
+            // their writes will not be repeated.
             unanswered.clear();
         }
         unanswered.insert(write);
     }
 
-    /// Notes that the caller of this write has its answer.
+    /// Notes that the caller of this write has an answer, so that it will not repeat the write.
     pub(super) fn answered(&self, write: u64) {
         self.unanswered().remove(&write);
     }
@@ -275,7 +279,7 @@ impl Store {
         self.unanswered.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// The names of the queues' files for which `is_so` is true.
+    /// The names of the files of queues, as far as `is_so` returns true for them.
     pub(super) async fn files(&self, is_so: impl Fn(&str) -> bool + Send) -> Result<Vec<String>> {
         let mut files = Vec::new();
         let mut share = Share::begin();
@@ -286,12 +290,12 @@ impl Store {
         Ok(files)
     }
 
-    /// The queue of this kind with this file; `None`: it is not the file of a queue of this kind.
+    /// The queue of this kind whose file is `file`. `None`: this is not the file of a queue of this kind.
     pub(super) fn key(&self, kind: &'static str, file: &str) -> Result<Option<QueueKey>> {
         let encoded = file.strip_prefix(kind).and_then(|rest| rest.strip_prefix('.'));
         let Some(encoded) = encoded else { return Ok(None) };
         let name = match key::unescape(encoded) {
-            // A name that is too long for a file name is read from the file.
+            // A name that was too long for a file name is stored in the file, and is read from there.
             None => None,
             Some(_) if encoded.contains('~') => {
                 self.open_files.with_room(|| queue::stored_name(&self.queues, file))?
@@ -318,7 +322,8 @@ impl Store {
         })
     }
 
-    /// Reads a queue whose file may not exist. The file is not kept open afterwards.
+    /// Calls `is_so` for a queue whose file may not exist; false if it does not exist. If the file was not open before, it is
+    /// closed again.
     fn look(
         &self,
         key: &QueueKey,
@@ -342,7 +347,7 @@ impl Store {
         self.with_queue(&entry.queue, |queue| Ok(queue.log().find(entry.id.as_str()).is_some()))
     }
 
-    /// Whether the entry is in its queue, its session lives, and it blocks a waiter of this mode.
+    /// Whether the entry is in its queue, and its session lives, and it blocks a waiter of this mode.
     pub(super) fn blocks(&self, entry: &EntryRef, seq: u64, waiter: Mode) -> Option<Result<bool>> {
         let id = entry.id.as_str();
         self.with_queue(&entry.queue, |queue| match queue.log().get(seq, id) {
@@ -351,8 +356,8 @@ impl Store {
         })
     }
 
-    /// Starts to listen for changes of the queue, and for the end of this session or, with `None`, of any. Returns `None` if the
-    /// system grants no more watches.
+    /// Starts to listen for changes of the queue, and for the end of a session: of `session`, or of any session if `session` is
+    /// `None`. Returns `None` if the system grants no more watches.
     pub(super) fn listen(
         &self,
         key: &QueueKey,
@@ -364,7 +369,7 @@ impl Store {
         Ok(self.watcher.listen(&path, session, sessions, || self.open_files.close_idle()))
     }
 
-    /// The position of the entry with this number. Entries of dead sessions that would block it are removed.
+    /// The position of the entry with the number `seq`. If an entry of a dead session would block it, removes that entry.
     fn position_of(&self, queue: &mut Locked<'_>, seq: u64, mode: Mode) -> Result<Position> {
         loop {
             let blocker = queue.log().blocker(seq, mode);
@@ -381,13 +386,13 @@ impl Store {
         }
     }
 
-    /// Removes the entries of dead sessions.
+    /// Removes the entries whose sessions are dead.
     fn remove_dead(&self, queue: &mut Locked<'_>) -> Result<()> {
         self.dead(queue)?.into_iter().for_each(|seq| leave_for_the_dead(queue, seq));
         Ok(())
     }
 
-    /// The numbers of the entries of dead sessions, in order. Each session is looked up only once.
+    /// The numbers of the entries whose sessions are dead, in order. Checks each session only once.
     pub(super) fn dead(&self, queue: &Locked<'_>) -> Result<Vec<u64>> {
         let mut sessions = HashMap::new();
         let mut dead = Vec::new();
@@ -405,7 +410,7 @@ impl Store {
         Ok(dead)
     }
 
-    /// Returns `answer`; with `durable`, only after the changes have reached the disk.
+    /// Returns `answer`. With `durable`, waits first until the disk has the changes.
     fn persist<T>(&self, queue: &Locked<'_>, answer: T) -> Result<T> {
         if self.durable {
             queue.sync().map_err(in_doubt)?;
@@ -413,7 +418,7 @@ impl Store {
         Ok(answer)
     }
 
-    /// Runs one step under the queue's short lock, on the file that has the queue's name at that moment.
+    /// Runs `step` under the queue's short lock, on the file to which the queue's name leads at that moment.
     pub(super) fn with_queue<T>(
         &self,
         key: &QueueKey,
@@ -422,8 +427,8 @@ impl Store {
         self.with_open_queue(key, true, step)
     }
 
-    /// [`with_queue`](Self::with_queue); without `in_place`, on the file that is open, whether it still has the queue's name or
-    /// not.
+    /// Does what [`with_queue`](Self::with_queue) does. But without `in_place`, it runs `step` on the file that is open, whether or
+    /// not the queue's name still leads to this file.
     fn with_open_queue<T>(
         &self,
         key: &QueueKey,
@@ -447,13 +452,13 @@ impl Store {
                 Ok(false) => drop(locked),
                 Err(error) => return Some(Err(error)),
             }
-            // Somebody removed or replaced the file: open the file that has the name now.
+            // Somebody has removed or replaced the file. So the next round opens the file to which the name leads now.
             self.open_files.forget(key, &shared);
         }
     }
 
-    /// Locks the queue's open file for this thread. `None`: with `durable`, another thread may have it locked for as long as the
-    /// disk takes.
+    /// Locks the queue's open file for this thread. `None`: another thread has it locked. This happens only with `durable`, where
+    /// that thread may wait for a slow disk.
     fn lock_now<'a>(&self, queue: &'a Mutex<QueueFile>) -> Option<MutexGuard<'a, QueueFile>> {
         if !self.durable {
             return Some(lock(queue));
@@ -474,8 +479,8 @@ impl Store {
     }
 }
 
-/// Removes the entry of a dead session. If the disk is full, the entry may stay. That is no error, because every process finds out
-/// that its session is dead.
+/// Removes the entry of a dead session. If the disk is full, the entry may stay in the file. That is no error, because every
+/// process finds out again that the entry's session is dead.
 fn leave_for_the_dead(queue: &mut Locked<'_>, seq: u64) {
     if let Err(error) = queue.leave(seq) {
         tracing::debug!(%error, "cannot remove an entry of a dead session");
@@ -483,18 +488,19 @@ fn leave_for_the_dead(queue: &mut Locked<'_>, seq: u64) {
 }
 
 fn lock(queue: &Mutex<QueueFile>) -> MutexGuard<'_, QueueFile> {
-    // After a panic within a step, the file is unlocked, and the next step reads it anew.
+    // If a thread has panicked with this lock, the file was unlocked, and the next call reads it again. So the panic does no harm
+    // here.
     queue.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// The next number of the queue.
+/// The number that the next entry or value of the queue gets.
 fn next(queue: &Locked<'_>, now_us: u64) -> u64 {
     number_after(queue.log().last, now_us)
 }
 
-/// A hash of the state of the queue, for comparison with its other states.
+/// A hash of the state of the queue. Two states that differ have different hashes.
 ///
-/// The death of a session writes nothing to the log, so the numbers of the entries whose sessions live are hashed as well.
+/// The death of a session writes nothing to the log. So the hash also covers the numbers of those entries whose sessions live.
 fn revision(queue: &Locked<'_>, dead: &[u64]) -> u64 {
     let mut hasher = DefaultHasher::new();
     queue.moment().hash(&mut hasher);
@@ -514,7 +520,7 @@ fn listed(seq: u64, record: &Record) -> Entry {
     }
 }
 
-/// Marks an error of a later part of a step as one with unknown effect: what was written before the error stays.
+/// Gives an error an unknown effect: it comes from a later part of a change, and what was written before it stays.
 fn in_doubt(error: Error) -> Error {
     error.with_effect(Effect::Unknown)
 }

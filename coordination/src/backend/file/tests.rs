@@ -1,4 +1,5 @@
-//! Tests: the state of a directory after all kinds of steps, as read by a process that has followed them and by a new one.
+//! Tests: the state of a directory after all kinds of changes. It is read by a process that has read the files all along, and by a
+//! new process.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -25,10 +26,11 @@ use crate::backend::{
 use crate::error::{ErrorKind, Result};
 use crate::key::QueueKey;
 
-/// The environment variable with the directory for the child of [`a_killed_writer_leaves_a_whole_value`].
+/// The name of an environment variable. It tells the child process of [`a_killed_writer_leaves_a_whole_value`] which directory to
+/// use.
 const CHILD: &str = "COORDINATION_TEST_CHILD";
 
-/// The longest that a queue's file may get if its live lines take at most 64 KiB.
+/// The longest that a queue's file may become if its live lines need at most 64 KiB.
 const LONGEST: u64 = 2 * 1024 * 1024;
 
 pub(super) fn store(directory: &Path) -> Store {
@@ -78,7 +80,7 @@ pub(super) fn key(name: &str) -> QueueKey {
     QueueKey::new("test", name, usize::MAX).expect("a good name")
 }
 
-/// Repeats a step until it gets the queue's short lock.
+/// Calls `step` again and again until it gets the queue's short lock and returns an outcome.
 fn done<T>(mut step: impl FnMut() -> Option<Result<T>>) -> T {
     loop {
         if let Some(outcome) = step() {
@@ -155,7 +157,8 @@ fn a_value_is_compared_and_set() {
     assert!(write(&other, &queue, None, Some("three")) > Some(second));
 }
 
-/// On a slow disk, a call may be carried out although its caller has given it up.
+/// On a slow disk, a write may be carried out although its caller has given it up. If the caller repeats it after another process
+/// has removed the value, it must not create the value again.
 #[test]
 fn write_once_though_it_was_removed_since() {
     let directory = TempDir::new().expect("a directory");
@@ -236,7 +239,7 @@ fn names_are_those_of_queues_with_a_value_or_an_entry() {
     assert!(!done(|| store.has_entry(&queue)), "its session is over");
 }
 
-/// A short value is kept in the file's first page when the file is cut back.
+/// When the file is cut back to its first page, a short value is kept in that page.
 #[test]
 fn a_small_value_costs_a_queue_no_more_than_its_page() {
     let directory = TempDir::new().expect("a directory");
@@ -256,7 +259,7 @@ fn a_small_value_costs_a_queue_no_more_than_its_page() {
     assert!(fs::metadata(file(&directory, &queue)).expect("it is there").len() <= 1024);
 }
 
-/// The entries and the value that are expected.
+/// What the queue is expected to have.
 #[derive(Default)]
 struct Model {
     entries: Vec<(u64, NewEntry)>,
@@ -281,7 +284,7 @@ impl Model {
     fn step(&mut self, random: &mut StdRng, store: &Store, session: SessionId, queue: &QueueKey) {
         let longest = [1, 100, 20_000][random.random_range(0..3)];
         let data = "x".repeat(random.random_range(0..longest));
-        // The data differ each time, so that every step is a change.
+        // The data differ each time, so that every update and every write is a change.
         let data = format!("{} {data}", random.random::<u64>());
         let own = |(_, (_, entry)): &(usize, &(u64, NewEntry))| entry.session == session;
         let found = self.entries.iter().enumerate().find(own).map(|(index, _)| index);
@@ -332,7 +335,8 @@ fn random_steps(seed: u64, name: &str, durable: bool) {
         let after = fs::read(&path).expect("it is there");
         assert!((after.len() as u64) < LONGEST);
         if after.len() < before.len() && random.random() {
-            // The process is killed before it could cut the file, and all others read the file anew.
+            // As if the process was killed after it wrote the header and before it cut the file. Both stores then read the file
+            // again.
             let mut text = [&after, &before[after.len()..]].concat();
             if after.len() > 1024 {
                 text[after.len()] = 0;
@@ -386,7 +390,7 @@ fn a_value_that_is_written_for_months_takes_no_more_room() {
     assert_eq!(done(|| store.position(&entry, seq)).map(|position| position.seq), Some(seq));
 }
 
-/// Not a test by itself: the next one starts it as a process and kills it.
+/// Not a test by itself. The test after it starts it as a process of its own, and kills that process.
 #[test]
 fn killed_writer() {
     let Some(directory) = std::env::var_os(CHILD) else { return };
@@ -424,7 +428,7 @@ fn a_killed_writer_leaves_a_whole_value() {
         std::thread::sleep(Duration::from_micros(rand::random_range(20_000..60_000)));
         child.kill().expect("it is ours");
         child.wait().expect("it was killed");
-        // Half of the time, the file is read anew, as by a new process.
+        // Half of the time, the file is read from its beginning, as a new process would read it.
         if rand::random() {
             store.open_files.clear();
         }
@@ -453,7 +457,8 @@ async fn backend(directory: &TempDir) -> Arc<dyn backend::Store> {
 const LONG: Duration = Duration::from_secs(30);
 const SOON: Duration = Duration::from_secs(5);
 
-/// The member's file is empty, as on a full disk, where a session cannot write its id into that file.
+/// The member's file is empty here. It would be empty on a full disk, where the session cannot write its id into the file. The
+/// member id must count as taken all the same.
 #[tokio::test]
 async fn a_member_without_a_note_is_taken() {
     let directory = TempDir::new().expect("a directory");
@@ -509,8 +514,8 @@ async fn no_change_is_told_when_it_is_time_to_look_again() {
     assert_eq!(backend.read(&queue).await.expect("the disk works").revision, before);
 }
 
-/// A process that removes the files of dead sessions also locks those of live ones for a moment, and a busy machine may stop it in
-/// that moment.
+/// A process that removes the files of dead sessions locks the files of live ones too, for a moment. On a busy machine it may be
+/// stopped in that moment. A session that is opened then must wait for the files, and not fail.
 #[tokio::test]
 async fn files_that_are_only_looked_at_do_not_keep_a_session_from_opening() {
     let directory = TempDir::new().expect("a directory");
@@ -520,7 +525,7 @@ async fn files_that_are_only_looked_at_do_not_keep_a_session_from_opening() {
         let new = NewSession { id, member: "m".into(), ttl: Duration::ZERO };
         let name = if kind == "sessions" { id.to_string() } else { "m".to_owned() };
         let path = directory.path().join("test").join(kind).join(name);
-        // The file has the id of a session that is dead.
+        // The file has the id of a dead session, so the member id is not in use.
         fs::write(&path, SessionId::random().to_string()).expect("it is ours");
         let looked_at = fs::File::open(&path).expect("it is there");
         flock(&looked_at, FlockOperation::LockExclusive).expect("nobody has it");
@@ -534,7 +539,8 @@ async fn files_that_are_only_looked_at_do_not_keep_a_session_from_opening() {
     }
 }
 
-/// The kernel notifies the close of a file before it drops the lock, and a dying process may be stopped in between.
+/// The kernel notifies the close of a file before it drops the file's lock, and a dying process may be stopped in between. A waiter
+/// must learn of the death soon all the same.
 #[tokio::test]
 async fn a_death_is_told_though_its_lock_goes_late() {
     let directory = TempDir::new().expect("a directory");
@@ -581,7 +587,7 @@ async fn while_another_session_ends_a_release_is_told_at_once() {
     let (backend, other, queue) = (backend(&directory).await, store(directory.path()), key("a"));
     let session = open(&other);
     let mut fastest = SOON;
-    // The fastest of five tries counts: a busy machine may be late once, but not every time.
+    // Of five tries only the fastest is judged: a busy machine may be late once, but not every time.
     for _ in 0..5 {
         let entry = new_entry(session, &queue);
         let seq = enter(&other, &entry);
@@ -602,7 +608,7 @@ async fn while_another_session_ends_a_release_is_told_at_once() {
     assert!(fastest < Duration::from_millis(10), "told after {fastest:?}");
 }
 
-/// A file system that can be filled, if this process may mount one.
+/// A small file system that can be filled. There is none if this process may not mount one.
 struct Disk(TempDir);
 
 impl Disk {
@@ -628,7 +634,8 @@ impl Drop for Disk {
     }
 }
 
-/// Entries in one queue, and tries of another session that use up what space is left on the disk.
+/// Six entries that wait in one queue on a full disk. Two further sessions have entered and left until that was refused, so that no
+/// space is left on the disk.
 struct Crowd {
     stores: [Store; 2],
     entries: Vec<(NewEntry, u64)>,
@@ -646,7 +653,7 @@ impl Crowd {
             crowd.entries.push((entry, seq));
         }
         let others = [0, 1].map(|index| open(&crowd.stores[index]));
-        // Adds to the file until it is longer than the page that it was given when it was made.
+        // Adds lines to the file until it is longer than the page that it got in advance.
         for _ in 0..100 {
             crowd.try_once(&others).expect("the disk has room");
         }
@@ -673,7 +680,7 @@ impl Crowd {
         Ok(())
     }
 
-    /// Whether the turn of the entry with this index has come.
+    /// Whether no other entry blocks the entry with this index any more.
     fn is_served(&self, index: usize) -> bool {
         let (entry, seq) = &self.entries[index];
         let position = self.stores[0].position(entry, *seq).expect("nobody has it");
@@ -688,7 +695,7 @@ fn f36_deaths_on_a_full_disk_keep_nobody_waiting() {
     for index in 0..5 {
         let dead = crowd.entries[index].0.session;
         crowd.stores[0].sessions.close(dead).expect("it is ours");
-        // Uses up the space that the files have given back.
+        // Uses up the space that became free when files were shortened or removed.
         crowd.disk.fill();
         assert!(crowd.is_served(index + 1), "who waits for the dead one with index {index}");
     }
@@ -706,7 +713,8 @@ fn f36_whoever_has_entered_can_leave_on_a_full_disk() {
     assert_eq!(listing.entries, []);
 }
 
-/// A process that cuts off half a line at the end of a log also frees reserved space behind it, which other processes know of.
+/// One process cuts off half a line at the end of a log, which also frees the reserved space behind it. Another process, which
+/// knows of that space, must not go on relying on it.
 #[test]
 fn f36_room_that_went_with_a_repair_is_not_counted_on() {
     let Some(disk) = Disk::new() else { return };
@@ -714,7 +722,7 @@ fn f36_room_that_went_with_a_repair_is_not_counted_on() {
     let queue = key("a");
     let sessions = [0, 1].map(|index| open(&stores[index]));
     let [one, other] = &stores;
-    // Adds to the file until it is longer than the page that it was given when it was made.
+    // Adds lines to the file until it is longer than the page that it got in advance.
     for _ in 0..20 {
         let entry = new_entry(sessions[0], &queue);
         let seq = enter(one, &entry);
@@ -726,7 +734,7 @@ fn f36_room_that_went_with_a_repair_is_not_counted_on() {
     let large = NewEntry { room, data: "{}".into(), ..new_entry(sessions[1], &queue) };
     let seq = enter(other, &large);
     leave(other, &large, seq);
-    // Appends half a line, as a killed writer leaves it.
+    // Appends half a line, as a killed writer would leave it.
     let path = disk.0.path().join("locks/test/queues/test.a");
     let file = File::options().append(true).open(path);
     file.and_then(|mut file| file.write_all(b"- 17")).expect("there is room");

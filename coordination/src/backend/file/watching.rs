@@ -1,4 +1,4 @@
-//! Waiting for a change, by [notifications](super::inotify), or by polling if the system grants none.
+//! Waiting for a change. The waiter is woken by [notifications](super::inotify). If the system grants none, it polls.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::backend::{EntryRef, Mode, SessionId, Watching};
 use crate::error::Result;
 use crate::key::QueueKey;
 
-/// The pause between two polls if the system grants no inotify watch.
+/// The pause between two polls, if the system grants no inotify watch.
 const POLL: Duration = Duration::from_millis(50);
 
 #[async_trait]
@@ -37,8 +37,8 @@ impl Watching for FileStore {
     }
 }
 
-/// Waits until `is_so` is true. `is_so` is called when the queue has changed, when the session has ended (`None`: any session), and
-/// at least once in every `recheck`.
+/// Waits until `is_so` returns true. Calls `is_so` when the queue has changed, when a session has ended (`session`, or any session
+/// if `session` is `None`), and at least once in each `recheck`.
 async fn until(
     store: &Store,
     queue: &QueueKey,
@@ -47,7 +47,7 @@ async fn until(
     is_so: impl Fn() -> Option<Result<bool>>,
 ) -> Result<()> {
     loop {
-        // Each round listens anew, because the queue's file may have been replaced.
+        // Each round starts to listen again, because the queue's file may have been replaced by another file.
         let Some(waiting) = store.listen(queue, session)? else {
             if when_free(&is_so).await? {
                 return Ok(());
@@ -55,8 +55,8 @@ async fn until(
             tokio::time::sleep(POLL.min(recheck)).await;
             continue;
         };
-        // If another process has the short lock, `is_so` has to wait for it: that process may only be reading, and then no
-        // notification will come.
+        // If another process has the short lock, `is_so` cannot be answered now and is tried again until it can. It would not be
+        // enough to wait for a notification: that process may only be reading, and then no notification comes.
         if waiting.unless(when_free(&is_so), recheck).await? {
             return Ok(());
         }

@@ -105,11 +105,11 @@ fn a_line_from_behind_the_logs_end_is_damage() {
         let damaged = Damaged { at: log.len() };
         assert_eq!(Log::default().replay(text.as_bytes()), Err(damaged), "{line}");
     }
-    // Lines that repeat earlier ones are accepted: a writer that is killed while it writes the live lines anew leaves such lines.
+    // Lines that repeat earlier lines are accepted: a writer that is killed while it writes the live lines again leaves such lines.
     for line in [enters(11, &plain("b")), writes(&value(9, "")), removal(12).repeat(2)] {
         read(&format!("{log}{line}"));
     }
-    // Live lines are accepted after a header whose `last` is larger than their numbers.
+    // After a header whose `last` is larger than the numbers of the live lines, these lines are accepted.
     let anew = [writes(&value(9, "")), enters(7, &plain("a")), enters(8, &plain("b"))].concat();
     assert_eq!(Log::after(20).replay(anew.as_bytes()), Ok(anew.len()));
 }
@@ -176,7 +176,7 @@ proptest! {
             log.write(value(200, &data), &[]);
         }
         prop_assert_eq!(&read(&log.format()), &log);
-        // The writer was killed before it wrote the header, so both copies are read.
+        // If the writer was killed before it wrote the header, a reader reads the live lines twice.
         prop_assert_eq!(&read(&log.format().repeat(2)), &log);
     }
 }

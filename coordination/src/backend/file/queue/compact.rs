@@ -1,9 +1,9 @@
 //! How a queue's file is kept short: the lines that still have an effect (live lines) are written again, and the log before them is
 //! dropped.
 //!
-//! If a process is killed at any moment of this, it leaves a file whose header leads to the same live lines. Bytes to which the
-//! header does not lead may be anything; [`Locked::cut_off_history`] removes those that are left after the log, before the log
-//! grows into them.
+//! If a process is killed at any moment while it does this, the header of the file still leads to the same live lines. Other bytes
+//! of the file may then be anything. [`Locked::cut_off_history`] removes such bytes after the end of the log before the log grows
+//! into them.
 
 use rustix::fs::{self, FallocateFlags};
 
@@ -11,40 +11,42 @@ use super::{Locked, PAGE};
 use crate::backend::file::log;
 use crate::error::Result;
 
-/// A log is not shortened before it is this long.
+/// A log that is shorter than this is not shortened.
 pub(super) const LONG: u64 = 256 * 1024;
-/// A log is also not shortened before it is this many times as long as its live lines, because these have to be written again.
+/// A log that is less than this many times as long as its live lines is not shortened either, because the live lines have to be
+/// written again.
 const TIMES: u64 = 4;
-/// A value longer than this part of the first page is not cut back into it, so that there is space for entries.
+/// If header, name and value need more of the first page than this, the file is not cut back to its first page, because too little
+/// space for entries would be left there.
 const FOR_VALUE: usize = PAGE * 3 / 4;
 
 impl Locked<'_> {
-    /// Whether the file can be cut back to its first page: it has no entries and no records, and the value, if there is one, is
-    /// short enough.
+    /// Whether the file can be cut back to its first page. It can if the queue has no entries and no records, and its value, if it
+    /// has one, is short enough.
     pub(super) fn can_be_cut_back(&self) -> bool {
         if !self.queue.log.live().is_empty() || self.queue.log.has_records() {
             return false;
         }
         match self.queue.log.value() {
             None => true,
-            // If the power fails during the write, the disk may have half of the page, and so neither the old value nor the new
-            // one.
+            // Cutting back overwrites the old value. If the power fails during that write, the disk may have only half of the page,
+            // and so neither the old value nor the new one.
             Some(_) if self.queue.durable => false,
             Some(value) => self.log_start() as usize + log::longest_value_line(value) <= FOR_VALUE,
         }
     }
 
-    /// Whether the file should be cut back instead of appending the line in `self.queue.line`.
+    /// Whether the file should be cut back to its first page, instead of appending the line in `self.queue.line`.
     pub(super) fn is_better_cut_back(&self) -> bool {
         self.queue.read_to + self.queue.line.len() as u64 > PAGE as u64 && self.can_be_cut_back()
     }
 
-    /// Cuts the file of a queue without entries back to the header, in which the last number survives, and to the value.
+    /// Cuts the file of a queue without entries back to the header and the value. The header keeps the queue's last number.
     pub(super) fn cut_back(&mut self) -> Result<()> {
         let generation = self.queue.generation;
         let done = self.try_to_cut_back();
         if done.is_err() {
-            // The next read takes the state from the file. If nothing was written, the file still has this generation.
+            // The next call reads the state from the file. If nothing was written, the file still has the generation of before.
             self.queue.generation = generation;
             self.forget();
         }
@@ -58,7 +60,7 @@ impl Locked<'_> {
             return self.cut_back_in_steps();
         }
         self.queue.generation += 1;
-        // One write within one page: nobody sees half of it.
+        // All of this is one write within one page, so no other process sees half of it.
         let header = self.header(first);
         let mut page =
             [header.as_bytes(), self.queue.name_line.as_bytes(), text.as_bytes()].concat();
@@ -70,21 +72,22 @@ impl Locked<'_> {
         if before > PAGE as u64 { self.truncate(PAGE as u64) } else { Ok(()) }
     }
 
-    /// [`cut_back`](Self::cut_back) if header and name do not fit into the page. There are no live lines, so the log becomes empty.
+    /// Does what [`cut_back`](Self::cut_back) does if header and name do not fit into the page. There are no live lines then, so
+    /// the log becomes empty.
     fn cut_back_in_steps(&mut self) -> Result<()> {
         self.queue.generation += 1;
-        // If the process is killed after this, the log is empty, and begins at the end of the file.
+        // If the process is killed after this write, the log is empty, and begins at the end of the file.
         self.write_header(self.queue.read_to)?;
         self.queue.read_to = self.log_start();
-        // If the process is killed after this, the file is shorter than the header says, as if somebody had cut it: see
-        // `restart`.
+        // If the process is killed after this, the file is shorter than the header says, as if somebody had cut it. `restart`
+        // handles that.
         self.truncate(self.queue.read_to)?;
         self.write_header(self.queue.read_to)
     }
 
-    /// Shortens a log that has become long. The step itself is done already, so a failure is not returned.
+    /// Shortens a log that has become long. The caller's change is made already, so a failure to shorten the log is not returned.
     pub(super) fn trim(&mut self) {
-        // An empty header means that the last step failed, and the file has to be read anew first.
+        // An empty header means that the last call has failed. Then the file has to be read again before it can be shortened.
         if self.queue.read_to < self.queue.long_at || self.queue.header.is_empty() {
             return;
         }
@@ -105,11 +108,11 @@ impl Locked<'_> {
         }
     }
 
-    /// Writes the live lines into the space before the log, and drops the log.
+    /// Writes the live lines into the space before the log, lets the log begin there, and drops the old log.
     fn move_to_front(&mut self, mut text: String) -> Result<()> {
         let first = self.log_start();
         let end = first + text.len() as u64;
-        // The log ends where zeros begin, so a zero byte is written after the live lines.
+        // A log ends where zeros begin. So a zero byte is written after the live lines.
         text.push('\0');
         self.pwrite(text.as_bytes(), first)?;
         self.sync_if_durable()?;
@@ -120,9 +123,9 @@ impl Locked<'_> {
         self.truncate(end)
     }
 
-    /// Writes the live lines once more at the end of the log, and lets the log begin there.
+    /// Writes the live lines again at the end of the log, lets the log begin there, and drops the lines before.
     ///
-    /// The generation stays: for a process that has read the whole log, nothing has changed.
+    /// The generation stays the same: a process that has read the whole log before need not read anything again.
     fn move_to_end(&mut self, text: String) -> Result<()> {
         let start = self.queue.read_to;
         self.queue.line = text;
@@ -132,17 +135,17 @@ impl Locked<'_> {
         self.sync_if_durable()?;
         self.write_header(start)?;
         self.sync_if_durable()?;
-        // This only frees space: a file system that cannot do it keeps the space.
+        // This only frees space. If the file system cannot do it, the space stays in use.
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let from = self.log_start();
         let _ = fs::fallocate(&self.queue.file, hole, from, start.saturating_sub(from));
         Ok(())
     }
 
-    /// Removes what a killed process has left after the end of the log, which zeros mark.
+    /// Removes what a killed process may have left after the end of the log. Zeros mark this end.
     ///
-    /// Each process calls this when it finds a generation that is new to it, before it writes to the file. So until this is done,
-    /// only the process that made the generation writes to the file.
+    /// Each process calls this when it finds a generation that is new to it, before it writes to the file. So before that, only the
+    /// process that made the generation has written to the file.
     pub(super) fn cut_off_history(&mut self) -> Result<()> {
         if self.length()? <= self.queue.read_to.max(PAGE as u64) {
             return Ok(());

@@ -1,10 +1,11 @@
-//! Growing the log, and keeping space on the disk for entries that are to leave.
+//! Appending lines to the log, and reserving space on the disk for lines that will be appended later.
 //!
-//! Before a line is added to a log, space is reserved on the disk: for this line, for one more line for each live entry, with which
-//! it leaves, and for the updates that a recipe will make before an entry's turn has come. If the disk has no such space, nothing
-//! is written. So once an entry is entered, a full disk keeps it neither from its turn nor from leaving.
+//! Before a line is appended, space is reserved on the disk for three things: for this line; for each live entry, for the line with
+//! which it will leave; and for the updates that a recipe will make before an entry's turn has come. If the disk does not have so
+//! much space, nothing is written. So once an entry was entered, a full disk keeps it neither from its turn nor from leaving.
 //!
-//! Space is reserved in blocks. A line that fits into what the last block has left needs no system call, so few lines need one.
+//! Space is reserved in blocks. A line that fits into the space that is already reserved needs no further system call, so most
+//! lines need none.
 
 use rustix::fs::{self, FallocateFlags};
 use rustix::io::Errno;
@@ -13,7 +14,8 @@ use super::{BLOCK, KEPT, Locked, PAGE};
 use crate::error::Result;
 
 impl Locked<'_> {
-    /// Makes a short file one page long in advance. If header and name fill the page, the file grows line by line instead.
+    /// Makes a short file one page long in advance. If header and name already fill the page, does nothing: then each line makes
+    /// the file grow.
     pub(super) fn reserve(&self) -> Result<()> {
         if self.log_start() < PAGE as u64 {
             fs::ftruncate(&self.queue.file, PAGE as u64)
@@ -22,11 +24,11 @@ impl Locked<'_> {
         Ok(())
     }
 
-    /// Writes the line in `self.queue.line` at the end of the log.
+    /// Writes the line in `self.queue.line` at the end of the log. Reserves no space.
     pub(super) fn append(&mut self) -> Result<()> {
         let (line, end) = (self.queue.line.as_bytes(), self.queue.read_to);
         if let Err((written, errno)) = self.pwrite_until_it_fails(line, end) {
-            // If half a line cannot be cut off now, the next reader cuts it off.
+            // Half a line may have been written. If it cannot be cut off now, the next process that reads the file cuts it off.
             if written > 0
                 && let Err(error) = self.cut_off_end()
             {
@@ -39,14 +41,16 @@ impl Locked<'_> {
         Ok(())
     }
 
-    /// Writes the line in `self.queue.line` at the end of the log, if there is space for it and for `to_come` more bytes.
+    /// Reserves space for the line in `self.queue.line` and for `to_come` more bytes. If the disk has so much space, writes the
+    /// line at the end of the log.
     pub(super) fn append_with_room(&mut self, to_come: u64) -> Result<()> {
         self.make_room(self.queue.line.len() as u64, to_come)?;
         self.append()
     }
 
-    /// Cuts off half a line at the end of the file. This also frees the reserved space behind it, which other processes count on.
-    /// So the generation rises, which makes them read everything anew, and reserve again.
+    /// Cuts off half a line at the end of the file. This also frees the space that is reserved behind this line, and other
+    /// processes take that space to be reserved. So the file gets a higher generation, which makes these processes read everything
+    /// again and reserve space again.
     pub(super) fn cut_off_end(&mut self) -> Result<()> {
         let generation = self.queue.generation;
         self.queue.generation += 1;
@@ -64,7 +68,8 @@ impl Locked<'_> {
         done
     }
 
-    /// Reserves space again, after the end of the file was cut off. The space was there a moment ago, so a failure is not returned.
+    /// Reserves space again after the end of the file was cut off. The disk had this space a moment ago, so failure is unlikely,
+    /// and is not returned.
     pub(super) fn make_room_again(&mut self) {
         self.queue.room_to = 0;
         if let Err(error) = self.make_room(0, self.queue.log.to_come()) {
@@ -75,7 +80,7 @@ impl Locked<'_> {
     fn make_room(&mut self, line: u64, to_come: u64) -> Result<()> {
         let from = self.queue.read_to;
         let needed = from + line + to_come;
-        // The block in which the log ends was written to, so the disk has space for all of this block.
+        // The block in which the log ends was written to, so the disk has given the file all of this block.
         let room_to = self.queue.room_to.max(from.next_multiple_of(self.queue.block));
         if to_come == 0 || needed <= room_to {
             return Ok(());
@@ -88,7 +93,7 @@ impl Locked<'_> {
                 Err(errno @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) => {
                     return Err(self.failed("write", errno));
                 }
-                // This file system cannot reserve space: do not try again.
+                // This file system cannot reserve space. `u64::MAX` keeps this process from trying it again.
                 Err(_) => self.queue.room_to = u64::MAX,
             }
             return Ok(());
