@@ -271,8 +271,8 @@ pub(crate) trait Store: Sessions + Entries + Values + Watching {
     fn characteristics(&self) -> Characteristics;
 
     /// On some stores, a server may confirm a renewal before the server that ends sessions has heard of it. There, a confirmed
-    /// renewal does not prove that it has extended the lease itself. But it proves that earlier renewals have done so: all that were
-    /// answered at least this long before the confirmed one was sent. Zero: a confirmed renewal has extended the lease itself.
+    /// renewal does not prove that it has extended the lease itself. But it proves that earlier renewals have done so: all that
+    /// were answered at least this long before it was sent. Zero: a confirmed renewal proves that it has extended the lease itself.
     fn proof_delay(&self) -> Duration {
         Duration::ZERO
     }

@@ -1,8 +1,9 @@
-//! Notifications of whole queues: one watch for all of a queue's nodes and one for its value.
+//! Notifications that a queue has changed. A watched queue has two watches: one for all of its nodes, and one for its value.
 //!
-//! The watches stay for a moment after their last observer has gone, since observers ask again and again. ZooKeeper's persistent
-//! watches report every change while there is a connection. Here they end with the connection, and an observer then reads the
-//! queue and sets them anew. If there is no room for the watches (`watch_room.rs`), an observer reads the queue again and again.
+//! When the last observer of a queue has gone, the watches stay for a moment, because observers come back again and again.
+//! ZooKeeper's persistent watches report every change while there is a connection. When the connection ends, the watches end here
+//! too: an observer then reads the queue and sets new watches. If the session has no room for a queue's watches (`watch_room.rs`),
+//! an observer reads the queue again and again.
 
 use std::sync::Arc;
 
@@ -22,23 +23,24 @@ use crate::panics::{caught, on_purpose};
 /// The queues that are watched.
 #[derive(Default)]
 pub(super) struct Watches {
-    /// For each queue a number that changes with each event.
+    /// For each watched queue, a number that changes with each event of the queue.
     hub: SharedWatches<Watched, u64>,
-    /// The number that each queue had in `hub` before the queue was read last.
+    /// For each queue, the number that it had in `hub` before it was last read. If the number is still the same, nothing has
+    /// changed since.
     reads: Reads<u64>,
 }
 
-/// The key of a watch: the id at ZooKeeper of the session in which the queue is watched, and the queue.
+/// What identifies the watches of a queue: the queue, and the id at ZooKeeper of the session that watches it.
 type Watched = (i64, QueueKey);
 
 impl Watches {
-    /// The number of the queue's last event; `None`: the queue is not watched in this session.
+    /// The number that the queue has in `hub` now, which its last event has set. `None`: the queue is not watched in this session.
     pub(super) fn told(&self, connection: &Connection, queue: &QueueKey) -> Option<u64> {
         let told = self.hub.find(&(connection.owner, queue.clone()))?;
         Some(*told.borrow())
     }
 
-    /// Notes that the queue was read, with this revision as the result. `told`: the number of the queue's last event before the
+    /// Notes that a read of the queue had the result with this revision. `told`: the number that the queue had in `hub` before the
     /// read.
     pub(super) fn read(&self, queue: &QueueKey, revision: u64, told: Option<u64>) {
         if let Some(told) = told {
@@ -46,8 +48,8 @@ impl Watches {
         }
     }
 
-    /// Resolves when the queue may have changed since this revision. If the queue was not watched before, resolves as soon as it is
-    /// watched, because a change may have been missed.
+    /// Resolves when the queue may have changed since the read with this revision. If the queue was not watched before, this sets
+    /// the watches and then resolves at once, because a change before that may have been missed.
     pub(super) async fn moved(
         self: &Arc<Self>,
         connection: &Connection,
@@ -59,9 +61,9 @@ impl Watches {
         let Some(mut told) = self.hub.find(&watched) else {
             return self.watch(connection, watched, paths).await;
         };
-        // If this is not the revision of the last read, a change may have been missed: the caller reads again.
+        // If the last read had another revision, a change may have been missed. Then this returns, and the caller reads again.
         if let Some(before) = self.reads.at(queue, revision) {
-            // An error says that the watch has ended: the caller reads again.
+            // An error means that the watches have ended. Then the caller reads again.
             let _ = told.wait_for(|told| *told != before).await;
         }
         Ok(())
@@ -93,15 +95,15 @@ impl Watches {
         self.tell(&watched);
         let watches = Arc::clone(self);
         spawn(&Handle::current(), async move {
-            // The drop of `place` gives the room of the watches to other callers. So it is dropped after the watches, which are in
-            // `following`.
+            // When `place` is dropped, other callers may set watches in its room. So it must be dropped after these watches, which
+            // `following` owns.
             let _place = place;
             let following = async {
                 on_purpose("watching");
                 watches.follow(&watched, nodes, &paths[0], value).await;
             };
             if caught("watch", following).await.is_err() {
-                // `follow` has panicked: those who wait read again, and the queue is watched anew.
+                // `follow` has panicked. This wakes the waiting observers; they read again, and set the queue's watches again.
                 watches.hub.end(&watched);
             }
         });
@@ -115,7 +117,8 @@ impl Watches {
         });
     }
 
-    /// Reports the events of a queue, until the connection breaks or nobody has waited for them for a while.
+    /// Passes the events of a queue on to its observers, until the connection breaks, or until no observer has waited for them for
+    /// a while.
     async fn follow(
         &self,
         watched: &Watched,
@@ -135,11 +138,12 @@ impl Watches {
                 },
             };
             if event.event_type == EventType::Session {
-                // The connection broke. Events may be missed, and the crate does not set these watches anew on the next
-                // connection (`resend_watches` in 0.11.2 sends those of the first three kinds only).
+                // The connection broke, so events may be missed. On the next connection, the crate does not set these watches
+                // again: `resend_watches` in 0.11.2 sends only watches of the first three kinds.
                 return self.hub.end(watched);
             }
-            // An update of an entry also writes the queue's node (`write_entry`). The event of the entry's own node is enough.
+            // An update of an entry also writes the queue's own node (`write_entry`). That event is ignored, because the event of
+            // the entry's node comes too.
             let is_echo = event.event_type == EventType::NodeDataChanged && event.path == queue;
             if !is_echo {
                 self.tell(watched);

@@ -1,12 +1,12 @@
-//! A session at ZooKeeper and the calls that are made in it.
+//! A session at ZooKeeper, and the calls that are made in this session.
 //!
-//! The client crate connects again by itself, to whichever server answers, and keeps the session and its watches. It sends the
-//! calls of a session in the order in which they are made. But if a connection breaks, the same server may carry out a call that
-//! was sent on it after calls that were sent later, on the next connection: see `write_fence.rs`. A server from which the session
-//! has moved away refuses such a call.
+//! When the connection breaks, the client crate connects again by itself, to whichever server answers, and keeps the session and
+//! its watches. It sends the calls of a session in the order in which they are made. But if a connection breaks, the same server
+//! may carry out a call that was sent on the old connection after calls that were sent later on the next connection: see
+//! `write_fence.rs`. A server from which the session has moved to another server refuses such a call.
 //!
-//! A server answers the calls of a session in their order, heartbeats too. So a session has few calls in flight at the same time
-//! (`UNDER_WAY`), and a heartbeat is sent without waiting for a slot among them.
+//! A server answers the calls of a session in their order, heartbeats too. So only a few calls of a session may be in flight at the
+//! same time (`UNDER_WAY`). A heartbeat does not count, and is sent at once.
 
 use std::collections::HashSet;
 use std::future::poll_fn;
@@ -36,17 +36,19 @@ use crate::panics;
 use crate::time::BootInstant;
 use crate::url::{Host, Secret};
 
-/// How many calls of a session may be in flight at the same time, besides a heartbeat. A server answers requests in turn. So at a
-/// slow server a heartbeat waits behind this many requests of every busy process, and there may be dozens of processes.
+/// How many calls of a session may be in flight at the same time, besides a heartbeat. A server answers requests one after the
+/// other. So at a slow server, a heartbeat waits behind this many requests of every busy process, and there may be dozens of
+/// processes.
 const UNDER_WAY: usize = 8;
 
-/// How long it may take to look up a host's name.
+/// How long the look-up of a host's name may take.
 const LOOKUP: Duration = Duration::from_millis(500);
-/// How long an address may take to accept a connection before it counts as silent.
+/// How long an address may take to accept a connection. After that it counts as an address that does not answer.
 const ACCEPTING: Duration = Duration::from_millis(500);
-/// Where a host has several addresses, which may fall silent or be replaced during the session: how long all places in the list of
-/// servers together may be silent, and ([`SHORTEST`]) how long each of them may be at least. A server answers a heartbeat after
-/// the commits before it, so a shorter time would give up connections to servers whose disks are slow.
+/// These two apply if a host has several addresses, of which some may stop answering or be replaced during the session. All places
+/// in the crate's list of servers together may take `SEVERAL` to answer, and each of them may take at least `SHORTEST`. A server
+/// answers a heartbeat only after the commits before it. So with a shorter time, connections to servers with slow disks would be
+/// given up.
 const SEVERAL: Duration = Duration::from_secs(3);
 const SHORTEST: Duration = Duration::from_secs(1);
 
@@ -54,33 +56,34 @@ const SHORTEST: Duration = Duration::from_secs(1);
 pub(super) struct Connector {
     servers: Vec<Host>,
     identity: Arc<Identity>,
-    /// A connection is given up if nothing arrives on it for this time.
+    /// If nothing arrives on a connection for this time, the connection is given up.
     silence: Duration,
 }
 
 /// One session at ZooKeeper, from its opening to its end.
 pub(super) struct Connection {
-    /// `None` once the session is being closed. The crate ends the session when the last reference to the client is dropped.
+    /// `None` as soon as the session is being closed. The crate ends the session when the last reference to the client is dropped.
     client: Mutex<Option<Arc<Client>>>,
     closing: watch::Sender<bool>,
     states: StateWatcher,
-    /// How the session has ended, which the task of [`follow`](Self::follow) finds out.
+    /// How the session has ended. The task that [`follow`](Self::follow) starts finds this out.
     pub(super) ending: Arc<Ending>,
     identity: Arc<Identity>,
-    /// The password that the server has confirmed last.
+    /// The password that the server has confirmed last. A refused call is repeated only if there is a newer password.
     presented: Presented,
-    /// Slots for calls in flight.
+    /// The free slots for calls. Each call in flight, except a heartbeat, takes one.
     room: Arc<Semaphore>,
-    /// How much the session may watch.
+    /// How much the session may watch at the same time.
     pub(super) watch_room: Arc<WatchRoom>,
-    /// The session's id at ZooKeeper; its ephemeral nodes name it as their owner.
+    /// The session's id at ZooKeeper. Its ephemeral nodes have this number as their owner.
     pub(super) owner: i64,
-    /// The path of the node of the session's member id.
+    /// The path of the member's node, which is named by the session's member id. Heartbeats write to it.
     pub(super) member: String,
     pub(super) write_fence: WriteFence,
     /// The lease that the server granted.
     pub(super) ttl: Duration,
-    /// A moment before the request that opened the session was sent.
+    /// A moment before the request that opened the session was sent, when the server was `asked` for it. The lease counts from
+    /// here.
     pub(super) asked: BootInstant,
 }
 
@@ -90,7 +93,7 @@ impl Connector {
         Ok(Self { servers: config.servers.clone(), identity, silence })
     }
 
-    /// Opens a session whose lease is at most `ttl`.
+    /// Opens a session. Asks for the lease `ttl`; the server may grant another.
     pub(super) async fn connect(
         &self,
         ttl: Duration,
@@ -102,7 +105,7 @@ impl Connector {
         let mut connector = Client::connector()
             .with_session_timeout(ttl)
             .with_connection_timeout(silence)
-            // The crate fails after one pass over the servers: whoever calls `open` paces the retries.
+            // The crate fails after it has tried each server once. The caller of `open` decides when to try again.
             .with_fail_eagerly();
         let password = self.identity.password();
         if let Some(password) = &password {
@@ -132,12 +135,13 @@ impl Connector {
         })
     }
 
-    /// The list of servers for the client crate, and how long each may take to answer.
+    /// The list of servers that the client crate gets, and how long each place in this list may take to answer.
     ///
-    /// Given a name, the crate tries the addresses of that name one after the other, all of them within the time for one
-    /// connection, and so never gets past a silent address. Therefore the crate is given the addresses that accept connections
-    /// now, and behind them the name too, as the name may have other addresses later in the session. With TLS the crate is given
-    /// names only: it takes from this list the name that the certificate must have.
+    /// If the crate gets a name, it tries the addresses of this name one after the other, but within the time for one connection.
+    /// So if the first address does not answer, it never tries the next. Therefore the list has, for a name with several addresses,
+    /// those addresses that accept connections now. The name itself comes after them, because it may have other addresses later in
+    /// the session. With TLS the list has names only, because the crate takes from it the name that the server's certificate must
+    /// have.
     async fn places(&self) -> (String, Duration) {
         let mut hosts = Vec::new();
         for host in &self.servers {
@@ -145,7 +149,7 @@ impl Connector {
                 false => Self::addresses(host).await,
                 true => Vec::new(),
             };
-            // If a name has only one address, the name alone is enough.
+            // If a name has only one address, the list needs only the name.
             hosts.push((host, if found.len() > 1 { found } else { Vec::new() }));
         }
         let accepting = accepting(hosts.iter().flat_map(|(_, found)| found.iter().copied())).await;
@@ -154,7 +158,8 @@ impl Connector {
             has_several |= !found.is_empty();
             let (accept, silent): (Vec<_>, Vec<_>) =
                 found.into_iter().partition(|address| accepting.contains(address));
-            // If most are silent now, the network is to blame, and they may answer again during the session.
+            // If most addresses do not answer now, the cause is probably the network, and they may answer later in the session. So
+            // they are listed too.
             let silent = if accept.len() < silent.len() { silent } else { Vec::new() };
             places.extend(accept.iter().chain(&silent).map(ToString::to_string));
             places.push(host.to_string());
@@ -163,21 +168,21 @@ impl Connector {
         (places.join(","), silence)
     }
 
-    /// The addresses of a host; empty if they cannot be found out now.
+    /// The addresses of a host; empty if they cannot be found now.
     async fn addresses(host: &Host) -> Vec<SocketAddr> {
         let found = names::addresses(&host.name, host.port.unwrap_or_default());
         timeout(LOOKUP, found).await.ok().and_then(Result::ok).unwrap_or_default()
     }
 }
 
-/// How long each of so many places may be silent, if one that is the only one may be for `alone`.
+/// How long each of `places` places in the list may take to answer. `alone`: how long it may take if no name has several addresses.
 fn silence(alone: Duration, has_several: bool, places: usize) -> Duration {
     let places = u32::try_from(places).unwrap_or(u32::MAX).max(1);
     if has_several { alone.min((SEVERAL / places).max(SHORTEST)) } else { alone }
 }
 
-/// Those of the addresses that accept connections now. The time of a session that is to be opened is short, and none of it is to
-/// be spent on addresses from which nothing comes.
+/// Those of the addresses that accept connections now. Opening a session must be quick, so it must not spend time on addresses that
+/// do not answer.
 async fn accepting(addresses: impl Iterator<Item = SocketAddr>) -> HashSet<SocketAddr> {
     let accepts = async |address| {
         let tried = timeout(ACCEPTING, TcpStream::connect(address)).await;
@@ -188,18 +193,18 @@ async fn accepting(addresses: impl Iterator<Item = SocketAddr>) -> HashSet<Socke
 }
 
 impl Connection {
-    /// How much of the lease was left at this moment, counted from the request that opened the session.
+    /// How much of the lease was left at `moment`. The lease counts from the request that opened the session.
     pub(super) fn lease_at(&self, moment: BootInstant) -> Duration {
         self.ttl.saturating_sub(moment.saturating_duration_since(self.asked))
     }
 
-    /// Starts a task that waits for the end of the session, and notes in `ending` how it ended.
+    /// Starts a task that waits until the session has ended, and then notes in `ending` how it has ended.
     pub(super) fn follow(&self) {
         let following = Arc::clone(&self.ending).follow(self.states.clone());
         spawn(&Handle::current(), following);
     }
 
-    /// Makes a call as soon as a slot is free and the session is connected.
+    /// Makes a call, as soon as a slot is free and the session has a connection.
     pub(super) async fn call<T, F>(
         &self,
         operation: &'static str,
@@ -212,7 +217,7 @@ impl Connection {
         made.map_err(|error| from_zookeeper(operation, &error))
     }
 
-    /// [`call`](Self::call) with the crate's own error, for callers that distinguish its kinds.
+    /// Does what [`call`](Self::call) does, but returns the crate's own error, for callers that distinguish its kinds.
     pub(super) async fn raw_call<T, F>(
         &self,
         operation: &'static str,
@@ -231,7 +236,7 @@ impl Connection {
         self.unless_closing(operation, calling).await
     }
 
-    /// [`raw_call`](Self::raw_call) without waiting for a slot: for heartbeats.
+    /// Does what [`raw_call`](Self::raw_call) does, but does not wait for a slot. This is for heartbeats.
     pub(super) async fn urgent_call<T, F>(
         &self,
         operation: &'static str,
@@ -252,7 +257,8 @@ impl Connection {
         self.unless_closing(operation, calling).await
     }
 
-    /// [`call`](Self::call) in a task, which still waits for the answers if this future is dropped.
+    /// Does what [`call`](Self::call) does, but in a task of its own: if the caller drops this future, the task still waits for the
+    /// answers.
     pub(super) async fn detached_call<T, F>(
         self: &Arc<Self>,
         operation: &'static str,
@@ -269,8 +275,8 @@ impl Connection {
         let (room, client) = self.unless_closing(operation, connected).await?;
         let told = self.presented.password();
         let mut work = Box::pin(call(Arc::clone(&client)));
-        // The first poll, which is made here, sends the requests. So if the caller drops this future and then makes another call,
-        // that call is sent after them.
+        // The first poll sends the requests, and it is made here, before this future can be dropped. So if the caller drops this
+        // future and then makes another call, that call is sent after these requests.
         let outcome = match poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await {
             Poll::Ready(outcome) => outcome,
             Poll::Pending => {
@@ -291,9 +297,9 @@ impl Connection {
         outcome.map_err(|error| from_zookeeper(operation, &error))
     }
 
-    /// If a node refused access (`NoAuth`), and the password is another than the one that was last sent to the server, sends the
-    /// new one. Then returns an error that is retried, since the same call may now succeed. Otherwise returns the outcome as it
-    /// was.
+    /// Called with the outcome of each call. If a node has refused access (`NoAuth`), and there is a newer password than `told`,
+    /// which the server had when the call was sent, this sends the newer one. Then it returns an error after which the caller
+    /// retries, because the same call may now succeed. In all other cases it returns the outcome unchanged.
     async fn admitted<T>(
         &self,
         operation: &'static str,
@@ -318,15 +324,15 @@ impl Connection {
         let mut closing = self.closing.subscribe();
         tokio::select! {
             biased;
-            // A call in flight has a reference to the client, and the session ends only when there is none left. So closing drops
-            // all calls.
+            // Each call in flight has a reference to the client, and the session ends only when no reference is left. So when the
+            // session is closed, all its calls are dropped here.
             _ = closing.wait_for(|closing| *closing) => Err(closed(operation)),
             outcome = work => outcome,
         }
     }
 
-    /// Waits until the session is connected. A request made earlier would be queued by the crate and sent on the next
-    /// connection, perhaps long after its caller has given up.
+    /// Waits until the session has a connection. If a request were made without one, the crate would keep it and send it on the
+    /// next connection, perhaps long after its caller has given up.
     async fn connected(&self, operation: &'static str) -> Result<Arc<Client>> {
         let mut states = self.states.clone();
         loop {
@@ -348,16 +354,18 @@ impl Connection {
         }
     }
 
-    /// Resolves when the session is connected anew, or over.
+    /// Resolves when the session has a new connection, or when it is over.
     pub(super) async fn reconnected(&self) {
         let mut states = self.states.clone();
         states.state();
         while states.changed().await == SessionState::Disconnected {}
     }
 
-    /// Reads nodes, and the names of a node's children, as of one moment; `None` stands for a node that is not there.
+    /// Reads the names of the children of `children`, and the nodes `paths`, all as of one moment. `None` stands for a node that
+    /// does not exist.
     ///
-    /// `is_fresh`: a `sync` first brings the server up to date with the leader; otherwise its data may lag behind.
+    /// With `is_fresh`, a `sync` is sent first, which brings the server up to date with the leader. Without it, the server's data
+    /// may lag behind.
     pub(super) async fn read(
         &self,
         operation: &'static str,
@@ -373,7 +381,8 @@ impl Connection {
             for path in paths {
                 reader.add_get_data(path)?;
             }
-            // The `sync` and the read are both sent before either is answered.
+            // The `sync` and the read are both sent before the answer to either has come. The server carries them out in this
+            // order.
             let any = children.or(paths.first().map(String::as_str));
             let synced = any.filter(|_| is_fresh).map(|path| client.sync(path));
             let read = reader.commit();
@@ -395,7 +404,7 @@ impl Connection {
         Ok((names, found.collect::<Result<_>>()?))
     }
 
-    /// The names of the children of a node, as of now; none if the node does not exist.
+    /// The names of the children of a node, as of now; empty if the node does not exist.
     pub(super) async fn children(
         &self,
         operation: &'static str,
@@ -405,7 +414,7 @@ impl Connection {
         Ok(children.unwrap_or_default())
     }
 
-    /// Reads a node; `None`: it is not there.
+    /// Reads a node; `None`: it does not exist.
     pub(super) async fn read_one(
         &self,
         operation: &'static str,
@@ -415,9 +424,9 @@ impl Connection {
         Ok(found.into_iter().next().flatten())
     }
 
-    /// Reads the names of the children of each of these nodes; a node that does not exist has none.
+    /// Reads the names of the children of each of these nodes. A node that does not exist has no children.
     ///
-    /// There is one request per batch; all are sent before the first is answered.
+    /// Each request reads `batch` nodes. All requests are sent before the first answer has come.
     pub(super) async fn children_of(
         &self,
         operation: &'static str,
@@ -447,19 +456,20 @@ impl Connection {
         children.collect()
     }
 
-    /// Ends the session, drops its calls in flight, and waits for the end. False: perhaps no server has confirmed the end.
+    /// Ends the session, drops its calls in flight, and waits until the session has ended. Returns false if perhaps no server has
+    /// confirmed the end.
     pub(super) async fn close(&self) -> bool {
         self.begin_close();
         self.ending.ended().await.is_word()
     }
 
-    /// Ends the session without waiting for its end, and drops its calls in flight.
+    /// Begins to end the session, and drops its calls in flight. Does not wait for the end.
     pub(super) fn begin_close(&self) {
         self.closing.send_replace(true);
         drop(self.client().take());
     }
 
-    /// Whether the session is over, as far as the client knows, or this process has begun to close it.
+    /// Whether the session is over as far as the client knows, or whether this process has begun to close it.
     pub(super) fn is_over(&self) -> bool {
         *self.closing.borrow() || self.states.peek_state().is_terminated()
     }
@@ -469,7 +479,7 @@ impl Connection {
     }
 }
 
-/// The error of a call whose task has ended without an answer.
+/// The error of a call if the task that made the call has ended without an answer.
 fn unanswered(operation: &'static str, ended: JoinError) -> Error {
     panics::of_task(operation, ended).unwrap_or_else(|| closed(operation))
 }
@@ -478,16 +488,16 @@ fn closed(operation: &'static str) -> Error {
     Error::lost(operation, LossReason::ConnectionLost)
 }
 
-/// The names of children that were read, and the nodes; `None`: they are not there.
+/// What `read` returns: the names of the children, and the nodes. `None` stands for a node that does not exist.
 type Reading = (Option<Vec<String>>, Vec<Option<Found>>);
 
-/// A node as it was read.
+/// A node, as it was read.
 pub(super) struct Found {
     pub(super) data: Vec<u8>,
     pub(super) stat: zookeeper_client::Stat,
 }
 
-/// The results; `NoAuth` if any of the nodes refused us.
+/// Returns the results, or the error `NoAuth` if any of the nodes has refused access.
 fn allowed(results: Vec<MultiReadResult>) -> Result<Vec<MultiReadResult>, ZooKeeperError> {
     let is_refusal = |result: &MultiReadResult| {
         matches!(result, MultiReadResult::Error { err: ZooKeeperError::NoAuth })
@@ -498,7 +508,7 @@ fn allowed(results: Vec<MultiReadResult>) -> Result<Vec<MultiReadResult>, ZooKee
     }
 }
 
-/// The meaning of a result that has no data or children: `Ok(None)` if the node does not exist.
+/// What a result without data or children means: `Ok(None)` if the node does not exist, otherwise an error.
 fn missing<T>(operation: &'static str, result: MultiReadResult) -> Result<Option<T>> {
     match result {
         MultiReadResult::Error { err: ZooKeeperError::NoNode } => Ok(None),

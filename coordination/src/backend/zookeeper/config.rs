@@ -17,34 +17,34 @@ pub(crate) struct Config {
     pub(super) user: Option<String>,
     /// The password of the user, and the certificates for TLS.
     pub(super) access: Arc<Access>,
-    /// The path before the namespace: empty, or with a leading slash and none at the end.
+    /// The part of the path before the namespace. Empty, or with a slash at its beginning and none at its end.
     pub(super) chroot: String,
-    /// Whether only the user who made a node has access to it.
+    /// Whether only the user who made a node may access it. Otherwise everybody may.
     pub(super) is_private: bool,
     pub(super) style: Style,
     pub(super) parents: Parents,
 }
 
-/// The library whose way of naming the nodes of entries is used.
+/// The library whose names the nodes of entries have. Locks of that library and our locks exclude each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Style {
-    /// The names that the Python library kazoo gives.
+    /// The names that the Python library kazoo gives to nodes.
     Kazoo,
-    /// The names that the Java library Curator gives.
+    /// The names that the Java library Curator gives to nodes.
     Curator,
 }
 
-/// What becomes of the node of a queue that is empty.
+/// What happens to a queue's node when the queue has become empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Parents {
-    /// The server removes it.
+    /// The server removes the node.
     Container,
-    /// It stays: a lock object of kazoo's makes the node only once, and fails without it.
+    /// The node stays. kazoo needs this: its lock object makes the node only once, and fails if the node was removed.
     Persistent,
 }
 
 impl Config {
-    /// The namespace that the URL's path names: its last segment.
+    /// The namespace that a URL has in its path: the last segment.
     pub(crate) fn namespace(url: &Url) -> Option<String> {
         let (_, namespace) = url.path.rsplit_once('/')?;
         (!namespace.is_empty()).then(|| namespace.to_owned())
@@ -103,7 +103,7 @@ fn chroot(path: &str) -> Result<String> {
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
         !segment.is_empty() && !matches!(segment, "." | "..") && segment.bytes().all(allowed)
     };
-    // The first part is the empty one before the leading slash.
+    // The first segment is skipped: it is the empty text before the first slash.
     if before.is_empty() || before.split('/').skip(1).all(is_name) {
         return Ok(before.to_owned());
     }

@@ -1,9 +1,9 @@
-//! How a session has ended: because a server says so, or because the client crate has heard of no server for too long.
+//! How a session has ended: a server has said so, or the client crate has not heard from any server for too long.
 //!
-//! The client crate reports both as `Expired`. It gives up when it has heard nothing for 7/5 of the lease
-//! (`session_expired_timeout` in 0.11.2). So if `Expired` is seen less than one lease after a call was sent that was answered, a
-//! server must have said so. This holds even if this process is paused at any moment, because the crate came to `Expired` no later
-//! than it is seen here.
+//! The client crate reports both as `Expired`. It gives the session up when it has not heard from a server for 7/5 of the lease
+//! (`session_expired_timeout` in 0.11.2). Suppose that a call was answered, and that `Expired` is seen here less than one lease
+//! after this call was sent. Then the crate cannot have given up, so a server must have said it. This holds even if this process
+//! was paused at any moment: that only makes `Expired` be seen later.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,22 +18,22 @@ use crate::time::BootInstant;
 /// What has ended a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// A server has confirmed that we ended it.
+    /// A server has confirmed that this client ended the session.
     Closed,
-    /// A server says that there is no such session.
+    /// A server has said that there is no such session.
     Expired,
-    /// The client crate gave up, and no server has said anything.
+    /// The client crate has given the session up, and no server has said that it is over.
     GivenUp,
 }
 
 impl End {
-    /// Whether a server has said that the session is over.
+    /// Whether this end is known from a server. If so, the session is certainly over at the servers too.
     pub(super) fn is_word(self) -> bool {
         self != Self::GivenUp
     }
 
-    /// The loss to report for what is held in the session. `None`: nothing is reported, and what is held can be relied on until its
-    /// deadline.
+    /// The loss to report for the entries that are held in the session. `None`: nothing is reported, because the session may still
+    /// live at the servers; the holders can rely on their entries until the deadline.
     pub(super) fn loss(self) -> Option<LossReason> {
         match self {
             Self::Closed => Some(LossReason::ConnectionLost),
@@ -43,27 +43,27 @@ impl End {
     }
 }
 
-/// Finds out how a session has ended.
+/// Finds out how one session has ended.
 pub(super) struct Ending {
     ttl: Duration,
-    /// Nanoseconds of [`BootInstant`]: when the newest call was sent that a server has answered.
+    /// When the newest call that a server has answered was sent, in nanoseconds of [`BootInstant`].
     answered: AtomicU64,
     end: watch::Sender<Option<End>>,
 }
 
 impl Ending {
-    /// The state of a session with this lease, whose opening was sent at `asked`.
+    /// The initial state for a session with the lease `ttl`. `asked`: when the request that opened it was sent.
     pub(super) fn new(ttl: Duration, asked: BootInstant) -> Self {
         let answered = AtomicU64::new(asked.as_nanos());
         Self { ttl, answered, end: watch::Sender::new(None) }
     }
 
-    /// Notes that a server has answered a call that was sent at `sent`.
+    /// Notes that a server has answered a call, which was sent at the moment `sent`.
     pub(super) fn answered(&self, sent: BootInstant) {
         self.answered.fetch_max(sent.as_nanos(), Ordering::SeqCst);
     }
 
-    /// Waits for the end of the session, and notes what ended it.
+    /// Waits until the session has ended, and notes how it has ended.
     pub(super) async fn follow(self: Arc<Self>, mut states: StateWatcher) {
         let mut state = states.state();
         while !state.is_terminated() {
@@ -72,15 +72,15 @@ impl Ending {
         self.end.send_replace(Some(self.end_of(state, BootInstant::now())));
     }
 
-    /// Resolves when the session has ended.
+    /// Resolves when the session has ended, and returns how.
     pub(super) async fn ended(&self) -> End {
         let mut end = self.end.subscribe();
         let ended = end.wait_for(Option::is_some).await;
-        // The sender is a field of this struct, so waiting cannot fail.
+        // This struct owns the sender, so the sender still exists, and `wait_for` cannot fail.
         ended.ok().and_then(|end| *end).unwrap_or(End::GivenUp)
     }
 
-    /// What has ended a session that was seen in this state at this moment.
+    /// How a session has ended that was seen in the state `state` at the moment `seen`.
     fn end_of(&self, state: SessionState, seen: BootInstant) -> End {
         let answered = BootInstant::from_nanos(self.answered.load(Ordering::SeqCst));
         match state {
@@ -107,7 +107,7 @@ mod tests {
         assert_eq!(end(SessionState::Closed, 11_000), End::Closed);
         assert_eq!(end(SessionState::AuthFailed, 2_000), End::GivenUp);
         ending.answered(at(5_000));
-        // This call was sent earlier, and answered later.
+        // This call was sent before the one above, and answered after it.
         ending.answered(at(3_000));
         assert_eq!(ending.end_of(SessionState::Expired, at(14_999)), End::Expired);
     }

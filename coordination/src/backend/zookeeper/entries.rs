@@ -1,16 +1,16 @@
-//! Entries: made, found, read and removed.
+//! Entries: how their nodes are made, found, read and removed.
 //!
 //! # The protocol
 //!
 //! A session has two ephemeral nodes, which are made together when it is opened:
 //!
-//! * the *member's node*, `<namespace>/member/<member id>`. Its name keeps other sessions from having the same member id.
+//! * the *member's node*, `<namespace>/member/<member id>`. As long as it exists, no other session can have this member id.
 //!   Heartbeats and `enter` write to it, so its version rises all the time.
-//! * the *session's node*, `<namespace>/session/<session id>`. Its version is the write fence, and it is written only to end a
-//!   write fence. That is why it is a node of its own: if the member's version were the fence, each heartbeat would end it, and
-//!   so refuse every `enter` that is under way.
+//! * the *session's node*, `<namespace>/session/<session id>`. Its version is the write fence. This node is written only to end a
+//!   write fence, and it is a node of its own for this reason: if the version of the member's node were the write fence, each
+//!   heartbeat would end it, and so make every `enter` in flight fail.
 //!
-//! `enter` is two requests that are sent together (`making.rs`); V is the version of the session's node that this process knows:
+//! `enter` is two requests that are sent together (`making.rs`). V is the version of the session's node that this process knows:
 //!
 //! ```text
 //! multi  check   <session's node>  version = V            (1)
@@ -19,31 +19,30 @@
 //! getChildren2 <queue>                                     (4)
 //! ```
 //!
-//! 1. The write fence. After a connection broke, a server may still carry out a request that was sent on it, even when it has
-//!    already answered later requests on the next connection. So before a caller relies on a list of names that does not have the
-//!    node, it writes to the session's node, which raises the version. If the `multi` of a call that was given up arrives after
-//!    that, it fails as a whole.
-//! 2. If the answer was lost, the node is found again by the entry id in its name. The number after the id, which the server
-//!    appends, is the entry's place in the queue. (The node of a shared entry has `__rlock__` in its name.) `EPHEMERAL`: the
-//!    server deletes the node with its session.
-//! 3. The entry's sequence number is the number of this transaction. The answer to a `create` does not have it, the answer to a
-//!    `setData` does. If somebody has removed the member's node, which ends our session for us, this operation makes the whole
-//!    `multi` fail.
-//! 4. The names of all nodes in the queue. The newest node before ours that blocks us is the blocker. If there is none, the lock
-//!    is ours.
+//! 1. The write fence. After a connection broke, a server may still carry out a request that was sent on it, even when the server
+//!    has already answered later requests on the next connection. Suppose that a caller has given up an `enter`, and that a list of
+//!    names does not have its node. Before the caller relies on that, it writes to the session's node, which raises the version. If
+//!    the `multi` of the `enter` arrives after that write, it fails as a whole.
+//! 2. If the answer was lost, the node is found again by the entry id in its name. The server appends a number to the name; it is
+//!    the entry's place in the queue. (The node of a shared entry has `__rlock__` in its name.) `EPHEMERAL`: the server deletes the
+//!    node when its session ends.
+//! 3. The entry's sequence number is the number of this transaction. The answer to a `create` does not have this number, but the
+//!    answer to a `setData` has it. If somebody has removed the member's node, our session counts as over, and this operation makes
+//!    the whole `multi` fail.
+//! 4. The names of all nodes in the queue. Of the nodes before ours that block us, the newest is the blocker. If there is none, the
+//!    lock is ours.
 //!
-//! `leave` is `delete <node>`, by its full name, which no other node ever has. If it is not known whether the node was made,
-//! `leave` first ends the write fence by `setData <session's node>`, and then lists the names: if the node is not among them, it
-//! will never be made. If the session's node is missing, the session is over, and `leave` fails with `Lost`.
+//! `leave` is `delete <node>` with the node's full name, which no other node ever has. If it is not known whether the node was
+//! made, `leave` first ends the write fence by `setData <session's node>`, and then lists the names. If the node is not among them,
+//! it will never be made. If the session's node does not exist, the session is over, and `leave` fails with `Lost`.
 //!
-//! `position` lists the names once more. Our own name must be among them, or else our entry is gone; then the newest node before
-//! it that blocks us is the blocker. The server may lag behind, but not so far that it does not have our node, and so it has
-//! every node that was there when ours was made. So the list may have a blocker that has left since, but no blocker is missing
-//! from it.
+//! `position` lists the names once more. If our own name is not among them, our entry is gone. Otherwise the newest node before it
+//! that blocks us is the blocker. The server's list may lag behind. But it has our node, so it also has every node that was there
+//! when ours was made. So the list may still have a blocker that has left since, but no blocker is missing from it.
 //!
-//! `update` is `multi setData <node> version = updates, setData <queue> <name>`. The first operation is refused if another update
-//! came in between. The second one changes the node of the queue, whose data then names the entry that was updated: so a reader
-//! of the queue reads only that entry's node again (`reads.rs`).
+//! `update` is `multi setData <node> version = updates, setData <queue> <name>`. The first operation fails if the node was updated
+//! in between. The second operation writes the name of the updated node into the node of the queue. So a reader of the queue sees
+//! which entry was updated, and reads only that entry's node again (`reads.rs`).
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -72,15 +71,16 @@ use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key::{self, QueueKey};
 use crate::session::Sight;
 
-/// How many of the nodes that may block an entry are read in one request.
+/// How many nodes that may block an entry are read in one request.
 const NEWEST: usize = 8;
-/// How many reads a listing makes at most, while the queue changes during each.
+/// How many reads a listing makes at most, if the queue changes during each of them.
 const READS: usize = 8;
-/// How many of these reads `read_standing` makes in the hope of seeing everything as of one moment.
+/// In how many of these reads `read_standing` tries to get everything as of one moment. After that it returns less.
 const EXACT: usize = 2;
-/// How many nodes of a queue are read in one request: a request may have a megabyte, and a path may have 500 bytes or more.
+/// How many nodes of a queue are read in one request. A request may have a megabyte, and the path of one node may have 500 bytes or
+/// more.
 const BATCH: usize = 1024;
-/// How many queues are listed in one request, in search of their names.
+/// How many queues one request lists, when the names of all queues with entries are looked for.
 const QUEUES: usize = 32;
 
 #[async_trait]
@@ -88,7 +88,7 @@ impl Entries for Zookeeper {
     async fn enter(&self, entry: &NewEntry) -> Result<Position> {
         let connection = self.sessions.of("enter", entry.session)?;
         let (own, _) = self.own.begin(entry, Known::default);
-        // An earlier call may have made the node, although its answer was lost.
+        // An earlier call for this entry may have made the node, even if its answer was lost.
         if let Some(made) = self.made_before(&connection, entry, own.known).await? {
             if let Some(position) = self.position_of(&connection, entry, &made).await? {
                 return Ok(position);
@@ -101,7 +101,7 @@ impl Entries for Zookeeper {
         let (made, children) = self.make(&connection, entry, &data).await?;
         self.tree.found(&entry.entry_ref.queue);
         let children = children.map_err(|error| {
-            // The node was made; only its blocker is not known.
+            // The node was made, and only the list of names is missing, by which its blocker is found. So the effect is unknown.
             from_zookeeper("enter", &error).with_effect(Effect::Unknown)
         })?;
         let blocker = self.blocker(&connection, entry, made.number, &children).await?;
@@ -116,15 +116,16 @@ impl Entries for Zookeeper {
         let own = self.own.own(&entry.entry_ref.id).filter(|own| own.session == entry.session);
         let Some(Own { mode, since_ms, known, .. }) = own else { return Ok(false) };
         if mode == Mode::Shared && entry.mode == Mode::Exclusive {
-            // The node's name says that the entry is shared; and other shared entries may hold the lock at the same time.
+            // The node's name says that the entry is shared, and a name cannot be changed. And other shared entries may hold the
+            // lock now.
             let message = "a shared entry cannot become exclusive";
             return Err(Error::new(ErrorKind::Unsupported, "update", message));
         }
         let Some(mut made) = known.made.filter(|made| made.seq == seq) else { return Ok(false) };
         let connection = self.sessions.of("update", entry.session)?;
         let data = StoredEntry::new(entry, since_ms).to_bytes()?;
-        // If an earlier update took effect and its answer was lost, `made.updates` is out of date. Then the count is read from the
-        // node, and the write is tried once more.
+        // If an earlier update took effect but its answer was lost, `made.updates` is too small. Then the right count is read from
+        // the node, and the write is tried once more.
         for _ in 0..2 {
             match self.write_entry(&connection, entry, &made, &data).await? {
                 Ok(()) => {
@@ -151,8 +152,8 @@ impl Entries for Zookeeper {
         let Some(own) = self.own.own(&entry.id) else {
             let name = self.style.name(&entry.id);
             if self.style.read(&name).is_none() {
-                // This is an id of ours, and not the name of a listed node. So the entry was ours, and has left before, or its
-                // session is over.
+                // The id is one that this library makes, and not the name of a listed node. So the entry was ours, and it has left
+                // before, or its session is over. Nothing is left to remove.
                 return Ok(());
             }
             let path = format!("{queue}/{name}");
@@ -162,7 +163,7 @@ impl Entries for Zookeeper {
         let connection = self.sessions.of("leave", own.session)?;
         let name = match own.known {
             Known { made: Some(made), .. } => Some(made.name),
-            // The node was asked for, and no answer said whether it was made.
+            // A request to make the node was sent, and no answer has said whether the node was made.
             Known { asked: Some(version), .. } => {
                 self.listed(&connection, "leave", entry, version).await?
             }
@@ -201,7 +202,7 @@ impl Entries for Zookeeper {
 }
 
 impl Zookeeper {
-    /// Writes an entry's data, if its node was updated exactly `made.updates` times.
+    /// Writes an entry's data, on condition that its node was updated exactly `made.updates` times.
     async fn write_entry(
         &self,
         connection: &Connection,
@@ -214,7 +215,7 @@ impl Zookeeper {
         let writing = |client: Arc<Client>| async move {
             let mut writer = client.new_multi_writer();
             writer.add_set_data(&path, data, Some(made.updates))?;
-            // Tells readers of the queue which entry has changed: see `reads.rs`.
+            // This tells readers of the queue which entry was updated: see `reads.rs`.
             writer.add_set_data(&queue, made.name.as_bytes(), None)?;
             writer.commit().await?;
             Ok(())
@@ -222,8 +223,8 @@ impl Zookeeper {
         connection.raw_call("update", writing).await
     }
 
-    /// The blocker of the entry with this number. It is found by the names of the queue's nodes and, where those do not tell, by
-    /// their data.
+    /// The blocker of the entry whose node has the number `number`. It is found by the names of the queue's nodes. If the names do
+    /// not say enough, the data of some nodes are read.
     async fn blocker(
         &self,
         connection: &Connection,
@@ -240,12 +241,12 @@ impl Zookeeper {
             let newest = before.max_by_key(|node| node.age(number));
             return Ok(newest.map(|node| self.blocker_of(node)));
         }
-        // Sorts the nodes, the newest first.
+        // From the newest node to the oldest.
         let mut before: Vec<_> = before.collect();
         before.sort_unstable_by_key(|node| -i64::from(node.age(number)));
         let parent = self.tree.queue(queue);
-        // If an entry was downgraded to shared, only its node's data says so. Such nodes are few, so the first batch nearly
-        // always has the blocker.
+        // If an exclusive entry was downgraded to shared, its name stays, and only the data of its node say so. Such entries are
+        // few, so the blocker is nearly always among the nodes that are read first.
         for nodes in before.chunks(NEWEST) {
             let paths: Vec<_> =
                 nodes.iter().map(|node| format!("{parent}/{}", node.name)).collect();
@@ -262,11 +263,12 @@ impl Zookeeper {
     }
 
     fn blocker_of(&self, node: Node<'_>) -> Blocker {
-        // The blocker's sequence number is not known from its name. It is not needed, because no other node ever has this name.
+        // The blocker's sequence number is not in the name of its node. `seq` may be zero: it would distinguish later nodes with
+        // the same name, but no other node ever has this name.
         Blocker { id: self.style.id(node), seq: 0 }
     }
 
-    /// Whether the entry of this node, whose data was read, blocks a later entry of this mode.
+    /// Whether the entry of the node `path`, whose data are `data`, blocks a later entry of this mode.
     pub(super) fn blocks(&self, path: &str, data: &[u8], mode: Mode) -> bool {
         let name = path.rsplit_once('/').map_or(path, |(_, name)| name);
         let node = self.style.read(name);
@@ -280,7 +282,8 @@ impl Zookeeper {
         made: &Made,
     ) -> Result<Option<Position>> {
         let children = self.siblings_of(connection, "position", &entry.entry_ref.queue).await?;
-        // It is enough that the name is listed: no other node ever has this name, and the node is deleted with its session.
+        // If the name is listed, the node is ours: no other node ever has this name, and the server deletes the node when its
+        // session ends.
         if !children.contains(&made.name) {
             return Ok(None);
         }
@@ -301,15 +304,16 @@ impl Zookeeper {
         while tries < READS {
             tries += 1;
             let is_first = asked.is_empty();
-            // If entries come and go faster than new nodes are read, no read shows the queue as of one moment. `read_standing`
-            // needs less: all nodes in the last list of names are read, and then the names are listed once more. The entries in
-            // both lists have existed all the time in between.
+            // If entries come and go faster than their nodes are read, no read shows the queue as of one moment. `read_standing`
+            // needs less (`Sight::Standing`): all nodes in the last list of names are read, and then the names are listed once
+            // more. The entries in both lists have existed all the time in between, and are returned.
             let is_last = sight == Sight::Standing && tries > EXACT;
             if let Some(Look { names, .. }) = before.as_ref().filter(|_| is_last) {
                 asked.clone_from(names);
             }
             let others = asked.split_off(asked.len().min(BATCH));
-            // All batches but one are read without listing the names again: ten thousand names are a megabyte in each answer.
+            // Only the last batch is read together with the list of names. With ten thousand nodes, the list has a megabyte, and
+            // the answers for the other batches need not have it too.
             let mut read_before = HashMap::new();
             for others in others.chunks(BATCH) {
                 read_before.extend(self.learn(connection, queue, others).await?);
@@ -338,8 +342,9 @@ impl Zookeeper {
                 return Ok(listing);
             }
             let now = Look { age, updated, names, value };
-            // If no entry was updated between the last read and this one, then the list of names of the last read and the nodes
-            // that this one has read belong together: they show the queue as of the moment of the last read.
+            // Suppose that no entry was updated between the last read and this one (`age` is the same). Then the nodes that this
+            // read has found belong to the list of names of the last read: together they show the queue as of the moment of the
+            // last read.
             let before_it: Option<Look> = before.take().filter(|before: &Look| before.age == age);
             let looks = before_it.into_iter().chain([now]);
             for look in looks {
@@ -356,7 +361,7 @@ impl Zookeeper {
         Err(Error::new(ErrorKind::Unavailable, "list", "the queue changes all the time"))
     }
 
-    /// Reads these nodes of a queue, and remembers them for later reads.
+    /// Reads these nodes of a queue, and keeps them for later reads.
     async fn learn(
         &self,
         connection: &Connection,
@@ -376,7 +381,7 @@ impl Zookeeper {
         Ok(fresh)
     }
 
-    /// The entries of nodes that were read.
+    /// The entries of the nodes `names`, which were read with the result `found`.
     fn entries_of(
         &self,
         queue: &QueueKey,
@@ -385,7 +390,7 @@ impl Zookeeper {
     ) -> Result<HashMap<String, Written>> {
         let mut entries = HashMap::new();
         for (name, found) in names.iter().zip(found) {
-            // Nodes of entries that have left since are not there.
+            // A node that does not exist is skipped: its entry has left.
             if let (Some(Found { data, stat }), Some(node)) = (found, self.style.read(name)) {
                 check_name(queue, &data)?;
                 let entry = entry_of(self.style.id(node), node, &data, &stat);
@@ -395,7 +400,8 @@ impl Zookeeper {
         Ok(entries)
     }
 
-    /// A page of the names of the queues of this kind that have an entry. ZooKeeper lists all children in one answer.
+    /// One page of the names of the queues of this kind that have an entry. ZooKeeper returns all children of a node in one answer,
+    /// so the pages are parts of that answer.
     async fn names_of_queues(
         &self,
         connection: &Connection,
@@ -408,7 +414,7 @@ impl Zookeeper {
         let paths: Vec<_> = queues.iter().map(|queue| format!("{above}/{queue}")).collect();
         let listed = connection.children_of("list", &paths, QUEUES).await?;
         let mut entries: HashMap<_, _> = queues.iter().cloned().zip(listed).collect();
-        // An empty queue has a node until the server removes it.
+        // A queue that has become empty still has a node until the server removes it. Such queues are left out.
         entries.retain(|_, children| {
             children.retain(|child| self.style.read(child).is_some());
             !children.is_empty()
@@ -433,17 +439,18 @@ impl Zookeeper {
     }
 }
 
-/// What one read found of a queue, as of one moment.
+/// What one read has found of a queue, all as of one moment.
 struct Look {
     age: Age,
-    /// The name of the node that was updated last.
+    /// The name of the node whose entry was updated last.
     updated: Vec<u8>,
     names: Vec<String>,
     value: Option<Found>,
 }
 
 fn listing(queue: &QueueKey, mut entries: Vec<Written>, value: Option<Found>) -> Result<Listing> {
-    // The numbers of the transactions that made the nodes give their order for ever; the numbers in their names wrap.
+    // Sorts the entries by the numbers of the transactions that made their nodes, which rise for ever. The numbers in the names of
+    // the nodes wrap.
     entries.sort_unstable_by_key(|(entry, _)| entry.seq);
     let mut hasher = DefaultHasher::new();
     let mut listing = Listing::default();
@@ -460,7 +467,7 @@ fn listing(queue: &QueueKey, mut entries: Vec<Written>, value: Option<Found>) ->
     Ok(listing)
 }
 
-/// Removes a node, if it is there.
+/// Removes a node. If it does not exist, does nothing.
 async fn delete(connection: &Connection, path: &str) -> Result<()> {
     let deleting = connection
         .raw_call("leave", |client: Arc<Client>| async move { client.delete(path, None).await });

@@ -1,4 +1,4 @@
-//! Entries, as they are read from nodes' names and data.
+//! Entries, as they are read from the names and the data of nodes.
 
 use zookeeper_client::Stat;
 
@@ -9,33 +9,33 @@ use crate::backend::{Entry, EntryId};
 
 pub(super) type OwnEntries = own_entries::OwnEntries<Known>;
 
-/// What is known of the node of an entry of ours.
+/// What this process knows of the node of one of its own entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Known {
-    /// The version of the write fence under which the last request to make the node was sent; `None`: none was sent.
+    /// The version of the write fence that was a condition of the last request to make the node; `None`: no such request was sent.
     pub(super) asked: Option<i32>,
-    /// The node; `None`: no answer has come yet that names it.
+    /// The node; `None`: no answer has named it yet, so it is not known whether it exists.
     pub(super) made: Option<Made>,
 }
 
-/// A node that was made for an entry.
+/// The node that was made for an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Made {
     pub(super) name: String,
-    /// The node's number among its siblings.
+    /// The number at the end of the node's name, which gives its order among its siblings.
     pub(super) number: i32,
-    /// The transaction that made the node, which is the entry's sequence number.
+    /// The number of the transaction that made the node. It is the entry's sequence number.
     pub(super) seq: u64,
-    /// How often the node's data was updated, as far as is known.
+    /// How often the node's data were updated, as far as this process knows.
     pub(super) updates: i32,
 }
 
-/// The entry of a node with this data.
+/// The entry that a node stands for. `data` and `stat` were read from the node.
 pub(super) fn entry_of(id: EntryId, node: Node<'_>, data: &[u8], stat: &Stat) -> Entry {
     StoredEntry::entry(id.as_str(), number(stat.czxid), node.mode, data)
 }
 
-/// A transaction's number (zxid) as a sequence number.
+/// The number of a transaction (zxid), as a sequence number.
 pub(super) fn number(transaction: i64) -> u64 {
     u64::try_from(transaction).unwrap_or_default()
 }

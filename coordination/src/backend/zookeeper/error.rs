@@ -1,22 +1,24 @@
-//! Maps the errors of ZooKeeper and of its client to ours, case by case.
+//! Maps each error of ZooKeeper and of its client crate to an error of ours.
 
 use zookeeper_client::Error as ZooKeeperError;
 
 use crate::error::{Effect, Error, ErrorKind, LossReason};
 
-/// A single server's code for a call in a session that is not there any more (`UNKNOWNSESSION`); an ensemble says that the session
-/// has expired. The client crate does not know the code.
+/// The code (`UNKNOWNSESSION`) with which a single server answers a call in a session that does not exist any more. An ensemble
+/// answers that the session has expired. The client crate does not know this code.
 const UNKNOWN_SESSION: i32 = -12;
 
 pub(super) fn from_zookeeper(operation: &'static str, error: &ZooKeeperError) -> Error {
     let message = error.to_string();
     let (kind, effect, message) = match error {
-        // A server has said this, or the client crate, which has heard nothing for longer than the lease.
+        // A server has said that the session is over. Or the client crate has given it up, because it has not heard from any server
+        // for longer than the lease; then the session is over too.
         ZooKeeperError::SessionExpired | ZooKeeperError::UnexpectedErrorCode(UNKNOWN_SESSION) => {
             return Error::lost(operation, LossReason::ExpiredByServer);
         }
         ZooKeeperError::ClientClosed => return Error::lost(operation, LossReason::ConnectionLost),
-        // These requests were in flight when the connection broke. All of them get the error that broke it.
+        // These are errors that break a connection. Every request that was in flight on the connection gets this error, and may
+        // have been carried out.
         ZooKeeperError::ConnectionLoss
         | ZooKeeperError::SessionMoved
         | ZooKeeperError::Custom(_)
@@ -31,7 +33,7 @@ pub(super) fn from_zookeeper(operation: &'static str, error: &ZooKeeperError) ->
         ZooKeeperError::Timeout => {
             (ErrorKind::Unavailable, Effect::None, "no session in time".to_owned())
         }
-        // The server cannot carry out the call now, or a node has changed since it was read: a retry may succeed.
+        // The server cannot carry out the call now, or a node has changed since it was read. The same call may succeed later.
         ZooKeeperError::NotReadOnly
         | ZooKeeperError::Throttled
         | ZooKeeperError::NoNode
@@ -41,7 +43,8 @@ pub(super) fn from_zookeeper(operation: &'static str, error: &ZooKeeperError) ->
         | ZooKeeperError::RuntimeInconsistent => (ErrorKind::Unavailable, Effect::None, message),
         ZooKeeperError::AuthFailed => (ErrorKind::Auth, Effect::None, message),
         ZooKeeperError::NoAuth => {
-            // A server accepts any password, and compares it only with the access control list of a node.
+            // A server accepts any password when it gets it. It compares the password only with the access control list of each
+            // node.
             let message =
                 "the access control list of a node does not let this user, or this password, in";
             (ErrorKind::Permission, Effect::None, message.to_owned())
@@ -63,7 +66,7 @@ pub(super) fn from_zookeeper(operation: &'static str, error: &ZooKeeperError) ->
         | ZooKeeperError::MarshallingError
         | ZooKeeperError::NoWatcher
         | ZooKeeperError::ReconfigDisabled => (ErrorKind::Unsupported, Effect::None, message),
-        // Later versions of the client may have more errors.
+        // Later versions of the client crate may have further errors. Nothing is known of their effects.
         _ => (ErrorKind::Unavailable, Effect::Unknown, message),
     };
     Error::new(kind, operation, message).with_effect(effect)

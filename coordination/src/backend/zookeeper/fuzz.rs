@@ -1,4 +1,4 @@
-//! A fuzz target: names and data of nodes, which any program may have made, and a server's first answer.
+//! A fuzz target: names and data of nodes, which any other program may have made, and a server's answer to the probe.
 
 use std::time::UNIX_EPOCH;
 
@@ -39,7 +39,7 @@ const DATA: [&str; 6] = [
 const TOKENS: [&str; 10] =
     ["__lock__", "__rlock__", "-lock-", "_c_", "-", "0000000000", "{", "\"", "null", "\\ud800"];
 
-/// A server's answer to the request for a session: protocol 0, a lease of 4 s, a session and its password.
+/// A server's answer to a request for a session: protocol 0, a lease of nearly 4 s, the session's id and its password.
 const ANSWER: &str = "\0\0\0\0\0\0\u{f}\u{20}\0\0\0\0\0\0\0\u{1}\0\0\0\u{10}0123456789abcdef\0";
 
 #[derive(Clone, Debug)]
@@ -101,7 +101,7 @@ fn any_node(name: &str, data: &[u8], transaction: i64) -> TestCaseResult {
     Ok(())
 }
 
-/// What we have written is read back unchanged.
+/// An entry that this library writes must be read back unchanged.
 fn ours(
     member: &str,
     data: &str,

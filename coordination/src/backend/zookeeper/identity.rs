@@ -1,9 +1,9 @@
-//! How we are authenticated at the servers: by certificates, and by a password.
+//! How this client authenticates itself at the servers: by certificates, and by a password.
 //!
-//! The client crate connects again by itself, with certificates that can be exchanged while the session lasts. While there is no
-//! connection, the crate is given the certificates that the files hold now; if no connection is made with those, they and earlier
-//! ones take turns. A password is not checked when a connection is made: a server accepts any, and compares it with the access
-//! control list of each node. So the password is read anew when a node refuses access.
+//! The client crate connects again by itself. Its certificates can be exchanged while the session lasts: while there is no
+//! connection, the crate gets the certificates that are in the files now. If it cannot connect with these, it gets these and
+//! earlier ones in turn. A password is not checked when a connection is made. A server accepts any password, and compares it with
+//! the access control list of each node. So the password is read again when a node refuses access.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -19,25 +19,25 @@ use crate::backend::server::credentials::{Access, Credentials, Tls};
 use crate::error::{Error, Result};
 use crate::url::Secret;
 
-/// How long each set of certificates is used before the next one. The client crate tries to connect several times within this
-/// time.
+/// How long the crate tries to connect with one set of certificates before it gets the next set. Within this time it tries several
+/// times.
 const EACH: Duration = Duration::from_millis(400);
-/// How many sets of certificates take turns.
+/// How many sets of certificates are kept, and tried one after the other.
 const KEPT: usize = 3;
 
-/// The credentials that the URL and its files have, and those in use.
+/// The credentials that are in the URL and its files, and those that are in use.
 pub(super) struct Identity {
     user: Option<String>,
     access: Arc<Access>,
-    /// The certificates with which the client crate connects, which can be exchanged; `None`: no TLS.
+    /// The certificates with which the client crate connects. They can be exchanged. `None`: no TLS.
     certs: Option<TlsDynamicCerts>,
     offered: Mutex<Offered>,
 }
 
-/// What the server of one session knows of the password.
+/// What the servers know of the password in one session.
 pub(super) struct Presented {
     confirmed: Mutex<Option<Secret>>,
-    /// Held by the call that sends a new password to the server.
+    /// Locked by the call that sends a new password to the server, so that only one call does so at a time.
     turn: tokio::sync::Mutex<()>,
 }
 
@@ -57,11 +57,11 @@ impl Presented {
 }
 
 struct Offered {
-    /// The newest credentials and some that were in use before, the newest first.
+    /// The newest credentials and some earlier ones, from the newest to the oldest.
     known: VecDeque<Arc<Credentials>>,
-    /// The index of the credentials that the client crate has.
+    /// The index in `known` of the credentials that the client crate has now.
     turn: usize,
-    /// Since when the crate has them; `None`: there is a connection.
+    /// When the crate got these credentials; `None`: there is a connection, or none was tried yet.
     since: Option<Instant>,
 }
 
@@ -86,24 +86,24 @@ impl Identity {
         self.access.is_secure()
     }
 
-    /// The options with which the client crate connects; `None`: no TLS.
+    /// The options for TLS with which the client crate connects; `None`: no TLS.
     pub(super) fn tls_options(&self) -> Option<TlsOptions> {
         self.certs.as_ref().map(|certs| TlsOptions::new().with_certs(certs.clone()))
     }
 
-    /// The password as of now, if there is a user.
+    /// The password that the URL or its file has now; `None`: there is no user.
     pub(super) fn password(&self) -> Option<Secret> {
         self.user.as_ref().and_then(|_| self.access.newest().password.clone())
     }
 
-    /// The credentials of our user with this password, as ZooKeeper's `digest` scheme expects them.
+    /// The user's name with this password, in the form that ZooKeeper's `digest` scheme expects.
     pub(super) fn digest(&self, password: &Secret) -> Vec<u8> {
         let user = self.user.as_deref().unwrap_or_default();
         format!("{user}:{}", password.expose()).into_bytes()
     }
 
-    /// To be called while there is no connection. The next one is made with the certificates that the files hold now or, in turn,
-    /// with those that they held before.
+    /// To be called while there is no connection. Gives the client crate the certificates that the files have now or, if it could
+    /// not connect with those, earlier ones in turn.
     pub(super) fn offer(&self) {
         let Some(certs) = &self.certs else { return };
         let mut offered = self.offered();
@@ -113,7 +113,8 @@ impl Identity {
         let before = Arc::clone(offered.current());
         offered.next(self.access.newest());
         let next = Arc::clone(offered.current());
-        // An error is unlikely, as the files were checked when they were read. After an error, the certificates in use stay.
+        // An error is unlikely, because the files were checked when they were read. If there is one, the crate keeps the
+        // certificates that it has.
         if next != before
             && let Some(Ok(next)) = next.tls.as_ref().map(self::certs)
         {
@@ -121,17 +122,17 @@ impl Identity {
         }
     }
 
-    /// To be called when there is a connection.
+    /// To be called while there is a connection.
     pub(super) fn connected(&self) {
         self.offered().since = None;
     }
 
-    /// To be called when a node has refused a call that was sent when `told` was the password that the server knew. If the password
-    /// has changed since, makes sure that the server knows the new one. True: the server knows it, and the call may be sent again.
+    /// To be called when a node has refused a call. `told`: the password that the server had when the call was sent. If there is a
+    /// newer password by now, this makes sure that the server has it. Returns true if the caller should send the call again.
     ///
-    /// Of several calls that are refused at the same time, the first one tells the server, and the others find that this was done
-    /// after they were sent. If the first one is dropped before the server has answered, nothing is noted, and the next one tells
-    /// the server.
+    /// Of several calls that are refused at the same time, the first one sends the new password. The others then find that the
+    /// server has another password than when they were sent. If the first call is dropped before the server has answered, nothing
+    /// is noted, and the next call sends the password.
     pub(super) async fn present(
         &self,
         client: &Client,
@@ -147,7 +148,8 @@ impl Identity {
         match client.auth("digest", &self.digest(&password)).await {
             Ok(()) => *presented.confirmed() = Some(password),
             Err(ZooKeeperError::AuthFailed) => return false,
-            // The connection broke, say. The call is sent again, is refused again, and then the server is told once more.
+            // The connection broke, for instance. Then the caller sends the call again, which is refused again, and the password is
+            // sent again.
             Err(_) => {}
         }
         true
@@ -160,11 +162,12 @@ impl Identity {
 
 impl Offered {
     fn current(&self) -> &Arc<Credentials> {
-        // `known` is never empty: it begins with one, and only the oldest of more than `KEPT` are dropped.
+        // `known` is never empty: it has one set at first, and `next` drops only the oldest of more than `KEPT`.
         &self.known[self.turn % self.known.len()]
     }
 
-    /// Chooses the newest credentials if they have not been tried yet, otherwise the next ones in turn.
+    /// Chooses the credentials to try next: the newest if they were not tried yet since the connection broke, otherwise those after
+    /// the current ones.
     fn next(&mut self, newest: Arc<Credentials>) {
         let is_first = self.since.replace(Instant::now()).is_none();
         if self.known[0] != newest {
@@ -219,7 +222,7 @@ mod tests {
         assert_eq!(after(&mut offered, &new), new);
         assert_eq!(after(&mut offered, &new), old);
         assert_eq!(after(&mut offered, &new), new);
-        // A connection was made, and broke.
+        // As if a connection was made with the second credentials, and broke.
         offered.turn = 1;
         offered.since = None;
         assert_eq!(after(&mut offered, &new), new);

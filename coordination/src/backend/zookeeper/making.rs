@@ -1,4 +1,4 @@
-//! How an entry's node is made, and only once, even if the answers to calls are lost.
+//! How an entry's node is made: only once, even if the answers to calls are lost.
 
 use std::sync::Arc;
 
@@ -18,17 +18,18 @@ use crate::backend::{EntryId, EntryRef, NewEntry};
 use crate::error::Result;
 use crate::key::QueueKey;
 
-// The operations of the request that makes an entry's node, by their indexes. The first one checks that the write fence still
-// holds.
+// The operations of the request that makes an entry's node, by their indexes in the request. The first one checks the version of
+// the write fence.
 const WRITE_FENCE: usize = 0;
 const ENTRY: usize = 1;
-/// The write to the member's node: only the answer to a `setData`, and not that to a `create`, tells the transaction's number.
+/// The write to the member's node. It is there because the entry needs the number of the transaction: the answer to a `setData` has
+/// it, the answer to a `create` has not.
 const MEMBER: usize = 2;
-/// How often a call tries again because other clients have changed what it depends on: the queue's node or the write fence.
+/// How often a call tries again after other calls have changed what it depends on: the queue's node or the write fence.
 const MENDS: usize = 2;
 
 impl Zookeeper {
-    /// Makes an entry's node and lists its siblings.
+    /// Makes an entry's node, and lists the names of the queue's nodes.
     pub(super) async fn make(
         &self,
         connection: &Arc<Connection>,
@@ -46,10 +47,10 @@ impl Zookeeper {
             };
             match (index, &error) {
                 (WRITE_FENCE | MEMBER, ZooKeeperError::NoNode) => return Err(revoked("enter")),
-                // This process had seen the queue's node; the server has removed it since, because it was empty for a while.
+                // This process took the queue's node to exist, but the server has removed it, because it was empty for a while.
                 (ENTRY, ZooKeeperError::NoNode) => self.tree.lost(&entry.entry_ref.queue),
-                // A call about another entry has ended this version of the write fence since it was read. After `end`, a newer
-                // version is known.
+                // A call for another entry has ended this version of the write fence since this call read the version. After `end`,
+                // this process knows a newer version.
                 (WRITE_FENCE, ZooKeeperError::BadVersion) => {
                     connection.write_fence.end(connection, "enter", version).await?;
                 }
@@ -61,12 +62,13 @@ impl Zookeeper {
         }
     }
 
-    /// Makes the entry's node under this version of the write fence, with the nodes above it that may be missing, and lists its
-    /// siblings. All requests are sent before the first is answered. But if another listing of the queue is in flight in this
-    /// session, no further one is sent now: the next listing is then sent for all callers that have come in between.
+    /// Makes the entry's node on condition of this version of the write fence. Also makes the nodes above it that may be missing,
+    /// and lists the names of the queue's nodes. All requests are sent before the first answer has come. But if this session has
+    /// another listing of the queue in flight, no further listing is sent now: the next one will be sent for all callers that have
+    /// come in between.
     ///
-    /// If the future is dropped, the answer is noted all the same when it comes. A repeated `enter` then need not look for the
-    /// node, which on a slow network would take as long as the call that was given up.
+    /// If the caller drops the future, the answer is noted all the same when it comes. So a repeated `enter` need not look for the
+    /// node. On a slow network, that would take as long as the call that was given up.
     async fn try_to_make(
         &self,
         connection: &Arc<Connection>,
@@ -93,7 +95,7 @@ impl Zookeeper {
             writer.add_set_data(&member, session.as_bytes(), None)?;
             let sent = writer.commit();
             let (asked, list) = (listings.asked(), || client.list_children(&queue));
-            // If no listing is in flight, ours is sent here, right behind the request that makes the node.
+            // If no listing is in flight, this sends one now, right after the request that makes the node.
             let first = listings.begin().map(|turn| turn.answered(list()));
             let make = async { made_by(style, &sent.await?) };
             let list = async {
@@ -113,8 +115,8 @@ impl Zookeeper {
             }
             let refused =
                 MultiWriteError::OperationFailed { index: ENTRY, source: ZooKeeperError::NoAuth };
-            // This is returned as the error of the whole call, because `detached_call` looks there for `NoAuth`, and then tries a
-            // new password.
+            // `NoAuth` is returned as the error of the whole call, because `detached_call` looks for it there, and then tries a
+            // newer password.
             if made.as_ref().is_err_and(|error| *error == refused) {
                 return Err(ZooKeeperError::NoAuth);
             }
@@ -123,7 +125,7 @@ impl Zookeeper {
         connection.detached_call("enter", making).await
     }
 
-    /// The node that an earlier call has made for an entry, if there is one and this session owns it.
+    /// The node that an earlier call has made for this entry; `None`: there is none that this session owns.
     pub(super) async fn made_before(
         &self,
         connection: &Connection,
@@ -141,7 +143,7 @@ impl Zookeeper {
         let number_in_name = self.style.read(&name).map(|node| node.number).unwrap_or_default();
         let path = self.tree.entry(&entry.entry_ref.queue, &name);
         let found = connection.read_one("enter", path).await?;
-        // `R3`: the node of another session is never taken for ours.
+        // `R3`: a node that another session owns must never be taken for our own.
         let own = found.filter(|found| found.stat.ephemeral_owner == connection.owner);
         Ok(own.map(|found| {
             let (seq, updates) = (number(found.stat.czxid), found.stat.version);
@@ -155,9 +157,11 @@ impl Zookeeper {
         self.own.change(id, |own| own.known.made = Some(made));
     }
 
-    /// Looks for the node of an entry of ours that a call was to make, under this version of the write fence or an earlier one.
-    /// Returns its name. Ends this version first: if there is no node after that, there will be none, because requests that were
-    /// sent before have no effect any more.
+    /// Looks for the node of an entry of ours. An earlier call has tried to make it, on condition of `version` of the write fence
+    /// or of an earlier version. Returns the node's name.
+    ///
+    /// First ends this version of the write fence. If there is no node after that, there will never be one, because requests that
+    /// were sent before have no effect any more.
     pub(super) async fn listed(
         &self,
         connection: &Connection,
@@ -167,14 +171,15 @@ impl Zookeeper {
     ) -> Result<Option<String>> {
         connection.write_fence.end(connection, operation, version).await?;
         let name = self.style.name(&entry.id);
-        // The server that answers the listing has already carried out the write that ended the version, and so every request that
-        // took effect before that write.
+        // The server that answers the listing has already carried out the write that ended the version. So it has also carried out
+        // every request that took effect before that write, and its list has the node if there is one.
         let children = self.siblings_of(connection, operation, &entry.queue).await?;
         let is_it = |child: &&String| child.starts_with(&name) && self.style.read(child).is_some();
         Ok(children.iter().find(is_it).cloned())
     }
 
-    /// The names of a queue's nodes, after all calls that this session has made so far; empty if the queue has no node.
+    /// The names of a queue's nodes, with the effect of all calls that this session has made so far; empty if the queue has no
+    /// node.
     pub(super) async fn siblings_of(
         &self,
         connection: &Connection,
@@ -190,7 +195,7 @@ impl Zookeeper {
     }
 }
 
-/// The node that a request for an entry has made.
+/// The node of an entry, from the answer to the request that has made it.
 fn made_by(style: Style, results: &[MultiWriteResult]) -> Result<Made, MultiWriteError> {
     let made = match results {
         [_, MultiWriteResult::Create { path, .. }, MultiWriteResult::SetData { stat }] => {

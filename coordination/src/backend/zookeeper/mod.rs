@@ -5,53 +5,56 @@
 //! A session is a session of ZooKeeper's, with an ephemeral node for its member id. An entry is an ephemeral sequential node,
 //! `<namespace>/lock/<name>/<entry id>__lock__<number>`. The number of the transaction that made the node (its zxid) is the entry's
 //! sequence number and its fencing token. The order of the entries is that of the numbers that the server appended to the names.
-//! The request that makes the node and the one that lists the queue are sent together, so an uncontended lock costs two requests in
-//! one round trip, and one more request to release. If a connection breaks, a request that was sent on it may be carried out after
-//! later ones: it has no effect then, see `write_fence.rs`. A waiter watches the node that blocks it. When that node is gone, the
-//! waiter lists the queue once, which shows whether its own node is still there and what blocks it now. Callers of one session that
-//! list a queue at the same time share listings, see `siblings.rs`.
+//! The request that makes the node and the request that lists the queue are sent together. So an uncontended lock costs two
+//! requests in one round trip, and one more request to release it. If a connection breaks, a request that was sent on it may be
+//! carried out after later requests. `write_fence.rs` makes sure that it has no effect then.
 //!
-//! The node of a shared entry has `__rlock__` in its name, so that an exclusive entry finds its blocker by the names alone. All
-//! else about an entry is in its node's data; an entry that was downgraded keeps its name, and its data has `"shared":true`. A
-//! queue's value is a node of its own, `<namespace>/values/lock/<name>`. Observers of a queue share two persistent watches, and
-//! read the queue once for each change: the names first, then the nodes that are new. An entry's data changes only by an update,
-//! which writes the node of the queue too: see `entries.rs`.
+//! A waiter watches the node that blocks it. When that node is gone, the waiter lists the queue once. The list shows whether the
+//! waiter's own node is still there, and what blocks it now. If several callers of one session list a queue at the same time, they
+//! share listings, see `siblings.rs`.
 //!
-//! A server answers reads from its own copy of the data, which may lag behind. So a read of a whole queue begins with a `sync`. A
-//! server also answers a ping before the leader, which ends sessions, has been told that the session is alive. So heartbeats are
-//! writes, and a confirmed heartbeat proves only the one before it: see [`proof_delay`](Store::proof_delay).
+//! The node of a shared entry has `__rlock__` in its name, so that an exclusive entry finds its blocker by the names alone.
+//! Everything else about an entry is in its node's data. An entry that was downgraded to shared keeps its name, and its data have
+//! `"shared":true`. A queue's value is a node of its own, `<namespace>/values/lock/<name>`. All observers of a queue share two
+//! persistent watches. After each change they read the queue once: first the names, and then the nodes that are new. An entry's
+//! data change only by an update, which also writes the node of the queue: see `entries.rs`.
 //!
-//! kazoo's `Lock`, `ReadLock` and `WriteLock` on `<namespace>/lock/<name>` exclude our locks, and are excluded by them. The locks
-//! of OpenStack's Tooz are kazoo's, but on a path that is never ours, so they and our locks ignore each other. With
-//! `nodes=curator`, our exclusive locks and Curator's `InterProcessMutex` or Go's `zk.Lock` exclude each other. With kazoo's locks,
-//! `parents=persistent` is needed.
+//! A server answers reads from its own copy of the data, which may lag behind. So a read of a whole queue begins with a `sync`.
+//! Only the leader ends sessions, but a server answers a ping before the leader has heard that the session is alive. So heartbeats
+//! are writes, and a confirmed heartbeat proves only that the one before it has extended the lease: see
+//! [`proof_delay`](Store::proof_delay).
+//!
+//! kazoo's `Lock`, `ReadLock` and `WriteLock` on `<namespace>/lock/<name>` and our locks exclude each other; the option
+//! `parents=persistent` is needed for that. OpenStack's Tooz uses kazoo's locks too, but on a path that is never ours, so its locks
+//! and ours ignore each other. With `nodes=curator`, our exclusive locks and Curator's `InterProcessMutex` or Go's `zk.Lock`
+//! exclude each other.
 //!
 //! # Guarantees
 //!
-//! Exclusion, order and tokens hold over crashes, restarts, a change of the leader and loss of a minority. If a holder crashes,
-//! the next one gets the lock within the lease and one and a half ticks. After loss of all data tokens start again from 1. A
-//! holder watches its own node, so it learns at once if that is removed.
+//! Exclusion, order and tokens are preserved in crashes and restarts of servers, in a change of the leader, and if a minority of
+//! the servers is lost. If a holder crashes, the next one gets the lock after at most the lease and one and a half ticks. If all
+//! data are lost, tokens start again from 1. A holder watches its own node, so it learns at once if its node is removed.
 //!
 //! # Requirements
 //!
-//! ZooKeeper 3.6 or newer. The rights to create, read, write and delete on `<chroot>/<namespace>` and below; connecting checks
-//! them on the node of that path. A member id is the name of a node: as long as another program's node has that name, no session
-//! with this member id can be opened. The servers' `minSessionTimeout` has its default, two ticks:
+//! ZooKeeper 3.6 or newer. The rights to create, read, write and delete on `<chroot>/<namespace>` and below; connecting checks the
+//! rights on the node of that path. A member id is the name of a node: as long as another program's node has that name, no session
+//! with this member id can be opened. The servers' `minSessionTimeout` must have its default, two ticks, because
 //! [`proof_delay`](Store::proof_delay) is computed from it.
 //!
 //! # URL options
 //!
-//! `zk://` and `kazoo://` are other names for it; `zookeeper+tls://`, `zk+tls://` and `kazoo+tls://` use TLS. Several hosts are
-//! servers of one ensemble, tried in random order. The last segment of the path is the namespace, and the part before it is the
-//! chroot. A user and a password are those of ZooKeeper's `digest` scheme.
+//! `zk://` and `kazoo://` mean the same as `zookeeper://`; `zookeeper+tls://`, `zk+tls://` and `kazoo+tls://` use TLS. If the URL
+//! has several hosts, they are servers of one ensemble, and are tried in random order. The last segment of the path is the
+//! namespace, and the part before it is the chroot. A user and a password are those of ZooKeeper's `digest` scheme.
 //!
 //! * `ca`, `cert`, `key`: PEM files. Without `ca`, the system's certificates are trusted.
 //! * `password_file`: a file with the password, instead of one in the URL.
-//! * `acl`: who has access to the nodes that we make: with `creator` (the default if there is a user) only that user, with `open`
+//! * `acl`: who has access to the nodes that this client makes. `creator` (the default if there is a user): only that user. `open`:
 //!   everybody.
-//! * `nodes`: the library whose names of nodes are used, `kazoo` (the default) or `curator`.
+//! * `nodes`: the library whose names the nodes have, `kazoo` (the default) or `curator`.
 //! * `parents`: the kind of a queue's node. A `container` (the default) is removed by the server some time after the queue has
-//!   become empty; a `persistent` one stays. kazoo needs the second: its lock object fails once the queue's node was removed.
+//!   become empty. A `persistent` node stays. kazoo needs `persistent`: its lock object fails once the queue's node was removed.
 
 mod active_watches;
 mod client;
@@ -104,15 +107,15 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::key::QueueKey;
 use crate::url::{Authority, UrlOption};
 
-/// How long a connection may have no traffic, or take to be made, before it is given up. The probe takes only a part of the time
-/// for connecting: what is left is at least twice this, so that two servers can be tried.
+/// A connection is given up if it has no traffic for this long, or if making it takes this long. The probe takes only a part of the
+/// time for connecting. The rest is at least twice this long, so that two servers can be tried.
 const SILENCE: Duration = Duration::from_millis(1_500);
-/// The longest pause of the client crate before its second try to connect again (`IterableEndpoints::timeout` in 0.11.2). The
-/// first try is made as soon as the connection broke, perhaps before the server has ended the session. Only the second try then
-/// shows that the session is over.
+/// The longest pause of the client crate between its first and its second try to connect again (`IterableEndpoints::timeout` in
+/// 0.11.2). The crate makes the first try as soon as the connection broke, perhaps before the server has ended the session. Then
+/// only the second try shows that the session is over.
 const RECONNECT: Duration = Duration::from_millis(200);
 
-/// What is known of the store before connecting to it.
+/// What the library knows of this store before it connects.
 pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "zookeeper",
     options: &[
@@ -131,32 +134,32 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     parse: |url| Ok(Box::new(Config::parse(url)?)),
 };
 
-/// The backend: a namespace of an ensemble.
+/// The store of one namespace at an ensemble.
 pub(crate) struct Zookeeper {
     sessions: OpenSessions,
     own: Arc<OwnEntries>,
     watches: Arc<Watches>,
     seen: BoundedCache<QueueKey, Seen>,
-    /// The writes that create a value and have no answer yet: for each id, how many values of the kind had been removed when the
-    /// write was first sent (see `values.rs`). Fewer writes are in flight at the same time than the cache has room for.
+    /// The writes that create a value and have no answer yet. For each write's id: how many values of the kind had been removed
+    /// when the write was first sent (see `values.rs`). Fewer writes are in flight at the same time than fit into this cache.
     pending_creates: BoundedCache<u64, i32>,
     reads: Reads,
     siblings: Siblings,
     tree: Tree,
     style: Style,
-    /// The shortest lease that the servers grant.
+    /// The shortest lease that the servers grant. They told it to the probe.
     shortest: Duration,
     /// Bounds one request inside `gone`; no answer in time is `Unavailable`.
     patience: Duration,
 }
 
 impl Zookeeper {
-    /// Probes the servers. No connection is kept: the first session makes the first one.
+    /// Probes the servers. Keeps no connection; the first session makes its own.
     async fn connect(config: Config, settings: &Settings) -> Result<Self> {
         let patience = patience(settings);
-        // The client crate gives a connection up when nothing arrives on it for this time. It is twice what a call may take, as a
-        // ping may take as long as a call, but no longer than `SILENCE`. It is also how long the first connection waits for a
-        // server that does not answer, before the next server is tried.
+        // The client crate gives up a connection on which nothing arrives for this time. It is twice as long as a call may take,
+        // because the answer to a ping may come only after a call's time, but no longer than `SILENCE`. When the first connection
+        // is made, the crate also waits so long for a server that does not answer, before it tries the next one.
         let connector = Connector::new(&config, SILENCE.min(patience * 2))?;
         let shortest = probe::probe(&config).await?;
         let failed = |error: io::Error| {
@@ -210,7 +213,8 @@ impl Store for Zookeeper {
     }
 
     fn proof_delay(&self) -> Duration {
-        // Twice in a tick the leader asks its followers which sessions are alive. The shortest lease has two ticks.
+        // Twice in each tick, the leader asks its followers which sessions are alive. The shortest lease is two ticks, so half a
+        // tick is a quarter of it.
         self.shortest / 4
     }
 

@@ -1,29 +1,30 @@
-//! The nodes of a queue: what they are called, and what their names say.
+//! The nodes of a queue: what names they have, and what these names say.
 //!
-//! The name of a contender's node ends with the sequence number that the server gave it, a counter of 32 bits that wraps; so two
-//! such numbers are compared by their difference. The numbers of one parent's children are in the order in which they were made.
+//! The name of a contender's node ends with a sequence number, which the server appends. Among the children of one node, these
+//! numbers rise in the order in which the children were made. The server counts in 32 bits, and the count wraps. So two numbers are
+//! compared by their difference.
 
 use super::config::Style;
 use crate::backend::{EntryId, Mode};
 
-/// In the name of a contender's node: the part between the entry's id and the sequence number.
+/// What stands in the name of a contender's node between the entry's id and the sequence number, and the mode that it stands for.
 const KAZOO: [(&str, Mode); 2] = [("__lock__", Mode::Exclusive), ("__rlock__", Mode::Shared)];
-/// The part between id and sequence number in the names of Curator's nodes, one for each kind of lock. If two of them mean the same
-/// mode, our own nodes have the first.
+/// The same for the names of Curator's nodes, one for each kind of its locks. If two of these stand for one mode, our own nodes of
+/// this mode have the first.
 const CURATOR: [(&str, Mode); 3] =
     [("-lock-", Mode::Exclusive), ("-__READ__", Mode::Shared), ("-__WRIT__", Mode::Exclusive)];
-/// The prefix of the names of Curator's nodes and, with `nodes=curator`, of ours too.
+/// How the names of Curator's nodes begin. With `nodes=curator`, the names of our nodes begin with it too.
 const PROTECTED: &str = "_c_";
-/// How many characters a sequence number has; a negative one may have one more.
+/// How many characters a sequence number has. A negative one may have one character more.
 const DIGITS: usize = 10;
 
-/// The node of a contender (an entry of ours or of another library): a child of the queue's node.
+/// The node of a contender, which is an entry of ours or of another library. It is a child of the queue's node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Node<'a> {
     pub(super) name: &'a str,
-    /// The mode that the node's name says. An entry that was downgraded to shared keeps its name: its data says so.
+    /// The mode that the node's name stands for. If an entry was downgraded to shared, it keeps its name, and only its data say so.
     pub(super) mode: Mode,
-    /// The sequence number, which gives the node's order among its siblings.
+    /// The sequence number. It gives the node's place among its siblings.
     pub(super) number: i32,
 }
 
@@ -35,22 +36,22 @@ impl Style {
         }
     }
 
-    /// The name of an entry's node, up to its sequence number.
+    /// The name of an entry's node, without the sequence number that the server appends.
     pub(super) fn prefix(self, id: &EntryId, mode: Mode) -> String {
         let infix =
             self.infixes().iter().find(|(_, of)| *of == mode).map_or("", |(infix, _)| infix);
         format!("{}{infix}", self.name(id))
     }
 
-    /// The contender's node that has this name; `None`: no contender's node has such a name.
+    /// The contender's node with this name; `None`: this is not the name of a contender's node.
     pub(super) fn read(self, name: &str) -> Option<Node<'_>> {
         if self == Self::Curator && is_ours(name) {
-            // We make no node with this name, because ours begin with `_c_`. The entry of such a node would get the same id as
-            // the entry of the node with `_c_`.
+            // None of our nodes has this name, because with `nodes=curator` their names begin with `_c_`. It is ignored: its entry
+            // would get the same id as the entry of the node whose name is the same but for the `_c_`.
             return None;
         }
-        // A negative number may have one character more. Two lengths are tried instead of a search, as names are read by the
-        // thousand.
+        // A negative number may have one character more. Both lengths are tried. A search for the number would be slower, and
+        // thousands of names may have to be read.
         [DIGITS, DIGITS + 1].into_iter().find_map(|length| {
             let (before, digits) = name.split_at_checked(name.len().checked_sub(length)?)?;
             let (_, mode) = self.infixes().iter().find(|(infix, _)| before.ends_with(infix))?;
@@ -58,15 +59,15 @@ impl Style {
         })
     }
 
-    /// The id of the entry of a listed node: the node's whole name, so that the node is found by it.
+    /// The id of the entry of a listed node. It is the whole name of the node, so that the node can be found by the id.
     pub(super) fn id(self, node: Node<'_>) -> EntryId {
-        // The id has no `_c_`, since our entry ids begin with their session on every store.
+        // If the node is ours, its id leaves out the `_c_`: on every store, the ids of our entries begin with their session's id.
         let own = node.name.strip_prefix(PROTECTED).filter(|name| is_ours(name));
         EntryId::from_store(own.filter(|_| self == Self::Curator).unwrap_or(node.name))
     }
 
-    /// For the id of an entry that was listed: the name of its node. For the id of an entry of ours that was not listed: the
-    /// beginning of its node's name.
+    /// If the entry with this id was listed: the name of its node. If it is an entry of ours that was not listed: how the name of
+    /// its node begins.
     pub(super) fn name(self, id: &EntryId) -> String {
         match self {
             Self::Curator if is_ours(id.as_str()) => format!("{PROTECTED}{}", id.as_str()),
@@ -76,24 +77,24 @@ impl Style {
 }
 
 impl Node<'_> {
-    /// Whether this node was made before its sibling with this number.
+    /// Whether this node was made before its sibling with the number `number`.
     pub(super) fn is_before(&self, number: i32) -> bool {
         self.age(number) < 0
     }
 
-    /// The difference between this node's number and `number`. Negative: this node was made before its sibling with that number.
+    /// This node's number minus `number`. Negative: this node was made before its sibling with that number.
     pub(super) fn age(&self, number: i32) -> i32 {
         self.number.wrapping_sub(number)
     }
 }
 
-/// The sequence number, if the text is nothing else.
+/// The sequence number that the text is; `None`: the text is something else.
 fn sequence(digits: &str) -> Option<i32> {
     let is_number = digits.strip_prefix('-').unwrap_or(digits).bytes().all(|b| b.is_ascii_digit());
     if is_number { digits.parse().ok() } else { None }
 }
 
-/// Whether a name begins as an [`EntryId`] of ours does.
+/// Whether a name begins with a session's id and `-`, as an [`EntryId`] of ours does.
 fn is_ours(name: &str) -> bool {
     name.split_once('-').is_some_and(|(session, _)| {
         session.len() == 16 && session.bytes().all(|byte| byte.is_ascii_hexdigit())

@@ -1,4 +1,4 @@
-//! The sessions that are open. Each is a session at ZooKeeper, with a node for the member id, to which heartbeats write.
+//! The open sessions of this process. Each is a session at ZooKeeper, and has a node for its member id, to which heartbeats write.
 
 use std::collections::HashMap;
 use std::future::pending;
@@ -22,15 +22,16 @@ use crate::canary::{Canary, sings};
 use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
 use crate::time::BootInstant;
 
-/// The sessions that are opening, open or closing, and which of them was opened last.
+/// The sessions of this process that are opening, open or closing, and the one that was opened last.
 pub(super) struct OpenSessions {
     connector: Arc<Connector>,
-    /// The thread on which the client crate runs; `None`: it runs on the session's own runtime.
+    /// The thread on which the client crate runs; `None`: the crate runs on the session's own runtime.
     thread: Option<ClientThread>,
     state: Mutex<State>,
-    /// Sessions that are being opened: a repeated call waits for the task that the call before has begun.
+    /// The tasks that open sessions. If `open` is called again for the same session, it waits for the task that the earlier call
+    /// has started.
     opening: tokio::sync::Mutex<HashMap<SessionId, Opening>>,
-    /// Whether a session was opened and found to have all rights: later ones do not check.
+    /// Whether a session was opened whose user has all rights. Sessions that are opened later do not check the rights again.
     is_permitted: AtomicBool,
 }
 
@@ -53,7 +54,7 @@ impl OpenSessions {
         }
     }
 
-    /// Opens a session at ZooKeeper and makes its two nodes. The lease begins at the moment [`asked`](Self::asked).
+    /// Opens a session at ZooKeeper and makes its two nodes. Its lease counts from the moment [`asked`](Self::asked).
     pub(super) async fn open(&self, session: &NewSession, tree: &Tree) -> Result<Duration> {
         let begun = BootInstant::now();
         let known = self.state().by_id.get(&session.id).cloned();
@@ -69,7 +70,7 @@ impl OpenSessions {
         };
         if let Err(error) = self.begin(&connection, session, tree).await {
             if !error.is_transient() {
-                // The refusal is final, so the session is of no use.
+                // No retry can succeed, so the session is closed again.
                 let _ = self.close(session.id).await;
             }
             return Err(error);
@@ -77,11 +78,11 @@ impl OpenSessions {
         {
             let mut state = self.state();
             state.newest = Some(Arc::clone(&connection));
-            // Also forgets earlier sessions that are over and were not closed.
+            // This also forgets earlier sessions that are over and were never closed.
             state.by_id.retain(|_, connection| !connection.is_over());
         }
-        // The request that opened the session may have been sent by an earlier call that was given up, and the lease began then.
-        // Too little of it may be left.
+        // An earlier call may have sent the request that opened the session, and then have been given up. The lease counts from
+        // that request, so there may be too little left of it.
         if connection.lease_at(begun) < connection.ttl / 2 {
             let _ = self.close(session.id).await;
             let message = "opening took too long for the lease that was granted";
@@ -90,13 +91,13 @@ impl OpenSessions {
         Ok(connection.ttl)
     }
 
-    /// The moment before the request was sent that opened the session at ZooKeeper.
+    /// A moment before the request was sent that opened the session at ZooKeeper, when the servers were `asked` for it.
     pub(super) fn asked(&self, session: SessionId) -> Option<BootInstant> {
         self.state().by_id.get(&session).map(|connection| connection.asked)
     }
 
-    /// Makes the session's nodes. For the first session, also checks whether the user has all rights; both requests are sent
-    /// together.
+    /// Makes the session's nodes. For the first session of this process, also checks whether the user has all rights; both requests
+    /// are sent together.
     async fn begin(
         &self,
         connection: &Connection,
@@ -108,14 +109,15 @@ impl OpenSessions {
             return making.await;
         }
         let (made, permitted) = tokio::join!(making, rights::check(connection, tree));
-        // If both are refused, this error says more: it names the right.
+        // If both calls are refused, this error is returned, because it names the right that is missing.
         permitted?;
         made?;
         self.is_permitted.store(true, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Opens the session at ZooKeeper in a task, or waits for the task that an earlier call has started.
+    /// Starts a task that opens the session at ZooKeeper, and waits for it. If an earlier call has started this task, waits for
+    /// that one.
     async fn connection(&self, session: &NewSession, tree: &Tree) -> Result<Connection> {
         let mut opening = self.opening.lock().await;
         let task = opening.entry(session.id).or_insert_with(|| {
@@ -131,7 +133,7 @@ impl OpenSessions {
         connected.map_err(ended)?.map_err(|error| from_zookeeper("open", &error))
     }
 
-    /// Writes to the member's node, and waits for the answer to this write.
+    /// Sends a heartbeat: writes to the member's node, and waits for the answer.
     pub(super) async fn renew(&self, session: SessionId) -> Result<()> {
         let connection = self.of("renew", session)?;
         let member = &connection.member;
@@ -143,14 +145,14 @@ impl OpenSessions {
         });
         match written.await? {
             Ok(stat) if stat.ephemeral_owner == connection.owner => Ok(()),
-            // Somebody has removed the member's node, and another session may have the member id by now.
+            // Somebody has removed the member's node. Another session may have taken the member id by now.
             Ok(_) | Err(ZooKeeperError::NoNode) => Err(revoked("renew")),
             Err(error) => Err(from_zookeeper("renew", &error)),
         }
     }
 
-    /// Resolves when a server has said that the session is over. If only the client crate has given the session up, this never
-    /// resolves.
+    /// Resolves when a server has said that the session is over. If only the client crate has given the session up, and no server
+    /// has said anything, this never resolves.
     pub(super) async fn ended(&self, session: SessionId) -> LossReason {
         let connection = self.state().by_id.get(&session).cloned();
         let loss = match connection {
@@ -163,14 +165,15 @@ impl OpenSessions {
         }
     }
 
-    /// Ends the session; ZooKeeper deletes all nodes that it owns.
+    /// Ends the session. ZooKeeper then deletes all nodes that the session owns.
     pub(super) async fn close(&self, session: SessionId) -> Result<()> {
         if let Some(opening) = self.opening.lock().await.remove(&session) {
             opening.abort();
         }
         let connection = self.state().by_id.get(&session).cloned();
         if let Some(connection) = connection {
-            // The connection is kept until a server has confirmed the end: a repeated `close` waits for the same confirmation.
+            // The connection stays in the map until a server has confirmed the end. So if `close` is called again, it waits for
+            // this confirmation too.
             if !connection.close().await {
                 let message = "the client has given up before a server confirmed";
                 let error = Error::new(ErrorKind::Unavailable, "close", message);
@@ -181,14 +184,15 @@ impl OpenSessions {
         Ok(())
     }
 
-    /// Begins to end the session, without waiting. If the client crate has a thread of its own, the end is completed there.
+    /// Begins to end the session, and does not wait for the end. If the client crate has a thread of its own, that thread completes
+    /// the end.
     pub(super) fn close_now(&self, session: SessionId) {
         if let Some(connection) = self.state().by_id.get(&session) {
             connection.begin_close();
         }
     }
 
-    /// The connection of a session; an error says that it is over.
+    /// The connection of a session. An error means that the session is over.
     pub(super) fn of(
         &self,
         operation: &'static str,
@@ -198,7 +202,8 @@ impl OpenSessions {
         connection.ok_or_else(|| Error::lost(operation, LossReason::ConnectionLost))
     }
 
-    /// The newest session's connection, for calls that concern no session. [`no_loss`] has to be applied to their errors.
+    /// The connection of the newest session, for calls that concern no session in particular. The caller applies [`no_loss`] to
+    /// their errors.
     pub(super) fn newest(&self, operation: &'static str) -> Result<Arc<Connection>> {
         let none = || Error::new(ErrorKind::Unavailable, operation, "there is no session");
         self.state().newest.clone().ok_or_else(none)
@@ -214,8 +219,9 @@ impl OpenSessions {
     }
 }
 
-/// Changes the error of a call that concerns no session, if the session over whose connection it went has ended. For its caller
-/// that is no loss: the store could not be reached, and the call can be repeated over the next session.
+/// To be applied to the error of a call that concerns no session in particular. If the error says that the session has ended over
+/// whose connection the call was sent, that is no loss for the caller. So this replaces it by an error that says that the store
+/// could not be reached: the caller can repeat the call over the next session.
 pub(super) fn no_loss(error: Error) -> Error {
     if error.loss_reason().is_none() {
         return error;
@@ -224,7 +230,7 @@ pub(super) fn no_loss(error: Error) -> Error {
     lost.with_effect(Effect::Unknown).with_source(error)
 }
 
-/// Makes the nodes of the member and of its session, which end with the session.
+/// Makes the member's node and the session's node. The server deletes both when the session ends.
 async fn make_member(connection: &Connection, session: &NewSession, tree: &Tree) -> Result<()> {
     let (path, write_fence) = (&connection.member, &connection.write_fence.path);
     let options = CreateMode::Ephemeral.with_acls(tree.acls());
@@ -247,18 +253,18 @@ async fn make_member(connection: &Connection, session: &NewSession, tree: &Tree)
     match made {
         Ok(_) => Ok(()),
         Err(error @ ZooKeeperError::NodeExists) => {
-            // The node may be another user's, whose data we may not read. But everybody may ask for a node's owner.
+            // The node may belong to another user, and then we may not read its data. But everybody may ask for a node's owner.
             let look = |client: Arc<Client>| async move { client.check_stat(path).await };
             let found = connection.call("open", look).await?;
             match found.map(|stat| stat.ephemeral_owner) {
-                // An earlier call of ours has made the node.
+                // An earlier call of this session has made the node.
                 Some(owner) if owner == connection.owner => Ok(()),
                 Some(_) => {
                     let message =
                         format!("another live session has the member id {:?}", session.member);
                     Err(Error::new(ErrorKind::MemberExists, "open", message))
                 }
-                // The node was removed since the `create` was refused: a retry may succeed.
+                // The node was removed after the `create` was refused. A retry may succeed.
                 None => Err(from_zookeeper("open", &error)),
             }
         }

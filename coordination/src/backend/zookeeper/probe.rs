@@ -1,6 +1,7 @@
-//! The first request to a server. It is sent without the client crate, because the crate does not say why a connection failed.
+//! The probe: the first request to the servers, before any session is opened. It is sent without the client crate, because the
+//! crate does not say why a connection failed.
 //!
-//! The request asks for a session with the shortest lease that the server grants, and the session is ended at once. The answer
+//! The request asks a server for a session with the shortest lease that the server grants. The session is ended at once. The answer
 //! shows that the server has a quorum, and how long that lease is.
 
 use std::collections::VecDeque;
@@ -25,28 +26,32 @@ use crate::env::{self, names};
 use crate::error::{Error, ErrorKind, Result};
 use crate::url::Host;
 
-/// How long the whole probe may take: less than the time for connecting.
+/// How long the whole probe may take. This is less than the time for connecting, because the client crate needs a part of that
+/// time.
 const PATIENCE: Duration = Duration::from_secs(4);
-/// If a server has not answered within this time, the next one is asked as well.
+/// If a server has not answered within this time, the probe asks the next server too.
 const HEAD_START: Duration = Duration::from_millis(300);
-/// The longest answer that is read; the right one has 37 bytes.
+/// The longest answer that is read. A server's answer to `HELLO` has 37 bytes.
 const LONGEST_ANSWER: usize = 1024;
-/// A request for a session: protocol 0, no transaction seen, 1 ms, no session, a password of 16 zeros, no read-only server.
+/// A request for a session: protocol 0, no transaction seen, a lease of 1 ms, no earlier session, a password of 16 zeros, no
+/// read-only server.
 const HELLO: [u8; 49] = {
     let mut hello = [0; 49];
     (hello[3], hello[19], hello[31]) = (45, 1, 16);
     hello
 };
-/// A request with number 1, of type `closeSession`.
+/// A request of the type `closeSession`, with the number 1.
 const BYE: [u8; 12] = [0, 0, 0, 8, 0, 0, 0, 1, 0xff, 0xff, 0xff, 0xf5];
 
-/// Asks the servers of the URL for a session, in random order, until one answers; returns the shortest lease that it grants.
+/// Asks the servers of the URL for a session, in random order, until one answers. Returns the shortest lease that this server
+/// grants.
 ///
-/// A server is a host at one of its addresses. The next one is asked when one has failed, or has not answered for a moment. This
-/// has to be quick: the client crate then tries the servers once more, in an order of its own, and needs the rest of the time.
+/// Each address of a host counts as a server. The next server is asked when one has failed, or has not answered within
+/// `HEAD_START`. The probe has to be quick: after it, the client crate tries the servers again, in an order of its own, and needs
+/// the rest of the time for that.
 pub(super) async fn probe(config: &Config) -> Result<Duration> {
     let mut hosts = config.servers.clone();
-    // R4: a thousand clients must not all come to the same server.
+    // R4: the order is random, because a thousand clients must not all ask the same server first.
     hosts.shuffle(&mut env::rng());
     let tls = config.access.used().tls.as_ref().map(client_config).transpose()?;
     let limit = Instant::now() + PATIENCE;
@@ -95,18 +100,18 @@ pub(super) async fn probe(config: &Config) -> Result<Duration> {
     Err(silent.or(failed).unwrap_or_else(|| unavailable("no server answers")))
 }
 
-/// A host of the URL at one of its addresses.
+/// A host of the URL, at one of its addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Server {
     host: Host,
     address: SocketAddr,
 }
 
-/// A message to [`probe`] about a host or a server.
+/// A message to [`probe`], from a task or thread that it has started.
 enum Told {
-    /// A host's addresses.
+    /// The look-up of a host's addresses has ended.
     Found(Host, io::Result<Vec<SocketAddr>>),
-    /// The shortest lease that a server grants.
+    /// A server was asked for a session. The result is the shortest lease that it grants.
     Probed(Server, Result<Duration>),
 }
 
@@ -120,15 +125,15 @@ impl Server {
 fn look_up(host: Host, tell: UnboundedSender<Told>) {
     tokio::spawn(async move {
         let found = names::addresses(&host.name, host.port.unwrap_or_default()).await;
-        // This fails if `probe` has returned already. Nobody needs the addresses then.
+        // If `probe` has returned already, sending fails. Then nobody needs the addresses any more.
         let _ = tell.send(Told::Found(host, found));
     });
 }
 
-/// Asks a server for a session, in a thread of its own, and sends the shortest lease that it grants to [`probe`].
+/// Starts a thread that asks a server for a session, and that sends the shortest lease which the server grants to [`probe`].
 ///
-/// The thread is not one of the runtime's: those stay for a while, and a forked child that drops its copy of the runtime would wait
-/// for them.
+/// This is not a thread of the runtime's. Those stay for a while after their work, and a forked child that drops its copy of the
+/// runtime would wait for them.
 fn start(server: Server, tls: Option<Arc<ClientConfig>>, tell: UnboundedSender<Told>) {
     let unstarted = Told::Probed(server.clone(), Err(unavailable("no thread can be started")));
     let tell_from_there = tell.clone();
@@ -182,7 +187,7 @@ fn shake_hands(
     Ok(StreamOwned::new(connection, stream))
 }
 
-/// Asks for a session, reads the answer and ends the session.
+/// Asks for a session, reads the answer, and asks the server to end the session.
 fn say_hello(mut stream: impl Read + Write) -> io::Result<Vec<u8>> {
     stream.write_all(&HELLO)?;
     stream.flush()?;
@@ -194,12 +199,12 @@ fn say_hello(mut stream: impl Read + Write) -> io::Result<Vec<u8>> {
     }
     let mut answer = vec![0; length];
     stream.read_exact(&mut answer)?;
-    // If this request is lost, the session ends with its lease.
+    // If this request does not reach the server, the session ends when its short lease is over.
     let _ = stream.write_all(&BYE).and_then(|()| stream.flush());
     Ok(answer)
 }
 
-/// The lease in a server's answer to [`HELLO`]; `None`: this is no such answer, or it grants no session.
+/// The lease that a server's answer to [`HELLO`] grants; `None`: this is not such an answer, or it grants no session.
 pub(super) fn shortest_lease(answer: &[u8]) -> Option<Duration> {
     let (protocol, rest) = answer.split_first_chunk::<4>()?;
     let (lease, _) = rest.split_first_chunk::<4>()?;
@@ -207,7 +212,7 @@ pub(super) fn shortest_lease(answer: &[u8]) -> Option<Duration> {
     (i32::from_be_bytes(*protocol) == 0).then(|| Duration::from_millis(lease))
 }
 
-/// The configuration of TLS for the probe, from files that the client crate has accepted.
+/// The configuration of TLS for the probe, made of files that the client crate has accepted before.
 fn client_config(tls: &Tls) -> Result<Arc<ClientConfig>> {
     choose_provider();
     let mut roots = RootCertStore::empty();
@@ -227,7 +232,7 @@ fn client_config(tls: &Tls) -> Result<Arc<ClientConfig>> {
     Ok(Arc::new(config))
 }
 
-/// The certificates that are trusted, as PEM: those of `ca`, or the system's.
+/// The certificates of trusted authorities, as PEM text: those of the option `ca`, or the system's.
 pub(super) fn authorities(tls: &Tls) -> Vec<u8> {
     let system = || {
         let certificates = rustls_native_certs::load_native_certs().certs;
@@ -240,16 +245,17 @@ pub(super) fn authorities(tls: &Tls) -> Vec<u8> {
     tls.ca.clone().unwrap_or_else(system)
 }
 
-/// Chooses the provider of cryptography. The probe and the client crate both use the process' default, and panic if several are
-/// possible and none was chosen.
+/// Chooses the provider of cryptography for the process, if none was chosen yet. The probe and the client crate both use the
+/// process' default. If there is none, and several are possible, they panic.
 pub(super) fn choose_provider() {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
-        // If this fails, another thread has chosen a provider at the same time, which is as good.
+        // If this fails, another thread has chosen a provider at the same time, and that one is used.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     }
 }
 
-/// The error that says why a probe failed; `plain`: the server, if it was probed without TLS.
+/// The error that tells the user why a probe failed. `plain`: the server, if the probe used no TLS; then this may find out whether
+/// the server wants TLS.
 fn explained(error: io::Error, plain: Option<&Server>, patience: Duration) -> Error {
     let kind = if is_tls(&error) { ErrorKind::Tls } else { connection_kind(&causes(Some(&error))) };
     let wants_tls = || plain.is_some_and(|server| wants_tls(server, patience));
@@ -273,8 +279,8 @@ fn explained(error: io::Error, plain: Option<&Server>, patience: Duration) -> Er
     Error::new(kind, "connect", message).with_source(error)
 }
 
-/// Whether a server that hung up on a probe without TLS speaks TLS: the handshake then fails with an error of TLS, as no
-/// certificate is trusted here.
+/// Called if a server hung up on a probe without TLS: whether this server speaks TLS. This trusts no certificate, so if the server
+/// speaks TLS, the handshake fails with an error of TLS.
 fn wants_tls(server: &Server, patience: Duration) -> bool {
     let nobody = Tls { ca: Some(Vec::new()), identity: None, server_name: None };
     let Ok(tls) = client_config(&nobody) else { return false };

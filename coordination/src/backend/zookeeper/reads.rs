@@ -1,9 +1,9 @@
-//! What was read last of queues: their entries, so that the next read of a queue reads only the nodes that are new in it; and the
-//! state of their values, so that a write can be made without another read.
+//! What this process has last read of queues. It keeps their entries, so that the next read of a queue needs to read only the nodes
+//! that are new in it. And it keeps the state of their values, so that a write can be made without another read.
 //!
-//! An entry's data changes only by an update, and each update also writes the node of the queue: that node's version rises, and
-//! its data names the entry that was updated. So entries that were read at one version of the queue's node are unchanged as long
-//! as the version is the same.
+//! An entry's data change only by an update, and each update also writes the node of the queue: that node's version rises, and its
+//! data then name the node of the updated entry. So entries that were read at one version of the queue's node are unchanged as long
+//! as that node has the same version.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,22 +16,24 @@ use crate::backend::server::bounded_cache::BoundedCache;
 use crate::error::Result;
 use crate::key::QueueKey;
 
-/// The entries of queues that were read. If a queue is forgotten, its next read costs one more request.
+/// The entries of queues that were read lately. If a queue was dropped from this cache, the next read of that queue costs one more
+/// request.
 #[derive(Default)]
 pub(super) struct Reads(BoundedCache<QueueKey, Known>);
 
-/// The state of a queue's node when it was read. If two reads have the same age, no entry was updated between them.
+/// The state in which a queue's node was read. If two reads have found the same age, no entry of the queue was updated between
+/// them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Age {
-    /// The session that has read the node. Another session may be at a store that has lost its data, where equal numbers mean
-    /// nothing.
+    /// The session that has read the node. If the servers have lost all their data, another session may see the same numbers again
+    /// with other contents. So ages of different sessions are never the same.
     owner: i64,
-    /// The transaction that made the node.
+    /// The number of the transaction that made the node.
     made: i64,
     updates: i32,
 }
 
-/// An entry, and the transaction that wrote its node last.
+/// An entry, and the number of the transaction that has last written its node.
 pub(super) type Written = (Entry, i64);
 
 struct Known {
@@ -40,8 +42,8 @@ struct Known {
 }
 
 impl Age {
-    /// The age of a queue whose node has this state. `None`: the queue has no node, and so no entries. Its age is then one that no
-    /// queue with a node has.
+    /// The age of a queue whose node has this state. `None`: the queue has no node, and therefore no entries. Its age is then
+    /// different from that of every queue with a node.
     pub(super) fn new(owner: i64, node: Option<&Stat>) -> Self {
         let (made, updates) = node.map_or((0, 0), |stat| (stat.czxid, stat.version));
         Self { owner, made, updates }
@@ -49,8 +51,9 @@ impl Age {
 }
 
 impl Reads {
-    /// Returns the entries of the nodes `names`, which are all nodes of the queue; or, as the error, the names of those that have
-    /// to be read first. `updated` names the node that was updated last before `age`, and `fresh` was read at `age`.
+    /// Returns the entries of the nodes `names`, which must be all nodes of the queue. If some of them are not known, returns as
+    /// the error the names of those, which the caller has to read first. `updated` is the name of the node that was updated last
+    /// before `age`. The entries in `fresh` were read at `age`.
     pub(super) fn look(
         &self,
         queue: &QueueKey,
@@ -62,8 +65,8 @@ impl Reads {
         self.0.update(queue.clone(), |known| {
             let known = known.get_or_insert_with(|| Known::new(age));
             if !known.grow(age, updated) {
-                // Another read has been noted that is newer than this one, so the cache is newer than `fresh`, and is left as it
-                // is.
+                // A read that is newer than this one was noted before. So the cache is newer than `fresh`, and is left unchanged.
+                // The result is made of `fresh` alone.
                 return pick(&mut fresh.clone(), names);
             }
             let fresh = fresh.iter().map(|(name, entry)| (name.clone(), entry.clone()));
@@ -72,8 +75,8 @@ impl Reads {
         })
     }
 
-    /// Remembers some entries of a queue, which were read at `age`, for the next [`look`](Self::look), where `updated` is
-    /// explained.
+    /// Keeps some entries of a queue, which were read at `age`, for the next [`look`](Self::look). The arguments are the same as
+    /// there.
     pub(super) fn learn(
         &self,
         queue: &QueueKey,
@@ -90,8 +93,8 @@ impl Reads {
     }
 }
 
-/// The entries of these nodes, or the names of those nodes that are not known. If all of them are known, the entries of all other
-/// nodes are forgotten.
+/// Returns the entries of these nodes; or, as the error, the names of those nodes that are not in `known`. If it returns the
+/// entries, it also removes all other nodes from `known`.
 fn pick(
     known: &mut HashMap<String, Written>,
     names: &[String],
@@ -118,8 +121,8 @@ impl Known {
         Self { age, entries: HashMap::new() }
     }
 
-    /// Sets the cache's age to `age`, and forgets the entries that may have been updated since; false: `age` is older than the
-    /// cache.
+    /// Sets the cache's age to `age`, and forgets the entries that may have been updated since the cache's earlier age. Returns
+    /// false if `age` is older than the cache; then it does nothing.
     fn grow(&mut self, age: Age, updated: &[u8]) -> bool {
         if self.age.owner != age.owner || self.age.made < age.made {
             self.entries.clear();
@@ -141,15 +144,16 @@ impl Known {
     }
 }
 
-/// The state of a queue's value when it was read last. A write that is made conditional on this state needs no further read; if the
-/// state has changed since, ZooKeeper refuses the write.
+/// The state of a queue's value, as it was last read. A write can be made on condition of this state, without reading the value
+/// again. If the state has changed since, ZooKeeper refuses the write.
 #[derive(Clone, Copy)]
 pub(super) struct Seen {
-    /// How often the node above the values of the kind was changed, which every removal does; zero if there is no such node.
+    /// How often the node above the values of this kind was changed. Every removal of a value changes it. Zero if there is no such
+    /// node.
     pub(super) removals: i32,
-    /// The value's version, and how often its node was changed since it was made; `None`: there is no value.
+    /// The value's version, and how often its node was changed since the node was made; `None`: there is no value.
     pub(super) value: Option<(u64, i32)>,
-    /// Whether the queue has a node.
+    /// Whether the queue has a node. A write that needs an empty queue makes the node if there is none.
     pub(super) is_there: bool,
 }
 
@@ -187,7 +191,7 @@ mod tests {
         let entries = Reads::default();
         let names = ["a", "b"].map(str::to_owned);
         let at = |made, updates| Age { owner: 7, made, updates };
-        // Returns how many entries are known, or the names of the nodes that are not.
+        // Returns how many entries it has got, or the names of the nodes that are not known.
         let look = |age, updated: &str, read: &[&str]| {
             let looked = entries.look(&queue, age, updated.as_bytes(), &fresh(read), &names);
             looked.map(|entries| entries.len()).map_err(|names| names.join(" "))

@@ -1,5 +1,5 @@
-//! Checks while connecting whether the user has all rights that are needed later. Otherwise a missing right could show as late as
-//! at the first release.
+//! Checks while the library connects whether the user has all the rights that it will need. Otherwise the first release of a lock
+//! could be the first call that shows a missing right.
 
 use std::sync::Arc;
 
@@ -9,16 +9,16 @@ use super::client::Connection;
 use super::tree::Tree;
 use crate::error::{Effect, Error, ErrorKind, Result};
 
-/// The right that each operation of the request in [`check`] needs, in the order of the operations.
+/// The rights that the operations of the request in [`check`] need, in the order of these operations.
 const RIGHTS: [&str; 4] = ["read", "create", "delete", "write"];
-/// No node ever has this version. (-1 would stand for any version.)
+/// A version that no node ever has. (-1 would stand for any version.)
 const NO_VERSION: i32 = -2;
 
-/// Fails if the access control list of the namespace's node does not give a right, and names the right. If the node does not
-/// exist, we make it, with all rights.
+/// Fails if the access control list of the namespace's node does not give the user one of the rights, and names this right in the
+/// error. If the node does not exist, the check succeeds: the library will make the node, with all rights.
 ///
-/// ZooKeeper carries out such a request as a whole or not at all. The last operation always fails, so nothing is changed; if
-/// another operation fails before, the right that it needs is missing.
+/// ZooKeeper carries out such a request as a whole or not at all. Its last operation always fails, so the request never changes
+/// anything. If an operation before the last one fails with `NoAuth`, the user lacks the right that this operation needs.
 pub(super) async fn check(connection: &Connection, tree: &Tree) -> Result<()> {
     let (root, nowhere) = (tree.root(), format!("{}/rights", tree.root()));
     let options = CreateMode::Persistent.with_acls(tree.acls());
@@ -33,7 +33,7 @@ pub(super) async fn check(connection: &Connection, tree: &Tree) -> Result<()> {
     });
     match trying.await? {
         Ok(Some(right)) => Err(lacking("connect", right, root)),
-        // Any other error will occur again in the calls that follow, which report it.
+        // All other errors will come again in the calls that follow, which report them.
         _ => Ok(()),
     }
 }
@@ -47,7 +47,7 @@ fn refused<T>(tried: Result<T, MultiWriteError>) -> Option<&'static str> {
     }
 }
 
-/// The error of a call that needs this right of this node.
+/// The error of a call whose user lacks this right on this node.
 pub(super) fn lacking(operation: &'static str, right: &str, node: &str) -> Error {
     let message = format!(
         "the access control list of {node} does not give this user, or this password, the right `{right}`"

@@ -1,4 +1,4 @@
-//! Sessions: see [`open_sessions`](super::open_sessions).
+//! Implements [`Sessions`] with [`open_sessions`](super::open_sessions).
 
 use std::time::Duration;
 
@@ -28,7 +28,8 @@ impl Sessions for Zookeeper {
     }
 
     async fn close(&self, session: SessionId) -> Result<()> {
-        // This comes first, so that the session's entries are forgotten even if this call fails or is dropped (`forgets`).
+        // This is done first, so that the session's entries are forgotten even if this call fails or is dropped later (the rule
+        // `forgets`).
         self.own.forget(session);
         self.sessions.close(session).await
     }

@@ -1,8 +1,8 @@
-//! Listings of a queue's nodes, for callers who need the blocker of an entry.
+//! Lists the names of a queue's nodes, for callers that need the blocker of an entry.
 //!
-//! A listing has the names of all entries that wait. If many waiters each sent a listing of their own, the names sent would grow
-//! with the square of their count, and other answers would wait behind them. So a session has one listing of a queue in flight at a
-//! time, and all callers that ask while it is in flight share the next one.
+//! A list has the names of all entries that wait. If each of many waiters asked for a list of its own, the number of names sent
+//! would grow with the square of the number of waiters, and other answers would have to wait. So a session has only one listing of
+//! a queue in flight at a time. All callers that ask while it is in flight share the listing after it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -13,26 +13,28 @@ use zookeeper_client::Error as ZooKeeperError;
 use crate::backend::server::bounded_cache::BoundedCache;
 use crate::key::QueueKey;
 
-/// The queues that are being listed, by the session that asks.
+/// The queues that are being listed. The key is the session that lists the queue, and the queue.
 #[derive(Default)]
 pub(super) struct Siblings(BoundedCache<(i64, QueueKey), Weak<Listings>>);
 
-/// The names of a queue's nodes, contenders or not.
+/// The names of all nodes of a queue, those of contenders and others.
 pub(super) type Names = Arc<Vec<String>>;
 
 /// The listings of one queue in one session.
 #[derive(Default)]
 pub(super) struct Listings {
+    /// How many listings were sent so far. This gives each listing its number, from 1.
     begun: AtomicU64,
-    /// The number of the last listing, and its answer. The mutex is held by the caller whose listing is in flight.
+    /// The number of the last listing, and its answer. While a listing is in flight, the caller that has sent it keeps this mutex
+    /// locked.
     last: Mutex<Option<(u64, Names)>>,
 }
 
-/// How many listings had begun at some moment.
+/// How many listings had been sent at the moment when a caller asked. It needs a listing with a higher number.
 #[derive(Clone, Copy)]
 pub(super) struct Asked(u64);
 
-/// The right to send a listing, which one caller has at a time.
+/// The right to send a listing. Only one caller has it at a time.
 pub(super) struct Turn<'a> {
     number: u64,
     last: MutexGuard<'a, Option<(u64, Names)>>,
@@ -49,12 +51,13 @@ impl Siblings {
 }
 
 impl Listings {
-    /// To be called once all requests were sent whose effect the listing has to show: pass the result to [`after`](Self::after).
+    /// To be called when all requests were sent whose effects the listing must show. The result is to be passed to
+    /// [`after`](Self::after).
     pub(super) fn asked(&self) -> Asked {
         Asked(self.begun.load(Ordering::SeqCst))
     }
 
-    /// The right to send a listing immediately; `None`: a listing is in flight.
+    /// The right to send a listing at once; `None`: another listing is in flight.
     pub(super) fn begin(&self) -> Option<Turn<'_>> {
         Some(self.turn(self.last.try_lock().ok()?))
     }
@@ -63,7 +66,8 @@ impl Listings {
         Turn { number: 1 + self.begun.fetch_add(1, Ordering::SeqCst), last }
     }
 
-    /// The answer to a listing that was sent after the moment `asked`: another caller's listing, or the one that `list` sends.
+    /// The answer to a listing that was sent after the call that returned `asked`. If another caller has sent such a listing, this
+    /// is the answer to that one. Otherwise this sends a listing by `list`.
     pub(super) async fn after<F>(
         &self,
         asked: Asked,
@@ -81,7 +85,7 @@ impl Listings {
 }
 
 impl Turn<'_> {
-    /// Waits for the answer, and keeps it for the callers who share it.
+    /// Waits for the answer to the listing, and stores it for the callers that share it.
     pub(super) async fn answered(
         mut self,
         listing: impl Future<Output = Result<Vec<String>, ZooKeeperError>>,

@@ -1,8 +1,9 @@
-//! A thread for the client crate, for the case that the session itself runs on the program's runtime.
+//! A thread for the client crate. It is used if the session itself runs on the program's runtime.
 //!
-//! The client crate uses async-io for sockets and timers, which has one reactor per process, behind mutexes. If a forked child
-//! dropped its copy of a runtime, it would drop the crate's task there, which locks such a mutex. Another thread of the parent may
-//! have held that mutex at the moment of the fork, and in the child nobody would unlock it. So the crate's task is on a runtime
+//! The client crate uses async-io for sockets and timers, which has one reactor for the whole process, protected by mutexes.
+//! Suppose that the crate's task were on the program's runtime, and that a forked child drops its copy of this runtime. That would
+//! drop the crate's task in the child, which locks such a mutex. Another thread of the parent may have had that mutex locked at the
+//! moment of the fork, and in the child nobody would unlock it, so the child would hang. Therefore the crate's task is on a runtime
 //! that no child drops.
 
 use std::convert::Infallible;
@@ -12,10 +13,10 @@ use std::thread;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
-/// A runtime on a thread of its own, which ends when this is dropped.
+/// A runtime on a thread of its own. The thread ends when this is dropped.
 pub(super) struct ClientThread {
     runtime: Handle,
-    /// Nothing is ever sent. The thread ends when this sender is dropped.
+    /// Nothing is ever sent by this. When it is dropped, the thread ends.
     _alive: oneshot::Sender<Infallible>,
 }
 
@@ -26,7 +27,7 @@ impl ClientThread {
         let (alive, ended) = oneshot::channel();
         let run = move || {
             let _ = runtime.block_on(ended);
-            // Dropping the runtime would wait for a name look-up that hangs.
+            // A plain drop of the runtime would wait for the look-up of a name, even if that hangs.
             runtime.shutdown_background();
         };
         thread::Builder::new().name("coordination-zookeeper".into()).spawn(run)?;

@@ -1,9 +1,9 @@
 //! The paths of all nodes, and how the nodes above them are made.
 //!
-//! `<chroot>/<namespace>` has `member/<member id>`, `session/<session id>`, for each kind of queue `<kind>/<name>/<contender>`,
-//! `values/<kind>/<name>`, and `records/<kind>/<name>/<record>`. The nodes of queues are containers, which the server removes
-//! when they are empty, unless the URL says `parents=persistent`; those of members, sessions and contenders are ephemeral; all
-//! others are persistent.
+//! `<chroot>/<namespace>` has the following nodes below it: `member/<member id>`, `session/<session id>`, for each kind of queue
+//! `<kind>/<name>/<contender>`, `values/<kind>/<name>`, and `records/<kind>/<name>/<record>`. The nodes of members, sessions and
+//! contenders are ephemeral. The nodes of queues are containers, which the server removes when they are empty, or persistent if the
+//! URL says `parents=persistent`. All other nodes are persistent.
 
 use zookeeper_client::{Acls, Client, CreateMode, CreateOptions, Error as ZooKeeperError};
 
@@ -14,15 +14,15 @@ use crate::backend::server::bounded_cache::BoundedCache;
 use crate::error::Result;
 use crate::key::{self, QueueKey};
 
-/// How many nodes are known to exist. If one is forgotten, its next use costs one more request.
+/// How many nodes this process remembers to exist. If a node was dropped from this cache, its next use costs one more request.
 const REMEMBERED: usize = 4096;
 
-/// The nodes of a namespace.
+/// The paths of the nodes of one namespace.
 pub(super) struct Tree {
     root: String,
     is_private: bool,
     parents: Parents,
-    /// Paths of nodes that were there when last seen: of queues, and of the kinds above them.
+    /// The paths of nodes that existed when this process last used them: nodes of queues, and the nodes of the kinds above them.
     known: BoundedCache<String, ()>,
 }
 
@@ -52,12 +52,12 @@ impl Tree {
         format!("{}/{name}", self.queue(queue))
     }
 
-    /// The node above the queues of a kind.
+    /// The node whose children are the queues of this kind.
     pub(super) fn queues(&self, kind: &str) -> String {
         format!("{}/{kind}", self.root)
     }
 
-    /// The node above the values of a kind.
+    /// The node whose children are the values of this kind.
     pub(super) fn values(&self, kind: &str) -> String {
         format!("{}/values/{kind}", self.root)
     }
@@ -75,8 +75,8 @@ impl Tree {
         if self.is_private { Acls::creator_all() } else { Acls::anyone_all() }
     }
 
-    /// The nodes to make before an entry's node can be made in this queue, from the top down; none if this process has seen the
-    /// queue's node before.
+    /// The nodes that have to be made before an entry's node can be made in this queue, from the top down. Empty if this process
+    /// has seen the queue's node before.
     pub(super) fn missing(&self, queue: &QueueKey) -> Vec<Missing> {
         let is_known = |path: &String| self.known.get(path, |()| ()).is_some();
         let path = self.queue(queue);
@@ -93,12 +93,12 @@ impl Tree {
         missing
     }
 
-    /// Notes that the queue has a node.
+    /// Notes that the queue's node exists.
     pub(super) fn found(&self, queue: &QueueKey) {
         self.remember(queue, Some(()));
     }
 
-    /// Notes that the queue's node is gone, so that the nodes above may be gone too.
+    /// Notes that the queue's node does not exist any more. The nodes above it may be gone too.
     pub(super) fn lost(&self, queue: &QueueKey) {
         self.remember(queue, None);
     }
@@ -109,7 +109,7 @@ impl Tree {
         }
     }
 
-    /// The nodes above a path, from the top down.
+    /// The nodes above the node `path`, from the top down.
     fn above(&self, path: &str) -> Vec<Missing> {
         let ends = path.match_indices('/').map(|(at, _)| at).skip(1);
         let options = CreateMode::Persistent.with_acls(self.acls());
@@ -130,14 +130,14 @@ impl Tree {
     }
 }
 
-/// A node to be made, without data.
+/// The path of a node to be made, without data, and the options with which to make it.
 pub(super) type Missing = (String, CreateOptions<'static>);
 
-/// Makes nodes, from the top down; all requests are sent before this function returns. Returns why the lowest node could not be
-/// made; `None`: it exists.
+/// Makes these nodes, from the top down. All requests are sent before this function returns; the future waits for the answers.
+/// Returns why the lowest node could not be made; `None`: it exists.
 ///
-/// A failure further up is ignored if a node below exists: the upper nodes may exist, and the user may lack the right to create
-/// them.
+/// If an upper node could not be made but a lower one exists, that failure is ignored. The upper node may exist already, and the
+/// user may lack the right to create it.
 pub(super) fn make_all<'a>(
     client: &'a Client,
     missing: &'a [Missing],
@@ -149,7 +149,7 @@ pub(super) fn make_all<'a>(
         for making in sent {
             match making.await {
                 Ok(_) | Err(ZooKeeperError::NodeExists) => failed = None,
-                // The node above is missing. That is a consequence of the failure further up, whose error says more and is kept.
+                // The node above this one could not be made. That failure is kept, because its error says more than this one.
                 Err(ZooKeeperError::NoNode) if failed.is_some() => {}
                 Err(error) => failed = Some(error),
             }

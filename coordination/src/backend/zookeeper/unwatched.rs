@@ -1,5 +1,5 @@
-//! A task for callers that [found no room](super::watch_room) for a watch: it reads their nodes again and again, many in one
-//! request, and wakes a caller when its node has changed.
+//! A task for callers that [found no room](super::watch_room) for a watch. It reads their nodes again and again, many of them in
+//! one request. When a node has changed, it wakes the caller.
 
 use std::sync::{Arc, Weak};
 
@@ -10,10 +10,10 @@ use super::client::Connection;
 use super::watch_room::{PAUSE, WatchRoom};
 use crate::env::{self, spawn};
 
-/// How many nodes are read in a request.
+/// How many nodes are read in one request.
 const BATCH: usize = 512;
 
-/// Starts the task that reads the nodes of callers without a watch. The task ends with the session.
+/// Starts the task that reads the nodes of callers without a watch. The task ends together with the session.
 pub(super) fn follow(connection: &Arc<Connection>) {
     let ending = Arc::clone(&connection.ending);
     let looking = look(Arc::downgrade(connection), Arc::clone(&connection.watch_room));
@@ -28,14 +28,14 @@ pub(super) fn follow(connection: &Arc<Connection>) {
 async fn look(connection: Weak<Connection>, room: Arc<WatchRoom>) {
     loop {
         room.wanted().await;
-        // A random pause, so that not all processes read at the same moments.
+        // The pause is random, so that the processes do not all read at the same moments.
         let pause = env::rng().random_range(PAUSE / 2..=PAUSE);
         tokio::time::sleep(pause).await;
         for batch in room.unwatched().chunks(BATCH) {
             let Some(connection) = connection.upgrade() else { return };
             let paths: Vec<_> = batch.iter().map(|(_, path)| path.clone()).collect();
-            // If there is no answer, nothing is missed for long: the waiters read their nodes themselves after their `recheck`,
-            // and on the next connection.
+            // If there is no answer, no change is missed for long: each waiter reads its node itself after its `recheck`, and on
+            // each new connection.
             if let Ok((_, found)) = connection.read("watch", false, None, &paths).await {
                 let written = found.iter().map(|found| found.as_ref().map(|it| it.stat.mzxid));
                 room.compare(batch, &written.collect::<Vec<_>>());

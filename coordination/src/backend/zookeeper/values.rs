@@ -1,11 +1,13 @@
-//! Queues' values: a node each, owned by no session, written by compare-and-set.
+//! Values of queues. Each value is a node, which belongs to no session and is written by compare-and-set.
 //!
-//! A value's version is the number of the transaction that last wrote its node, which rises for ever, over removals too. But
-//! ZooKeeper itself can compare only a node's own `version`, its count of changes, which starts at zero again when the node is
-//! made anew. So every removal of a value also changes the node above the values of its kind, and every write has the condition
-//! that the count of that upper node is still as it was read. If a write that creates a value had no answer, it is made again
-//! only if no value of the kind was removed since it was first sent: otherwise its first request may have created the value that
-//! was removed, and the write would take effect twice.
+//! A value's version is the number of the transaction that has last written its node. These numbers rise for ever, also after
+//! removals. But ZooKeeper itself can compare only a node's own `version`, which counts its changes, and starts at zero again when
+//! the node is removed and made again. So every removal of a value also changes the node above the values of its kind, and every
+//! write has the condition that this upper node was not changed since it was read.
+//!
+//! If a write that creates a value got no answer, its first request may have created the value, and another client may have removed
+//! it since. If the write were made again then, it would take effect twice. So it is made again only if no value of this kind was
+//! removed since the write was first sent.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -25,7 +27,7 @@ use crate::backend::{Beside, Cursor, Data, Left, Page, Value, Values, Write};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::QueueKey;
 
-/// How many tries a write makes, if other clients change something in between.
+/// How often a write is tried at most, if other clients change something between the read and the write.
 const LOOKS: usize = 5;
 
 pub(super) fn value_of(data: &[u8], stat: &Stat) -> Result<Value> {
@@ -44,8 +46,8 @@ impl Values for Zookeeper {
     async fn records(&self, queue: &QueueKey, names: &[Arc<str>]) -> Result<Vec<Option<Data>>> {
         let connection = self.sessions.newest("read")?;
         let paths: Vec<_> = names.iter().map(|name| self.tree.record(queue, name)).collect();
-        // The argument `true` asks for a `sync` first. The caller has read the value before, perhaps in another session, and this
-        // session's server may lag behind the one that answered that read.
+        // `true`: a `sync` is sent first. The caller has read the value before, perhaps in another session, and this session's
+        // server may lag behind the server that has answered that read.
         let (_, found) = connection.read("read", true, None, &paths).await.map_err(no_loss)?;
         let data = |found: Option<Found>| found.map(|found| data_of(found.data)).transpose();
         found.into_iter().map(data).collect()
@@ -59,7 +61,7 @@ impl Values for Zookeeper {
 
 impl Zookeeper {
     async fn write_value(&self, connection: &Connection, write: &Write) -> Result<Option<u64>> {
-        // What was read before is used for one write only: it is taken out of the cache.
+        // What was read before may be used for one write only. So it is taken out of the cache.
         let seen = self.seen.update(write.queue.clone(), Option::take);
         let mut seen = seen.filter(|seen| seen.version() == write.expected);
         let pending_creates = self.pending_creates.get(&write.id, |removals| *removals);
@@ -73,15 +75,15 @@ impl Zookeeper {
                 },
             };
             if pending_creates.is_some_and(|removals| removals != known.removals) {
-                // A value was removed since the first call of this write. It may be the one that this first call made, so it is not
-                // known whether this write took effect.
+                // A value of this kind was removed since this write was first sent. It may be the value that the first request has
+                // created. So it is not known whether this write has taken effect already.
                 return Ok(None);
             }
             match self.commit(connection, write, known, &gone).await? {
                 Ok(version) => return Ok(version.or(write.expected)),
                 Err(ZooKeeperError::NoNode) => {
-                    // Nodes above are missing: perhaps nobody has written a value of this kind yet, or entered a queue of this
-                    // kind.
+                    // Nodes above are missing. Perhaps nobody has written a value of this kind yet, or nobody has entered a queue
+                    // of this kind yet.
                     let paths = [self.tree.value(&write.queue), self.tree.queue(&write.queue)];
                     let paths = paths.into_iter().take(1 + usize::from(write.if_empty));
                     let record = |beside: &Beside| self.tree.record(&write.queue, &beside.name);
@@ -104,8 +106,8 @@ impl Zookeeper {
         Err(Error::new(ErrorKind::Unavailable, "write", "others write all the time"))
     }
 
-    /// Reads the state on which the write is made conditional. If the write is not to be made, the error is its answer: the
-    /// version that an earlier call of it has made, or `None` if something is not as expected.
+    /// Reads the state on which the write is made conditional. If the write must not be made, returns its answer as the error: the
+    /// version, if an earlier call of this write has written the value; `None`, if the queue is not as the write expects.
     async fn look(
         &self,
         connection: &Connection,
@@ -129,7 +131,8 @@ impl Zookeeper {
         Ok(if is_expected { Ok(seen) } else { Err(None) })
     }
 
-    /// The records that this write changes and that should exist, but do not: an operator may have removed them.
+    /// The names of the records that this write changes and that do not exist, though they should. An operator may have removed
+    /// them.
     async fn gone<'w>(
         &self,
         connection: &Connection,
@@ -146,7 +149,7 @@ impl Zookeeper {
         Ok(gone.map(|(name, _)| name).collect())
     }
 
-    /// Makes the write, if everything is still as it was seen; returns the new version, if there is one.
+    /// Makes the write on condition that everything still is as in `seen`. Returns the new version; `None` for a removal.
     async fn commit(
         &self,
         connection: &Connection,
@@ -168,8 +171,8 @@ impl Zookeeper {
                     _ => writer.add_check_version(&values, seen.removals)?,
                 }
                 if write.if_empty {
-                    // Each of these fails unless the queue is empty: the `create` if there is a node by now, the `delete` if the
-                    // node has children.
+                    // These operations fail unless the queue is empty. The `create` fails if the queue has got a node since; the
+                    // `delete` fails if the node has children.
                     if !seen.is_there {
                         let options = CreateMode::Persistent.with_acls(acls);
                         writer.add_create(&queue, &[], &options)?;
@@ -178,8 +181,8 @@ impl Zookeeper {
                 }
                 for Beside { name, data, is_new } in &write.beside {
                     let path = self.tree.record(&write.queue, name);
-                    // The condition on the value's version implies that the records are as expected, unless an operator has
-                    // removed some.
+                    // If the value has the expected version, the records are as expected too, unless an operator has removed some
+                    // of them.
                     let is_gone = gone.contains(&**name);
                     match data {
                         Some(data) if *is_new || is_gone => {
@@ -197,7 +200,8 @@ impl Zookeeper {
                         self.pending_creates.note(write.id, seen.removals);
                         let options = CreateMode::Persistent.with_acls(acls);
                         writer.add_create(&path, &[], &options)?;
-                        // Only the answer to a `setData` has the transaction's number, so the new node is also written to.
+                        // Only the answer to a `setData` has the number of the transaction, which is the value's version. So the
+                        // node is made empty, and then written.
                         writer.add_set_data(&path, data, Some(0))?;
                     }
                     (None, Some(before)) => writer.add_delete(&path, Some(before))?,
@@ -208,7 +212,7 @@ impl Zookeeper {
             .await
     }
 
-    /// A page of the names of the queues of this kind that have a value.
+    /// One page of the names of the queues of this kind that have a value.
     async fn names_of_values(
         &self,
         connection: &Connection,
@@ -229,7 +233,8 @@ impl Zookeeper {
     }
 }
 
-/// The version that the last operation of a transaction wrote; `None`: it removed or checked something.
+/// The version of the value, from the answer to the last operation of a transaction; `None`: this operation was a removal or a
+/// check.
 fn version_in(result: Option<&MultiWriteResult>) -> Option<u64> {
     match result? {
         MultiWriteResult::SetData { stat } => Some(number(stat.mzxid)),

@@ -1,11 +1,12 @@
-//! How much a session may watch at the same time.
+//! Limits how much a session watches at the same time.
 //!
-//! On a new connection the client crate sets all watches anew, in requests with up to 128 KiB of paths each. All of these requests
-//! have the same number, by which the crate matches answers to requests (`resend_watches` and `Depot::pop_request` in 0.11.2). So
-//! the answer to a second request breaks the connection, and the same happens on every connection after it. Therefore all watched
-//! paths of a session have to fit into one request. If a caller finds no room for its watch, a task of the session reads its node
-//! again and again (`unwatched.rs`). Such callers get a watch in the order in which they came, as soon as other callers give up
-//! theirs.
+//! On a new connection, the client crate sets all watches again, in requests with up to 128 KiB of paths each. All of these
+//! requests have the same number, by which the crate finds the request for an answer (`resend_watches` and `Depot::pop_request` in
+//! 0.11.2). So if there is a second request, its answer breaks the connection, and so on with every connection after it. Therefore
+//! the paths of all watches of a session must fit into one request: this is the room for watches.
+//!
+//! If there is no room for a caller's watch, the caller waits without one, and a task of the session reads its node again and again
+//! (`unwatched.rs`). When other callers give up their watches, such callers get a watch in the order in which they came.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -16,35 +17,37 @@ use tokio::sync::Notify;
 
 use crate::env;
 
-/// How many bytes the watched paths may have. The rest of the crate's 128 KiB is for watches that were given up, which the crate
-/// still has for a moment.
+/// How many bytes the paths of all watches may have together. The rest of the 128 KiB is for watches that were given up, but which
+/// the crate still has for a moment.
 const ROOM: usize = 96 * 1024;
-/// How many of these bytes may be paths of the session's own entries. Those may be watched for long, so the rest is left for
-/// waiters.
+/// How many of these bytes may be paths of the session's own entries. Those may be watched for a long time. The rest is left for
+/// waiters, who watch entries of other sessions.
 const OWN: usize = ROOM / 2;
-/// The longest pause between two reads of the nodes of callers without a watch.
+/// The longest pause between two reads of the nodes of waiters without a watch. Observers of whole queues without a watch pause longer
+/// if there are many of them: see `LISTINGS`.
 pub(super) const PAUSE: Duration = Duration::from_secs(1);
-/// About how many queues without a watch a session reads in a second: if there are more, each is read less often than every
-/// [`PAUSE`].
+/// About how many queues of callers without a watch a session reads in one second. If there are more such queues, each of them is
+/// read less often than every [`PAUSE`].
 const LISTINGS: u32 = 200;
 
-/// The watched paths of one session, and the callers that wait for room.
+/// The paths that one session watches, and the callers that wait for room.
 #[derive(Default)]
 pub(super) struct WatchRoom {
     state: Mutex<State>,
-    /// Notified when a caller without a watch has read its node, and so begins to wait for its change.
+    /// Notified when a caller without a watch has read its node, so that it now needs to be told of a change of this node.
     wanted: Notify,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Whose {
-    /// Nodes of entries of other sessions, or a whole queue.
+    /// The nodes of entries of other sessions, or the nodes of a whole queue.
     Others,
-    /// Nodes of entries of this session. The holder of an entry watches its node, and a waiter behind it may watch that node too.
+    /// The nodes of entries of this session. The holder of an entry watches its node, and so may a waiter of the same session
+    /// behind it.
     Own,
 }
 
-/// The number of a [`Place`]. Within one [`Whose`], earlier callers have lower ones.
+/// The number of a [`Place`]. Among the callers of one [`Whose`], those that came earlier have lower numbers.
 pub(super) type Number = (Whose, u64);
 
 #[derive(Default)]
@@ -52,12 +55,12 @@ struct State {
     watched: HashMap<String, Watched>,
     bytes: usize,
     own_bytes: usize,
-    /// The callers that found no room, in the order of their numbers.
+    /// The callers for which there is no room, in the order of their numbers.
     unwatched: BTreeMap<Number, Unwatched>,
     next: u64,
 }
 
-/// A path that is watched. The crate sets one watch for it, however many callers want it.
+/// A watched path. The crate sets one watch for it, however many callers want to watch it.
 struct Watched {
     count: usize,
     whose: Whose,
@@ -65,14 +68,14 @@ struct Watched {
 
 struct Unwatched {
     paths: Vec<String>,
-    /// The transaction that had last written the node when the caller read it; `None`: the caller has not read it yet, or
-    /// observes a queue.
+    /// The transaction that had last written the node when the caller read it, so that a later read shows whether the node has
+    /// changed. `None`: the caller has not read the node yet, or it observes a whole queue.
     seen: Option<i64>,
     stirred: Arc<Notify>,
 }
 
-/// A caller's claim to have these paths watched, whether there is room for that or not. Its drop gives the room back, so it has
-/// to be dropped after the watch.
+/// A caller's claim to watch these paths, whether there is room for them yet or not. When it is dropped, its room goes to other
+/// callers. So it has to be dropped after the watch.
 pub(super) struct Place {
     room: Arc<WatchRoom>,
     number: Number,
@@ -87,7 +90,7 @@ impl WatchRoom {
         let mut state = self.state();
         let number = (whose, state.next);
         state.next += 1;
-        // Callers that came before, and still have no watch, go first.
+        // If callers that came earlier still have no watch, they go first.
         if state.first(whose).is_some() || !state.take(whose, &paths) {
             let unwatched =
                 Unwatched { paths: paths.clone(), seen: None, stirred: Arc::clone(&stirred) };
@@ -97,30 +100,30 @@ impl WatchRoom {
         Place { room: Arc::clone(self), number, paths, stirred }
     }
 
-    /// This session has removed an entry: wakes the callers without a watch that wait for its node, so that they need not wait for
-    /// the next read.
+    /// To be called when this session has removed an entry. Wakes the callers without a watch that wait for this entry's node, so
+    /// that they need not wait for the next read.
     pub(super) fn left(&self, path: &str) {
         let state = self.state();
         let waiting = state.unwatched.values().filter(|unwatched| unwatched.paths[0] == path);
         waiting.for_each(|unwatched| unwatched.stirred.notify_one());
     }
 
-    /// Resolves when there may be a caller without a watch.
+    /// Resolves when there may be a caller without a watch whose node has to be read.
     pub(super) async fn wanted(&self) {
         if self.unwatched().is_empty() {
             self.wanted.notified().await;
         }
     }
 
-    /// The waiters that have no watch, and the paths of their nodes.
+    /// The callers that wait for a change of a node without a watch, each with the path of its node.
     pub(super) fn unwatched(&self) -> Vec<(Number, String)> {
         let state = self.state();
         let waiting = state.unwatched.iter().filter(|(_, unwatched)| unwatched.seen.is_some());
         waiting.map(|(number, unwatched)| (*number, unwatched.paths[0].clone())).collect()
     }
 
-    /// Wakes those whose nodes have changed since they read them. `written`: the transactions that have last written the nodes;
-    /// `None`: the node is gone.
+    /// Wakes those callers whose nodes have changed since the callers read them. `written`: for each of `looked`, the transaction
+    /// that has last written the node; `None`: the node is gone.
     pub(super) fn compare(&self, looked: &[(Number, String)], written: &[Option<i64>]) {
         let state = self.state();
         for ((number, _), written) in looked.iter().zip(written) {
@@ -137,13 +140,13 @@ impl WatchRoom {
 }
 
 impl State {
-    /// Of the callers without a watch, the number of the one that came first.
+    /// The number of the caller that came first, of those without a watch; `None`: there is no such caller.
     fn first(&self, whose: Whose) -> Option<Number> {
         let mut all = self.unwatched.range((whose, 0)..=(whose, u64::MAX));
         all.next().map(|(number, _)| *number)
     }
 
-    /// Takes room for the paths; false: there is not enough.
+    /// Takes room for the paths. Returns false if there is not enough.
     fn take(&mut self, whose: Whose, paths: &[String]) -> bool {
         let new = paths.iter().filter(|path| !self.watched.contains_key(*path));
         let bytes = new.map(String::len).sum::<usize>();
@@ -180,7 +183,7 @@ impl State {
         }
     }
 
-    /// Gives the free room to those that came first.
+    /// Gives room that has become free to the callers that came first.
     fn admit(&mut self) {
         for whose in [Whose::Others, Whose::Own] {
             while let Some(first) = self.first(whose)
@@ -197,12 +200,12 @@ impl State {
 }
 
 impl Place {
-    /// Whether there is room for the watches by now.
+    /// Whether there is room for the watches of this caller by now.
     pub(super) fn is_watched(&self) -> bool {
         !self.room.state().unwatched.contains_key(&self.number)
     }
 
-    /// Notes that the waiter has read its node, which this transaction had last written.
+    /// Notes that the caller has read its node, which the transaction `written` had last written.
     pub(super) fn saw(&self, written: i64) {
         if let Some(unwatched) = self.room.state().unwatched.get_mut(&self.number) {
             unwatched.seen = Some(written);
@@ -210,13 +213,12 @@ impl Place {
         }
     }
 
-    /// For a caller without a watch: resolves when its node has changed, or when there is room for its watch.
+    /// For a caller without a watch. Resolves when its node has changed, or when it has got room for its watch.
     pub(super) async fn stirred(&self) {
         self.stirred.notified().await;
     }
 
-    /// How long an observer without a watch waits before it reads its queue again: longer if there are many callers without a
-    /// watch.
+    /// How long an observer without a watch waits before it reads its queue again. If many callers have no watch, it waits longer.
     pub(super) fn pause(&self) -> Duration {
         let count = u32::try_from(self.room.state().unwatched.len()).unwrap_or(u32::MAX);
         let pause = (Duration::from_secs(1) * count / LISTINGS).max(PAUSE);

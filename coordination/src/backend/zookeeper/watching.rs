@@ -1,4 +1,4 @@
-//! Waiting: for the end of an entry, and for a change of a queue.
+//! Waiting until an entry is gone, and until a queue has changed.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -57,7 +57,8 @@ impl Zookeeper {
         recheck: Duration,
     ) -> Result<()> {
         let place = connection.watch_room.place(whose, &[path]);
-        // The old watch is dropped only after the next one was set. Otherwise the crate would send a request that removes it.
+        // The old watch must be dropped only after the next one was set. Otherwise the crate would send a request that removes the
+        // watch.
         let mut _watch;
         loop {
             let is_watched = place.is_watched();
@@ -89,9 +90,9 @@ impl Zookeeper {
                     if event.event_type == EventType::NodeDeleted {
                         return Ok(());
                     }
-                    // The node was updated, or the session is over: the next read shows which.
+                    // The node was updated, or the session is over. The next read shows which of the two it is.
                 }
-                // A change may have been missed while there was no connection (`R2`).
+                // While there was no connection, a change may have been missed (`R2`). So the node is read again.
                 () = connection.reconnected() => {}
                 () = place.stirred() => {}
                 () = tokio::time::sleep(recheck) => {}

@@ -1,11 +1,13 @@
-//! Write fences: they keep a call that was given up from taking effect later.
+//! Write fences: they keep a call from taking effect later, after its caller has given it up.
 //!
-//! After a connection broke, a server may still carry out a request that was sent on it, even when it has already answered requests
-//! on the next connection: its threads read the two connections independently of each other. So an entry's node is made on
-//! condition that a node of its session has a certain version, the *write fence*. Before a client relies on not having found the
-//! node of a call that was given up, it writes to the session's node: from then on no request that was sent under the earlier
-//! version has an effect. Calls under way are refused too, and made anew; so one such write is made for all calls that were given
-//! up before it.
+//! After a connection broke, a server may still carry out a request that was sent on it, even when the server has already answered
+//! requests on the next connection: its threads read the two connections independently of each other. So each session has a node
+//! whose version is the *write fence*, and an entry's node is made only on condition that this node has a certain version.
+//!
+//! Suppose that a client has given up a call and then does not find the node that the call would make. Before the client relies on
+//! that, it writes to the session's node. This ends the old version: no request that was sent on condition of the old version has
+//! an effect any more. That also makes calls fail that are in flight; they are made again. To keep this rare, one such write serves
+//! all calls that were given up before it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -18,10 +20,11 @@ use super::error::from_zookeeper;
 use crate::error::{Error, LossReason, Result};
 
 pub(super) struct WriteFence {
-    /// The path of the session's node, which is deleted with the session.
+    /// The path of the session's node. The server deletes this node when the session ends.
     pub(super) path: String,
     version: AtomicI32,
-    /// One call ends a version at a time. Those that wait then find that it is ended, and write nothing.
+    /// Locked by the call that ends a version. Other calls wait for it. They then find that the version is ended, and write
+    /// nothing.
     ending: Mutex<()>,
 }
 
@@ -30,12 +33,13 @@ impl WriteFence {
         Self { path, version: AtomicI32::new(0), ending: Mutex::default() }
     }
 
-    /// The version of the fence's node, as far as is known.
+    /// The version of the session's node, as far as this process knows.
     pub(super) fn version(&self) -> i32 {
         self.version.load(Ordering::SeqCst)
     }
 
-    /// Ends this version: no request that was sent under it takes effect any more. Does nothing if the version has ended before.
+    /// Ends this version: afterwards, no request that was sent on condition of it takes effect any more. Does nothing if the
+    /// version has ended already.
     pub(super) async fn end(
         &self,
         connection: &Connection,
@@ -59,7 +63,7 @@ impl WriteFence {
     }
 }
 
-/// The error if somebody has removed the session's node or its member's, which means that the session is over.
+/// The error if somebody has removed the node of the session or of its member. The session counts as over then.
 pub(super) fn revoked(operation: &'static str) -> Error {
     Error::lost(operation, LossReason::Revoked)
 }
