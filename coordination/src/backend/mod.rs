@@ -204,8 +204,8 @@ pub(crate) trait Entries: Send + Sync + 'static {
     async fn queues(&self, kind: &'static str, from: Option<&Cursor>) -> Result<Page>;
 
     /// Removes from the store what it keeps of unused queues: those that have neither an entry nor a value and were not used for
-    /// the time `unused`. One call goes through one page of queues. For each queue that it removes, it adds one to `removed`.
-    /// Returns where the next page begins.
+    /// the time `unused`. One call goes through one page of queues. For each queue whose data it removes, this call adds one to
+    /// `removed`. Returns where the next page begins.
     async fn prune(
         &self,
         _unused: Duration,
@@ -216,7 +216,7 @@ pub(crate) trait Entries: Send + Sync + 'static {
     }
 
     /// Whether a request to enter this entry of ours may have been sent. If none was sent, a caller that gives up drops its call of
-    /// [`enter`](Self::enter) at once. Otherwise it waits for the answer first.
+    /// [`enter`](Self::enter) at once. If one may have been sent, the caller waits for the answer first.
     fn was_sent(&self, _entry: &EntryRef) -> bool {
         true
     }
@@ -252,13 +252,13 @@ pub(crate) trait Values: Send + Sync + 'static {
 #[async_trait]
 pub(crate) trait Watching: Send + Sync + 'static {
     /// Resolves when the entry with this number is gone, or when it no longer blocks a waiter of the mode `waiter`. A notification
-    /// may be lost, so this call asks the store again at least once in each `recheck`. It may resolve early: callers read the store
-    /// again afterwards.
+    /// may be lost, so this call asks the store again at least once in each `recheck`. This call may resolve early: callers read
+    /// the store again afterwards.
     async fn gone(&self, entry: &EntryRef, seq: u64, waiter: Mode, recheck: Duration)
     -> Result<()>;
 
-    /// Resolves when [`read`](Entries::read) would return another revision than `revision`, and after `recheck` in any case. It may
-    /// resolve early: callers read the store again afterwards.
+    /// Resolves when [`read`](Entries::read) would return another revision than `revision`, and after `recheck` in any case. This
+    /// call may resolve early: callers read the store again afterwards.
     async fn changed(&self, queue: &QueueKey, revision: u64, recheck: Duration) -> Result<()>;
 }
 

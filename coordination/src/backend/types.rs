@@ -69,8 +69,8 @@ impl EntryId {
         Self(String::from_utf8_lossy(&text).into())
     }
 
-    /// Whether this is an entry of the session: then its id begins with the session's id. This finds no entries that were entered
-    /// as shared on etcd: in a listing of etcd, their ids begin with `r`.
+    /// Whether this is an entry of the session: then its id begins with the session's id. On etcd this is false for entries that
+    /// were entered as shared: in a listing, their ids begin with `r`.
     pub(crate) fn is_of(&self, session: SessionId) -> bool {
         let owner = self.0.split('-').next().map(|owner| u64::from_str_radix(owner, 16));
         owner == Some(Ok(session.0))
@@ -185,8 +185,8 @@ pub(crate) struct Position {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Blocker {
     pub(crate) id: EntryId,
-    /// The blocker's number. It distinguishes the blocker from a later entry with the same id: other libraries use an id more than
-    /// once.
+    /// The blocker's number, which distinguishes the blocker from a later entry with the same id: other libraries use an id more
+    /// than once.
     pub(crate) seq: u64,
 }
 
@@ -203,8 +203,8 @@ pub(crate) struct Entry {
     pub(crate) seq: u64,
     /// The member id; empty if the entry was made by another library.
     pub(crate) member: Arc<str>,
-    /// When the entry was entered, by the wall clock of the client that entered it. It is shown to people, and nothing is decided
-    /// by it.
+    /// When the entry was entered, by the wall clock of the client that entered it. This time is only shown to people, and nothing
+    /// is decided by it.
     pub(crate) since: Option<SystemTime>,
     pub(crate) mode: Mode,
     pub(crate) data: Data,
@@ -255,11 +255,11 @@ pub(crate) struct Writer {
     pub(crate) replaced: u64,
 }
 
-/// A reading of a store's clock. All clients read the same clock. It runs steadily and is never set back.
+/// A reading of a store's clock. All clients read the same clock, which runs steadily and is never set back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Clock {
-    /// Changes when the clock starts again from zero, say because the host was booted. Readings of different epochs cannot be
-    /// compared.
+    /// Changes when the clock starts again from zero, for instance because the host was booted again. Readings of different epochs
+    /// cannot be compared.
     pub(crate) epoch: u64,
     pub(crate) now: Duration,
 }
@@ -275,7 +275,7 @@ pub(crate) struct Write {
     pub(crate) expected: Option<u64>,
     /// The new value; `None` removes the value.
     pub(crate) data: Option<Data>,
-    /// Whether a further condition holds: the queue must have no live entry, or else nothing is written.
+    /// Whether the write has a further condition: the queue must have no live entry, or else nothing is written.
     pub(crate) if_empty: bool,
     /// Changes of records (further texts of the queue, each with a name). They are written together with the value, or nothing is
     /// written. At most [`MOST_BESIDE`], all of different names. Empty if the value is removed.

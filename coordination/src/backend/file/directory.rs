@@ -1,4 +1,4 @@
-//! A directory of the store. It is opened once, and its owner, mode and file system are checked then.
+//! A directory of the store. When the directory is opened, its owner, mode and file system are checked. Then it stays open.
 
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
@@ -123,8 +123,8 @@ impl Directory {
         self.open_file(name, SAFE | flags)
     }
 
-    /// Opens a regular file of the store only to check whether it is locked, or to read it. It is opened read-only, because inotify
-    /// reports the close of a file that was open for writing, and such a report would wake every waiter.
+    /// Opens a regular file of the store only to check whether it is locked, or to read it. The file is opened read-only, because
+    /// inotify reports the close of a file that was open for writing, and such a report would wake every waiter.
     pub(super) fn file_to_probe(&self, name: &str) -> Result<Option<OwnedFd>> {
         self.open_file(name, SAFE | OFlags::RDONLY)
     }

@@ -29,7 +29,8 @@ const TRIES: usize = 20;
 /// The floor as this process knows it.
 #[derive(Default)]
 pub(super) struct Floor {
-    /// The highest number that this process has read or written so far. It is still known if somebody removes the file.
+    /// The highest number that this process has read or written so far. This process still knows the number if somebody removes the
+    /// file.
     known: AtomicU64,
 }
 

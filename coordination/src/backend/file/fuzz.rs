@@ -103,7 +103,8 @@ fn lines() -> BoxedStrategy<String> {
     (vec(line(), 0..12), proptest::bool::weighted(0.8)).prop_map(seal).boxed()
 }
 
-/// A header with a right checksum. It says at which offset the log begins: mostly right after the queue's name, sometimes anywhere.
+/// A header with a right checksum. The header says at which offset the log begins: mostly right after the queue's name, sometimes
+/// at any other offset.
 fn any_header() -> BoxedStrategy<String> {
     let first = (HEADER + header::name_line(NAME).len()) as u64;
     let start = prop_oneof![4 => Just(first), 1 => 0..2_000_u64, 1 => number()];
@@ -233,7 +234,7 @@ fn is_told(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Collision)
 }
 
-/// Calls `step` until it returns an outcome. It returns `None` as long as it does not get the queue's short lock.
+/// Calls `step` again and again until `step` has got the queue's short lock and returns an outcome.
 fn done<T>(mut step: impl FnMut() -> Option<Result<T>>) -> Result<T> {
     loop {
         if let Some(outcome) = step() {

@@ -54,8 +54,8 @@ pub(super) fn number(text: &str) -> Option<u64> {
     text.parse().ok().filter(|number| *number <= LARGEST)
 }
 
-/// The line after the header, with the queue's full name. It is there for people who read the file. The library reads it too, if
-/// the name is too long for a file name, so that the file's own name has only a hash.
+/// The line after the header, with the queue's full name. The line is there for people who read the file. The library reads this
+/// line too, if the name is too long for a file name, so that the file's own name has only a hash.
 pub(super) fn name_line(name: &str) -> String {
     format!("name {}\n", key::escape(name))
 }

@@ -1,5 +1,5 @@
-//! What each heartbeat does for the held entries. It finds out which of them are gone. It also sets the times of their queues'
-//! files to now if they are old, so that programs that clean up old files leave these files alone.
+//! What each heartbeat does for the held entries. The heartbeat finds out which of these entries are gone. It also sets the times
+//! of their queues' files to now if they are old, so that programs that clean up old files leave these files alone.
 //!
 //! A session may hold ten thousand entries, each in a file of its own. So a file is read only if it has changed since an earlier
 //! heartbeat found the entry in it. Whenever this work has used the session's thread for [`SHARE`], it lets other tasks of the

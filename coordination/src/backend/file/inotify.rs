@@ -42,7 +42,7 @@ enum Subject {
 /// The waiters of this backend, and the inotify descriptor whose events wake them. Both are created when the first waiter comes.
 pub(super) struct Watcher {
     shared: Mutex<Option<Arc<Shared>>>,
-    /// Whether it was logged that the system grants no more watches. It is logged only once.
+    /// Whether the warning was logged that the system grants no more watches. The warning is logged only once.
     has_warned: AtomicBool,
 }
 
@@ -68,8 +68,8 @@ struct Listeners {
     count: usize,
 }
 
-/// A waiter's subscription to changes of one queue and to the end of a session. It begins when this is created, and ends when this
-/// is dropped.
+/// A waiter's subscription to changes of one queue and to the end of a session. The subscription begins when this is created, and
+/// ends when this is dropped.
 pub(super) struct Waiting {
     shared: Arc<Shared>,
     queue: i32,
@@ -251,8 +251,8 @@ impl Waiting {
     /// This begins to listen before it runs `check`, so that no change in between is missed. The kernel notifies the close of a
     /// session's file a moment before it drops the lock of that file, so a check right after the notification may come too early.
     /// Therefore the pauses between checks are short after such a notification, and become longer and longer. During these pauses a
-    /// change of the queue wakes the waiter too. It must not have to wait for the next check, because the session that has ended is
-    /// mostly not the one that the waiter waits for.
+    /// change of the queue wakes the waiter at once: the session that has ended is mostly not the one that the waiter waits for, so
+    /// the waiter must not be late because of it.
     pub(super) async fn unless<E>(
         &self,
         check: impl Future<Output = Result<bool, E>>,

@@ -21,14 +21,14 @@ const SWEEP: usize = 256;
 
 /// This process's open sessions, and the directories whose locked files show which sessions of other processes live.
 pub(super) struct OpenSessions {
-    /// One file for each session, with the session's id as its name. It is locked as long as the session lives.
+    /// One file for each session, with the session's id as its name. The file is locked as long as the session lives.
     sessions: Directory,
-    /// One file for each member id in use. It is locked as long as the session with this member id lives.
+    /// One file for each member id in use. The file is locked as long as the session with this member id lives.
     members: Directory,
     own: Mutex<HashMap<SessionId, Own>>,
 }
 
-/// The files of an open session of this process. They are locked, which shows other processes that the session lives.
+/// The files of an open session of this process. The files are locked, which shows other processes that the session lives.
 struct Own {
     session: OwnedFd,
     member: OwnedFd,
@@ -120,8 +120,8 @@ impl OpenSessions {
         self.own().contains_key(&id)
     }
 
-    /// A copy of the descriptor of the session's locked file. The lock lasts as long as any copy is open, or until this process
-    /// closes the session.
+    /// A copy of the descriptor of the session's locked file. The lock lasts as long as any copy is open. But when this process
+    /// closes the session, the lock ends at once.
     pub(super) fn file(&self, id: SessionId) -> Result<Option<OwnedFd>> {
         let own = self.own();
         let file = own.get(&id).map(|own| rustix::io::fcntl_dupfd_cloexec(&own.session, 0));
@@ -173,8 +173,9 @@ impl OpenSessions {
         self.sessions.remove(name).map(|()| false)
     }
 
-    /// Whether a live session has this member id, if the member's file is locked. The owner of a member id writes its session's id
-    /// into the file. On a full disk the owner cannot write it; then whoever has the file locked is taken for a live owner.
+    /// Whether the member id with this file belongs to a live session. To be called when the file is locked. The owner of a member
+    /// id writes its session's id into the file. On a full disk the owner cannot write it; then whoever has the file locked is
+    /// taken for a live owner.
     fn has_owner(&self, member_name: &str) -> Result<bool> {
         let Some(file) = self.members.file_to_probe(member_name)? else { return Ok(false) };
         let mut note = [0; 16];
@@ -224,7 +225,8 @@ fn inode_of(directory: &Directory, file: &OwnedFd) -> Result<Inode> {
     inode(file).map_err(|errno| storage("stat", directory.path(), errno))
 }
 
-/// Removes the file with this name if it still is the open file `file`. Otherwise it belongs to another session, and stays.
+/// Removes the file with this name if it still is the open file `file`. Otherwise the file with this name belongs to another
+/// session, and stays.
 fn remove_own(directory: &Directory, name: &str, file: &OwnedFd) -> Result<()> {
     match directory.inode(name)? == Some(inode_of(directory, file)?) {
         true => directory.remove(name),
@@ -382,7 +384,8 @@ mod tests {
         assert_eq!(read, Err(Errno::AGAIN), "those who wait look for a death that was none");
     }
 
-    /// The process that has just created the file may be about to lock it. It must not find the file locked by a sweep, or gone.
+    /// The process that has just created the file may be about to lock it. A sweep of another process must neither have the file
+    /// locked then, nor remove it.
     #[test]
     fn what_was_made_just_now_is_not_cleared_away() {
         let directory = TempDir::new().expect("a directory");

@@ -46,7 +46,7 @@ use super::header::{number, sealed, unseal};
 use super::liveness::session_of;
 use crate::backend::{Beside, Data, Mode, Room};
 
-/// Stands in a line for the data of a record that is removed. It is not valid base64, so no data look like it.
+/// Stands in a line for the data of a record that is removed. This text is not valid base64, so it cannot be taken for data.
 const GONE: &str = "-";
 /// The character that reserves space on the disk; see [`with_room`].
 const ROOM: char = '\t';
@@ -258,7 +258,7 @@ impl Log {
     }
 
     /// Applies more lines, and returns the length of those that are complete. After them there may be the half-written line of a
-    /// killed writer. It never took effect, and will be overwritten.
+    /// killed writer. That line never took effect, and will be overwritten.
     pub(super) fn replay(&mut self, text: &[u8]) -> Result<usize, Damaged> {
         let mut good = 0;
         for line in text.split_inclusive(|byte| *byte == b'\n') {
@@ -442,8 +442,8 @@ impl Log {
         blocker.map(|(seq, record)| (*seq, record))
     }
 
-    /// The shortest log from which this state can be read again. It does not have `last`, which is in the header, and it does not
-    /// have the last removal of the value.
+    /// The shortest log from which this state can be read again. `last` is not in it, because the header has that. The last removal
+    /// of the value is not in it either.
     pub(super) fn format(&self) -> String {
         let mut text = String::new();
         if let Some(value) = &self.value {

@@ -178,8 +178,9 @@ impl FileStore {
         let (elsewhere, queue, later) = (Arc::clone(&store), key.clone(), Arc::clone(&step));
         let change = move || {
             loop {
-                // This is checked under the lock. Without it, the caller may have given up while the lock was free; another process
-                // may then have had the lock, and would find afterwards that this call has still changed the queue.
+                // Whether the caller has given up is checked under the lock. If it were checked before, the caller could give up
+                // after the check, and another process could have the lock before this call. That process would find later that a
+                // call which was given up has changed the queue.
                 let tried = elsewhere.with_queue(&queue, |queue| match answer.is_closed() {
                     true => Err(ended()),
                     false => later(&elsewhere, queue),
@@ -218,8 +219,8 @@ fn on_a_thread(work: impl FnOnce() + Send + 'static) -> Option<JoinHandle<()>> {
     catch_unwind(start).ok()
 }
 
-/// Calls `step` again and again until it returns an outcome. It returns `None` as long as it does not get the queue's short lock.
-/// If the future is dropped before it gets the lock, nothing was done.
+/// Calls `step` again and again until `step` has got the queue's short lock and returns an outcome. If the future is dropped before
+/// that, nothing was done.
 async fn when_free<T>(mut step: impl FnMut() -> Option<Result<T>>) -> Result<T> {
     loop {
         match step() {

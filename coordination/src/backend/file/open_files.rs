@@ -80,7 +80,7 @@ impl OpenFiles {
         close_idle(&mut self.lock())
     }
 
-    /// Closes all files. They are then read from their beginnings, as in a new process.
+    /// Closes all files. Each file is then opened and read from its beginning, as in a new process.
     #[cfg(test)]
     pub(super) fn clear(&self) {
         self.lock().clear();

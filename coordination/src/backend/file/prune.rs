@@ -3,7 +3,7 @@
 //! A queue's last number is in its file. So before the file is removed, the *floor* is raised to at least that number. The floor is
 //! a number in a file next to the files of the queues, and the numbers of every new file begin above it. Another process may still
 //! have the removed file open. When that process takes the file's short lock, it finds that the queue's name does not lead to this
-//! file any more, just as after a removal by an operator. Then it opens the new file.
+//! file any more, just as after a removal by an operator. Then that process opens the new file.
 
 use std::time::Duration;
 

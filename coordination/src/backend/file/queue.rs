@@ -26,7 +26,7 @@ use crate::key::QueueKey;
 const PAGE: usize = 1024;
 /// How much space is reserved on the disk at a time, for the lines that will be written for the live entries.
 const BLOCK: u64 = 4096;
-/// How large the buffers of an open file may stay between two calls; a buffer that was larger is made smaller.
+/// How large the buffers of an open file may stay while the file is not used. A buffer that has become larger is made smaller.
 const KEPT: usize = 16 * PAGE;
 /// How often `lock` tries to take the short lock before it returns `None`. Each process keeps the lock only for microseconds,
 /// unless the system stops the process in that time.
@@ -354,7 +354,7 @@ impl Locked<'_> {
             replayed.map_err(|damaged| self.damaged(self.queue.read_to + damaged.at as u64))?;
         self.queue.read_to += good as u64;
         if good < text.len() {
-            // The last line is half-written: its writer was killed, and the line never took effect. It is cut off.
+            // The last line is half-written: its writer was killed, and the line never took effect. So the line is cut off.
             self.cut_off_end()?;
         }
         Ok(())

@@ -1,5 +1,5 @@
-//! Tests: the state of a directory after all kinds of changes. It is read by a process that has read the files all along, and by a
-//! new process.
+//! Tests of the state of a directory after all kinds of changes. This state is read by a process that has read the files all along,
+//! and by a new process.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -26,7 +26,7 @@ use crate::backend::{
 use crate::error::{ErrorKind, Result};
 use crate::key::QueueKey;
 
-/// The name of an environment variable. It tells the child process of [`a_killed_writer_leaves_a_whole_value`] which directory to
+/// The name of the environment variable that tells the child process of [`a_killed_writer_leaves_a_whole_value`] which directory to
 /// use.
 const CHILD: &str = "COORDINATION_TEST_CHILD";
 
@@ -457,8 +457,8 @@ async fn backend(directory: &TempDir) -> Arc<dyn backend::Store> {
 const LONG: Duration = Duration::from_secs(30);
 const SOON: Duration = Duration::from_secs(5);
 
-/// The member's file is empty here. It would be empty on a full disk, where the session cannot write its id into the file. The
-/// member id must count as taken all the same.
+/// The member's file is empty here, as it would be on a full disk, where the session cannot write its id into the file. The member
+/// id must count as taken all the same.
 #[tokio::test]
 async fn a_member_without_a_note_is_taken() {
     let directory = TempDir::new().expect("a directory");

@@ -55,8 +55,8 @@ async fn until(
             tokio::time::sleep(POLL.min(recheck)).await;
             continue;
         };
-        // If another process has the short lock, `is_so` cannot be answered now and is tried again until it can. It would not be
-        // enough to wait for a notification: that process may only be reading, and then no notification comes.
+        // If another process has the short lock, `is_so` is called again and again until it gets the lock. To wait for a
+        // notification would not be enough: that process may only be reading, and then no notification comes.
         if waiting.unless(when_free(&is_so), recheck).await? {
             return Ok(());
         }

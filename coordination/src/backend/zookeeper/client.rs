@@ -1,8 +1,8 @@
 //! A session at ZooKeeper, and the calls that are made in this session.
 //!
 //! When the connection breaks, the client crate connects again by itself, to whichever server answers, and keeps the session and
-//! its watches. It sends the calls of a session in the order in which they are made. But if a connection breaks, the same server
-//! may carry out a call that was sent on the old connection after calls that were sent later on the next connection: see
+//! its watches. The crate sends the calls of a session in the order in which they are made. But if a connection breaks, the same
+//! server may carry out a call that was sent on the old connection after calls that were sent later on the next connection: see
 //! `write_fence.rs`. A server from which the session has moved to another server refuses such a call.
 //!
 //! A server answers the calls of a session in their order, heartbeats too. So only a few calls of a session may be in flight at the
@@ -298,8 +298,8 @@ impl Connection {
     }
 
     /// Called with the outcome of each call. If a node has refused access (`NoAuth`), and there is a newer password than `told`,
-    /// which the server had when the call was sent, this sends the newer one. Then it returns an error after which the caller
-    /// retries, because the same call may now succeed. In all other cases it returns the outcome unchanged.
+    /// which the server had when the call was sent, this function sends the newer one. Then it returns an error after which the
+    /// caller retries, because the same call may now succeed. In all other cases this function returns the outcome unchanged.
     async fn admitted<T>(
         &self,
         operation: &'static str,

@@ -223,8 +223,8 @@ impl Zookeeper {
         connection.raw_call("update", writing).await
     }
 
-    /// The blocker of the entry whose node has the number `number`. It is found by the names of the queue's nodes. If the names do
-    /// not say enough, the data of some nodes are read.
+    /// The blocker of the entry whose node has the number `number`. The blocker is found by the names of the queue's nodes. If the
+    /// names do not say enough, the data of some nodes are read.
     async fn blocker(
         &self,
         connection: &Connection,

@@ -43,8 +43,8 @@ pub(super) fn from_zookeeper(operation: &'static str, error: &ZooKeeperError) ->
         | ZooKeeperError::RuntimeInconsistent => (ErrorKind::Unavailable, Effect::None, message),
         ZooKeeperError::AuthFailed => (ErrorKind::Auth, Effect::None, message),
         ZooKeeperError::NoAuth => {
-            // A server accepts any password when it gets it. It compares the password only with the access control list of each
-            // node.
+            // A server accepts any password that a client sends. The server compares the password only with the access control list
+            // of each node.
             let message =
                 "the access control list of a node does not let this user, or this password, in";
             (ErrorKind::Permission, Effect::None, message.to_owned())

@@ -29,7 +29,7 @@ const KEPT: usize = 3;
 pub(super) struct Identity {
     user: Option<String>,
     access: Arc<Access>,
-    /// The certificates with which the client crate connects. They can be exchanged. `None`: no TLS.
+    /// The certificates with which the client crate connects, and which can be exchanged at any time. `None`: no TLS.
     certs: Option<TlsDynamicCerts>,
     offered: Mutex<Offered>,
 }

@@ -22,8 +22,8 @@ use crate::key::QueueKey;
 // the write fence.
 const WRITE_FENCE: usize = 0;
 const ENTRY: usize = 1;
-/// The write to the member's node. It is there because the entry needs the number of the transaction: the answer to a `setData` has
-/// it, the answer to a `create` has not.
+/// The write to the member's node. The request has this write because the entry needs the number of the transaction: the answer to
+/// a `setData` has that number, the answer to a `create` has not.
 const MEMBER: usize = 2;
 /// How often a call tries again after other calls have changed what it depends on: the queue's node or the write fence.
 const MENDS: usize = 2;

@@ -147,7 +147,7 @@ pub(crate) struct Zookeeper {
     siblings: Siblings,
     tree: Tree,
     style: Style,
-    /// The shortest lease that the servers grant. They told it to the probe.
+    /// The shortest lease that the servers grant, as the probe has found it out.
     shortest: Duration,
     /// Bounds one request inside `gone`; no answer in time is `Unavailable`.
     patience: Duration,
@@ -157,9 +157,9 @@ impl Zookeeper {
     /// Probes the servers. Keeps no connection; the first session makes its own.
     async fn connect(config: Config, settings: &Settings) -> Result<Self> {
         let patience = patience(settings);
-        // The client crate gives up a connection on which nothing arrives for this time. It is twice as long as a call may take,
-        // because the answer to a ping may come only after a call's time, but no longer than `SILENCE`. When the first connection
-        // is made, the crate also waits so long for a server that does not answer, before it tries the next one.
+        // The client crate gives up a connection on which nothing arrives for this time. This time is twice as long as a call may
+        // take, because the answer to a ping may take as long as a call; but it is no longer than `SILENCE`. When the first
+        // connection is made, the crate also waits so long for a server that does not answer, before it tries the next one.
         let connector = Connector::new(&config, SILENCE.min(patience * 2))?;
         let shortest = probe::probe(&config).await?;
         let failed = |error: io::Error| {

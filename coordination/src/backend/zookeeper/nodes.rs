@@ -18,13 +18,13 @@ const PROTECTED: &str = "_c_";
 /// How many characters a sequence number has. A negative one may have one character more.
 const DIGITS: usize = 10;
 
-/// The node of a contender, which is an entry of ours or of another library. It is a child of the queue's node.
+/// The node of a contender, which is an entry of ours or of another library. The node is a child of the queue's node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Node<'a> {
     pub(super) name: &'a str,
     /// The mode that the node's name stands for. If an entry was downgraded to shared, it keeps its name, and only its data say so.
     pub(super) mode: Mode,
-    /// The sequence number. It gives the node's place among its siblings.
+    /// The sequence number, which gives the node's place among its siblings.
     pub(super) number: i32,
 }
 
@@ -46,8 +46,8 @@ impl Style {
     /// The contender's node with this name; `None`: this is not the name of a contender's node.
     pub(super) fn read(self, name: &str) -> Option<Node<'_>> {
         if self == Self::Curator && is_ours(name) {
-            // None of our nodes has this name, because with `nodes=curator` their names begin with `_c_`. It is ignored: its entry
-            // would get the same id as the entry of the node whose name is the same but for the `_c_`.
+            // None of our nodes has this name, because with `nodes=curator` their names begin with `_c_`. So the node is ignored:
+            // otherwise its entry would get the same id as the entry of the node with the same name after a `_c_`.
             return None;
         }
         // A negative number may have one character more. Both lengths are tried. A search for the number would be slower, and
@@ -59,7 +59,7 @@ impl Style {
         })
     }
 
-    /// The id of the entry of a listed node. It is the whole name of the node, so that the node can be found by the id.
+    /// The id of the entry of a listed node: the whole name of the node, so that the node can be found by the id.
     pub(super) fn id(self, node: Node<'_>) -> EntryId {
         // If the node is ours, its id leaves out the `_c_`: on every store, the ids of our entries begin with their session's id.
         let own = node.name.strip_prefix(PROTECTED).filter(|name| is_ours(name));

@@ -54,7 +54,8 @@ impl OpenSessions {
         }
     }
 
-    /// Opens a session at ZooKeeper and makes its two nodes. Its lease counts from the moment [`asked`](Self::asked).
+    /// Opens a session at ZooKeeper and makes its two nodes. The lease of the session counts from the moment
+    /// [`asked`](Self::asked).
     pub(super) async fn open(&self, session: &NewSession, tree: &Tree) -> Result<Duration> {
         let begun = BootInstant::now();
         let known = self.state().by_id.get(&session.id).cloned();

@@ -1,4 +1,4 @@
-//! The probe: the first request to the servers, before any session is opened. It is sent without the client crate, because the
+//! The probe: the first request to the servers, before any session is opened. The probe does not use the client crate, because the
 //! crate does not say why a connection failed.
 //!
 //! The request asks a server for a session with the shortest lease that the server grants. The session is ended at once. The answer

@@ -1,5 +1,5 @@
-//! What this process has last read of queues. It keeps their entries, so that the next read of a queue needs to read only the nodes
-//! that are new in it. And it keeps the state of their values, so that a write can be made without another read.
+//! What this process has last read of queues. Their entries are kept, so that the next read of a queue needs to read only the nodes
+//! that are new in it. The state of their values is kept too, so that a write can be made without another read.
 //!
 //! An entry's data change only by an update, and each update also writes the node of the queue: that node's version rises, and its
 //! data then name the node of the updated entry. So entries that were read at one version of the queue's node are unchanged as long
@@ -42,8 +42,8 @@ struct Known {
 }
 
 impl Age {
-    /// The age of a queue whose node has this state. `None`: the queue has no node, and therefore no entries. Its age is then
-    /// different from that of every queue with a node.
+    /// The age of a queue whose node has this state. `None`: the queue has no node, and therefore no entries. The age of such a
+    /// queue is different from that of every queue with a node.
     pub(super) fn new(owner: i64, node: Option<&Stat>) -> Self {
         let (made, updates) = node.map_or((0, 0), |stat| (stat.czxid, stat.version));
         Self { owner, made, updates }

@@ -30,7 +30,8 @@ pub(super) struct Listings {
     last: Mutex<Option<(u64, Names)>>,
 }
 
-/// How many listings had been sent at the moment when a caller asked. It needs a listing with a higher number.
+/// How many listings had been sent at the moment when a caller asked. The caller needs the answer to a listing with a higher
+/// number.
 #[derive(Clone, Copy)]
 pub(super) struct Asked(u64);
 

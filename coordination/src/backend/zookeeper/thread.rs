@@ -1,4 +1,4 @@
-//! A thread for the client crate. It is used if the session itself runs on the program's runtime.
+//! A thread for the client crate, for sessions that run on the program's runtime.
 //!
 //! The client crate uses async-io for sockets and timers, which has one reactor for the whole process, protected by mutexes.
 //! Suppose that the crate's task were on the program's runtime, and that a forked child drops its copy of this runtime. That would

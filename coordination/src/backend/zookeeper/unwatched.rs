@@ -1,5 +1,5 @@
-//! A task for callers that [found no room](super::watch_room) for a watch. It reads their nodes again and again, many of them in
-//! one request. When a node has changed, it wakes the caller.
+//! A task for callers that [found no room](super::watch_room) for a watch. The task reads their nodes again and again, many of them
+//! in one request. When a node has changed, the task wakes its caller.
 
 use std::sync::{Arc, Weak};
 

@@ -75,8 +75,8 @@ impl Zookeeper {
                 },
             };
             if pending_creates.is_some_and(|removals| removals != known.removals) {
-                // A value of this kind was removed since this write was first sent. It may be the value that the first request has
-                // created. So it is not known whether this write has taken effect already.
+                // A value of this kind was removed since this write was first sent. That may be the value which the first request
+                // has created. So it is not known whether this write has taken effect already.
                 return Ok(None);
             }
             match self.commit(connection, write, known, &gone).await? {

@@ -23,8 +23,8 @@ pub(super) struct WriteFence {
     /// The path of the session's node. The server deletes this node when the session ends.
     pub(super) path: String,
     version: AtomicI32,
-    /// Locked by the call that ends a version. Other calls wait for it. They then find that the version is ended, and write
-    /// nothing.
+    /// Locked by the call that ends a version. Other calls that want to end this version wait for that call, then find that the
+    /// version has ended, and write nothing.
     ending: Mutex<()>,
 }
 

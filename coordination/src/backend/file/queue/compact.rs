@@ -21,8 +21,8 @@ const TIMES: u64 = 4;
 const FOR_VALUE: usize = PAGE * 3 / 4;
 
 impl Locked<'_> {
-    /// Whether the file can be cut back to its first page. It can if the queue has no entries and no records, and its value, if it
-    /// has one, is short enough.
+    /// Whether the file can be cut back to its first page. This is possible if the queue has no entries and no records, and if its
+    /// value is short enough or missing.
     pub(super) fn can_be_cut_back(&self) -> bool {
         if !self.queue.log.live().is_empty() || self.queue.log.has_records() {
             return false;
@@ -142,7 +142,7 @@ impl Locked<'_> {
         Ok(())
     }
 
-    /// Removes what a killed process may have left after the end of the log. Zeros mark this end.
+    /// Removes what a killed process may have left after the end of the log. The log ends where zeros begin.
     ///
     /// Each process calls this when it finds a generation that is new to it, before it writes to the file. So before that, only the
     /// process that made the generation has written to the file.
