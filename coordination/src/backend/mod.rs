@@ -278,7 +278,8 @@ pub(crate) trait Store: Sessions + Entries + Values + Watching {
     }
 
     /// How long the client may wait before it connects again, on stores that end a connection together with its session, and say
-    /// only on the next connection that the session is over. Added to the time within which a holder learns of a loss.
+    /// only on the next connection that the session is over. The session adds this to the time within which a holder is told of a
+    /// loss.
     fn reconnect_delay(&self) -> Duration {
         Duration::ZERO
     }

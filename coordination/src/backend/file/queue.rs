@@ -24,7 +24,7 @@ use crate::key::QueueKey;
 /// write that makes the file grow. This size is a part of a memory page, so other processes see a write within it as a whole or not
 /// at all.
 const PAGE: usize = 1024;
-/// How much space is reserved on the disk at a time, for the lines that will be written for the live entries.
+/// Space on the disk is reserved in multiples of this many bytes, so that most lines need no system call that reserves space.
 const BLOCK: u64 = 4096;
 /// How large the buffers of an open file may stay while the file is not used. A buffer that has become larger is made smaller.
 const KEPT: usize = 16 * PAGE;

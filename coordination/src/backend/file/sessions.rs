@@ -48,8 +48,8 @@ impl Sessions for FileStore {
 
     async fn renew(&self, session: SessionId, held: &[EntryRef], gone: &Gone<'_>) -> Result<()> {
         let store = self.store();
-        // If this is an error, it says nothing about the session: everything below uses the directories that are open, and not
-        // their path. So the error is returned only after the rest was done.
+        // If `is_in_place` is an error, that says nothing about the session: the calls below use the directories that are open, and
+        // not their paths. So this error is returned only after these calls were made.
         let is_in_place = store.is_in_place();
         if matches!(is_in_place, Ok(false)) || !store.sessions.keep(session)? {
             return Err(Error::lost("renew", LossReason::Revoked));

@@ -488,8 +488,7 @@ fn leave_for_the_dead(queue: &mut Locked<'_>, seq: u64) {
 }
 
 fn lock(queue: &Mutex<QueueFile>) -> MutexGuard<'_, QueueFile> {
-    // If a thread has panicked with this lock, the file was unlocked, and the next call reads it again. So the panic does no harm
-    // here.
+    // If a thread panicked while it had this mutex, the drop of `Locked` has unlocked the file. So the panic is ignored here.
     queue.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 

@@ -5,8 +5,9 @@
 //! 0.11.2). So if there is a second request, its answer breaks the connection, and so on with every connection after it. Therefore
 //! the paths of all watches of a session must fit into one request: this is the room for watches.
 //!
-//! If there is no room for a caller's watch, the caller waits without one, and a task of the session reads its node again and again
-//! (`unwatched.rs`). When other callers give up their watches, such callers get a watch in the order in which they came.
+//! If there is no room for the watch of a waiter, a task of the session reads the waiter's node again and again (`unwatched.rs`).
+//! If there is no room for the watches of an observer, the observer reads its queue again and again. When other callers give up
+//! their watches, the callers without a watch get one in the order in which they came.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
