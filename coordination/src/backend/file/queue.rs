@@ -55,8 +55,8 @@ pub(super) struct QueueFile {
     long_at: u64,
     /// The size of the blocks in which the file system assigns space to files.
     block: u64,
-    /// The offset up to which space is reserved on the disk. Zero: nothing is known to be reserved but the block in which the log
-    /// ends.
+    /// The offset up to which space is reserved on the disk. Zero: as far as this process knows, no space is reserved beyond the
+    /// block in which the log ends.
     room_to: u64,
     /// Whether the URL has `durable=true`. If so, new data must be on the disk before the data that they replace are removed.
     durable: bool,

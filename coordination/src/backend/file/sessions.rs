@@ -12,7 +12,7 @@ use crate::backend::{EntryRef, Gone, NewSession, SessionId, Sessions};
 use crate::error::{Error, ErrorKind, LossReason, Result};
 
 /// For how long `open` must find a member id in use before it fails with `MemberExists`. A process that only checks whether a
-/// member's file is locked locks that file itself for a moment.
+/// member's file is locked has to lock the file itself for a moment, and must not be taken for a live owner.
 const ALIVE: Duration = Duration::from_millis(100);
 /// How long `open` tries again while another process has a file locked only to check whether its owner lives. Such a check takes
 /// microseconds, unless the machine is busy and stops that process in between.

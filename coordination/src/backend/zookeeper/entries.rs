@@ -312,8 +312,8 @@ impl Zookeeper {
                 asked.clone_from(names);
             }
             let others = asked.split_off(asked.len().min(BATCH));
-            // Only the last batch is read together with the list of names. With ten thousand nodes, the list has a megabyte, and
-            // the answers for the other batches need not have it too.
+            // All batches but one are read here, without the list of names. The last one is read below, together with the list.
+            // With ten thousand nodes the list has a megabyte, so it should not be in every answer.
             let mut read_before = HashMap::new();
             for others in others.chunks(BATCH) {
                 read_before.extend(self.learn(connection, queue, others).await?);

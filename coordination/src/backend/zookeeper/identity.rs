@@ -130,9 +130,9 @@ impl Identity {
     /// To be called when a node has refused a call. `told`: the password that the server had when the call was sent. If there is a
     /// newer password by now, this makes sure that the server has it. Returns true if the caller should send the call again.
     ///
-    /// Of several calls that are refused at the same time, the first one sends the new password. The others then find that the
-    /// server has another password than when they were sent. If the first call is dropped before the server has answered, nothing
-    /// is noted, and the next call sends the password.
+    /// Of several calls that are refused at the same time, the first one sends the new password. The other calls then find that the
+    /// server has got another password since they were sent, and are only sent again. If the first call is dropped before the
+    /// server has answered, nothing is noted, and the next call sends the password.
     pub(super) async fn present(
         &self,
         client: &Client,

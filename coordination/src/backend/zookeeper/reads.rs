@@ -51,9 +51,9 @@ impl Age {
 }
 
 impl Reads {
-    /// Returns the entries of the nodes `names`, which must be all nodes of the queue. If some of them are not known, returns as
-    /// the error the names of those, which the caller has to read first. `updated` is the name of the node that was updated last
-    /// before `age`. The entries in `fresh` were read at `age`.
+    /// Returns the entries of the nodes `names`, which must be all nodes of the queue. If some of them are not known, the error has
+    /// the names of these unknown nodes, which the caller has to read first. `updated` is the name of the node that was updated
+    /// last before `age`. The entries in `fresh` were read at `age`.
     pub(super) fn look(
         &self,
         queue: &QueueKey,

@@ -1,10 +1,10 @@
 //! A thread for the client crate, for sessions that run on the program's runtime.
 //!
 //! The client crate uses async-io for sockets and timers, which has one reactor for the whole process, protected by mutexes.
-//! Suppose that the crate's task were on the program's runtime, and that a forked child drops its copy of this runtime. That would
-//! drop the crate's task in the child, which locks such a mutex. Another thread of the parent may have had that mutex locked at the
-//! moment of the fork, and in the child nobody would unlock it, so the child would hang. Therefore the crate's task is on a runtime
-//! that no child drops.
+//! Suppose that the crate's task were on the program's runtime, and that a forked child drops its copy of this runtime. Then the
+//! crate's task would be dropped in the child, and its drop locks such a mutex. Another thread of the parent may have had that
+//! mutex locked at the moment of the fork, and in the child nobody would unlock it, so the child would hang. Therefore the crate's
+//! task is on a runtime that no child drops.
 
 use std::convert::Infallible;
 use std::io;
