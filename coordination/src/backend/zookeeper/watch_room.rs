@@ -24,8 +24,8 @@ const ROOM: usize = 96 * 1024;
 /// How many of these bytes may be paths of the session's own entries. Those may be watched for a long time. The rest is left for
 /// waiters, who watch entries of other sessions.
 const OWN: usize = ROOM / 2;
-/// The longest pause between two reads of the nodes of waiters without a watch. Observers of whole queues without a watch pause longer
-/// if there are many of them: see `LISTINGS`.
+/// The longest pause between two reads of the nodes of waiters without a watch. Observers of whole queues without a watch pause
+/// longer if there are many: see `LISTINGS`.
 pub(super) const PAUSE: Duration = Duration::from_secs(1);
 /// About how many queues of callers without a watch a session reads in one second. If there are more such queues, each of them is
 /// read less often than every [`PAUSE`].
