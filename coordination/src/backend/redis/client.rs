@@ -1,9 +1,11 @@
 //! Which server to connect to, what a connection subscribes to, and how calls are made on the connection in use.
 //!
-//! The client crate's own connection manager never replaces a connection that has gone silent, so it is not used; see
-//! [`connections`](crate::backend::server::connections). Each connection has a number, its epoch. The server rejects calls of a
-//! session that come on an older connection than the newest that the session has used. So a call that was given up does no harm,
-//! however late it arrives.
+//! The client crate's own connection manager never replaces a connection on which the server has stopped answering. So this module
+//! uses [`connections`](crate::backend::server::connections) instead.
+//!
+//! Each connection has a number, its epoch, which is higher than those of all earlier connections. The server notes for each
+//! session the highest epoch that a call of the session came with, and rejects calls with a lower epoch. So if the client gives up
+//! a call and replaces the connection, the call has no effect if it arrives after the first call on the new connection.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -46,35 +48,41 @@ pub(super) type Connections = connections::Connections<Client>;
 /// What is needed to make connections to the servers of the URL.
 pub(super) struct Client {
     pub(super) config: Config,
-    /// The Sentinels that are asked for the master; `None`: the URL has none.
+    /// The Sentinels, which tell which server is the master; `None`: the URL names no Sentinels.
     pub(super) sentinels: Option<Arc<Sentinels>>,
-    /// The nodes of the cluster, if it is one.
+    /// The nodes of the Redis cluster; not used if the server is not in a cluster.
     nodes: Nodes,
-    /// What a server told this client last of its record of the namespace: the record's name, and the newest time in it. All
-    /// connections share this.
+    /// The name of the server's record of the namespace and the newest time under that record, as an answer of the server had them
+    /// last. (The record is a hash at the server that says whether grants may have been forgotten.) All connections share this, so
+    /// that a server with older data is recognised after a reconnect.
     pub(super) known: Arc<Mutex<Known>>,
-    /// Held while channels are subscribed to, or unsubscribed from, so that one task at a time does so.
+    /// Locked by a task while it subscribes to channels or unsubscribes from them, so that only one task does so at a time.
     subscribing: tokio::sync::Mutex<()>,
-    /// The channels to subscribe to next; `None`: nobody has asked for more.
+    /// The channels that the next task will subscribe to; `None`: no caller waits for a channel that is not in a running batch
+    /// already.
     next: Mutex<Option<Batch>>,
-    /// The key of the namespace's clock.
+    /// The name of the key of the namespace's clock. Every script gets this name, because the names of all other keys are made from
+    /// it.
     pub(super) clock: String,
-    /// If a server has lost its record of the namespace, the leases that it has forgotten are taken to be no longer than this.
+    /// Sent to a server that has lost its record of the namespace: the server assumes that the leases that it has forgotten are no
+    /// longer than this, and grants nothing for that long.
     pub(super) unknown: Duration,
     /// The name of a key that never exists; see [`Call::command`].
     pub(super) nowhere: String,
     hub: Arc<Subscriptions>,
-    /// How long a call may take.
+    /// How long the server may take to answer a call.
     pub(super) patience: Duration,
 }
 
-/// The outcome of connecting to a server: a connection, or a redirection to another server.
+/// The outcome of connecting to a server: `Here` is a usable connection; `There` is another node of the cluster, to which the
+/// server redirects because that node has our keys.
 enum Greeted {
     Here(Box<Connection>),
     There(Host),
 }
 
-/// Channels to which one task subscribes together, and the outcome, for the callers who wait for it.
+/// Channels that one task subscribes to in one go. The callers who have asked for the channels wait for `outcome`, which is `None`
+/// until the task is done.
 struct Batch {
     channels: BTreeSet<String>,
     outcome: watch::Sender<Option<Result<()>>>,
@@ -111,9 +119,10 @@ impl Client {
         }
     }
 
-    /// The server to connect to next: the master that the Sentinels name, a node of the cluster, or a host of the URL.
+    /// The server to connect to next: the master that the Sentinels name; otherwise a node of the cluster, if nodes are known;
+    /// otherwise the host of the URL that `turn` names.
     ///
-    /// Also returns an address, if it is the turn of a certain address of the host.
+    /// The address is `Some` if `turn` names one of several addresses of the host; `None`: all addresses of the host may be tried.
     async fn place(
         &self,
         turn: Turn,
@@ -128,7 +137,7 @@ impl Client {
         }
     }
 
-    /// Connects to the server that has our keys, and follows the redirections of a cluster.
+    /// Connects to the server that has our keys. If a node of a cluster redirects to another node, connects to that one instead.
     async fn find(
         connections: &Arc<Connections>,
         turn: Turn,
@@ -147,8 +156,9 @@ impl Client {
         Err(Failure::broken(Error::new(ErrorKind::Unavailable, "connect", message)))
     }
 
-    /// Connects to this server: asks what it is, subscribes to channels, and greets it (`greet.lua`). A node of a cluster that does
-    /// not have our keys answers the greeting with a redirection.
+    /// Connects to this server, asks what it is, subscribes to this process's channels, and greets the server: the script
+    /// `greet.lua` exchanges what server and client know of the namespace's record. If the server is a node of a cluster and does
+    /// not have our keys, it answers the greeting with a redirection.
     async fn greeted(
         connections: &Arc<Connections>,
         (host, address): (&Host, Option<SocketAddr>),
@@ -174,8 +184,8 @@ impl Client {
         if !connections.has_connected() {
             rights::check(&connection.redis, &client.nowhere).await?;
         }
-        // If our keys are moving (`Ran::Moving`), the connection is used without a greeting: the first call on it greets the
-        // server.
+        // `Ran::Moving`: our keys are being moved to another node, so the server was not greeted. The connection is used all the
+        // same, because the first call on it will be answered `stranger`, upon which `Connection::run` greets the server.
         if let Ran::Moved(other) = connection.greet().await? {
             return Ok(Greeted::There(other));
         }
@@ -184,7 +194,8 @@ impl Client {
         }
         if topology.confirming > 0 {
             let confirming = connect().await?;
-            // This waits for no replica. It only finds out, before anything is granted, whether the user has the right to `WAIT`.
+            // With `wanted` 0, `WAIT` returns at once. It is sent only to find out, before any lock is granted, whether the user
+            // has the right to call it.
             replicas_of(&confirming, 0, Duration::ZERO, "connect").await?;
             connection.confirming = Some(confirming);
         }
@@ -230,7 +241,8 @@ impl Link for Client {
         &self.config.access
     }
 
-    /// Making a connection takes three round trips, and a call takes one.
+    /// Making a connection takes three steps of about one round trip each: log in, ask what the server is, greet it. A call takes
+    /// one round trip.
     fn longest(&self, patience: Duration) -> Duration {
         3 * patience
     }
@@ -240,7 +252,8 @@ impl Link for Client {
         turn: Turn,
         credentials: &Credentials,
     ) -> Result<Arc<Connection>, Failure> {
-        // The failure counts as broken, whatever the reason was, so that the next server is tried: connecting may succeed there.
+        // Every failure to connect is reported as a broken connection, whatever its reason, so that the caller tries the next
+        // server: connecting may succeed there.
         let broken = |failure| Failure { is_broken: true, ..failure };
         Client::find(connections, turn, credentials).await.map(Arc::new).map_err(broken)
     }
@@ -250,7 +263,9 @@ impl Link for Client {
     }
 }
 
-/// The callback for what comes on a connection without a request: messages on channels, and the connection's end.
+/// Returns the callback that the client crate calls for what the server sends without a request, and when the connection ends. The
+/// callback passes messages on channels to the hub. When the connection of this epoch ends, the callback gives it up, so that
+/// another one is made.
 pub(super) fn pushes(
     connections: &Arc<Connections>,
     epoch: u64,
@@ -277,15 +292,16 @@ fn told(hub: &Subscriptions, message: &[Value]) {
 }
 
 impl Connections {
-    /// Makes the first connection.
+    /// Makes the first connection, when the store is opened. If that fails, the error may advise to use TLS, or not to use it.
     pub(super) async fn first(self: &Arc<Self>) -> Result<Arc<Connection>> {
         let failure = match self.reach().await {
             Ok((connection, _)) => return Ok(connection),
             Err(failure) => failure,
         };
         let config = &self.link.config;
-        // If the server has answered with an error, that error is returned. If it was silent or hung up, it may expect TLS although
-        // we use none, or expect none although we use TLS.
+        // If the server has answered with an error, that error is returned as it is. If the server gave no answer or closed the
+        // connection, it may expect TLS although the URL has none, or the other way round. So `speaks_otherwise` tries the
+        // opposite.
         let is_silent = failure.is_hang_up || failure.is_late;
         let error = failure.error;
         if !is_silent || !config.speaks_otherwise().await {
@@ -297,18 +313,18 @@ impl Connections {
         Err(advice.with_source(error).at(&self.shown()))
     }
 
-    /// The name of the server's record of the namespace, which says what the server may have forgotten, on the connection in use.
-    /// The server gives the record a new name whenever it may have forgotten something.
+    /// The name of the server's record of the namespace, as the connection in use knows it; `None`: there is no connection. The
+    /// record has a new name whenever the server may have forgotten grants, so callers compare this name with an earlier one.
     pub(super) fn record(&self) -> Option<String> {
         self.rotation.connected().map(|(connection, _)| connection.record_name())
     }
 
-    /// Whether the server has certainly forgotten nothing for at least this long.
+    /// Whether the server is known to have forgotten nothing within the last `length`. False if there is no connection.
     pub(super) fn reaches(&self, length: Duration) -> bool {
         self.rotation.connected().is_some_and(|(connection, _)| connection.reaches(length))
     }
 
-    /// Makes a call on the connection in use.
+    /// Makes a call on the connection in use; makes a connection first if there is none.
     pub(super) async fn run(self: &Arc<Self>, call: &Call) -> Result<Answer> {
         let run = |connection: Arc<Connection>| async move {
             connection.run(&connection.redis, call).await
@@ -316,7 +332,8 @@ impl Connections {
         self.repeated(call, false, run).await
     }
 
-    /// [`run`](Self::run) without waiting until few enough calls are in flight: for heartbeats.
+    /// Like [`run`](Self::run), but the call does not wait until fewer than [`IN_FLIGHT`](Link::IN_FLIGHT) calls are in flight.
+    /// Heartbeats use this, because they must not wait for other calls.
     pub(super) async fn run_urgently(self: &Arc<Self>, call: &Call) -> Result<Answer> {
         let run = |connection: Arc<Connection>| async move {
             connection.run(&connection.redis, call).await
@@ -324,17 +341,19 @@ impl Connections {
         self.repeated(call, true, run).await
     }
 
-    /// [`run_urgently`](Self::run_urgently), and waits until as many replicas have confirmed the call as the server requires
-    /// (`min-replicas-to-write`).
+    /// Makes a call as [`run_urgently`](Self::run_urgently) does, and then waits until replicas have received what the call has
+    /// written: as many replicas as `min-replicas-to-write` says.
     pub(super) async fn run_confirmed(self: &Arc<Self>, call: &Call) -> Result<Answer> {
         let run = |connection: Arc<Connection>| async move { connection.run_confirmed(call).await };
         self.repeated(call, true, run).await
     }
 
-    /// Makes a call from which a session's deadline is counted. If the URL has Sentinels, the answer counts only if most of them
-    /// still name this server; otherwise the call is made again at the server that they name. Without this, a master that was
-    /// replaced would go on extending leases of which the new master does not know. With `is_confirmed`, replicas have to confirm
-    /// the call as well.
+    /// Makes a call that begins or extends a session's lease. If the URL has Sentinels, they are asked for the master at the same
+    /// time. If more than half of the Sentinels name the server that was called, its answer is returned. If more than half of them
+    /// name another server, the call is made again there. Otherwise a master that was replaced would go on extending leases of
+    /// which the new master knows nothing.
+    ///
+    /// With `is_confirmed`, the call also waits until replicas have confirmed it, as in [`run_confirmed`](Self::run_confirmed).
     pub(super) async fn run_vouched(
         self: &Arc<Self>,
         call: &Call,
@@ -364,13 +383,14 @@ impl Connections {
         self.repeated(call, true, run).await
     }
 
-    /// Whether replicas have to confirm each grant (`min-replicas-to-write`).
+    /// Whether a grant counts only once replicas have confirmed it, because the server has `min-replicas-to-write`.
     pub(super) fn has_confirming(&self) -> bool {
         self.rotation.connected().is_some_and(|(connection, _)| connection.confirming.is_some())
     }
 
-    /// Makes a call. If it was not carried out because our keys are at another server, or are being moved, makes it again, for as
-    /// long as a call may take.
+    /// Makes a call on the connection in use, by `run`. If the call has no valid outcome because our keys are at another server, or
+    /// another server is the master, or our keys are being moved, it is made again. The retries end after `patience`, with an
+    /// error.
     async fn repeated<F>(
         self: &Arc<Self>,
         call: &Call,
@@ -406,7 +426,8 @@ impl Connections {
         }
     }
 
-    /// Gives up the connection if most Sentinels name another server.
+    /// Asks the Sentinels for the master, and gives up the connection in use if more than half of them name another server. Called
+    /// when a Sentinel has published that there is a new master, so that this is noticed before the next heartbeat.
     pub(super) async fn look_again(&self) {
         let Some(sentinels) = &self.link.sentinels else { return };
         let Some((connection, epoch)) = self.rotation.connected() else { return };
@@ -417,11 +438,12 @@ impl Connections {
         }
     }
 
-    /// Subscribes to a queue's channel, unless it is subscribed already. The subscription is in force when this returns.
+    /// Subscribes to a queue's channel, unless the connection in use has subscribed to it already. When this returns, the server
+    /// has confirmed the subscription, so no later message on the channel is missed as long as the connection lasts.
     ///
-    /// Thousands of callers may come at the same time. So one task subscribes for all of them: while it is busy with a batch of
-    /// channels, those that are asked for are collected for the next batch. Only the time that the server takes for one batch
-    /// counts as its silence.
+    /// Thousands of callers may want different channels at the same time. So one task at a time subscribes for all of them: while
+    /// the task subscribes to one batch of channels, the channels of later callers are collected for the next batch. A caller may
+    /// wait for several batches. The connection is given up only if a single batch gets no answer in time.
     pub(super) async fn follow(self: &Arc<Self>, queue: &str) -> Result<watch::Receiver<Followed>> {
         let (_, epoch) = self.reach_for("watch").await?;
         let (following, channel) = self.link.hub.follow(queue, epoch);
@@ -429,14 +451,16 @@ impl Connections {
             let mut outcome = self.subscribed(channel);
             let outcome =
                 outcome.wait_for(Option::is_some).await.ok().and_then(|told| told.clone());
-            // There is no outcome, because the task ended without one: the runtime is shutting down.
+            // If `outcome` is `None`, the task that subscribes has ended without setting an outcome. That happens only when the
+            // runtime shuts down.
             let gone = || Error::new(ErrorKind::Unavailable, "watch", "the runtime has ended");
             outcome.unwrap_or_else(|| Err(gone()))?;
         }
         Ok(following)
     }
 
-    /// Adds a channel to the next batch, and returns a receiver of that batch's outcome.
+    /// Adds a channel to the next batch, and returns a receiver of that batch's outcome. If there is no next batch yet, starts a
+    /// task that will subscribe to it.
     fn subscribed(self: &Arc<Self>, channel: String) -> watch::Receiver<Option<Result<()>>> {
         let mut next = self.link.next();
         let batch = next.get_or_insert_with(|| {
@@ -472,8 +496,9 @@ impl Connections {
         Ok(())
     }
 
-    /// Unsubscribes from channels to which nobody listens any longer. Now and then also asks a cluster for its nodes, and greets
-    /// the server again, because the nodes or the server's record may have changed.
+    /// Unsubscribes from channels to which nobody in this process listens any longer. Called with each heartbeat. If it last did so
+    /// more than ten seconds ago, it also asks a cluster for its nodes again, and greets the server again, because the nodes or the
+    /// server's record may have changed.
     pub(super) async fn sweep(&self) {
         let _one_at_a_time = self.link.subscribing.lock().await;
         let channels = self.link.hub.sweep();
@@ -484,15 +509,17 @@ impl Connections {
                 self.link.learn(&connection).await;
             }
             if connection.is_old() {
-                // If this fails, so will the next call, and its caller gets the error.
+                // An error is ignored here: whatever makes this fail also makes the next call fail, and that call's caller gets the
+                // error.
                 let _ = connection.look_again().await;
             }
             for batch in channels.chunks(BATCH) {
                 let _ = redis.unsubscribe(batch).await;
             }
         };
-        // The time is bounded because `subscribing` is locked: those who want to subscribe must not wait for a silent connection.
-        // If this fails, messages still come that nobody needs, which does no harm.
+        // The time is bounded because the mutex `subscribing` is locked here: tasks that want to subscribe must not wait longer if
+        // the server does not answer. If the time runs out, some channels stay subscribed, and messages come that nobody needs.
+        // That does no harm.
         let _ = timeout(self.patience, unsubscribing).await;
     }
 }

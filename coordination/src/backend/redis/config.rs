@@ -1,4 +1,4 @@
-//! Parses a URL into a typed configuration.
+//! Parses a `redis` URL into a [`Config`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,8 @@ use crate::url::{Host, Url};
 
 const DEFAULT_PORT: u16 = 6379;
 const DEFAULT_SENTINEL_PORT: u16 = 26379;
-/// The longest lease that is allowed. After this time, every lease that the server may have forgotten is over.
+/// The longest `quarantine` that a URL may ask for. It is as long as the longest lease that the library allows: after this time,
+/// every lease that the server may have forgotten is over, so a longer quarantine has no use.
 const LONGEST_QUARANTINE: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The options and servers of a `redis` URL.
@@ -21,17 +22,18 @@ pub(crate) struct Config {
     pub(super) database: i64,
     pub(super) user: Option<String>,
     pub(super) access: Arc<Access>,
-    /// For how long the server has to have forgotten nothing before it grants anything; `None`: for the longest lease.
+    /// The option `quarantine`: after the server may have forgotten grants, it grants this client nothing for this long. `None`:
+    /// for as long as the longest lease that the server may have forgotten.
     pub(super) quarantine: Option<Duration>,
 }
 
 #[derive(Clone, Debug)]
 pub(super) enum Place {
-    /// The server is at one of these hosts.
+    /// The server, or a node of the cluster, is at one of these hosts.
     Hosts(Vec<Host>),
-    /// The server is the master with this name, which these Sentinels know.
+    /// These hosts are Sentinels, and the server is the master that they know under this name.
     Sentinels(Vec<Host>, String),
-    /// The server listens on this socket of our own host.
+    /// The server listens on the Unix socket at this path, on our own host.
     Socket(String),
 }
 

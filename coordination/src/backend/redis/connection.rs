@@ -1,8 +1,10 @@
-//! A connection: how scripts are called on it, and what this client knows of the server's *record* of the namespace. The record is
-//! a hash at the server, stored next to the namespace's clock. It says what the server may have forgotten (`scripts/prelude.lua`).
+//! A connection to a server: how scripts are called on it, and what this client knows of the server's *record* of the namespace.
+//! The record is a hash at the server, in the same key as the namespace's clock (`scripts/prelude.lua`). It says since when the
+//! server has certainly forgotten no grant.
 //!
-//! A server closes the connection of a subscriber if too many bytes wait to be sent on it (`client-output-buffer-limit pubsub`, 32
-//! MB by default), and answers to calls count. So listings, which may be larger, are requested on a connection of their own.
+//! A server closes a connection that subscribes to channels if too many bytes wait to be sent on it (`client-output-buffer-limit
+//! pubsub`, 32 MB by default). Answers to calls count towards this limit. So calls whose answers may be larger (listings of queues
+//! and names) are made on a separate connection that subscribes to nothing.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -26,10 +28,12 @@ use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
 use crate::time::BootInstant;
 use crate::url::Host;
 
-/// After this time the server is asked again for what may have changed while it runs: whether it syncs its log, and its record.
+/// If the last greeting is longer ago than this, the next heartbeat asks the server again for its record and for whether it syncs
+/// its log for each write: both may change while the server runs.
 const OLD: Duration = Duration::from_secs(10);
-/// For this long after a refusal because of quarantine, further calls are refused without asking the server. The server has said
-/// when quarantine ends; it can end earlier only if another client knows that the server has forgotten nothing for longer.
+/// If the server has refused a call because of quarantine, this client refuses further such calls by itself for this long, without
+/// a request. It does not do so until the end that the server has announced, because quarantine may end earlier: another client may
+/// prove to the server that it has forgotten nothing for longer.
 const QUIET: Duration = Duration::from_secs(1);
 
 pub(super) struct Connection {
@@ -37,44 +41,49 @@ pub(super) struct Connection {
     pub(super) server: Server,
     pub(super) topology: Topology,
     pub(super) host: Host,
-    /// The address of `host` to which the connection goes, if one was chosen.
+    /// The address of `host` to which this connection was made, so that the connection for listings goes to the same server.
+    /// `None`: no certain address was chosen.
     address: Option<SocketAddr>,
     pub(super) redis: RawConnection,
     connections: Weak<Connections>,
     listings: Listings,
-    /// A second connection, on which calls wait for replicas; `None`: no replica has to confirm.
+    /// A second connection to the same server, on which `WAIT` waits for replicas; `None`: the server does not require that
+    /// replicas confirm writes.
     pub(super) confirming: Option<RawConnection>,
     silence: Silence,
     clock: String,
-    /// In a cluster, the name of a key that never exists; see [`Call::command`].
+    /// In a cluster, the name of a key that never exists, which each call names in addition; see [`Call::command`] for the reason.
     nowhere: Option<String>,
     unknown: Duration,
-    /// Whether the server, if it has a log, syncs it to the disk for each write.
+    /// Whether the server's settings say that each write is synced to the disk if the server has a log (`appendonly`). The greeting
+    /// sends this, because a script cannot read settings.
     syncs: AtomicBool,
     known: Arc<Mutex<Known>>,
     record: Mutex<Record>,
-    /// The scripts that were sent in full, a bit each.
+    /// The set of scripts whose full text was sent on this connection: one bit per script. Later calls of such a script send only
+    /// its hash.
     sent: AtomicU16,
-    /// How long replicas may take to confirm.
+    /// How long a call waits for replicas to confirm it.
     confirmed_within: Duration,
 }
 
 pub(super) enum Ran {
     Answer(Answer),
-    /// The call was made at the wrong server: the server at this host has our keys, or is the master. The call had no effect, or
-    /// one that the master does not know of.
+    /// The call was made at the wrong server. It has to be made again at this host, which has our keys or is the master. The call
+    /// had no effect that counts: a node without our keys refuses it, and the new master does not know what an old master has
+    /// written.
     Moved(Host),
-    /// Our keys are being moved to another node of the cluster. The call had no effect.
+    /// Our keys are being moved to another node of the cluster. The call had no effect, and has to be made again a moment later.
     Moving,
 }
 
-/// What a server told this client last: the name of its record, and the newest time under that record. A server whose data are
-/// older has lost writes.
+/// What this client last heard from a server: the name of its record, and the newest time under that record. Both are sent with
+/// each call. If the server's own data are older than this time, the server has lost writes, and finds that out from the call.
 #[derive(Clone, Default)]
 pub(super) struct Known {
-    /// The record's name; empty: no server has told one yet.
+    /// The record's name; empty: no server has been greeted yet.
     record: String,
-    /// The newest time, in microseconds of the namespace's clock.
+    /// The newest time in an answer, in microseconds of the namespace's clock; 0: no answer under this record had a time.
     time: u64,
 }
 
@@ -85,12 +94,13 @@ impl Known {
         }
     }
 
-    /// The newest time that was told under this record; zero if the newest record is another one.
+    /// The newest time that an answer under this record had. Zero if `record` is not the record that a server last named.
     fn time_in(&self, record: &str) -> u64 {
         if self.record == record { self.time } else { 0 }
     }
 
-    /// Notes a time that was told under this record. A time of an earlier record is ignored: its answer came late.
+    /// Notes the time in an answer that was given under this record. If a greeting has named another record since, the answer came
+    /// late, and its time is ignored.
     fn was_told_time(&mut self, record: &str, time: u64) {
         if self.record == record {
             self.time = self.time.max(time);
@@ -99,24 +109,26 @@ impl Known {
 }
 
 /// The server's record of the namespace, as the newest greeting returned it. The server gives the record a new name whenever it may
-/// have forgotten something. At the moment `told`, when the greeting was answered, the server had certainly forgotten nothing for
-/// the time `reach`.
+/// have forgotten grants. The greeting was answered at the moment `told`; at that moment, the server had certainly forgotten
+/// nothing within the last `reach`.
 struct Record {
     name: String,
     reach: Duration,
     told: Instant,
-    /// The moment `told` by this host's clock since boot, which other processes on this host read too: see
-    /// [`behind`](Self::behind).
+    /// The same moment as `told`, by the clock that counts since this host's boot. All processes of the host share that clock, so
+    /// [`behind`](Self::behind) uses it.
     told_here: BootInstant,
-    /// When the server was last asked for its record.
+    /// When a greeting last returned a record. Unlike `told`, this also moves if the record was the known one.
     asked: Instant,
-    /// Whether it was logged that nothing is granted under this record yet.
+    /// Whether a warning was logged that the server grants nothing yet under this record. It is logged once for each record.
     is_quarantine_told: bool,
-    /// The last refusal because of quarantine, for each length of quarantine that calls ask for.
+    /// The last refusal because of quarantine, by the length of quarantine that the refused call asked for (as text; empty: the
+    /// longest lease).
     refused: HashMap<String, Refusal>,
 }
 
-/// The answer to a call that was refused because of quarantine.
+/// A refusal because of quarantine: when the server's answer came (`told`), when quarantine ends by that answer (`until`), and what
+/// the server may have forgotten (`why`).
 #[derive(Clone)]
 struct Refusal {
     told: Instant,
@@ -125,7 +137,8 @@ struct Refusal {
 }
 
 impl Connection {
-    /// A connection to the server at `host`, which was probed with these results, and was not greeted yet.
+    /// Makes the state of a connection to the server at `host`. The last argument is what `probe` has found out about the server.
+    /// The caller has to greet the server before it makes calls.
     pub(super) fn new(
         connections: &Arc<Connections>,
         (host, address): (&Host, Option<SocketAddr>),
@@ -156,8 +169,8 @@ impl Connection {
         }
     }
 
-    /// Calls a script. If the server has another record than this client knows (`stranger`), greets the server and calls the script
-    /// again.
+    /// Calls a script on `redis`. The answer `stranger` means that the server has another record than this client knows; then this
+    /// greets the server, by which the client learns the new record, and calls the script again.
     pub(super) async fn run(&self, redis: &RawConnection, call: &Call) -> Result<Ran, Failure> {
         if let Some(refusal) = self.record().refusal(call) {
             return Err(Failure::harmless(refusal.error(call.operation)));
@@ -189,11 +202,12 @@ impl Connection {
         checked.map(Ran::Answer).map_err(Failure::harmless)
     }
 
-    /// [`run`](Self::run), and waits until replicas have confirmed the call, if the server requires that (`min-replicas-to-write`).
+    /// Makes a call as [`run`](Self::run) does. If the server has `min-replicas-to-write`, then waits until that many replicas have
+    /// confirmed what the call wrote.
     ///
-    /// The call is made on the second connection, because the server answers nothing else on a connection that waits for replicas.
-    /// A heartbeat also sends a request on the first connection. Otherwise, if this process only waits for messages there, nobody
-    /// would notice that it has gone silent.
+    /// The call and the `WAIT` for replicas go over the second connection (`confirming`): while `WAIT` waits, the server answers
+    /// nothing else on its connection. A heartbeat also sends the command `TIME` over the first connection. Otherwise, while this
+    /// process only waits for messages on the first connection, nobody would notice that the server no longer answers there.
     pub(super) async fn run_confirmed(&self, call: &Call) -> Result<Ran, Failure> {
         let Some(confirming) = &self.confirming else { return self.run(&self.redis, call).await };
         let is_there = async {
@@ -217,8 +231,9 @@ impl Connection {
         Ok(ran)
     }
 
-    /// Runs `work` on the second connection, and measures for how long that connection is silent. Answers on the first connection
-    /// do not prove that the second one works.
+    /// Runs `work`, which sends a request on the second connection and waits for the answer. Measures for how long no answer comes
+    /// there: if that takes too long, dropping `Listening` gives up the epoch. Answers on the first connection do not prove that
+    /// the second one works, so the rotation's own measurement is not enough.
     async fn listening<T>(&self, work: impl Future<Output = T>) -> T {
         self.silence.asked();
         let _listening = Listening(self);
@@ -227,15 +242,16 @@ impl Connection {
         outcome
     }
 
-    /// Asks the server again for what may have changed since the connection was made: whether the log is synced, and, by a
-    /// greeting, whether the server was a replica in between.
+    /// Asks the server again for two things that may have changed since the connection was made: whether it syncs its log for each
+    /// write, and, by a greeting, whether it has another record, for instance because it was a replica in between.
     pub(super) async fn look_again(&self) -> Result<(), Failure> {
         let is_so = syncs(&self.redis).await == Some(true);
         self.syncs.store(is_so, Ordering::Relaxed);
         self.greet().await.map(drop)
     }
 
-    /// Greets the server (`greet.lua`): sends what this client knows of the record, and notes the record that the server returns.
+    /// Greets the server: calls the script `greet.lua` with what this client knows of the namespace's record, and notes the record
+    /// that the script returns. If the server may have forgotten grants, the script begins a new record.
     pub(super) async fn greet(&self) -> Result<Ran, Failure> {
         let known = locked(&self.known).clone();
         let call = Call::new("connect", Script::Greet)
@@ -254,18 +270,18 @@ impl Connection {
         Ok(ran)
     }
 
-    /// The name of the server's record of the namespace, which says what the server may have forgotten, as of the newest greeting.
-    /// The server gives the record a new name whenever it may have forgotten something.
+    /// The name of the server's record of the namespace, as the newest greeting returned it. The record has a new name whenever the
+    /// server may have forgotten grants.
     pub(super) fn record_name(&self) -> String {
         self.record().name.clone()
     }
 
-    /// Whether the server has certainly forgotten nothing for at least this long.
+    /// Whether the server is known to have forgotten nothing within the last `length`.
     pub(super) fn reaches(&self, length: Duration) -> bool {
         self.record().reach() >= length
     }
 
-    /// Whether the server was not asked for its record for a while.
+    /// Whether the last greeting is longer ago than `OLD`, so that it is time for another one.
     pub(super) fn is_old(&self) -> bool {
         self.record().asked.elapsed() > OLD
     }
@@ -297,8 +313,8 @@ impl Connection {
             };
             command.query_async::<Value>(&mut redis.clone()).await
         };
-        // The first call of a script on a connection sends the script's text: if the server did not know its hash, the call would
-        // take two round trips.
+        // The first call of a script on a connection sends the script's text, later calls only its hash. If the first call sent the
+        // hash too and the server did not know it, the call would take two round trips.
         let is_first = self.sent.fetch_or(call.bit(), Ordering::Relaxed) & call.bit() == 0;
         let answer = match send(is_first).await {
             Err(error) if error.kind() == RedisKind::Server(ServerErrorKind::NoScript) => {
@@ -325,7 +341,8 @@ impl Connection {
         }
     }
 
-    /// Makes another connection to the same server. When it ends, this connection is not given up.
+    /// Makes another connection to the same server, for listings. Its end is only noted in `is_over`, and does not give up the main
+    /// connection.
     async fn connect_again(&self) -> Result<Listing, Failure> {
         let gone = || Error::new(ErrorKind::Unavailable, "connect", "the store is going away");
         let connections = self.connections.upgrade().ok_or_else(|| Failure::harmless(gone()))?;
@@ -341,7 +358,8 @@ impl Connection {
         Ok(Listing { redis, is_over })
     }
 
-    /// If a key has another type than ours, the error names the keys that are ours.
+    /// Makes the error clearer if a key has not the type that our scripts use (`WRONGTYPE`): the message then names the keys of
+    /// this namespace, among which another program has written.
     fn of_another_type(&self, error: Error) -> Error {
         if error.kind() != ErrorKind::Corrupt {
             return error;
@@ -353,8 +371,9 @@ impl Connection {
     }
 }
 
-/// A wait for an answer on the second connection. When it is dropped and that connection has been silent for too long, the epoch is
-/// given up.
+/// Exists while a caller waits for an answer on the second connection. When it is dropped, because the answer came or the caller
+/// gave up, it checks for how long no answer has come on that connection. If that is too long, it gives up the epoch, so that both
+/// connections are replaced.
 struct Listening<'a>(&'a Connection);
 
 impl Drop for Listening<'_> {
@@ -391,8 +410,8 @@ impl Record {
         Ok(Self { name, reach, ..Self::none() })
     }
 
-    /// Notes the record that a greeting returned. If it is the same record, and this client knows of a longer reach, the longer
-    /// reach is kept.
+    /// Notes the record that a greeting returned. If it is the record that this client knows already, and the client knows of a
+    /// longer `reach` than the server, the client's own `reach` is kept.
     fn update(&mut self, told: Self) {
         if self.name == told.name && self.reach() >= told.reach {
             self.asked = told.asked;
@@ -402,14 +421,16 @@ impl Record {
         }
     }
 
-    /// The refusal that the server would give this call too; `None`: the server has to be asked.
+    /// The server's last refusal because of quarantine, if it applies to this call too and is recent; then the call fails with it,
+    /// without a request. `None`: the call has to be sent to the server.
     fn refusal(&self, call: &Call) -> Option<Refusal> {
         let refusal = self.refused.get(call.quarantine()?)?;
         let is_told = refusal.told.elapsed() < QUIET && Instant::now() < refusal.until;
         is_told.then(|| refusal.clone())
     }
 
-    /// Notes the refusal of this call. Returns whether it is the first under this record, and so has to be logged.
+    /// Notes that the server refused this call because of quarantine. Returns true for the first refusal under this record: then
+    /// the caller logs it.
     fn note(&mut self, call: &Call, refusal: Refusal) -> bool {
         if let Some(length) = call.quarantine() {
             self.refused.insert(length.to_owned(), refusal);
@@ -417,26 +438,29 @@ impl Record {
         !std::mem::replace(&mut self.is_quarantine_told, true)
     }
 
-    /// This host's clock minus the record's reach, in microseconds. The difference stays the same as long as nothing is forgotten:
-    /// so if all clients stop, the next client on this host can tell from its clock for how long nothing was forgotten.
+    /// The moment, by this host's clock since boot, since when the server has forgotten nothing: clock minus reach, in
+    /// microseconds. A call that opens a session stores this at the server. If all clients stop for a while, the next client on
+    /// this host subtracts it from the clock, and so knows for how long nothing was forgotten.
     fn behind(&self) -> i128 {
         i128::from(micros(self.told_here))
             - i128::try_from(self.reach.as_micros()).unwrap_or(i128::MAX)
     }
 
-    /// For how long the server has certainly forgotten nothing by now.
+    /// The server has certainly forgotten nothing within the last time of this length: `reach`, and the time that has passed since
+    /// the greeting.
     fn reach(&self) -> Duration {
         self.reach.saturating_add(self.told.elapsed())
     }
 }
 
-/// The name of this host's clock, which counts from the boot and cannot be set: the id of the boot. `None`: this process is in a
-/// time namespace, where the clock is another one, or the id cannot be read.
+/// A name for this host's clock that counts since the boot and that nobody can set: the id of the boot. Two processes that have the
+/// same name read the same clock. `None`: this process runs in a time namespace, which has a clock of its own, or the id cannot be
+/// read.
 fn host() -> Option<&'static str> {
     /// The name of the kernel's first time namespace, whose clock has no offset.
     const INITIAL: &str = "time:[4026531834]";
     static HOST: LazyLock<Option<String>> = LazyLock::new(|| {
-        // If there is no such link, the kernel has no time namespaces.
+        // If this link does not exist, the kernel has no time namespaces, so the process has the host's clock.
         let namespace = std::fs::read_link("/proc/self/ns/time");
         let is_initial = namespace.map_or(true, |link| link.as_os_str() == INITIAL);
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
@@ -449,8 +473,8 @@ fn micros(clock: BootInstant) -> u64 {
     clock.as_nanos() / 1_000
 }
 
-/// How many replicas have confirmed everything that was written on this connection. Waits until as many as `wanted` have, or
-/// `limit` is over.
+/// How many replicas have confirmed everything that was written on this connection (`WAIT`). Waits until at least `wanted` replicas
+/// have, or until `limit` is over.
 pub(super) async fn replicas_of(
     connection: &RawConnection,
     wanted: usize,
@@ -458,7 +482,7 @@ pub(super) async fn replicas_of(
     operation: &'static str,
 ) -> Result<usize, Failure> {
     let mut command = redis::cmd("WAIT");
-    // A limit of zero would mean to wait for ever.
+    // At least one millisecond, because `WAIT` takes a limit of zero as no limit.
     command.arg(wanted).arg(limit.as_millis().max(1));
     let count = command.query_async(&mut connection.clone()).await;
     count.map_err(|error| failure(operation, &error))
@@ -494,7 +518,8 @@ impl Refusal {
     }
 }
 
-/// Returns an error for those statuses that mean the same in all scripts. The caller has handled the status `quarantine` before.
+/// Turns those statuses of a script's answer into errors that mean the same in all scripts. The statuses `quarantine` and, at
+/// first, `stranger` are handled by the caller.
 fn checked(operation: &'static str, answer: Answer) -> Result<Answer> {
     let unavailable = |message: &str| Err(Error::new(ErrorKind::Unavailable, operation, message));
     match answer.status.as_str() {

@@ -1,9 +1,10 @@
-//! Entries: one script for each step.
+//! The trait `Entries` for Redis: each of its steps is one Lua script.
 //!
 //! # The protocol
 //!
-//! A script is atomic: the server runs nothing else between its commands. `enter` (`scripts/enter.lua`; `tick` and the other
-//! functions on the left are in `scripts/prelude.lua`):
+//! A script is atomic: the server runs no other command between the commands of the script. This is what `enter` does
+//! (`scripts/enter.lua`). The words on the left are functions in `scripts/prelude.lua`; the numbers on the right refer to the list
+//! below.
 //!
 //! ```text
 //! tick        the server has the record that the client knows, and its data are not older                (1)
@@ -16,37 +17,42 @@
 //! standing    the newest entry with a smaller number that blocks this one                                (7)
 //! ```
 //!
-//! 1. The server keeps a *record* of the namespace, which gets a new name whenever grants may have been forgotten: when the server
-//!    has restarted, has become the master, has lost its data or was given older data. Each call has the name of the record that
-//!    the client knows, and the newest time that the client was told. If these do not fit the server's record, the answer is
-//!    `stranger`. Then the client greets the server (`greet.lua`), which finds out what may have been forgotten, and calls again.
+//! 1. The server keeps a *record* of the namespace: a hash whose name changes whenever grants may have been forgotten, that is when
+//!    the server has restarted, has become the master, has lost its data or was given older data. Each call has the name of the
+//!    record that the client knows, and the newest time in an answer that the client has received. If the name is another one, or
+//!    the server's newest time is older, the answer is `stranger`. Then the client calls `greet.lua`, which finds out what may have
+//!    been forgotten, and sends its call again.
 //! 2. Two checks:
 //!    * If the session is over, `enter` is refused (`lost`).
-//!    * Each connection of a client has a number that is higher than those before, its *generation*. The session's hash has the
-//!      highest generation that any call of the session came on. If this call comes on a lower one, it is refused (`stale`); if it
-//!      comes on a higher one, that one is written to the hash.
+//!    * Each connection of a client has a number, its *generation*, which is higher than those of the client's earlier connections.
+//!      The session's hash has the highest generation with which a call of the session has arrived. If the call has a lower
+//!      generation than the hash, it is refused (`stale`); if it has a higher one, the hash gets the generation of the call.
 //!
-//!    The second check is for calls that arrive late. A client that gives up an `enter` before its answer sends `leave`, to be sure
-//!    that there is no entry. Without the check, `enter` could arrive after `leave`, and nobody would remove its entry. There are
-//!    two cases:
+//!    The second check is for calls that arrive late. If a client gives up an `enter` before it has the answer, it sends `leave`,
+//!    so that no entry stays. Without the check, the `enter` could arrive after the `leave`, and nobody would remove the entry that
+//!    it makes. There are two cases:
 //!    * The client still uses the connection on which it has sent `enter`, and sends `leave` on it too. The server carries out the
 //!      calls of one connection in the order in which they were sent: so `enter` comes first, and `leave` removes its entry.
 //!    * The client has replaced that connection, and sends `leave` on the new one. If `leave` arrives first, it raises the
 //!      generation, and `enter` is refused. If `enter` arrives first, `leave` removes its entry.
-//! 3. After a restart or a fail-over the server may have forgotten grants whose leases still run. Until these leases must be over,
-//!    nothing is granted, and the answer is `quarantine`.
-//! 4. If there is a text of this entry, an earlier call of this `enter` was carried out, and its answer was lost. The entry keeps
-//!    its number.
-//! 5. The number is larger than all before in the namespace, for ever. It is the sequence number, and the fencing token.
-//! 6. The text is in the session's hash, so that it is removed together with the session. An entry without a text blocks nobody.
-//! 7. If the session of the found entry is over, or has no text of that entry, the script removes the entry and looks at the next
-//!    older one. If no entry blocks, the lock is granted.
+//! 3. After a restart or a fail-over the server may have forgotten grants whose leases still run. As long as such a lease can still
+//!    run, nothing is granted, and the answer is `quarantine`.
+//! 4. If the hash has a text of this entry, the client has sent this `enter` before, the server has carried it out, and the answer
+//!    was lost. Then no new entry is made, and the entry keeps its number.
+//! 5. The number is larger than all earlier numbers in the namespace, for ever. It gives the entry its place in the queue, and is
+//!    the fencing token.
+//! 6. The text is in the session's hash, so that it is removed together with the session. An entry in a sorted set whose text is
+//!    missing counts as removed, and blocks no other entry.
+//! 7. If the session of the found entry is over, or its hash has no text of that entry, the script removes that entry and looks at
+//!    the next older one. If no entry is found, nothing blocks the new entry, so the lock is granted.
 //!
-//! `leave` does (1), compares and raises the generation as in (2), removes the entry (ZREM, HDEL), and notifies the entries that
-//! only this one blocked. `position` does (1), checks that the session lives and the entry exists, and does (3) and (7). `update`
-//! does (1) to (3) and writes the text; if the entry becomes shared, it moves from `exclusive:` to `shared:` with its number.
+//! The other scripts use the same parts. `leave` does (1), compares and raises the generation as in (2), removes the entry (ZREM,
+//! HDEL), and publishes a message to the owner of each entry whose nearest blocker the removed entry was. `position` does (1),
+//! checks that the session lives and that the entry exists, and does (3) and (7). `update` does (1) to (3) and writes the text; if
+//! the entry becomes shared, it moves from `exclusive:` to `shared:` and keeps its number.
 //!
-//! `enter_fast.lua` and `leave_fast.lua` do the same with fewer commands, in the usual case: a queue without shared entries.
+//! `enter_fast.lua` and `leave_fast.lua` do the work of `enter` and `leave` with fewer commands in the usual case, a queue without
+//! shared entries. The head of each file lists the checks that it leaves out, and why they are not needed.
 
 use std::time::{Duration, Instant};
 
@@ -96,7 +102,7 @@ impl Entries for Redis {
             let message = "a shared entry cannot become exclusive";
             return Err(Error::new(ErrorKind::Unsupported, "update", message));
         }
-        // Forgets which entry blocked this one: in its new mode, another entry may block it.
+        // Forgets which entry blocked this entry before: in its new mode, another entry may block it, or none.
         self.waits_for(&entry.entry_ref.id, None);
         Ok(answer.is_ok())
     }
@@ -120,10 +126,10 @@ impl Entries for Redis {
 
     async fn position(&self, entry: &NewEntry, seq: u64) -> Result<Option<Position>> {
         let queue = queue_path(&entry.entry_ref.queue);
-        // The script that removed the blocker has notified this client that nothing else blocks this entry, after it had found the
-        // entry and its live session. That script grants nothing as long as a lease that the server may have forgotten can still
-        // run. If this client's URL asks for a longer quarantine, the time for which the server has forgotten nothing is compared
-        // with that here.
+        // If a script that removed the blocker has just sent this client the message that nothing else blocks this entry, that
+        // message is used as the answer, and no request is sent. The script has checked that the entry exists and its session
+        // lives, and that no lease that the server may have forgotten can still run. But this client's URL may ask for a longer
+        // quarantine. So `is_out` compares that with the time for which the server has forgotten nothing.
         let is_out = self.quarantine.is_none_or(|length| self.connections.reaches(length));
         if self.hub.take_turn(&queue, seq) && is_out {
             self.waits_for(&entry.entry_ref.id, None);
@@ -167,7 +173,8 @@ impl Entries for Redis {
         let entries = listing.entries.iter();
         let entries =
             entries.map(|entry| (entry.seq, entry.id.as_str(), shared(entry), &*entry.data));
-        // The value is distinguished from the entries by its empty id.
+        // In the hash of all parts, the value has an empty id, which no entry has: so a value and an entry are never mistaken for
+        // each other.
         let value = listing.value.iter().map(|value| (value.version, "", false, ""));
         listing.revision = reads::revision_of(entries.chain(value));
         let expires = left.map(|left| Instant::now() + Duration::from_micros(left));
@@ -189,8 +196,8 @@ impl Entries for Redis {
 }
 
 impl Redis {
-    /// Returns the position. If nothing blocks the entry, which grants the lock, waits first until replicas have confirmed the
-    /// entry.
+    /// Returns `position`. If nothing blocks the entry, the lock is granted by that; so this first waits until replicas have
+    /// confirmed the entry, if the server requires that.
     async fn confirmed(&self, entry: &NewEntry, position: Position) -> Result<Position> {
         if position.blocker.is_none() {
             self.sessions.confirm(entry.session, &entry.entry_ref).await?;
@@ -198,8 +205,8 @@ impl Redis {
         Ok(position)
     }
 
-    /// Reads the position of our own entry from an answer. If another entry blocks it, the server notifies this client when that
-    /// other entry goes.
+    /// Reads the position of our own entry from a script's answer. If another entry blocks ours, notes what to wait for: the server
+    /// will send a message to this client when the other entry goes.
     fn standing(&self, entry: &NewEntry, epoch: u64, answer: &mut Answer) -> Result<Position> {
         let queue = &entry.entry_ref.queue;
         let seq = answer.natural()?;
@@ -209,7 +216,8 @@ impl Redis {
         };
         let before = answer.natural()?;
         let left = Duration::from_micros(answer.natural()?);
-        // Although this call fails, the entry has been entered.
+        // If the blocker's text belongs to another name with the same hash, this call fails. But the script has entered our entry
+        // before, so the error's effect is `Unknown`.
         let named = check_name(queue, &answer.bytes()?.unwrap_or_default());
         named.map_err(|error| error.with_effect(Effect::Unknown))?;
         let wait = Wait { queue: queue_path(queue), seq: before, mode: entry.mode };

@@ -6,7 +6,7 @@ use crate::backend::server::cause::kind_said;
 use crate::backend::server::connections::Failure;
 use crate::error::{Effect, Error, ErrorKind};
 
-/// What a failed request means for its connection, and the error for the caller.
+/// Translates the error of a failed request: the error for the caller, and whether the connection can still be used.
 pub(super) fn failure(operation: &'static str, error: &RedisError) -> Failure {
     let is_moved = error.kind() == RedisKind::Server(ServerErrorKind::Moved);
     let moved_to = error.redirect_node().filter(|_| is_moved);
@@ -17,7 +17,7 @@ pub(super) fn failure(operation: &'static str, error: &RedisError) -> Failure {
     Failure { is_broken, is_hang_up, moved_to, ..Failure::harmless(told) }
 }
 
-/// Whether to make another connection, perhaps to another server.
+/// Whether this error shows that the connection is of no more use, so that another one has to be made, perhaps to another server.
 fn is_broken(error: &RedisError) -> bool {
     match error.kind() {
         RedisKind::Io | RedisKind::Parse | RedisKind::AuthenticationFailed => true,
@@ -52,15 +52,16 @@ fn from_redis(operation: &'static str, error: &RedisError) -> Error {
         }
         RedisKind::RESP3NotSupported => ErrorKind::Unsupported,
         RedisKind::Io => io_kind(error, &said),
-        // The answer is not of Redis's protocol: it may be a TLS alert.
+        // The server's first bytes are not of Redis's protocol. They may be a TLS alert: the server expects TLS, and we use none.
         RedisKind::Parse if operation == "connect" => ErrorKind::Tls,
         RedisKind::Parse => ErrorKind::Unavailable,
         RedisKind::UnexpectedReturnType => ErrorKind::Corrupt,
         RedisKind::MasterNameNotFoundBySentinel => ErrorKind::Config,
         _ => ErrorKind::Unavailable,
     };
-    // The request may have been carried out before the connection broke, for whatever reason it broke; or it was carried out, and
-    // its answer cannot be read.
+    // The server may have carried out the request in two cases: if the connection broke, whatever the reason, it may have broken
+    // after that; and if the answer cannot be read, there was an answer. Connecting changes nothing at the server, so there its
+    // effect is `None`.
     let is_of_answer =
         matches!(error.kind(), RedisKind::Io | RedisKind::Parse | RedisKind::UnexpectedReturnType);
     let is_open = operation != "connect" && (is_of_answer || kind == ErrorKind::Unavailable);
@@ -68,7 +69,8 @@ fn from_redis(operation: &'static str, error: &RedisError) -> Error {
     Error::new(kind, operation, said).with_effect(effect)
 }
 
-/// The code and the text of a server's error. Before Redis 7, an error inside a script is a part of the text of another error.
+/// The code (such as `NOPERM`) and the text of a server's error. Before Redis 7, an error inside a script is reported as an error
+/// `ERR` whose text ends with the inner error; then code and text of the inner error are returned.
 fn said_by_server(error: &RedisError) -> (String, String) {
     let code = error.code().unwrap_or("ERR");
     let text = error.detail().unwrap_or_default();
@@ -103,7 +105,7 @@ fn server_kind(code: &str, text: &str) -> ErrorKind {
     }
 }
 
-/// Whether a script may have taken effect although it failed: its writes before the failure stay.
+/// Whether a script that failed may have had an effect: if a command inside the script failed, the writes before it stay.
 fn server_effect(code: &str, text: &str) -> Effect {
     let is_within = text.contains("script: ") || text.contains("user_script");
     match code {
@@ -120,7 +122,8 @@ fn io_kind(error: &RedisError, said: &str) -> ErrorKind {
     if error.is_connection_refusal() {
         ErrorKind::Refused
     } else if said.contains("close_notify") {
-        // A server that was killed does not end its TLS sessions: nothing is wrong with TLS.
+        // If a server is killed, it closes its connections without the end of the TLS session. That is no fault of the TLS
+        // settings, so the error is not `Tls`.
         ErrorKind::Unavailable
     } else if said.contains("PEM") || said.contains("TLS") {
         ErrorKind::Tls

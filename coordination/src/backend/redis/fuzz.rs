@@ -1,4 +1,5 @@
-//! A fuzz target: what a server sends, which any program may have written there.
+//! A fuzz target for the parsers of what a server sends: any program may have written to the server, so no input may make a parser
+//! panic.
 
 use std::time::UNIX_EPOCH;
 

@@ -1,4 +1,4 @@
-//! Making a connection to a server, and asking the server what it is.
+//! Makes a connection to a server, and asks the server what it is.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -25,11 +25,12 @@ use crate::env::names;
 use crate::error::{Error, ErrorKind};
 use crate::url::Host;
 
-/// How long [`speaks_otherwise`](Config::speaks_otherwise) waits for an answer.
+/// How long [`speaks_otherwise`](Config::speaks_otherwise) waits for an answer to its trial connection.
 const OTHERWISE: Duration = Duration::from_secs(2);
 
-/// Gives the client crate the address of this host: the one that is given here, or else one that is looked up. The crate asks for
-/// the address of the name in the certificate, which may be another name.
+/// Tells the client crate to which addresses to connect with TLS: to the given address, or else to those that are found for the
+/// name of this host. It ignores the name for which the crate asks, because that is the name in the certificate (`server_name`),
+/// which may not be the host's.
 struct Resolver(Host, Option<SocketAddr>);
 
 impl AsyncDNSResolver for Resolver {
@@ -49,16 +50,16 @@ impl AsyncDNSResolver for Resolver {
 }
 
 impl Config {
-    /// How many servers of the URL are tried one after the other.
+    /// How many places are tried one after the other: the hosts of the URL, or one if the URL has a socket or Sentinels.
     pub(super) fn count(&self) -> usize {
         match &self.place {
             Place::Hosts(hosts) => hosts.len().max(1),
-            // All Sentinels are asked at the same time.
+            // All Sentinels are asked at the same time, so they count as one place.
             Place::Sentinels(..) | Place::Socket(_) => 1,
         }
     }
 
-    /// The servers, for messages.
+    /// The servers of the URL as text, for error messages.
     pub(super) fn shown(&self) -> String {
         let join = |hosts: &[Host]| hosts.iter().map(Host::to_string).collect::<Vec<_>>().join(",");
         match &self.place {
@@ -68,7 +69,7 @@ impl Config {
         }
     }
 
-    /// The `nth` host of the URL; `None`: Sentinels say where the server is, or it is at a socket.
+    /// The `nth` host of the URL; `None`: the URL has Sentinels or a socket, so it does not name the server's host.
     pub(super) fn named(&self, nth: usize) -> Option<&Host> {
         match &self.place {
             Place::Hosts(hosts) => hosts.get(nth),
@@ -76,7 +77,7 @@ impl Config {
         }
     }
 
-    /// The `nth` host of the URL; for a socket, its path as the host's name.
+    /// The `nth` host of the URL. For a socket, a host that has the socket's path as its name, so that messages show the path.
     pub(super) fn host(&self, nth: usize) -> Result<Host, Failure> {
         match &self.place {
             Place::Hosts(hosts) | Place::Sentinels(hosts, _) => host_at(hosts, nth).cloned(),
@@ -84,7 +85,8 @@ impl Config {
         }
     }
 
-    /// Connects to this host, at this address if there is one. If the URL has a socket, connects to that.
+    /// Connects and logs in. If the URL has a socket, connects to the socket; otherwise to `host`, at `address` if that is given.
+    /// The client crate calls `pushes` for messages on channels and when the connection ends.
     pub(super) async fn connect(
         &self,
         (host, address): (&Host, Option<SocketAddr>),
@@ -102,15 +104,17 @@ impl Config {
         }
     }
 
-    /// Whether the first server of the URL answers if TLS is used although the URL has none, or the other way round. A server that
-    /// expects the opposite is silent or hangs up, and so does not tell what is wrong.
+    /// Whether the first server of the URL answers if it is tried with TLS although the URL has none, or without TLS although the
+    /// URL has it. This is needed for a helpful error: a server that expects the opposite of what we use gives no answer or closes
+    /// the connection, and does not say why.
     pub(super) async fn speaks_otherwise(&self) -> bool {
         let (Place::Hosts(hosts) | Place::Sentinels(hosts, _)) = &self.place else { return false };
         let Ok(host) = host_at(hosts, 0) else { return false };
         let tls = Tls::default();
         let otherwise = (!self.access.is_secure()).then_some(&tls);
         let opening = open_at((host, None), anonymous(), otherwise, AsyncConnectionConfig::new());
-        // A refusal counts as an answer, and so does a certificate, even if it cannot be verified.
+        // It counts as an answer if the server refuses the login, or if it shows a certificate that cannot be verified: both show
+        // that the server understands this kind of connection.
         let is_answer =
             |failure: Failure| !failure.is_broken || failure.error.kind() != ErrorKind::Unavailable;
         match timeout(OTHERWISE, opening).await {
@@ -119,7 +123,7 @@ impl Config {
         }
     }
 
-    /// The user, the password and the database.
+    /// The settings with which the client crate logs in: user, password and database.
     pub(super) fn login(&self, credentials: &Credentials, database: i64) -> RedisConnectionInfo {
         let mut info = anonymous().set_db(database);
         if let Some(user) = &self.user {
@@ -132,7 +136,8 @@ impl Config {
     }
 }
 
-/// Connects to this host, at this address if there is one.
+/// Connects to `host` and logs in, with TLS if `tls` is `Some`. If `address` is given, connects to that address only; otherwise to
+/// one that is found for the host's name.
 pub(super) async fn open_at(
     (host, address): (&Host, Option<SocketAddr>),
     login: RedisConnectionInfo,
@@ -147,8 +152,9 @@ pub(super) async fn open_at(
     opened.map_err(|error| failure("connect", &error))
 }
 
-/// Connects with TLS, over a socket of the client crate. Our own kind of socket is not needed: it keeps what a server says before
-/// it hangs up, and with TLS no server says anything before the handshake.
+/// Connects with TLS, over a socket of the client crate. Without TLS, `RawConnection` has a socket of its own, which keeps the
+/// error that a server may send at once and before it closes the connection. With TLS that is not needed: a server sends nothing
+/// readable before the handshake.
 async fn open_by_tls(
     (host, address): (&Host, Option<SocketAddr>),
     login: RedisConnectionInfo,
@@ -162,7 +168,7 @@ async fn open_by_tls(
         tls_params: None,
     };
     let info = named.into_connection_info()?;
-    // Requests are not held back to be sent together: somebody waits for the answer to each.
+    // Turns off Nagle's algorithm: the kernel then sends each request at once. A caller waits for the answer to each.
     let info: ConnectionInfo =
         info.set_redis_settings(login).set_tcp_settings(TcpSettings::default().set_nodelay(true));
     let client_tls = tls.identity.as_ref().map(|(cert, key)| ClientTlsConfig {
@@ -175,18 +181,20 @@ async fn open_by_tls(
     client.get_multiplexed_async_connection_with_config(&config).await.map(RawConnection::from)
 }
 
-/// Turns off the client crate's limits of time: this library has its own, for calls and for making a connection.
+/// Turns off the client crate's time limits: this library has its own limits for calls and for making a connection.
 fn unlimited(config: AsyncConnectionConfig) -> AsyncConnectionConfig {
     config.set_connection_timeout(None).set_response_timeout(None)
 }
 
-/// Asks the server what it is, and about its replicas and its cluster. Fails if it is a replica. A replica in a cluster is
-/// accepted, because it redirects calls to the node that has our keys.
+/// Asks the server what it is, and about its replicas and its cluster. Fails if the server is a replica, unless it is in a cluster:
+/// there, a replica redirects calls to the node that has our keys.
 ///
-/// The third value that is returned: whether the server syncs its log for each write; false if it does not tell.
+/// The third value that is returned says whether the server's settings make it sync its log for each write; false if the user lacks
+/// the right to read the settings.
 pub(super) async fn probe(connection: &RawConnection) -> Result<(Server, Topology, bool), Failure> {
     let (info, mut asking) = (redis::cmd("INFO"), connection.clone());
-    // The two requests for settings may fail, because the user may lack the right to `CONFIG GET`.
+    // `syncs` and `settings` call `CONFIG GET`. They may fail because the user lacks the right to that; connecting goes on without
+    // the settings then.
     let (info, syncs, replicas) = tokio::join!(
         info.query_async::<String>(&mut asking),
         syncs(connection),
@@ -198,12 +206,13 @@ pub(super) async fn probe(connection: &RawConnection) -> Result<(Server, Topolog
     Ok((server, topology, syncs == Some(true)))
 }
 
-/// Whether the server, if it has a log, syncs each write to the disk before it answers; `None`: the user lacks the right to ask.
+/// Whether the server's settings make it sync each write to the disk before it answers, provided that it has a log (`appendonly`,
+/// which is not asked here). `None`: the settings cannot be read, usually because the user lacks the right.
 pub(super) async fn syncs(connection: &RawConnection) -> Option<bool> {
     let settings = settings(connection, "*appendfsync*").await.ok()?;
     let has = |name: &str, value: &str| settings.get(name).is_some_and(|is| is == value);
-    // With `no-appendfsync-on-rewrite`, the log is not synced while a child process of the server writes to the disk, which may be
-    // at any time.
+    // With `no-appendfsync-on-rewrite yes`, the server does not sync the log while a child process of it writes to the disk. Such a
+    // child may start at any time, so writes may be lost then.
     Some(has("appendfsync", "always") && !has("no-appendfsync-on-rewrite", "yes"))
 }
 
@@ -216,7 +225,7 @@ async fn settings(
     command.query_async(&mut connection.clone()).await
 }
 
-/// The nodes of the cluster, as the node at `host` lists them; empty if it lists none.
+/// The nodes of the cluster, as the node at `host` lists them; empty if the request fails or the node lists none.
 pub(super) async fn nodes(connection: &RawConnection, host: &Host) -> Vec<Host> {
     let mut command = redis::cmd("CLUSTER");
     command.arg("SLOTS");

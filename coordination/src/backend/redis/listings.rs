@@ -1,4 +1,5 @@
-//! The connection for listings, whose answers may be larger than what a server buffers for a subscriber.
+//! The connection for listings of queues and names. Their answers may be so large that the server would close a connection that
+//! subscribes to channels, so they have a connection of their own.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,32 +12,36 @@ use crate::backend::server::connections::Failure;
 
 type Connecting<'a> = Pin<Box<dyn Future<Output = Result<Listing, Failure>> + Send + 'a>>;
 
-/// The connection for listings. It is made for the first listing, and made again when it was closed or has gone silent.
+/// The connection for listings. It is made for the first listing. A listing makes a new one if the connection was closed, or was
+/// given up because the server did not answer on it.
 ///
-/// Heartbeats go over another connection. So silence is measured for each of the two separately: silence here does not give up the
-/// other connection, and answers here do not prove that the other one works.
+/// Heartbeats go over the main connection. So the time without an answer is measured separately for the two connections: if the
+/// server does not answer here, only this connection is given up, and answers here do not prove that the main connection works.
 pub(super) struct Listings {
     open: Mutex<Option<Arc<Open>>>,
-    /// Held while the connection is made, so that other callers who need a connection at that time wait, and share this one.
+    /// Locked by a caller while it makes the connection. Other callers who need a connection wait for the mutex, and then use the
+    /// connection that the first one has made.
     opening: tokio::sync::Mutex<()>,
-    /// For how long no answer may come: several times what a call may take, because the answers to thousands of simultaneous
-    /// listings take long.
+    /// If callers have waited for longer than this without any answer on the connection, it is given up. This is several times what
+    /// a call may take, because the server may need long for thousands of simultaneous listings.
     patience: Duration,
 }
 
 pub(super) struct Listing {
     pub(super) redis: RawConnection,
-    /// Whether the connection was closed, for instance by the server because it was idle.
+    /// Set when the connection ends, for instance because the server closes idle connections. The next listing then makes a new
+    /// one.
     pub(super) is_over: Arc<AtomicBool>,
 }
 
-/// The connection in use.
+/// The connection in use, and for how long callers have waited on it without an answer.
 struct Open {
     listing: Listing,
     silence: Silence,
 }
 
-/// A listing in flight. When it is dropped and the connection has been silent for too long, the connection is given up.
+/// A listing in flight. When it is dropped, because it was answered or its caller gave up, it checks for how long no answer has
+/// come on the connection. If that is longer than `patience`, it gives up the connection.
 pub(super) struct Asked<'a> {
     listings: &'a Listings,
     open: Arc<Open>,
@@ -47,7 +52,7 @@ impl Listings {
         Self { open: Mutex::default(), opening: tokio::sync::Mutex::default(), patience }
     }
 
-    /// Begins a listing on the open connection; `None`: no connection is open.
+    /// Begins a listing on the open connection; `None`: no connection is open, and the caller has to use `asked_on`.
     pub(super) fn asked(&self) -> Option<Asked<'_>> {
         let open = locked(&self.open).clone();
         let open = open.filter(|open| !open.listing.is_over.load(Ordering::Relaxed))?;
@@ -55,8 +60,8 @@ impl Listings {
         Some(Asked { listings: self, open })
     }
 
-    /// Begins a listing if there is no connection: `connecting` makes one, unless another caller has made one while this one
-    /// waited.
+    /// Begins a listing when no connection is open. `connecting` makes one, unless another caller has made one while this caller
+    /// waited for the mutex `opening`.
     pub(super) async fn asked_on(&self, connecting: Connecting<'_>) -> Result<Asked<'_>, Failure> {
         let _turn = self.opening.lock().await;
         if let Some(asked) = self.asked() {
@@ -75,12 +80,13 @@ impl Asked<'_> {
         &self.open.listing.redis
     }
 
-    /// Gives up this connection, so that the next listing uses another one. Nothing happens if another one is in use already.
+    /// Gives up the connection of this listing, so that the next listing makes a new one. If a new one is in use already, that one
+    /// stays.
     pub(super) fn give_up(&self) {
         locked(&self.listings.open).take_if(|open| Arc::ptr_eq(open, &self.open));
     }
 
-    /// The listing was answered, perhaps by an error.
+    /// Notes that the server has answered this listing, perhaps by an error. So the time without an answer begins anew.
     pub(super) fn is_answered(&self) {
         self.open.silence.ended();
     }

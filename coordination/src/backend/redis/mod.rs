@@ -3,70 +3,72 @@
 //! # How it works
 //!
 //! Each step of the protocol (`enter`, `leave`, `renew`, …) is one Lua script, and all keys of a namespace have one hash tag,
-//! `{<namespace>}:`. A session is a hash that has the moment when its lease ends, by the namespace's own clock. That clock goes by
-//! the server's, but is never set back: if the server's clock is set back, the namespace's clock goes on from where it was. The
-//! entries of a queue are in two sorted sets, one for exclusive and one for shared entries, ordered by their numbers. The text of
-//! an entry is in the session's hash, so that it ends with the session. An entry's number is one more than the last, and at least
-//! the clock's time in microseconds; it is the fencing token.
+//! `{<namespace>}:`. A session is a hash that has the moment when its lease ends, by the namespace's own clock. The namespace's
+//! clock is the server's clock plus an offset. If the server's clock is set back, the offset is raised, so that the namespace's
+//! clock never goes back. The entries of a queue are in two sorted sets, one for exclusive and one for shared entries, ordered by
+//! their numbers. The text of an entry is in the session's hash, so that it ends with the session. An entry's number is one more
+//! than the last, and at least the clock's time in microseconds; it is the fencing token.
 //!
-//! A lock that nobody else wants costs one request, and one more to release it. The script for it is short: it publishes nothing on
-//! the queue's channel unless somebody has read or followed a queue lately; and it does not check whether the session's lease is
-//! over, because the client checks that itself, and by an earlier deadline.
+//! A lock that nobody else wants costs one request, and one more to release it. The scripts for this case are short. They publish
+//! nothing on the queue's channel unless some client has read or observed a queue of the namespace lately. And the script that
+//! enters does not check whether the session's lease is over, because the client checks that itself, and its deadline is earlier
+//! than the server's.
 //!
-//! When an entry leaves, the script notifies the entries that it blocked, each on the channel of the client that owns it. The
-//! message says whether anything else blocks that entry; if nothing does, the client need not ask the server. A message may be
-//! lost. So waiters also ask the server when the lease of the entry that they wait for may be over, and after each loss of a
-//! connection. A script that comes across a session whose lease is over ends the session. All this goes over one connection per
-//! coordinator.
+//! When an entry leaves, the script publishes a message for each entry that the leaving entry blocked, on the channel of the client
+//! that owns the blocked entry. The message says whether anything else blocks that entry. If nothing does, the client has the lock
+//! without another request. A message may be lost. So waiting clients also ask the server when the lease of the entry that they
+//! wait for may be over, and after each loss of a connection. If a script finds a session whose lease is over, it removes the
+//! session. Calls and messages of a coordinator share one connection.
 //!
-//! A call that was given up may arrive late. On the same connection, it still comes before all calls that are sent later. If the
-//! connection was replaced after the call was sent, it may come after calls on the new one. So each connection has a number, and
-//! the scripts reject calls of a session that come on an older connection than the newest that the session has used. When a server
-//! comes back with older data, each client sends it the entries that it knows, and the server removes all other entries of the
-//! client's session.
+//! A call that the client has given up may arrive late. If the client still uses the same connection, the call arrives before all
+//! calls that are sent later. If the client has replaced the connection since, the call may arrive after calls on the new
+//! connection. So each connection has a number, and the scripts reject a call if an earlier call of its session came on a newer
+//! connection. If a server comes back with older data, it may have entries that were removed already. So each client sends the
+//! server the ids of its entries, and the server removes all other entries of the client's session.
 //!
-//! With Sentinels, a heartbeat counts only if more than half of them name the server that answered it: a Sentinel that is cut off
-//! together with an old master goes on naming that one. If the server has `min-replicas-to-write`, heartbeats and grants count only
-//! when that many replicas have confirmed them. In a cluster, a connection goes to the node that has the keys. Each call also names
-//! a key that never exists: so while the keys are being moved, a node refuses the whole call, instead of stopping the script
-//! half-way.
+//! With Sentinels, a heartbeat counts only if more than half of the Sentinels name the server that answered it. One Sentinel is not
+//! enough, because a Sentinel that is cut off together with an old master goes on naming the old master. If the server has
+//! `min-replicas-to-write`, a heartbeat or a grant counts only when that many replicas have confirmed it. In a cluster, the
+//! connection goes to the node that has the namespace's keys. Each call also names a key that never exists: so while the keys are
+//! being moved to another node, a node refuses the whole call, instead of stopping the script half-way.
 //!
 //! # Guarantees
 //!
 //! Exclusion, order and tokens hold over crashes of clients, and over a restart of a server whose log is synced for each write
-//! (`appendonly yes`, `appendfsync always`). If the server may have forgotten grants, nothing is granted until the longest lease is
-//! over (*quarantine*).
+//! (`appendonly yes`, `appendfsync always`). If the server may have forgotten grants, it grants nothing until the longest lease
+//! that it may have forgotten is over. This time is called *quarantine*.
 //!
-//! Whether the server may have forgotten grants is known by the namespace's *record*, a hash that the server has next to the
-//! namespace's clock: if there is no record, if another server wrote it, if the server was a replica since, or if its log may lack
-//! something, grants may have been forgotten. The record also says for how long the server has certainly forgotten nothing (its
-//! *reach*). The clients count the reach by their own clocks, because the server has only its wall clock, and send it with every
-//! call. Whether the log is complete is checked now and then, because it may be turned off at any time.
+//! The server keeps a *record* of the namespace, in the same hash as the namespace's clock, by which it knows whether it may have
+//! forgotten grants. It may have if there is no record, if another server wrote the record, if the server was a replica after it
+//! wrote the record, or if its log may lack writes. The record also says for how long the server has certainly forgotten nothing;
+//! this time is called its *reach*. The clients measure the reach by their own clocks and send it with every call, because the
+//! server has only its wall clock, which may be set. Clients also check again and again whether the server syncs its log, because
+//! that may be turned off at any time.
 //!
-//! Replication is asynchronous, so a fail-over may forget the newest grants; two clients may then hold a lock, if the old master
-//! goes on for longer than quarantine lasts. Tokens go on rising over all this, even after a loss of all data, as long as the
-//! server's clock was not set back. If that clock is set forward, sessions end early by as much: holders learn it with their next
-//! heartbeat, and fencing protects the resource until then. After a holder has crashed, the next waiter is granted the lock when
-//! the holder's lease has run out.
+//! Replication is asynchronous, so the newest grants may be forgotten in a fail-over. If the old master goes on granting for longer
+//! than quarantine lasts, two clients may hold the same lock. Tokens rise over restarts, fail-overs and even a loss of all data, as
+//! long as the server's clock was not set back. If the server's clock is set forward, leases end earlier by that amount: a holder
+//! learns that its session is over with its next heartbeat, and until then the fencing token protects the resource. If a holder
+//! crashes, the next waiter gets the lock when the holder's lease has run out.
 //!
 //! # Requirements
 //!
-//! Redis 6 or newer. The user needs the keys `~{<namespace>}:*`, the channels `&{<namespace>}:*` and the commands
-//! `+info +subscribe +unsubscribe +publish +eval +evalsha +time` with `+@hash +@sortedset +@string +del +exists +pexpire`;
-//! `+config|get` tells whether the log is synced, a cluster needs `+cluster|slots`, replicas that confirm `+wait`. Keys must
-//! not be evicted: `maxmemory-policy noeviction`.
+//! Redis 6 or newer. The user needs the keys `~{<namespace>}:*`, the channels `&{<namespace>}:*` and the commands `+info +subscribe
+//! +unsubscribe +publish +eval +evalsha +time` with `+@hash +@sortedset +@string +del +exists +pexpire`; With `+config|get`, the
+//! client can find out whether the log is synced; without it, a restart counts as a loss of grants. `+cluster|slots` is needed with
+//! a cluster, and `+wait` with `min-replicas-to-write`. The server must not evict keys: `maxmemory-policy noeviction`.
 //!
 //! # URL options
 //!
-//! `rediss://` uses TLS; `redis+unix:///path` is a socket, with the number of the database as the option `db`. Otherwise the path
-//! is the number of the database. Several hosts are tried in random order.
+//! `rediss://` uses TLS. `redis+unix:///path` connects to a Unix socket; the option `db` is the number of the database. In other
+//! URLs the path, or `db`, is the number of the database. Several hosts are tried in random order.
 //!
-//! * `sentinel`: the hosts are Sentinels, of a master with this name.
-//! * `quarantine`: for how long the server has to have forgotten nothing before it grants anything, if this is not to be the
-//!   longest lease; or `off`.
+//! * `sentinel`: the hosts of the URL are Sentinels, and the server is the master that they know under this name.
+//! * `quarantine`: how long the server grants nothing after it may have forgotten grants. Without this option: as long as the
+//!   longest lease that it may have forgotten. `off`: it grants at once.
 //! * `ca`, `cert`, `key`: PEM files. Without `ca`, the certificates that the system trusts are used.
-//! * `server_name`: the name in the server's certificate, if it is not the host.
-//! * `password_file`: a file with the password, instead of one in the URL.
+//! * `server_name`: the name in the server's certificate, if that is not the name of the host in the URL.
+//! * `password_file`: the path of a file that has the password, instead of a password in the URL.
 
 mod client;
 mod config;
@@ -110,11 +112,11 @@ use crate::config::Settings;
 use crate::error::Result;
 use crate::url::{Authority, UrlOption};
 
-/// If the server has lost its record, the leases that it has forgotten are taken to be no longer than this, unless the URL says
-/// otherwise.
+/// If the server has lost its record, it does not know how long the forgotten leases were. It then assumes that they were no longer
+/// than this, or than this client's own lease or `quarantine` if one of those is longer.
 const UNKNOWN: Duration = Duration::from_secs(30);
 
-/// What is known of the store before a connection is made.
+/// The options of the URL, and what the library knows of the store before a connection is made.
 pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "redis",
     options: &[
@@ -134,21 +136,22 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     parse: |url| Ok(Box::new(Config::parse(url)?)),
 };
 
-/// The backend: a namespace of a server.
+/// The backend: gives access to one namespace of a Redis server.
 pub(crate) struct Redis {
     connections: Arc<Connections>,
     hub: Arc<Subscriptions>,
     sessions: OpenSessions,
     entries: OwnEntries,
     reads: Reads<Told>,
-    /// The server as the first connection found it.
+    /// What the server told about itself when the first connection was made.
     server: Server,
-    /// Why two clients may hold the same lock while servers are cut off from each other, as of the first connection; `None`: they
-    /// cannot.
+    /// The reason why two clients may hold the same lock while servers are cut off from each other, by the settings that the first
+    /// connection found; `None`: two clients cannot.
     partition_overlap: Option<&'static str>,
-    /// For how long the server has to have forgotten nothing before it grants anything; `None`: for the longest lease.
+    /// The option `quarantine`: after the server may have forgotten grants, it grants this client nothing for this long. `None`:
+    /// for as long as the longest lease that the server may have forgotten.
     quarantine: Option<Duration>,
-    /// Bounds one request inside `gone`.
+    /// How long one request inside `gone` may take before `gone` fails.
     patience: Duration,
 }
 
@@ -167,8 +170,8 @@ impl Redis {
                  that do not know of it wait for {UNKNOWN:?}, unless their URLs have `quarantine={ttl:?}`"
             );
         }
-        // The server applies this length to the leases of all clients, so it is not made shorter if this client has
-        // `quarantine=off`.
+        // A server that has lost its record assumes that forgotten leases of all clients were at most this long, so
+        // `quarantine=off` of this client does not make it shorter.
         let unknown = settings.ttl.max(UNKNOWN).max(quarantine.unwrap_or_default());
         let client = Client::new(config, &base, unknown, Arc::clone(&hub), patience);
         let connections = Arc::new(Connections::new(client, settings, patience));

@@ -1,5 +1,5 @@
-//! The sessions that this client has opened. For each, the server has the moment when its lease ends, by the namespace's clock.
-//! Each heartbeat moves that moment.
+//! The sessions that this client has opened. The server stores for each session the moment when its lease ends, by the namespace's
+//! clock. Each heartbeat moves that moment to a later one.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -11,21 +11,24 @@ use crate::backend::{EntryId, EntryRef, Gone, NewSession, SessionId};
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key;
 
-/// How many of our sessions are remembered: one is open, and earlier ones may still be closing.
+/// How many of our sessions are remembered, so that `owner` finds the session of an entry: the newest session is open, and calls of
+/// earlier ones may still be made while they are being closed.
 const REMEMBERED: usize = 8;
-/// How many held entries one call of `renew` checks.
+/// How many held entries one call of the script `renew` checks. More entries take several calls, so that no call keeps the server
+/// busy for long.
 const BATCH: usize = 500;
 
-/// The sessions that this client opened.
+/// The sessions that this client has opened, and the calls that open, renew and close them.
 pub(super) struct OpenSessions {
     connections: Arc<Connections>,
-    /// The channel on which the server notifies this client.
+    /// The last part of the name of this client's channel. Each session stores it at the server, so that scripts know where to
+    /// publish messages for the session's entries.
     channel: String,
     /// The sessions, the newest last.
     ours: Mutex<VecDeque<SessionId>>,
-    /// The name of the server's record (it gets a new name when the server may have forgotten something) when
-    /// [`settle`](Self::settle) was done last. As long as the record has this name, the newest session has no entries that this
-    /// client does not know of.
+    /// The name that the server's record had when [`settle`](Self::settle) was last done. The record gets a new name when the
+    /// server may have forgotten something, for instance that an entry was removed. As long as the name is the same, the server has
+    /// no entries of the newest session that this client does not know of, and `settle` need not be done again.
     settled: Mutex<Option<String>>,
 }
 
@@ -38,7 +41,8 @@ impl OpenSessions {
         self.ours().back().copied()
     }
 
-    /// The session of ours to which this entry belongs.
+    /// The session of ours to which this entry belongs; `None`: it belongs to another client, or to a session of ours that is no
+    /// longer remembered.
     pub(super) fn owner(&self, entry: &EntryId) -> Option<SessionId> {
         self.ours().iter().copied().find(|session| entry.is_of(*session))
     }
@@ -62,27 +66,28 @@ impl OpenSessions {
             .with(key::encode(&session.member))
             .with(self.channel.as_str())
             .with_number(lease)
-            // The previous session is lost for this process: the server ends it in the same step, or else its entries would live
-            // on.
+            // This process has lost its previous session. The script ends that session at the server together with opening the new
+            // one. Otherwise its entries would block others until its lease is over.
             .with(previous.map(|id| id.to_string()).unwrap_or_default());
-        // Replicas confirm the session together with its first heartbeat or its first grant.
+        // `false`: this call does not wait for replicas. They confirm the session together with its first heartbeat or its first
+        // grant, which is early enough.
         if self.connections.run_vouched(&call, false).await?.status == "taken" {
             let message = format!("another live session has the member id {:?}", session.member);
             return Err(Error::new(ErrorKind::MemberExists, "open", message));
         }
-        // A new session has no entries.
+        // A new session has no entries yet, so it needs no `settle` under this record.
         *self.settled() = record;
         Ok(Duration::from_micros(lease))
     }
 
-    /// Extends the lease, and calls `gone` for each of these entries that does not exist any more.
+    /// Extends the lease, and calls `gone` for each entry in `held` that does not exist at the server any more.
     pub(super) async fn renew(
         &self,
         session: SessionId,
         held: &[EntryRef],
         gone: &Gone<'_>,
     ) -> Result<()> {
-        // There is one call even if no entry is held, as the call extends the lease.
+        // If no entry is held, one call is made with an empty batch, because the call also extends the lease.
         for batch in held.chunks(BATCH).chain(held.is_empty().then_some(held)) {
             let answer = self.connections.run_vouched(&renewal(session, batch), true).await?;
             gone_in(answer)?.iter().for_each(gone);
@@ -90,8 +95,8 @@ impl OpenSessions {
         Ok(())
     }
 
-    /// Waits until replicas have confirmed this entry, if the server requires that: a replica that takes over must know what was
-    /// granted.
+    /// Waits until replicas have confirmed this entry, if the server has `min-replicas-to-write`: a replica that takes over must
+    /// know which locks were granted. To wait, it makes a `renew` for the entry, which also checks that the entry exists.
     pub(super) async fn confirm(&self, session: SessionId, entry: &EntryRef) -> Result<()> {
         if !self.connections.has_confirming() {
             return Ok(());
@@ -105,8 +110,9 @@ impl OpenSessions {
         Err(unknown(Error::new(ErrorKind::Unavailable, "enter", "the entry was removed again")))
     }
 
-    /// Removes entries of the session that this client does not know of, if the server's record has a new name: a server that took
-    /// over, or came back with older data, may have entries that were left already.
+    /// If the server's record has a new name, removes those entries of the session from the server that are not in `known`. A
+    /// server that has become the master, or came back with older data, may have entries that this client has removed already; they
+    /// would block others.
     pub(super) async fn settle(
         &self,
         session: SessionId,
@@ -127,7 +133,8 @@ impl OpenSessions {
 
     pub(super) async fn close(&self, session: SessionId) -> Result<()> {
         let call = Call::new("close", Script::Close).with(session.to_string());
-        // Each call removes a limited number of entries.
+        // Each call removes a limited number of entries, so that the server stays free for other clients. The status `more` says
+        // that entries are left.
         while self.connections.run(&call).await?.status == "more" {}
         Ok(())
     }
@@ -154,7 +161,7 @@ fn renewal(session: SessionId, held: &[EntryRef]) -> Call {
 }
 
 fn gone_in(mut answer: Answer) -> Result<Vec<EntryId>> {
-    // The first number is the server's time, which the connection has noted.
+    // Skips the first number, the server's time, which `Connection::run` has noted already.
     answer.natural()?;
     let mut gone = Vec::new();
     while !answer.is_at_end() {

@@ -1,9 +1,11 @@
-//! Connections of the client crate, over sockets that keep what a server says before it closes the connection.
+//! Connections of the client crate, over sockets of our own, which keep the error that a server may send before it closes the
+//! connection.
 //!
-//! A server with too many clients sends an error and closes the connection at once, before it has read anything. If our first
-//! request then fails to be written, the client crate stops, and never reads the error; or it drops the error together with the
-//! requests that have no answer. So these sockets do not report a write that fails: the next read returns the error first, and then
-//! the end of the connection. And they keep the first line until the connection is set up.
+//! A server with too many clients sends an error and closes the connection at once, before it has read anything. Then writing our
+//! first request may fail, upon which the client crate stops and never reads the server's error. Or the crate reads that error, but
+//! drops it together with the requests that have no answer. So these sockets do two things. If a write fails, they pretend that it
+//! succeeded; the next read then returns the server's error first, and after it the end of the connection. And they keep the first
+//! line that the server has sent, so that `over` can return the error in it if setting up the connection fails.
 
 use std::io;
 use std::net::SocketAddr;
@@ -24,24 +26,27 @@ use tokio::task::{AbortHandle, JoinSet};
 use crate::env::names;
 use crate::url::Host;
 
-/// How much of the first line is kept, in bytes. An error is shorter.
+/// How many bytes of the server's first line are kept. An error is shorter.
 const LONGEST_LINE: usize = 512;
 
-/// A connection. It is closed when its last clone is dropped, even if requests are in flight.
+/// A connection of the client crate. It is closed when its last clone is dropped, even if requests are in flight.
 #[derive(Clone)]
 pub(super) struct RawConnection {
     redis: MultiplexedConnection,
-    /// The task that reads and writes; `None`: the client crate ends that task itself.
+    /// The task that reads and writes on the socket, so that the last clone can end it; `None`: the client crate has started the
+    /// task, and ends it itself.
     _task: Option<Arc<Task>>,
 }
 
 struct Task(AbortHandle);
 
-/// A socket that does not report a failed write. The reads after it report the end of the connection.
+/// A socket that does not report a failed write, but pretends that it succeeded: the caller learns of the end of the connection
+/// when it reads. Also copies the first line that the server sends to `said`.
 struct HeardOut<S> {
     socket: S,
     said: Arc<FirstLine>,
-    /// A write has failed, because the other side has closed the connection: all later writes are dropped.
+    /// Set when a write has failed because the other side has closed the connection. From then on, what is to be written is
+    /// dropped.
     is_closed: bool,
 }
 
@@ -49,14 +54,15 @@ struct HeardOut<S> {
 struct FirstLine(Mutex<Vec<u8>>);
 
 impl RawConnection {
-    /// Connects to this host, at this address if there is one.
+    /// Connects to `host` and logs in. If `address` is given, connects to that address only; otherwise to one that is found for the
+    /// host's name.
     pub(super) async fn by_tcp(
         (host, address): (&Host, Option<SocketAddr>),
         login: &RedisConnectionInfo,
         config: AsyncConnectionConfig,
     ) -> Result<Self, RedisError> {
         let socket = dial(host, address).await?;
-        // Requests are not held back to be sent together: somebody waits for the answer to each.
+        // Turns off Nagle's algorithm: the kernel then sends each request at once. A caller waits for the answer to each.
         socket.set_nodelay(true)?;
         Self::over(socket, login, config).await
     }
@@ -89,7 +95,8 @@ impl RawConnection {
     }
 }
 
-/// Connects to all addresses of the host at the same time, and keeps the first connection that is made.
+/// Connects to `address`, or else to all addresses of the host at the same time. Returns the first socket that is connected, and
+/// drops the others.
 async fn dial(host: &Host, address: Option<SocketAddr>) -> io::Result<TcpStream> {
     let addresses = match address {
         Some(address) => vec![address],
@@ -107,7 +114,8 @@ async fn dial(host: &Host, address: Option<SocketAddr>) -> io::Result<TcpStream>
 }
 
 impl From<MultiplexedConnection> for RawConnection {
-    /// Wraps a connection that the client crate has made, and whose task the crate ends itself.
+    /// Wraps a connection that the client crate has made itself. The crate has started the task that reads and writes, and ends it
+    /// too.
     fn from(redis: MultiplexedConnection) -> Self {
         Self { redis, _task: None }
     }
@@ -160,7 +168,7 @@ impl FirstLine {
         }
     }
 
-    /// The error in the first line; `None`: the line is not complete, or is no error.
+    /// The error that the server's first line has; `None`: the line is not complete, or is no error.
     fn refusal(&self) -> Option<RedisError> {
         let said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let end = said.iter().position(|byte| *byte == b'\n')?;
@@ -209,7 +217,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for HeardOut<S> {
     }
 }
 
-/// Whether the other side has closed the connection. A read reports that as well, after it has returned what was sent before.
+/// Whether a write failed because the other side has closed the connection. Such an error need not be reported: reads first return
+/// what the other side sent before, and then report the end.
 fn is_end(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }
@@ -221,8 +230,8 @@ mod tests {
 
     use super::*;
 
-    /// The error of connecting to a server that sends `said` and hangs up: at once if `is_first`, and otherwise after it has
-    /// received something.
+    /// Connects to a server that sends `said` and closes the connection, and returns the error of that. If `is_first`, the server
+    /// does so at once; otherwise after it has received the first bytes.
     async fn refused(said: &'static str, is_first: bool, database: i64) -> RedisError {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
         let address = listener.local_addr().expect("it is bound");

@@ -1,5 +1,5 @@
-//! Checks, while connecting, whether the user has all rights that are needed later. Otherwise the first release might be the first
-//! to fail.
+//! Checks, when the first connection is made, whether the user has all rights that are needed later. Otherwise a missing right
+//! might be noticed only when a lock that was granted cannot be released.
 
 use redis::{RedisError, Value};
 
@@ -8,12 +8,13 @@ use super::raw_connection::RawConnection;
 use crate::backend::server::connections::Failure;
 use crate::error::{Error, ErrorKind};
 
-/// The script that tries each command which the other scripts call.
+/// A script that calls each command that the other scripts use, and returns the commands that the user may not call.
 pub(super) const SCRIPT: &str = include_str!("scripts/rights.lua");
-/// The hash of no script: with it, `EVALSHA` fails, but shows whether the user may call it.
+/// No script has this hash, so `EVALSHA` with it always fails. The kind of error shows whether the user may call `EVALSHA`.
 const UNKNOWN: &str = "0000000000000000000000000000000000000000";
 
-/// Fails if a right is missing, and names it. `nowhere`: the name of a key, and of a channel, that never exists.
+/// Fails if a right is missing; the error names the command. The commands are tried on a key and a channel with the name `nowhere`,
+/// which never exist.
 pub(super) async fn check(connection: &RawConnection, nowhere: &str) -> Result<(), Failure> {
     let (mut evaluating, mut hashed, mut leaving) =
         (connection.clone(), connection.clone(), connection.clone());
@@ -35,7 +36,8 @@ pub(super) async fn check(connection: &RawConnection, nowhere: &str) -> Result<(
     }
 }
 
-/// Returns an error only if a right is missing. Other failures are ignored here: if they persist, a later call reports them.
+/// Returns an error only if the command failed because the user lacks the right to it. Other errors are ignored here: if their
+/// cause persists, a later call reports it.
 fn refusal(command: &str, failed: Option<RedisError>) -> Result<(), Failure> {
     let Some(failed) = failed else { return Ok(()) };
     let failure = failure("connect", &failed);

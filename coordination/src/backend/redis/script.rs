@@ -1,4 +1,4 @@
-//! The scripts, and how they are called.
+//! The Lua scripts, and how the commands that call them are built and their answers are read.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::key::QueueKey;
 
 const PRELUDE: &str = include_str!("scripts/prelude.lua");
 
-/// The scripts. Each is atomic: the server runs nothing else between a script's commands.
+/// The scripts, one for each step of the protocol. Each is atomic: the server runs no other command between a script's commands.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Script {
     Greet,
@@ -31,7 +31,7 @@ pub(super) enum Script {
     Records,
 }
 
-/// The texts of the scripts, in the order of [`Script`].
+/// The texts of the scripts, in the order of the variants of [`Script`], whose values are used as indexes.
 static TEXTS: LazyLock<[Text; 15]> = LazyLock::new(|| {
     [
         ("", include_str!("scripts/greet.lua")),
@@ -59,8 +59,8 @@ struct Text {
 }
 
 impl Text {
-    /// `fast` is put before the prelude, and answers the usual calls without it: defining the prelude's functions takes longer than
-    /// all else.
+    /// `fast` is placed before the prelude, and returns from the script in the usual cases. So the prelude's functions, whose
+    /// definition takes most of the time of a call, are not defined then.
     fn new(fast: &str, body: &str) -> Self {
         let code = format!("{fast}\n{PRELUDE}\n{body}");
         let hash = redis::Script::new(&code).get_hash().to_owned();
@@ -68,7 +68,7 @@ impl Text {
     }
 }
 
-/// A script with its arguments. It may be sent more than once.
+/// A script with its arguments. The same call may be sent more than once, if it has to be repeated.
 pub(super) struct Call {
     pub(super) operation: &'static str,
     script: Script,
@@ -82,17 +82,20 @@ impl Call {
         Self { operation, script, session: None, arguments: Vec::new(), quarantine: None }
     }
 
-    /// The script as a bit, for a set of scripts.
+    /// A number in which one bit is set, a different one for each script: for the set of scripts that were sent in full
+    /// (`Connection::sent`).
     pub(super) fn bit(&self) -> u16 {
         1 << self.script as u16
     }
 
-    /// Whether the call opens a session. Such a call has the name of this host's clock as a further argument.
+    /// Whether the call opens a session. If so, the connection adds the name of this host's clock, and a time by that clock, as
+    /// further arguments.
     pub(super) fn opens(&self) -> bool {
         matches!(self.script, Script::Open)
     }
 
-    /// Whether the answer begins with the time at the server, or with an entry's number, which is at least that time.
+    /// Whether the first number in the answer is a time that the client has to remember: the time of the namespace's clock, or the
+    /// number of a new entry, which is at least that time.
     pub(super) fn tells_time(&self) -> bool {
         matches!(self.script, Script::Enter | Script::Renew)
     }
@@ -101,13 +104,13 @@ impl Call {
         matches!(self.script, Script::Renew)
     }
 
-    /// Whether the call's answer may be very large.
+    /// Whether the call's answer may be very large. Such calls are made on the connection for listings.
     pub(super) fn is_listing(&self) -> bool {
         matches!(self.script, Script::Read | Script::Names | Script::Queues)
     }
 
-    /// Makes this a call of the session. The server rejects it (`stale`) if it arrives on a connection older than the one that this
-    /// session uses now.
+    /// Makes this a call of the session: the session's id and the connection's epoch are sent with it. The server rejects the call
+    /// (`stale`) if an earlier call of the session came on a newer connection.
     pub(super) fn of(mut self, session: SessionId) -> Self {
         self.session = Some(session);
         self
@@ -122,24 +125,27 @@ impl Call {
         self.with(number.to_string())
     }
 
-    /// Makes this a call that is refused until the server has forgotten nothing for this long; `None`: for the longest lease.
+    /// Makes this a call that grants a lock: the server refuses it until it has certainly forgotten nothing for this long. `None`:
+    /// for as long as the longest lease that it may have forgotten.
     pub(super) fn quarantined(mut self, length: Option<Duration>) -> Self {
         let micros = |length: Duration| length.as_micros().to_string();
         self.quarantine = Some(length.map(micros).unwrap_or_default());
         self
     }
 
-    /// The length of quarantine that the call asks for, as it is sent.
+    /// The length of quarantine that the call asks for, in microseconds as text, as it is sent; empty: the longest lease. `None`:
+    /// the call grants nothing.
     pub(super) fn quarantine(&self) -> Option<&str> {
         self.quarantine.as_deref()
     }
 
-    /// The command, with the script's hash or, `in_full`, its text. `record` is the name of the record that the client knows,
-    /// `reach` for how long at least the server has forgotten nothing, and `newest` the newest time that was told under the record.
+    /// The command that calls the script, by the script's text if `in_full`, otherwise by its hash. Each call also sends what the
+    /// client knows of the namespace: `record` is the name of the server's record; the server has forgotten nothing within the last
+    /// `reach`; and `newest` is the newest time in an answer under this record.
     ///
-    /// `nowhere`: in a cluster, the name of a key that never exists. While keys move to another node, a node refuses a call that
-    /// names two keys of which it has only one. If the call named one key, the node would run the script, and stop it half-way at
-    /// the first key that has moved already.
+    /// In a cluster, `nowhere` is the name of a key that never exists, and the call names it besides `clock`. While the keys are
+    /// being moved to another node, a node refuses a call that names two keys if it has only one of them. If the call named `clock`
+    /// only, the node would run the script, and stop it half-way at the first key that has moved already.
     pub(super) fn command(
         &self,
         clock: &str,
@@ -173,7 +179,8 @@ impl Call {
     }
 }
 
-/// A script's answer: a status, and values that depend on the script.
+/// A script's answer: a status such as `ok` or `stale`, and then values that depend on the script. The methods below read the
+/// values one after the other.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) status: String,
@@ -192,17 +199,17 @@ impl Answer {
         self.status == "ok"
     }
 
-    /// The next value as text. The error is `Corrupt` if there is none.
+    /// Reads the next value as text. The error is `Corrupt` if there is no value, or it is not text.
     pub(super) fn text(&mut self) -> Result<String> {
         self.optional_text()?.ok_or_else(corrupt)
     }
 
-    /// The next value as text; `None`: there is none.
+    /// Reads the next value as text; `None`: there is no value, or it is nil.
     pub(super) fn optional_text(&mut self) -> Result<Option<String>> {
         self.bytes()?.map(text_of).transpose()
     }
 
-    /// The next value as bytes; `None`: there is none.
+    /// Reads the next value as bytes; `None`: there is no value, or it is nil.
     pub(super) fn bytes(&mut self) -> Result<Option<Vec<u8>>> {
         match self.rest.next() {
             None | Some(Value::Nil) => Ok(None),
@@ -218,12 +225,12 @@ impl Answer {
         }
     }
 
-    /// The next value as a number that is not negative.
+    /// Reads the next value as a number. The error is `Corrupt` if it is negative or no number.
     pub(super) fn natural(&mut self) -> Result<u64> {
         u64::try_from(self.number()?).map_err(|_| corrupt())
     }
 
-    /// The next value as a number, without going on to the one after it; `None`: it is not a number.
+    /// The next value as a number; the value stays the next one to be read. `None`: it is negative, or no number.
     pub(super) fn next_number(&self) -> Option<u64> {
         match self.rest.as_slice().first() {
             Some(Value::Int(number)) => u64::try_from(*number).ok(),
@@ -240,7 +247,8 @@ fn text_of(bytes: Vec<u8>) -> Result<String> {
     String::from_utf8(bytes).map_err(|_| corrupt())
 }
 
-/// A queue's name in keys, channels and messages. It has no blank, which separates the parts of a message.
+/// A queue's name as it is used in keys, channels and messages. It contains no blank, because blanks separate the parts of a
+/// message.
 pub(super) fn queue_path(queue: &QueueKey) -> String {
     format!("{}/{}", queue.kind(), queue.encoded())
 }
@@ -256,7 +264,7 @@ mod tests {
     use super::*;
     use crate::backend::redis::rights;
 
-    /// The commands whose names follow `before` in a script's text.
+    /// The names of the commands that a script's text calls: each follows the text `before`, such as `redis.call('`.
     fn commands<'a>(text: &'a str, before: &str) -> BTreeSet<&'a str> {
         let named = text.split(before).skip(1);
         named.filter_map(|rest| rest.split('\'').next()).collect()

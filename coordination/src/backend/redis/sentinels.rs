@@ -1,8 +1,9 @@
-//! The Sentinels, which are asked for the master.
+//! Asks the Sentinels of the URL which server is the master.
 //!
-//! A Sentinel that is cut off together with an old master goes on naming that master. So the master is the server that more than
-//! half of the URL's Sentinels name: a new master needs the votes of as many to take over. A Sentinel that the URL names twice, or
-//! by two names, has one vote.
+//! A Sentinel that is cut off together with an old master goes on naming that old master. So a server counts as the master only if
+//! more than half of the URL's Sentinels name it: a new master, too, needs the votes of more than half of the Sentinels to take
+//! over, and so the two majorities have a Sentinel in common. If the URL names one Sentinel twice, perhaps by two names, it still
+//! has one vote.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock, Weak};
@@ -26,12 +27,12 @@ const SWITCHED: &str = "+switch-master";
 
 /// The Sentinels of one URL.
 pub(super) struct Sentinels {
-    /// The master's name at the Sentinels.
+    /// The name by which the Sentinels know the master and its replicas (the option `sentinel` of the URL).
     name: String,
     each: Vec<Arc<Sentinel>>,
-    /// How long an answer may take. The caller may give up earlier.
+    /// How long a call may take. Limits the requests to a Sentinel, which go on if the caller of `master` gives up earlier.
     patience: Duration,
-    /// Called when a Sentinel has published that there is another master.
+    /// Called when a Sentinel has published that another server is the master now.
     on_switch: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
@@ -40,46 +41,49 @@ struct Sentinel {
     connected: Mutex<Connected>,
 }
 
-/// What is needed to connect to a Sentinel.
+/// What is needed to connect and log in to a Sentinel: the options of the URL, and the password and certificates.
 type Who = (Config, Credentials);
 
-/// The connection to a Sentinel, if there is one, and its number, which rises with each new connection.
+/// The connection to a Sentinel, if there is one, and the number of the newest connection, which rises with each new one. By the
+/// number, a late failure of an old connection does not give up a newer one.
 #[derive(Clone, Default)]
 struct Connected {
     connection: Option<Known>,
     number: u64,
 }
 
-/// A connection to a Sentinel, with the id of the Sentinel's process, by which it is recognised under another name.
+/// A connection to a Sentinel, and the id of the Sentinel's process. Two names of the URL that lead to the same Sentinel have the
+/// same id, so the Sentinel gets only one vote.
 #[derive(Clone)]
 struct Known {
     redis: RawConnection,
     id: Arc<str>,
 }
 
-/// The answers of the Sentinels so far.
+/// Counts the answers of the Sentinels to one question for the master.
 struct Votes {
-    /// How many different Sentinels there are, as far as is known.
+    /// How many different Sentinels the URL names. Lowered when two answers turn out to come from the same Sentinel.
     sentinels: usize,
     voted: HashSet<Arc<str>>,
     counts: HashMap<Host, usize>,
 }
 
 impl Sentinels {
-    /// `patience`: how long a call may take.
+    /// `hosts`: the Sentinels' hosts; `name`: the master's name; `patience`: how long a call may take.
     pub(super) fn new(hosts: &[Host], name: &str, patience: Duration) -> Self {
         let sentinel = |host: &Host| Sentinel { host: host.clone(), connected: Mutex::default() };
         let each = hosts.iter().map(sentinel).map(Arc::new).collect();
         Self { name: name.to_owned(), each, patience, on_switch: OnceLock::new() }
     }
 
-    /// Sets what is called each time that a Sentinel publishes another master.
+    /// Sets the function that is called each time that a Sentinel publishes that another server is the master.
     pub(super) fn on_switch(&self, act: impl Fn() + Send + Sync + 'static) {
-        // Set once, when the store connects: it cannot be set already.
+        // This is called only once, when the store connects. So the function is not set already, and `set` does not fail.
         let _ = self.on_switch.set(Box::new(act));
     }
 
-    /// The server that more than half of the Sentinels name. Returns as soon as that many have answered.
+    /// Asks all Sentinels at the same time, and returns the server that more than half of them name, as soon as that many answers
+    /// have come.
     pub(super) async fn master(
         self: &Arc<Self>,
         config: &Config,
@@ -90,7 +94,8 @@ impl Sentinels {
             let (sentinels, sentinel) = (Arc::clone(self), Arc::clone(sentinel));
             let who = (config.clone(), credentials.clone());
             let answer = answer.clone();
-            // This runs in a task, so that it goes on if the caller gives up: only then is a silent connection found and dropped.
+            // Each Sentinel is asked in a task of its own, which goes on if the caller gives up or has a majority. So the task
+            // always waits long enough to find that a Sentinel does not answer, and then drops its connection.
             tokio::spawn(async move {
                 let _ = answer.send(sentinels.ask(&sentinel, &who).await).await;
             });
@@ -118,7 +123,8 @@ impl Sentinels {
         }))
     }
 
-    /// Asks a Sentinel on the connection that there is. If that is silent or closed, asks on a new one.
+    /// Asks a Sentinel for the master, on the existing connection if there is one. If the Sentinel does not answer there in time,
+    /// or the connection is broken, asks again on a new connection. Returns the Sentinel's id and the master.
     async fn ask(
         self: &Arc<Self>,
         sentinel: &Sentinel,
@@ -133,7 +139,8 @@ impl Sentinels {
             }
             sentinel.leave(known.number).await;
         }
-        // Connecting takes three round trips, and asking one.
+        // Connecting takes about three round trips (log in, subscribe, ask for the id), and asking for the master takes one. A
+        // round trip may take `patience`.
         let limit = 4 * self.patience;
         let asking = async {
             let (connection, number) = self.connection(sentinel, who).await?;
@@ -158,7 +165,7 @@ impl Sentinels {
         Ok((known.id, Host { name, port: Some(port) }))
     }
 
-    /// The connection that there is, or a new one.
+    /// Returns the existing connection to the Sentinel, or makes one, and its number.
     async fn connection(
         self: &Arc<Self>,
         sentinel: &Sentinel,
@@ -173,8 +180,8 @@ impl Sentinels {
         Ok((connected.connection.insert(opened).clone(), connected.number))
     }
 
-    /// Connects to a Sentinel, and subscribes to the channel on which it publishes a new master. The password is sent only if the
-    /// Sentinel asks for one.
+    /// Connects to a Sentinel, and subscribes to the channel on which it publishes that there is a new master. First connects
+    /// without a password; only if the Sentinel refuses that, connects again with the user and the password of the URL.
     async fn open(
         self: &Arc<Self>,
         host: &Host,
@@ -187,7 +194,7 @@ impl Sentinels {
             let mut redis = open_at((host, None), login, tls, config_of).await?;
             let subscribed = redis.subscribe(SWITCHED).await;
             subscribed.map_err(|error| failure("connect", &error))?;
-            // A Sentinel that does not tell its id is recognised by the host's name.
+            // If the Sentinel does not tell the id of its process, its host's name is used as the id.
             let id = run_id(&mut redis).await.unwrap_or_else(|| host.to_string());
             Ok(Known { redis, id: id.into() })
         };
@@ -208,12 +215,13 @@ impl Votes {
     fn count(&mut self, id: Arc<str>, host: Host) {
         match self.voted.insert(id) {
             true => *self.counts.entry(host).or_default() += 1,
-            // The URL names this Sentinel twice: so there is one Sentinel less.
+            // The URL names this Sentinel twice, so there is one Sentinel less than hosts in the URL, and the second answer is no
+            // vote.
             false => self.sentinels -= 1,
         }
     }
 
-    /// The server that more than half of the Sentinels name; `None`: it is not known yet.
+    /// The server that more than half of the Sentinels name; `None`: no server has that many votes yet.
     fn winner(&self) -> Option<&Host> {
         let wins = |count: usize| count > self.sentinels / 2;
         self.counts.iter().find_map(|(host, count)| wins(*count).then_some(host))
@@ -221,7 +229,7 @@ impl Votes {
 }
 
 impl Sentinel {
-    /// Gives up the connection of this number; another one may have taken its place already.
+    /// Gives up the connection with this number. Does nothing if a newer connection has taken its place already.
     async fn leave(&self, number: u64) {
         let mut connected = self.connected.lock().await;
         if connected.number == number {

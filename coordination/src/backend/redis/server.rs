@@ -1,19 +1,21 @@
-//! What a server says of itself.
+//! What a server says about itself in the answer to `INFO`.
 
 use crate::characteristics::Durability;
 use crate::error::{Error, ErrorKind, Result};
 
-/// The server at the other end of a connection.
+/// What is known of the server at the other end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Server {
-    /// Whether writes that it has acknowledged survive a restart: then every write is synced before it is answered.
+    /// Whether writes that the server has acknowledged survive a restart. They do if the server has a log and syncs it for each
+    /// write before it answers.
     pub(super) keeps: Durability,
-    /// Whether the server removes keys when its memory is full.
+    /// Whether the server may evict keys of ours when its memory is full. An evicted key is a lock that ends early.
     pub(super) evicts: bool,
 }
 
 impl Server {
-    /// Reads the answer to `INFO`. `syncs`: whether the server, if it has a log, syncs it for each write; `None`: not known.
+    /// Reads the answer to `INFO`. `syncs` is what the server's settings say: whether it syncs its log for each write, if it has a
+    /// log; `None`: the settings could not be read.
     pub(super) fn read(info: &str, syncs: Option<bool>) -> Result<Self> {
         let line = |name: &str| {
             let value =
@@ -25,7 +27,7 @@ impl Server {
             let message = "this server is a replica: use the master, or Sentinels (`sentinel=`)";
             return Err(Error::new(ErrorKind::Unavailable, "connect", message));
         }
-        // The greeting (`greet.lua`) needs these two.
+        // The script `greet.lua` needs these two lines of `INFO`, so connecting fails if the server does not have them.
         for name in ["run_id", "master_replid"] {
             if line(name).is_none_or(|id| id.is_empty()) {
                 let message = format!("the server does not tell its {name}");
@@ -42,7 +44,7 @@ impl Server {
         Ok(Self { keeps, evicts: is_bounded && evicts })
     }
 
-    /// Why the server may end a session before its lease is over.
+    /// The reason why the server may end a session before its lease is over, for users.
     pub(super) fn early_expiry(&self) -> &'static str {
         if self.evicts {
             "Redis may evict keys (`maxmemory-policy` is not `noeviction`), and judges leases by its wall clock"

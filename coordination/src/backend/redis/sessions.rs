@@ -1,4 +1,4 @@
-//! Sessions: see [`open_sessions`](super::open_sessions).
+//! The trait `Sessions` for Redis. The work is done in [`open_sessions`](super::open_sessions).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,14 +17,16 @@ impl Sessions for Redis {
 
     async fn renew(&self, session: SessionId, held: &[EntryRef], gone: &Gone<'_>) -> Result<()> {
         let connections = Arc::clone(&self.connections);
-        // The sweep runs in the background, because the heartbeat must not wait for it.
+        // With each heartbeat, channels that nobody listens to are unsubscribed. That runs in a task of its own, because the
+        // heartbeat must not wait for it.
         tokio::spawn(async move { connections.sweep().await });
         self.sessions.renew(session, held, gone).await?;
         self.sessions.settle(session, || self.entries.of(session)).await
     }
 
     async fn close(&self, session: SessionId) -> Result<()> {
-        // Even if this call fails or is dropped, nobody waits for the session's entries any longer (`forgets`).
+        // What this process remembers of the session's entries is forgotten before the request is sent: so it is forgotten even if
+        // the request fails or this future is dropped (the rule `forgets` of the trait).
         let left = self.entries.forget(session);
         left.iter().filter_map(|own| own.known.as_ref()).for_each(|wait| self.hub.forget(wait));
         self.sessions.close(session).await

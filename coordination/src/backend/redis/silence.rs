@@ -1,39 +1,43 @@
-//! How long a connection has been silent: for the connections that are made in addition to the main one. An answer on one of these
-//! says nothing about the main one.
+//! Measures for how long no answer has come on a connection. It is used for the connections besides the main one (for listings, and
+//! for calls that wait for replicas). The main connection has its own measurement in the rotation, because an answer on one
+//! connection does not prove that another one works.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// For how long callers have waited for an answer since the last one came. Time in which nobody waits does not count.
+/// For how long callers have waited without any answer on the connection: the *silence*. Each answer sets it to zero. Time in which
+/// no caller waits does not count.
 #[derive(Default)]
 pub(super) struct Silence(Mutex<Waiting>);
 
 #[derive(Default)]
 struct Waiting {
-    /// How many callers wait.
+    /// How many callers wait for an answer now.
     count: usize,
-    /// When the first of these callers began to wait, or when the last answer came after that; `None`: nobody waits.
+    /// The moment from which the silence of the callers who wait now is counted: when the first of them began to wait, or when the
+    /// last answer came if that is later. `None`: no caller waits.
     since: Option<Instant>,
-    /// How long earlier callers waited without an answer before they gave up.
+    /// The silence up to the moment when the last caller stopped waiting: if all callers gave up without an answer, the silence
+    /// goes on from this length when the next caller comes.
     before: Duration,
 }
 
 impl Silence {
-    /// A caller begins to wait. [`left`](Self::left) has to follow.
+    /// To be called when a caller begins to wait. [`left`](Self::left) has to be called when it stops.
     pub(super) fn asked(&self) {
         let mut waiting = self.lock();
         waiting.count += 1;
         waiting.since.get_or_insert_with(Instant::now);
     }
 
-    /// An answer has come, perhaps an error.
+    /// To be called when an answer has come, perhaps an error: the silence begins anew.
     pub(super) fn ended(&self) {
         let mut waiting = self.lock();
         waiting.before = Duration::ZERO;
         waiting.since = waiting.since.map(|_| Instant::now());
     }
 
-    /// A caller waits no longer, whether or not it got an answer.
+    /// To be called when a caller stops waiting, whether or not it got an answer.
     pub(super) fn left(&self) {
         let mut waiting = self.lock();
         waiting.count = waiting.count.saturating_sub(1);
@@ -43,7 +47,7 @@ impl Silence {
         }
     }
 
-    /// Whether the silence has lasted for longer than this.
+    /// Whether callers have waited for longer than this without any answer.
     pub(super) fn is_longer(&self, than: Duration) -> bool {
         self.lock().length() > than
     }

@@ -1,4 +1,4 @@
-//! What a server says of other servers: its replicas, and the nodes of its cluster.
+//! What a server says about other servers: its replicas, and the nodes of its cluster.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
@@ -8,23 +8,25 @@ use redis::Value;
 
 use crate::url::Host;
 
-/// After this time, a cluster is asked for its nodes again.
+/// If a cluster was last asked for its nodes longer ago than this, the next heartbeat asks again.
 const OLD: Duration = Duration::from_secs(10);
 
-/// What a server says of its replicas, and whether it is a node of a cluster.
+/// What a server says about its replicas, and whether it is a node of a cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Topology {
     pub(super) is_cluster: bool,
-    /// How many replicas must have confirmed a grant or a heartbeat (`min-replicas-to-write`).
+    /// How many replicas have to confirm a grant or a heartbeat before it counts (`min-replicas-to-write`); 0: none.
     pub(super) confirming: usize,
-    /// How long a replica may be silent and still be counted by the server (`min-replicas-max-lag`).
+    /// How long ago the server may have heard from a replica and still count it for `min-replicas-to-write`
+    /// (`min-replicas-max-lag`). A master that is cut off goes on taking writes for this long.
     pub(super) max_lag: Duration,
-    /// How many replicas there are.
+    /// How many replicas were connected to the server.
     pub(super) replicas: usize,
 }
 
 impl Topology {
-    /// Reads the answer to `INFO`, and `config`, the answer to `CONFIG GET min-replicas-*`; `None`: the user lacks the right to it.
+    /// Reads `info`, the answer to `INFO`, and `config`, the answer to `CONFIG GET min-replicas-*`; `None`: the user lacks the
+    /// right to that.
     pub(super) fn read(info: &str, config: Option<&HashMap<String, String>>) -> Self {
         let line = |name: &str| {
             let value =
@@ -32,13 +34,14 @@ impl Topology {
             info.lines().find_map(value)
         };
         let asked = |name: &str| config?.get(name)?.parse::<u64>().ok();
-        // `INFO` has this line if `min-replicas-to-write` is set.
+        // `INFO` has this line only if `min-replicas-to-write` is set. So if the setting itself cannot be read, it is taken to be
+        // 1.
         let is_on = line("min_slaves_good_slaves").is_some();
         let confirming = asked("min-replicas-to-write").unwrap_or(u64::from(is_on));
         let max_lag = asked("min-replicas-max-lag").unwrap_or(10);
         Self {
             is_cluster: line("redis_mode").is_some_and(|mode| mode == "cluster"),
-            // With a lag of 0 the option is off.
+            // If `min-replicas-max-lag` is 0, the server does not apply `min-replicas-to-write`.
             confirming: if max_lag == 0 {
                 0
             } else {
@@ -49,7 +52,8 @@ impl Topology {
         }
     }
 
-    /// Why two clients may hold the same lock while servers are cut off from each other; `None`: they cannot.
+    /// The reason why two clients may hold the same lock while servers are cut off from each other, for users; `None`: two clients
+    /// cannot.
     pub(super) fn partition_overlap(
         &self,
         has_sentinels: bool,
@@ -73,28 +77,30 @@ impl Topology {
     }
 }
 
-/// The nodes of a cluster.
+/// The nodes of a cluster, and which of them to connect to next.
 #[derive(Default)]
 pub(super) struct Nodes(Mutex<Known>);
 
 #[derive(Default)]
 struct Known {
-    /// The nodes that some node has listed.
+    /// All nodes of the cluster, as a node has listed them last, and the hosts of the URL.
     learnt: Vec<Host>,
-    /// The index of the next node to try.
+    /// The index of the next node to try; it only rises, and is taken modulo the number of nodes.
     next: usize,
-    /// The node that is said to have our keys. It is tried before the others.
+    /// The node that has our keys, according to a redirection or the last connection. The next connection is tried there, and only
+    /// once, before the other nodes.
     owner: Option<Host>,
-    /// When a node was last asked for the other nodes.
+    /// When a node was last asked for the nodes of the cluster; `None`: never.
     asked: Option<Instant>,
 }
 
 impl Nodes {
-    /// The next node to try: the one that is said to have our keys, otherwise one after the other; `None`: no node is known.
+    /// The next node to try. The first is the node that has our keys according to the last notice of that; further calls return the
+    /// nodes in turn. `None`: no node is known.
     pub(super) fn take_turn(&self) -> Option<Host> {
         let mut known = self.known();
         if let Some(owner) = known.owner.take() {
-            // If it does not have our keys, the greeting redirects to the node that has them.
+            // If this node does not have our keys any more, it answers the greeting with a redirection to the node that has them.
             return Some(owner);
         }
         let next = known.next;
@@ -102,12 +108,12 @@ impl Nodes {
         known.learnt.get(next % known.learnt.len().max(1)).cloned()
     }
 
-    /// Notes which node is said to have our keys.
+    /// Notes that `owner` has our keys, as a redirection has said. The next connection is tried there first.
     pub(super) fn point_to(&self, owner: Host) {
         self.known().owner = Some(owner);
     }
 
-    /// Notes the nodes that `owner`, the node with our keys, has listed.
+    /// Notes the nodes of the cluster as `owner` has listed them. `owner` is the node that has our keys.
     pub(super) fn learn(&self, owner: Host, nodes: Vec<Host>) {
         let mut known = self.known();
         if !nodes.is_empty() {
@@ -117,7 +123,7 @@ impl Nodes {
         known.asked = Some(Instant::now());
     }
 
-    /// Whether no node was asked for the other nodes for a while ([`OLD`]).
+    /// Whether the cluster was last asked for its nodes so long ago that it has to be asked again.
     pub(super) fn are_old(&self) -> bool {
         self.known().asked.is_none_or(|asked| asked.elapsed() > OLD)
     }
@@ -127,13 +133,14 @@ impl Nodes {
     }
 }
 
-/// The nodes in an answer to `CLUSTER SLOTS` from the node at `asked`.
+/// The nodes in an answer to `CLUSTER SLOTS`. `asked` is the node that gave the answer: its name stands in for a name that the
+/// answer leaves out.
 pub(super) fn nodes_in(answer: &Value, asked: &Host) -> Vec<Host> {
     let Value::Array(ranges) = answer else { return Vec::new() };
     let mut found = Vec::new();
     for range in ranges {
         let Value::Array(words) = range else { continue };
-        // The first two items are the range's first and last slot; the nodes follow.
+        // The first two items of a range are its first and its last slot. The nodes that have these slots follow.
         for node in words.iter().skip(2).filter_map(|node| node_in(node, asked)) {
             if !found.contains(&node) {
                 found.push(node);
@@ -155,7 +162,8 @@ fn node_in(node: &Value, asked: &Host) -> Option<Host> {
     moved(asked, &format!("{name}:{port}"))
 }
 
-/// The host and port that a redirection names. If it names only a port, the host is the one that answered.
+/// The host and port in `to`, which a redirection or a list of nodes names. If `to` has only a port, the host is `before`, the node
+/// that answered. `None`: there is no valid port.
 pub(super) fn moved(before: &Host, to: &str) -> Option<Host> {
     let (name, port) = to.rsplit_once(':')?;
     let port = port.parse().ok().filter(|port| *port > 0)?;

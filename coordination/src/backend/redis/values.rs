@@ -1,6 +1,7 @@
-//! Queues' values. All values of a kind are in one hash; each is owned by no session, and written by compare-and-set.
+//! The trait `Values` for Redis. The values of all queues of a kind are in one hash at the server, by the queues' names. A value
+//! belongs to no session, and is written by compare-and-set of its version.
 //!
-//! The hash has for each value its version, a blank, and its text.
+//! The text that the hash has for a value consists of the version, a blank, and the value's own text in JSON.
 
 use std::sync::Arc;
 
@@ -13,20 +14,22 @@ use crate::backend::{Beside, Cursor, Data, Page, Values, Write};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{self, QueueKey};
 
-/// Splits what the hash has for a value into the version and the text.
+/// Splits what the hash has for a value into the version and the value's own text; `None`: it does not have this form.
 pub(super) fn parts(kept: &[u8]) -> Option<(u64, &[u8])> {
     let blank = kept.iter().position(|byte| *byte == b' ')?;
     let (version, text) = kept.split_at_checked(blank)?;
     Some((str::from_utf8(version).ok()?.parse().ok()?, text.get(1..)?))
 }
 
-/// Reads from an answer where the next page begins: the server's cursor, which is 0 at the end.
+/// Reads from an answer the cursor with which the next page of a list is requested. `None`: there is no further page, for which the
+/// server answers the cursor 0.
 pub(super) fn next_in(answer: &mut Answer) -> Result<Option<Cursor>> {
     let next = answer.text()?;
     Ok((next != "0").then(|| Cursor::to(next.as_bytes())))
 }
 
-/// Reads a value and its version from an answer. Fails if the value belongs to another name with the same hash.
+/// Reads a value and its version from an answer; `None`: the queue has no value. Fails if the value belongs to another queue: long
+/// names are hashed, and two names may have the same hash.
 pub(super) fn value_of(
     queue: &QueueKey,
     answer: &mut Answer,
@@ -42,8 +45,9 @@ impl Values for Redis {
     async fn write(&self, write: &Write) -> Result<Option<u64>> {
         let queue = &write.queue;
         let none = || Error::new(ErrorKind::Unavailable, "write", "there is no session");
-        // The call is sent under the current session, because the server tells by the session which connection is the newest. If
-        // this call is given up and comes late, the server rejects it (`stale`).
+        // Although a value belongs to no session, the call is made in the name of the current session, because the server notes for
+        // each session the newest connection. So if this call is given up, and arrives after a call of the session on a newer
+        // connection, the server rejects it (`stale`).
         let session = self.sessions.current().ok_or_else(none)?;
         let text = match &write.data {
             Some(data) => StoredValue::by(write, data).to_bytes()?,
@@ -64,7 +68,8 @@ impl Values for Redis {
         let call = write.beside.iter().fold(call, beside);
         let answer = self.connections.run(&call).await;
         let mut answer = answer.map_err(|error| match error.kind() {
-            // The caller may try again under its next session, because a value belongs to no session. `Lost` would tell it to stop.
+            // The error `Lost` would tell the caller to stop. But a value belongs to no session, so the caller may try again under
+            // its next session; `Unavailable` says that.
             ErrorKind::Lost => Error::new(ErrorKind::Unavailable, "write", "the session is over"),
             _ => error,
         })?;
@@ -72,8 +77,8 @@ impl Values for Redis {
             return answer.natural().map(Some);
         }
         let kept = value_of(queue, &mut answer)?;
-        // The value is not as expected. If it has the id of this write, an earlier call of this write has been carried out, and its
-        // answer was lost.
+        // The value does not have the expected version. If the value has the id of this write, the server has carried out this
+        // write before, and the answer was lost: then the write has succeeded.
         Ok(kept.filter(|(_, stored)| stored.id == write.id).map(|(version, _)| version))
     }
 

@@ -1,4 +1,4 @@
-//! Waiting for the end of an entry, and for a change of a queue.
+//! The trait `Watching` for Redis: waits for the end of an entry, and for a change of a queue.
 
 use std::time::{Duration, Instant};
 
@@ -13,8 +13,8 @@ use crate::backend::{EntryRef, Mode, Watching};
 use crate::error::Result;
 use crate::key::QueueKey;
 
-/// Waiters ask the server this long after a lease should have ended: asked at that very moment, the server may still find the lease
-/// running.
+/// When a lease should have ended, a waiter waits for this much longer before it asks the server. Otherwise the server might find
+/// that the lease still runs for a moment, and the waiter would have to ask again.
 const LITTLE: Duration = Duration::from_millis(2);
 
 #[async_trait]
@@ -41,8 +41,9 @@ impl Watching for Redis {
         let mut epochs = self.connections.epochs();
         let mut following = self.connections.follow(&queue_path(queue)).await?;
         let Some(Told { count: Some(count), expires }) = self.reads.at(queue, revision) else {
-            // A change may have been missed: the channel was not subscribed when the queue was read, or the queue was read again
-            // since. The caller reads again. The subscription lingers, so it is still there at that read.
+            // A change of the queue after the caller's read may have been missed: the channel was not subscribed at that read, or
+            // another caller has read the queue since. So this returns at once, and the caller reads the queue again. The channel
+            // stays subscribed for some seconds after this call, so it is subscribed at that read.
             return Ok(());
         };
         let limit = Instant::now() + recheck;
@@ -57,7 +58,8 @@ impl Watching for Redis {
     }
 }
 
-/// The end of an entry that is waited for.
+/// The arguments of `gone`: the entry whose end is waited for, its queue and number, the mode of the entry that waits, and the
+/// longest time to wait.
 struct End<'a> {
     entry: &'a EntryRef,
     queue: &'a str,
@@ -67,7 +69,9 @@ struct End<'a> {
 }
 
 impl Redis {
-    /// Waits for an entry of whose end the server will notify this client. `known`: what the server said of the entry last.
+    /// Waits for the end of an entry that blocks one of our own entries, so the server sends this client a message at its end.
+    /// `known`: on which connection the server last said that the entry blocks, and when its lease may end. If that was on an older
+    /// connection, the message may be lost, and the server is asked first.
     async fn gone_as_told(
         &self,
         end: &End<'_>,
@@ -75,8 +79,8 @@ impl Redis {
         known: Known,
     ) -> Result<()> {
         let mut epochs = self.connections.epochs();
-        // The epoch is compared and marked as seen in one step. Otherwise a new connection between the two steps would go
-        // unnoticed.
+        // `borrow_and_update` reads the epoch and marks it as seen in one step. If these were two steps, and the connection were
+        // replaced between them, `is_told` would not notice that.
         let is_of_now = known.epoch == *epochs.borrow_and_update();
         if is_of_now && end.is_told(waiting, &mut epochs, known.until).await {
             return Ok(());
@@ -90,7 +94,8 @@ impl Redis {
         }
     }
 
-    /// Waits for an entry of whose end the server does not notify this client: subscribes to the channel of its queue.
+    /// Waits for the end of an entry that is not the nearest one before an entry of ours, so the server sends no message to this
+    /// client at its end. Therefore this subscribes to the channel of the queue, on which every change of the queue is published.
     async fn gone_as_overheard(
         &self,
         end: &End<'_>,
@@ -107,7 +112,8 @@ impl Redis {
         }
     }
 
-    /// When the entry's lease ends; `None`: the entry does not block the waiter.
+    /// Asks the server when the lease of the entry ends; `None`: the entry is gone, or does not block entries of the waiter's mode.
+    /// `listens`: this client listens to the queue's channel, so the server has to publish changes there.
     async fn look(&self, end: &End<'_>, listens: bool) -> Result<Option<Instant>> {
         let call = Call::new("watch", Script::Look)
             .with(end.queue)
@@ -125,8 +131,9 @@ impl Redis {
 }
 
 impl End<'_> {
-    /// Waits for a notification of the entry's end; true: it came. False: the entry may be gone all the same, because its lease may
-    /// be over or the connection has changed; or `recheck` is over.
+    /// Waits for a message that the entry has ended. Returns true if the message came. Returns false if the caller has to ask the
+    /// server: the entry's lease may be over (`until`), or the connection was replaced, so that a message may be lost, or `recheck`
+    /// is over.
     async fn is_told(
         &self,
         waiting: &mut watch::Receiver<Waited>,
