@@ -1,8 +1,9 @@
-//! A connection: how a call is made on it, and how notifications come.
+//! A connection to the server: sends calls on it, and receives the server's notifications from it.
 //!
 //! A client has one connection at a time; see [`connections`](crate::backend::server::connections). Each connection has a number,
-//! its epoch. When a caller gives up a statement before its answer, nothing more is sent on its connection (C3). The server may
-//! come to the statement late. It then rejects the statement if a call of the session has come on a newer connection before.
+//! its epoch, which is higher than those of earlier connections. If a caller gives up a statement before its answer has come, the
+//! connection is given up too, and nothing more is sent on it (C3). The server may carry out that statement later. It rejects the
+//! statement if a call of the same session has come on a newer connection before.
 
 use std::fmt::Write as _;
 use std::future::poll_fn;
@@ -29,7 +30,7 @@ use crate::error::{Effect, Error, ErrorKind};
 use crate::panics::caught;
 use crate::url::Host;
 
-/// What is the same for all connections of this client.
+/// The settings and the state that all connections of this client share.
 pub(super) struct Postgres {
     pub(super) database: String,
     /// The schema with our tables and functions.
@@ -37,11 +38,12 @@ pub(super) struct Postgres {
     pub(super) hub: Arc<Subscriptions>,
     /// The name of this client's own channel, which is also the `application_name` of its connections.
     pub(super) channel: String,
-    /// Whether the newest connection leads to a pooler, and not to the server itself. Then no notifications come.
+    /// Whether the newest connection leads to a pooler (such as pgbouncer), and not to the server itself. Notifications do not come
+    /// through a pooler, so waiters have to ask the server.
     pub(super) is_pooled: AtomicBool,
-    /// Held from asking `hub` which channels to add or drop until the server has answered. Without it, this could happen: a sweep
-    /// decides to drop a channel that nobody follows; a new follower sends LISTEN; the sweep sends UNLISTEN; and the follower gets
-    /// no notifications.
+    /// Locked by a task from when it asks `hub` which channels to subscribe or unsubscribe until the server has answered. Without
+    /// this mutex, a task could decide to unsubscribe a channel to which nobody listens; then a new listener sends LISTEN; then the
+    /// task sends UNLISTEN; and the listener gets no notifications.
     pub(super) listening: tokio::sync::Mutex<()>,
 }
 
@@ -51,8 +53,8 @@ pub(super) struct Connection {
     pub(super) server: Server,
     connections: Weak<Connections<Postgres>>,
     epoch: u64,
-    /// Whether the server has warned that it did not wait for a replica's confirmation of a commit, which a fail-over may then
-    /// lose. The call fails with an unknown effect, and the connection is given up.
+    /// Set when the server warns that it has committed without waiting for a replica's confirmation, so that a fail-over may lose
+    /// the commit. The call in progress then fails with an unknown effect, and the connection is given up.
     is_unconfirmed: Arc<AtomicBool>,
 }
 
@@ -68,8 +70,8 @@ impl Postgres {
         }
     }
 
-    /// The name at the server of a channel that is named as in [`Subscriptions`]. For a queue's channel, the functions in the
-    /// database compute the same name.
+    /// Translates a channel's name in [`Subscriptions`] to its name at the server. The functions in the database (`channel_of` in
+    /// `schema.sql`) compute the same name for a queue's channel.
     fn name_of(&self, channel: &str) -> String {
         match channel.strip_prefix(QUEUES) {
             Some(path) => channel_of(&format!("{}.{path}", self.schema.name())),
@@ -77,8 +79,8 @@ impl Postgres {
         }
     }
 
-    /// Passes on a notification. It came on this client's own channel, or on a queue's channel; then its text begins with the
-    /// queue's path.
+    /// Passes a notification on to the hub. If it did not come on this client's own channel, it came on a queue's channel. The
+    /// server's name of that channel is a hash, so the queue is found by its path, with which the notification's text begins.
     fn told(&self, channel: &str, text: &str) {
         if channel == self.channel {
             self.hub.told(OWN, text);
@@ -88,12 +90,13 @@ impl Postgres {
     }
 }
 
-/// The channel that belongs to this client alone, as [`Subscriptions`] names it.
+/// The name in [`Subscriptions`] of the channel that belongs to this client alone.
 const OWN: &str = "client:own";
-/// What the names of queues' channels in [`Subscriptions`] begin with; the queue's path follows.
+/// The names of queues' channels in [`Subscriptions`] begin with this text; the queue's path follows.
 const QUEUES: &str = "queue:";
 
-/// A name for a channel. It has a hash of the text, because the server allows only 63 bytes.
+/// Makes a name for a channel at the server. It contains a hash of the text and not the text itself, because the server allows only
+/// 63 bytes.
 fn channel_of(text: &str) -> String {
     let digest = HEXLOWER.encode(&Sha256::digest(text.as_bytes()));
     format!("coordination:{}", &digest[..40])
@@ -120,8 +123,8 @@ impl Connection {
         };
         let (mut client, running, mut server) = begin(None).await?;
         if server.begins_otherwise {
-            // The task of the first connection is ended, because at its end it would give up the epoch, which is also that of the
-            // second connection.
+            // The task of the first connection is ended here. Otherwise it would give up the epoch when that connection closes, and
+            // the second connection has the same epoch.
             running.abort();
             (client, _, server) = begin(Some(SETTINGS)).await?;
         }
@@ -140,7 +143,7 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Sends a call as one statement and returns the rows of its answer.
+    /// Sends a call as one SQL statement, and returns the rows of the answer.
     pub(super) async fn call(&self, dialect: &Postgres, call: &Call) -> Result<Vec<Row>, Failure> {
         let typed = statement::arguments(call, self.epoch.cast_signed(), &dialect.channel);
         let text = statement::text_of(call, typed.len(), &dialect.schema);
@@ -158,7 +161,7 @@ impl Connection {
         Ok(rows)
     }
 
-    /// Sends LISTEN for these channels, which are named as in [`Subscriptions`].
+    /// Subscribes this connection to channels, by the command LISTEN. `channels` are names as [`Subscriptions`] has them.
     pub(super) async fn listen(
         &self,
         channels: &[String],
@@ -173,15 +176,16 @@ impl Connection {
         channels: &[String],
         operation: &'static str,
     ) -> Result<(), Failure> {
-        // Behind a pooler, LISTEN is useless: it would stay on a server connection that the pooler gives to other clients later,
-        // and its notifications would not reach this client.
+        // Behind a pooler, nothing is sent. A LISTEN would be in force on a server connection that the pooler later gives to other
+        // clients, and the notifications would not reach this client.
         if self.server.is_pooled {
             return Ok(());
         }
         let Some(connections) = self.connections.upgrade() else { return Ok(()) };
         let mut text = String::new();
         for channel in channels {
-            // Writing to a string does not fail. The names need no escaping: they have only letters, digits and a colon.
+            // The result is ignored, because writing to a string does not fail. The names need no escaping, because they have only
+            // letters, digits and a colon.
             let _ = write!(text, "{command} \"{}\";", connections.link.dialect.name_of(channel));
         }
         let sent = self.sent();
@@ -195,8 +199,8 @@ impl Connection {
     }
 }
 
-/// Runs a connection until it is over: sends statements, reads answers, and passes on notifications and warnings. Then gives up its
-/// epoch.
+/// The task of a connection. Until the connection ends, polling `running` sends statements and reads answers, and this task passes
+/// notifications to the hub and notes warnings. At the end it gives up the connection's epoch, so that another connection is made.
 async fn run(
     mut running: Running,
     connections: Weak<Connections<Postgres>>,
@@ -208,7 +212,8 @@ async fn run(
             let told = match message {
                 AsyncMessage::Notification(told) => told,
                 AsyncMessage::Notice(said) => {
-                    // The warning comes before the answer to its statement, so it is noted before `call` gets that answer.
+                    // The server sends the warning before the answer to the statement that it is about. So `is_unconfirmed` is set
+                    // before `call` gets that answer and looks at it.
                     is_unconfirmed.fetch_or(error::is_unconfirmed(&said), Ordering::SeqCst);
                     continue;
                 }
@@ -218,7 +223,7 @@ async fn run(
             connections.link.dialect.told(told.channel(), told.payload());
         }
     });
-    // A panic has been logged already.
+    // The result is ignored, because a panic in `served` has been logged by `caught` already.
     let _ = served.await;
     connections.upgrade().into_iter().for_each(|all| all.rotation.give_up(epoch));
 }

@@ -1,4 +1,4 @@
-//! Parses a URL into a typed configuration.
+//! Parses a `postgres` URL into a [`Config`].
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ const MODES: Modes = Modes {
 };
 const DEFAULT_PORT: u16 = 5432;
 const DEFAULT_SCHEMA: &str = "coordination";
-/// The server truncates longer names.
+/// The longest name that a schema may have, in bytes. The server would truncate a longer one.
 const LONGEST_SCHEMA: usize = 63;
 
 /// The options and servers of a `postgres` URL.
@@ -22,11 +22,11 @@ const LONGEST_SCHEMA: usize = 63;
 pub(crate) struct Config {
     pub(super) servers: Servers,
     pub(super) database: String,
-    /// The schema with our tables and functions.
+    /// The schema in which our tables and functions are.
     pub(super) schema: Schema,
 }
 
-/// A schema's name. Displayed in quotes, as SQL needs it, because the name may be a keyword.
+/// A schema's name. It is displayed in double quotes, for use in SQL, because the name may be an SQL keyword.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Schema(String);
 

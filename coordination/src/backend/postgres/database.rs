@@ -1,4 +1,4 @@
-//! The database behind a connection: which server answers, and our schema in it, which is created if it does not exist.
+//! Checks the server and the database behind a connection, and creates our schema in the database if it does not exist.
 
 use std::time::Duration;
 
@@ -11,22 +11,23 @@ use crate::backend::server::connections::Failure;
 use crate::characteristics::Durability;
 use crate::error::{Error, ErrorKind};
 
-/// The statements that create our tables and functions. `{schema}` stands for the schema in quotes, `{schema_name}` for its name,
-/// and `{namespace}` for the default namespace.
+/// The statements that create our tables and functions. Before they are sent, `{schema}` is replaced by the schema's name in
+/// quotes, `{schema_name}` by the name without quotes, and `{namespace}` by the default namespace.
 const SCHEMA: &str = include_str!("schema.sql");
-/// The version of the schema's text: a change of the text needs another number, which a test makes sure of. A library of one
-/// version refuses a schema of another, as functions that exist are never made again.
+/// The version of the text of `schema.sql`. Whoever changes the text has to change this number; a test fails otherwise. The library
+/// never replaces functions that exist in a database, so it refuses a schema that has another version than this.
 const VERSION: i32 = 4;
-/// The oldest version that can be used: 12, in the form in which a server reports its version.
+/// The oldest version of PostgreSQL that can be used, 12, in the form in which a server reports its version.
 const OLDEST: i32 = 120_000;
-/// If this many server processes of this client wait for a replica's confirmation, no further connection is made. They belong to
-/// connections that were given up, and a new call would wait behind them.
+/// If at least this many server processes of this client still wait for a replica's confirmation, no further connection to this
+/// server is made. These processes belong to connections that the client has given up. A call on a new connection would wait for
+/// the replica in the same way.
 const WAITING: i64 = 2;
-/// The namespace of `coordination_fence` if its caller names none. A URL that names no namespace has the same.
+/// The namespace that `coordination_fence` uses if its caller names none. It is also the default for a URL without a namespace.
 const NAMESPACE: &str = "coordination";
 
-/// Asks for the server's version, role and settings, and whether the schema exists; sets for how long our functions wait for a
-/// lock.
+/// The first query on a connection. It asks for the server's version, role and settings and whether the schema exists, and sets how
+/// long our functions wait for a lock on this connection.
 const GREETING: &str = "
 SELECT current_setting('server_version_num')::integer AS server_version,
   pg_is_in_recovery() AS is_replica,
@@ -40,13 +41,15 @@ SELECT current_setting('server_version_num')::integer AS server_version,
   pg_backend_pid() AS process,
   to_regclass($1) IS NOT NULL AS has_schema,
   set_config('coordination.lock_timeout', '{lock_timeout}ms', false) AS lock_timeout";
-/// Our functions wait for a lock for as long as a heartbeat may take (the patience), divided by this. So a heartbeat is in time
-/// even if `PARTS / 2` calls that wait for locks were sent before it.
+/// Our functions wait for a lock for at most `patience / PARTS`, where `patience` is the time that a heartbeat may take. So a
+/// heartbeat is in time even if `PARTS / 2` calls were sent before it on the same connection, and each of them waits for a lock
+/// that long.
 const PARTS: u32 = 8;
-/// The longest time that our functions wait for a lock.
+/// Our functions never wait for a lock longer than this, however long `patience` is.
 const LONGEST: Duration = Duration::from_millis(250);
 
-/// The query for the tables in which the role lacks a right that our functions need; its answer is empty if there are none.
+/// The query for the tables of ours on which the role lacks a right that our functions need. Its answer is the names of these
+/// tables in one text; the text is empty if no right is missing.
 const RIGHTS: &str = "
 SELECT coalesce(string_agg(c.relname, ', '), '') AS missing
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -54,27 +57,30 @@ SELECT coalesce(string_agg(c.relname, ', '), '') AS missing
     AND NOT (has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'INSERT')
       AND has_table_privilege(c.oid, 'UPDATE') AND has_table_privilege(c.oid, 'DELETE'))";
 
-/// The start-up settings of a connection if the role or the database has defaults under which our functions fail.
+/// The settings with which a second connection is made if the first one has shown defaults of the role or the database under which
+/// our functions fail.
 pub(super) const SETTINGS: &str =
     r"-c default_transaction_isolation=read\ committed -c default_transaction_read_only=off";
 
 /// What was found out about the server when a connection was made.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Server {
-    /// Whether a committed transaction is on the disk (`fsync`, `full_page_writes`).
+    /// Whether a committed transaction is on the disk, by the settings `fsync` and `full_page_writes`.
     is_synced: bool,
-    /// Whether a commit waits for replicas (`synchronous_standby_names`).
+    /// Whether a commit waits until replicas have confirmed it, by the setting `synchronous_standby_names`.
     is_confirmed: bool,
     has_replicas: bool,
-    /// Whether the defaults of new transactions do not suit our functions: another isolation level than read committed, or
-    /// read-only.
+    /// Whether transactions begin with settings under which our functions fail: another isolation level than read committed, or
+    /// read-only. Then the connection is made again with `SETTINGS`.
     pub(super) begins_otherwise: bool,
-    /// Whether the connection leads to a pooler, which may give each transaction another connection to the server.
+    /// Whether the connection leads to a pooler. A pooler may send each transaction over another connection to the server, so
+    /// settings and subscriptions of this connection do not last.
     pub(super) is_pooled: bool,
 }
 
 impl Server {
-    /// Checks the server, and creates our schema if it does not exist.
+    /// Checks whether the server can be used, and creates our schema if it does not exist. `patience`: how long a heartbeat may
+    /// take.
     pub(super) async fn greet(
         client: &Client,
         schema: &Schema,
@@ -92,8 +98,8 @@ impl Server {
             let message = "the server is a replica, and cannot be written to";
             return Err(Failure::broken(Error::new(ErrorKind::Unavailable, "connect", message)));
         }
-        // A server process that waits goes on until the replica confirms, and a new call would wait for the replica in the same
-        // way. A connection to another server may do better.
+        // A server process that waits for a replica does so until the replica confirms, even after its client has gone. A new call
+        // on this server would wait in the same way. So this fails, and the next server is tried.
         if get::<i64>(&found, "waiting")? >= WAITING {
             let message = "earlier calls wait for a standby yet, which does not confirm them";
             return Err(Failure::broken(Error::new(ErrorKind::Unavailable, "connect", message)));
@@ -105,7 +111,8 @@ impl Server {
             begins_otherwise: get(&found, "begins_otherwise")?,
             is_pooled: process_of(client).await != Some(get(&found, "process")?),
         };
-        // The schema could not be created in a read-only transaction. The caller connects again, with `SETTINGS`.
+        // This returns before the schema is created, because that would fail in a read-only transaction. The caller connects again
+        // with `SETTINGS`, and calls this function again.
         if server.begins_otherwise {
             return Ok(server);
         }
@@ -116,8 +123,8 @@ impl Server {
         Ok(server)
     }
 
-    /// Fails if the role lacks a right that our functions need. This is checked when connecting, as otherwise the first release
-    /// might be the first to fail.
+    /// Fails if the role lacks a right that our functions need. This is checked when the first connection is made. Otherwise a
+    /// missing right might be noticed only when a lock that was granted cannot be released.
     pub(super) async fn check_rights(client: &Client, schema: &Schema) -> Result<(), Failure> {
         let row = one_row(client, RIGHTS, schema.name()).await?;
         let missing: String = get(&row, "missing")?;
@@ -131,8 +138,8 @@ impl Server {
         Err(Failure::broken(Error::new(ErrorKind::Permission, "connect", message)))
     }
 
-    /// Asks only about the disk: what was committed survives a crash of the server's process in any case, because the operating
-    /// system has it.
+    /// Whether committed transactions survive a loss of power. (They survive a crash of the server's process in any case, because
+    /// the operating system has them by then.)
     pub(super) fn survives_power_loss(self) -> Durability {
         if self.is_synced { Durability::Yes } else { Durability::No }
     }
@@ -141,7 +148,8 @@ impl Server {
         if self.is_confirmed { Durability::Yes } else { Durability::No }
     }
 
-    /// Why two clients may hold the same lock while servers are cut off from each other; `None`: they cannot.
+    /// The reason why two clients may hold the same lock while servers are cut off from each other, for users; `None`: two clients
+    /// cannot.
     pub(super) fn partition_overlap(self) -> Option<&'static str> {
         let may_part = self.has_replicas && !self.is_confirmed;
         may_part.then_some(
@@ -151,7 +159,8 @@ impl Server {
     }
 }
 
-/// The statement that creates the schema in one transaction, unless another client has created it before that.
+/// The statement that creates the schema, in one transaction. It locks out other clients that do the same, and does nothing if
+/// another client has created the schema by then.
 fn installation(schema: &Schema) -> String {
     let schema_text = SCHEMA.replace("{namespace}", NAMESPACE);
     format!(
@@ -187,13 +196,14 @@ async fn check_version(client: &Client, schema: &Schema) -> Result<(), Failure> 
     Err(Failure::broken(Error::new(ErrorKind::Unsupported, "connect", message)))
 }
 
-/// The number of the server process, as it was told when the connection was made. A pooler tells a number of its own, so this
-/// number differs from `pg_backend_pid()`. The client crate shows the number only in a cancel request, so such a request is written
-/// into a pipe and read from it.
+/// The number of the server process, as the other side told it when the connection was made. If the other side is a pooler, it told
+/// a number of its own, and the result differs from `pg_backend_pid()`, by which the caller recognises a pooler. The client crate
+/// gives access to the number only through a cancel request. So this has the crate write such a request, not to the server but into
+/// a pipe, and reads the number from it.
 async fn process_of(client: &Client) -> Option<i32> {
     let (mut ours, theirs) = tokio::io::duplex(64);
     client.cancel_token().cancel_query_raw(theirs, NoTls).await.ok()?;
-    // The request's fields: length, code, process number, secret key.
+    // The request has four fields of four bytes each: length, code, process number, secret key.
     let mut request = [0; 16];
     ours.read_exact(&mut request).await.ok()?;
     request[8..12].try_into().ok().map(i32::from_be_bytes)

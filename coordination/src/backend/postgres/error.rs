@@ -9,10 +9,11 @@ use crate::backend::server::cause::{causes, connection_kind, is_hang_up};
 use crate::backend::server::connections::Failure;
 use crate::error::{Effect, Error, ErrorKind};
 
-/// The error code of `begin_step` (`schema.sql`), if transactions begin with an isolation level other than read committed.
+/// The error code that the function `begin_step` (`schema.sql`) raises if the transaction has another isolation level than read
+/// committed.
 const SETUP: &str = "SETUP";
 
-/// What a failed statement means for its connection, and the error for the caller.
+/// Translates the error of a failed statement: the error for the caller, and whether the connection can still be used.
 pub(super) fn failure(operation: &'static str, error: &PostgresError) -> Failure {
     match error.as_db_error() {
         Some(said) => refusal(operation, said),
@@ -20,8 +21,8 @@ pub(super) fn failure(operation: &'static str, error: &PostgresError) -> Failure
     }
 }
 
-/// The failure if the server answered with an error. The statement was rolled back as a whole, except where [`effect`] says
-/// otherwise.
+/// Translates an error with which the server has answered. The server has rolled back the whole statement, unless the function
+/// `effect` says that it may not have.
 fn refusal(operation: &'static str, said: &DbError) -> Failure {
     let (kind, is_broken) = judged(said);
     let mut message = format!("{} ({})", said.message(), said.code().code());
@@ -32,16 +33,19 @@ fn refusal(operation: &'static str, said: &DbError) -> Failure {
     Failure { is_broken, ..Failure::harmless(error) }
 }
 
-/// The kind of the error, and whether to make another connection, perhaps to another server.
+/// The kind of the error for the caller; and true if the connection is of no more use, so that another one has to be made, perhaps
+/// to another server.
 fn judged(said: &DbError) -> (ErrorKind, bool) {
     let code = said.code();
-    // `pg_hba.conf` lets in nobody who comes without TLS. The server has no code of its own for that.
+    // Whether the server refuses the connection because `pg_hba.conf` demands TLS. There is no error code for that, so it is
+    // recognised by the message.
     let wants_tls = said.message().contains("no encryption") || said.message().contains("SSL off");
     match code.code() {
-        // The default isolation level was changed after this connection was made. The next connection begins with
-        // `database::SETTINGS`.
+        // Somebody has changed the default isolation level after this connection was made. Another connection helps, because
+        // `Connection::make` checks the defaults and then sets the level itself (`database::SETTINGS`).
         SETUP => return (ErrorKind::Unavailable, true),
-        // The server's queue of notifications is full, because some client listens and does not read. This passes.
+        // The server's queue of notifications is full, because some client has sent LISTEN and does not read its notifications. The
+        // connection is kept, because this passes by itself.
         "54000" if said.message().contains("NOTIFY") => return (ErrorKind::Unavailable, false),
         "28000" if wants_tls => return (ErrorKind::Tls, true),
         _ => {}
@@ -68,7 +72,7 @@ fn judged(said: &DbError) -> (ErrorKind, bool) {
         | SqlState::CONNECTION_EXCEPTION
         | SqlState::CONNECTION_FAILURE
         | SqlState::CONNECTION_DOES_NOT_EXIST
-        // pgbouncer answers with this code whatever goes wrong between it and the server.
+        // The pooler pgbouncer uses this code for every failure between itself and the server.
         | SqlState::PROTOCOL_VIOLATION
         // A failure inside the server, for instance if a function is replaced while it is called.
         | SqlState::INTERNAL_ERROR => (ErrorKind::Unavailable, true),
@@ -79,8 +83,8 @@ fn judged(said: &DbError) -> (ErrorKind, bool) {
         | SqlState::T_R_SERIALIZATION_FAILURE
         | SqlState::UNIQUE_VIOLATION
         | SqlState::IO_ERROR => (ErrorKind::Unavailable, false),
-        // Our tables or functions were dropped or replaced. Making the next connection looks for them, and creates them if they do
-        // not exist.
+        // Our tables or functions were dropped or replaced. Another connection helps, because whoever makes it checks for our
+        // schema and creates it if it does not exist.
         SqlState::UNDEFINED_TABLE
         | SqlState::UNDEFINED_FUNCTION
         | SqlState::INVALID_SCHEMA_NAME
@@ -91,14 +95,14 @@ fn judged(said: &DbError) -> (ErrorKind, bool) {
     }
 }
 
-/// Whether the server ends the connection with this error.
+/// Whether the server closes the connection after it has sent this error.
 fn is_end(said: &DbError) -> bool {
     matches!(said.parsed_severity(), Some(Severity::Fatal | Severity::Panic))
 }
 
-/// Whether the statement may have taken effect although the server answered with an error. A transaction that is cancelled or ended
-/// while it waits for a replica is committed on this server, and perhaps not on the replica. When the server shuts down, a
-/// statement that was under way may have been committed.
+/// Whether the statement may have been committed although the server answered with an error. There are such cases: if a transaction
+/// is cancelled while its commit waits for a replica, it is committed on this server, but perhaps not on the replica; and if the
+/// server shuts down, a statement in progress may have been committed before.
 fn effect(operation: &str, said: &DbError) -> Effect {
     match *said.code() {
         _ if is_end(said) && operation != "connect" => Effect::Unknown,
@@ -114,14 +118,16 @@ fn effect(operation: &str, said: &DbError) -> Effect {
     }
 }
 
-/// Whether this is the server's warning that it did not wait for the replicas as long as it should have, so that a replica may lack
-/// the commit. It comes before the answer to the statement.
+/// Whether this is the server's warning that it has stopped waiting for a replica's confirmation of a commit, so that the replica
+/// may lack the commit. The server sends the warning before the answer to the statement.
 pub(super) fn is_unconfirmed(said: &DbError) -> bool {
-    // The warning is recognised by the routine: the text is in the server's language, and the code is that of most warnings.
+    // The warning is recognised by the name of the routine in the server that raised it. Its text depends on the server's language,
+    // and its code is the same as that of most warnings.
     said.parsed_severity() == Some(Severity::Warning) && said.routine() == Some("SyncRepWaitForLSN")
 }
 
-/// Whether the other side rejects the start-up message: a pooler that does not know, or does not allow, the start-up settings.
+/// Whether the other side has rejected the start-up message. A pooler does that if it does not know or does not allow the settings
+/// in it.
 pub(super) fn is_not_spoken(error: &PostgresError) -> bool {
     error.code() == Some(&SqlState::PROTOCOL_VIOLATION)
 }
@@ -144,7 +150,7 @@ fn broken(operation: &'static str, error: &PostgresError) -> Failure {
     Failure { is_hang_up, ..Failure::broken(error) }
 }
 
-/// Whether an answer has other types than our functions return.
+/// Whether the answer could not be read, because its columns have other types than those that our functions return.
 fn is_not_understood(error: &PostgresError) -> bool {
     error.to_string().starts_with("error deserializing column")
 }

@@ -1,4 +1,4 @@
-//! Making a connection to a server at one of its addresses, with TLS if the URL wants it.
+//! Makes a connection to a server at one of its addresses, with TLS if the URL says so.
 
 use std::io;
 use std::net::SocketAddr;
@@ -23,7 +23,8 @@ use crate::backend::server::credentials::{Credentials, Tls};
 use crate::error::{Error, ErrorKind};
 use crate::url::Host;
 
-/// The message that asks whether the server has TLS: its length, and a code in the place of the protocol's version.
+/// The first message on a connection with TLS, which asks the server to begin TLS. It consists of its length and of a code, which
+/// stands where other first messages have the protocol's version.
 const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
 
 /// A TCP stream, with or without TLS.
@@ -31,13 +32,13 @@ pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-/// The driver's task of a connection: it has to be polled for statements to be sent and answered.
+/// The client crate's future for a connection. Statements are sent and answers are read only while it is polled.
 pub(super) type Running = Connection<Box<dyn Stream>, NoTlsStream>;
 
 impl Postgres {
-    /// Opens a connection to the server at this address, with the client's own channel as its `application_name`. `settings`: what
-    /// the connection begins with, as a start-up option. A `SET` would not do: behind a pooler it would stay on a connection that
-    /// other clients use later.
+    /// Opens a connection to the server at this address, with the name of the client's own channel as its `application_name`.
+    /// `settings` are sent in the start-up message. They are not sent as a `SET` statement, because behind a pooler a `SET` would
+    /// be in force on a server connection that other clients use later.
     pub(super) async fn open(
         &self,
         user: &str,
@@ -46,7 +47,7 @@ impl Postgres {
         settings: Option<&str>,
     ) -> Result<(tokio_postgres::Client, Running), Failure> {
         let stream = TcpStream::connect(address).await.map_err(|error| unreachable_at(&error))?;
-        // Nagle's algorithm would hold back a small statement until the one before it is acknowledged.
+        // Turns off Nagle's algorithm, which would delay a small statement until the one before it is acknowledged.
         stream.set_nodelay(true).map_err(|error| unreachable_at(&error))?;
         let stream: Box<dyn Stream> = match &credentials.tls {
             None => Box::new(stream),
@@ -60,7 +61,7 @@ impl Postgres {
         if let Some(settings) = settings {
             config.options(settings);
         }
-        // If the URL wants TLS, the stream already has it.
+        // The client crate must not begin TLS itself: if the URL says TLS, `stream` uses it already.
         config.ssl_mode(SslMode::Disable);
         let opened = config.connect_raw(stream, NoTls).await;
         opened.map_err(|error| match settings.is_some() && is_not_spoken(&error) {
@@ -70,7 +71,8 @@ impl Postgres {
     }
 }
 
-/// Asks the server for TLS. If it has none, this fails before anything else is sent, so that nothing is sent unencrypted.
+/// Asks the server to begin TLS, and does the handshake. If the server has no TLS, this fails before the user or the password is
+/// sent, so that they are never sent unencrypted.
 async fn secured(
     mut stream: TcpStream,
     tls: &Tls,
@@ -99,7 +101,7 @@ fn client_config(tls: &Tls) -> Result<ClientConfig, Error> {
     let builder = builder.with_safe_default_protocol_versions().map_err(wrong)?;
     let builder = builder.with_root_certificates(trusted(tls));
     let Some((cert, key)) = &tls.identity else { return Ok(builder.with_no_client_auth()) };
-    // The certificate and the key were checked when their files were read.
+    // Certificates that cannot be parsed are left out here: whether there are any was checked when the files were read.
     let chain = CertificateDer::pem_slice_iter(cert).flatten().collect();
     let key = PrivateKeyDer::from_pem_slice(key.expose().as_bytes())
         .map_err(|_| Error::config("option `key`: there is no private key in PEM"))?;
@@ -123,14 +125,16 @@ fn unreachable_at(error: &io::Error) -> Failure {
     Failure { is_hang_up, ..Failure::broken(error) }
 }
 
-/// The error if a connection cannot be given its own start-up settings: a pooler between the server and us refuses or drops them.
+/// The error for this case: transactions begin with settings under which our functions fail, and a pooler between the server and us
+/// refuses or ignores the settings that we send (`database::SETTINGS`).
 pub(super) fn not_set() -> Error {
     let message = "transactions of this role begin read-only, or with another isolation level than read committed, and what \
                    is between the server and us lets nobody set that for a connection: set it for the role";
     Error::new(ErrorKind::Unsupported, "connect", message)
 }
 
-/// Replaces the client crate's error if the server asks for a password and the URL has none.
+/// If the server asks for a password and the URL has none, replaces the client crate's error by one that says where to put the
+/// password. Returns other failures as they are.
 fn no_password(failure: Failure, credentials: &Credentials) -> Failure {
     let is_missing = credentials.password.is_none() && failure.error.message() == NO_PASSWORD;
     if !is_missing {
@@ -140,5 +144,5 @@ fn no_password(failure: Failure, credentials: &Credentials) -> Failure {
     Failure::broken(Error::new(ErrorKind::Auth, "connect", message))
 }
 
-/// The client crate's message if the server asks for a password and there is none.
+/// The text of the client crate's error if the server asks for a password and none was given.
 const NO_PASSWORD: &str = "invalid configuration: password missing";

@@ -2,60 +2,69 @@
 //!
 //! # How it works
 //!
-//! The store has ordinary tables in a schema of their own, and a function there for each step of the protocol (`enter`, `leave`,
-//! `renew`, …). A step is one statement, one transaction and one round trip. A function that adds an entry to a queue or removes
-//! one locks the queue's row first, so that the transactions commit in the order of the entries' numbers. Row locks are held only
-//! during such a transaction, and no step needs anything that an earlier one has left on its connection. So the store works through
-//! a pooler that gives each transaction another connection, and a broken connection loses nothing.
+//! The store consists of tables in a schema of their own, and of a function in that schema for each step of the protocol (`enter`,
+//! `leave`, `renew`, …). A step is one statement, one transaction and one round trip. A function that adds or removes an entry
+//! locks the row of the entry's queue first. So transactions that change one queue run one after the other, and commit in the order
+//! of the entries' numbers.
 //!
-//! A session is a row with the end of its lease, on the server's clock. An entry whose session's lease has run out still blocks,
-//! until a function that comes across it marks the session as over, under the lock of the session's row, and removes the entry. A
-//! heartbeat either gets that lock first and extends the lease, or is told that the session is over. Other entries of sessions that
-//! are over are removed a few at a time by heartbeats and reads. An entry's number is one more than the last in its queue, and at
-//! least the time in microseconds. It is the fencing token, and is committed before the client gets it.
+//! Row locks last only until the end of such a transaction, and a step needs nothing that an earlier step has left on its
+//! connection. So the store works through a pooler that runs each transaction on another server connection, and nothing is lost if
+//! a connection breaks.
 //!
-//! When an entry leaves a queue, its transaction notifies the entries that it blocked, each on the channel of the client that owns
-//! it (`NOTIFY`). The message says whether anything else blocks that entry; if nothing does, the client need not ask the server. A
-//! message may be lost, and a pooler may swallow all of them. So waiters also ask the server when the lease of the entry that they
-//! wait for may be over, and at least once in every `min(T, 5 s)`. Nothing is sent on a queue's channel unless somebody listens to
-//! it. All this goes over one connection per coordinator.
+//! A session is a row with the time at which its lease ends, by the server's clock. When the lease has run out, the session's
+//! entries still block others until a function finds one of them. The function then locks the session's row, marks the session as
+//! over, and removes the entry. If a heartbeat of the session comes at the same time, there are two cases: it locks the row first
+//! and extends the lease, or it comes second and is told that the session is over. Further entries of sessions that are over are
+//! removed a few at a time by heartbeats and reads.
 //!
-//! A client that gives up a statement before its answer sends nothing more on that connection. The server may carry out the
-//! statement late. So each connection has a number, and the functions reject calls of a session that come on an older connection
-//! than the newest one that the session has used. After each new connection, the session's entries that the client does not know of
-//! are removed: a replica that took over may have entries that were left already.
+//! An entry's number is one more than the last number in its queue, and at least the time in microseconds. It is the fencing token,
+//! and is committed before the client gets it.
+//!
+//! When an entry leaves a queue, the transaction sends a message (`NOTIFY`) for each entry that the leaving entry blocked, on the
+//! channel of the client that owns the blocked entry. The message says whether anything else blocks that entry. If nothing does,
+//! the client has the lock without another request. A message may be lost, and behind a pooler no messages come. So waiting clients
+//! also ask the server when the lease of the entry that they wait for may be over, and at least once in every `min(T, 5 s)`, where
+//! T is the lease. On a queue's own channel, changes are published only while some client listens to it. Calls and messages of a
+//! coordinator share one connection.
+//!
+//! If a client gives up a statement before its answer has come, it sends nothing more on that connection, and makes another. The
+//! server may carry out the statement later. So each connection has a number, and the functions reject a call if an earlier call of
+//! its session came on a newer connection. After each new connection, the client has the server remove those entries of its session
+//! that the client does not know of: a replica that took over may still have entries that were removed before.
 //!
 //! # Guarantees
 //!
-//! Exclusion, order and tokens hold over crashes of clients and of the server: what a call has changed is on the disk when it is
-//! answered, whatever `synchronous_commit` says elsewhere; `fsync` and `full_page_writes` have to be on. With
-//! `synchronous_standby_names` they hold over fail-over to a replica that has confirmed; without it, that replica may lack the
-//! newest grants, and two clients may hold a lock. Tokens go on rising, even after a loss of all data, as long as the server's
-//! clock was not set back. If that clock is set forward, sessions end early by as much: holders learn it with their next heartbeat,
-//! and fencing protects the resource until then. After a holder has crashed, the next waiter is granted the lock when the holder's
-//! lease has run out.
+//! Exclusion, order and tokens hold over crashes of clients and of the server. What a call has changed is on the disk when the call
+//! is answered: the functions turn on `synchronous_commit` themselves, but `fsync` and `full_page_writes` have to be on at the
+//! server. With `synchronous_standby_names`, exclusion, order and tokens also hold over a fail-over to a replica that has confirmed
+//! the commits. Without it, a replica that takes over may lack the newest grants, and two clients may hold the same lock.
 //!
-//! `coordination_fence(name, token)` is for a transaction of the holder's own in the same database, before its writes. It fails
-//! unless the token is that of a current holder. It locks the row of the entry, so that nobody else gets the lock until this
-//! transaction is over, even if the session ends before that.
+//! Tokens rise even over a loss of all data, as long as the server's clock was not set back. If the server's clock is set forward,
+//! leases end earlier by that amount: a holder learns that its session is over with its next heartbeat, and until then the fencing
+//! token protects the resource. If a holder crashes, the next waiter gets the lock when the holder's lease has run out.
+//!
+//! A holder whose own data are in the same database can call `coordination_fence(name, token)` in its own transaction, before its
+//! writes. The function fails unless the token is that of a current holder. It locks the row of the holder's entry, so that no
+//! other client gets the lock before this transaction ends, even if the holder's session ends earlier.
 //!
 //! # Requirements
 //!
-//! PostgreSQL 12 or newer. The role that connects first needs the right to create the schema, or to create tables and functions in
-//! it if it exists. Other roles need `USAGE` on the schema and `SELECT, INSERT, UPDATE, DELETE` on its tables.
+//! PostgreSQL 12 or newer. The role that connects first needs the right to create the schema; or, if the schema exists, the right
+//! to create tables and functions in it. Other roles need `USAGE` on the schema and `SELECT, INSERT, UPDATE, DELETE` on its tables.
 //!
 //! # URL options
 //!
-//! The path is the database; without one it has the user's name. If there are several hosts, they are tried in random order until
-//! one is found that can be written to.
+//! The path is the name of the database; without a path, it is the user's name. If there are several hosts, they are tried in
+//! random order until one is found that can be written to.
 //!
 //! * `schema`: the schema with the tables and functions; `coordination` by default.
-//! * `sslmode`: `verify-full`, or `disable`. The default is `verify-full`, or `disable` if all hosts are the local host and no
-//!   other option is for TLS. Other modes are refused.
-//! * `target_session_attrs`: `read-write`, which is always in force.
+//! * `sslmode`: `verify-full` or `disable`; other modes are refused. The default is `disable` if all hosts are the local host and
+//!   the URL has no other option for TLS, and otherwise `verify-full`.
+//! * `target_session_attrs`: `read-write` or `primary`. Neither changes anything, because a server that can be written to is always
+//!   required.
 //! * `ca`, `cert`, `key`: PEM files. Without `ca`, the certificates that the system trusts are used.
-//! * `server_name`: the name in the server's certificate, if it is not the host.
-//! * `password_file`: a file with the password, instead of one in the URL.
+//! * `server_name`: the name in the server's certificate, if that is not the name of the host in the URL.
+//! * `password_file`: the path of a file that has the password, instead of a password in the URL.
 
 mod client;
 mod config;
@@ -89,7 +98,7 @@ use crate::config::Settings;
 use crate::error::Result;
 use crate::url::{Authority, Host, UrlOption};
 
-/// What is known of the store before a connection is made.
+/// The options of the URL, and what the library knows of the store before a connection is made.
 pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "postgres",
     options: &[
@@ -120,13 +129,13 @@ impl Connect for Config {
 impl Dialect for Postgres {
     type Connection = Connection;
     type Row = Row;
-    /// The wait for the entry that blocks our own one, if there is one.
+    /// For each entry of ours: the wait for the end of the entry that blocks it; `None`: no entry is known to block it.
     type Known = Option<Wait>;
     type Following = watching::Following;
 
     const DESCRIPTOR: &'static Descriptor = &DESCRIPTOR;
-    /// The server carries out the statements of a connection one after the other, each with its commit, so a heartbeat waits for
-    /// all that were sent before it.
+    /// The server carries out the statements of one connection one after the other, each with its commit. A heartbeat waits for all
+    /// statements that were sent before it, so there are only a few.
     const IN_FLIGHT: usize = 4;
     const SECURE: &'static str = "sslmode=verify-full";
     const WANTS_TLS: &'static str = "the server wants TLS: give `sslmode=verify-full`";
@@ -140,7 +149,8 @@ impl Dialect for Postgres {
         Connection::make(connections, place, epoch, credentials).await
     }
 
-    /// An urgent call goes on the same connection; it has not waited for one of the [`IN_FLIGHT`](Self::IN_FLIGHT) slots.
+    /// There is only one connection, so an urgent call is sent on it like any other. The urgent call is faster only because it has
+    /// not waited for one of the [`IN_FLIGHT`](Self::IN_FLIGHT) slots before.
     async fn carry_out(
         &self,
         connection: &Connection,
@@ -165,7 +175,8 @@ impl Dialect for Postgres {
         session: SessionId,
         own: &OwnEntries<Self::Known>,
     ) -> Result<bool> {
-        // A call removes only a limited number of entries, so that it does not take long, and answers `more` if some are left.
+        // Each call of `settle` removes a limited number of entries, so that it does not take long. It returns `more` if entries
+        // are left to be removed, and `locked` if other transactions have locked some of them.
         loop {
             let known = own.of(session).iter().map(|entry| entry.as_str().into()).collect();
             let call = Call::new("renew", "settle").of(session).with(Argument::Ids(known));
@@ -181,7 +192,8 @@ impl Dialect for Postgres {
         let (answer, count) = read_once(store, path).await?;
         let mut is_due = true;
         for row in &answer.rows {
-            // Only the queue's own row, which has no entry's id, says whether expired entries have to be removed (`tend`).
+            // The row without an entry's id is the one of the queue itself. Only that row says whether `tend` has to be called
+            // before the queue is read: to remove expired entries, or to have changes of the queue published.
             if row.bytes_or_null("list", "id")?.is_none() {
                 is_due = row.flag("list", "is_due")?;
             }
@@ -229,8 +241,8 @@ impl Dialect for Postgres {
     }
 }
 
-/// Reads the queue. The number is that of the last message on the queue's channel before the read, so that a change during the read
-/// counts as a later one.
+/// Reads the queue once. Also returns the number of the last message that had come on the queue's channel before the read. If the
+/// queue changes during the read, the message about that has a higher number, so `changed` resolves, and the caller reads again.
 async fn read_once(store: &SqlStore<Postgres>, path: &str) -> Result<(Answer<Row>, Option<u64>)> {
     let count = store.dialect().hub.count(path, store.epoch());
     let answer = store.connections.run(&Call::new("list", "read").bytes(path)).await?;

@@ -1,7 +1,7 @@
-//! How a call is written as SQL.
+//! Writes a call as an SQL statement, and reads columns of its answer.
 //!
-//! A call is one statement, which is a transaction by itself. It is not prepared under a name, because behind a pooler the next
-//! transaction may be on another connection, which does not have the prepared statement. So it is always one round trip.
+//! A call is one statement, which is a transaction by itself, and takes one round trip. It is not prepared under a name: behind a
+//! pooler, the next transaction may run on another server connection, which would not have the prepared statement.
 
 use std::fmt::Write as _;
 
@@ -13,22 +13,24 @@ use crate::backend::Beside;
 use crate::backend::server::sql::{Argument, Call, corrupt};
 use crate::error::Result;
 
-/// An argument with its type.
+/// An argument of a statement, with its SQL type, so that the server need not be asked for the type first.
 pub(super) type Typed<'a> = (Box<dyn ToSql + Sync + Send + 'a>, Type);
 
-/// The text of the statement, with this number of arguments, for functions in this schema.
+/// The text of the statement that calls the call's function in `schema`, with a placeholder (`$1`, `$2`, …) for each of its
+/// arguments.
 pub(super) fn text_of(call: &Call, arguments: usize, schema: &Schema) -> String {
     let mut text = format!("SELECT * FROM {schema}.{}(", call.function);
     for place in 1..=arguments {
         let before = if place == 1 { "$" } else { ", $" };
-        // Writing to a string does not fail.
+        // The result is ignored, because writing to a string does not fail.
         let _ = write!(text, "{before}{place}");
     }
     text.push(')');
     text
 }
 
-/// The arguments, for a connection with this generation and a client with this channel.
+/// The arguments of the statement. Some calls also send the number of the connection (`generation`) or the name of this client's
+/// channel.
 pub(super) fn arguments<'a>(call: &'a Call, generation: i64, channel: &'a str) -> Vec<Typed<'a>> {
     let mut typed: Vec<Typed<'a>> = Vec::with_capacity(call.arguments.len());
     for argument in &call.arguments {
@@ -56,7 +58,7 @@ fn list<'a>(all: impl Iterator<Item = Option<&'a str>>) -> Typed<'a> {
     (Box::new(all), Type::BYTEA_ARRAY)
 }
 
-/// The value of a column. The error is `Corrupt` if the column is missing or has another type.
+/// The value of the column `name`. The error is `Corrupt` if the column is missing or has another type than `T`.
 pub(super) fn column<'a, T: FromSql<'a>>(
     row: &'a Row,
     operation: &'static str,

@@ -1,4 +1,4 @@
-//! Waiting for the end of an entry, and for a change of a queue.
+//! Waits for the end of an entry, and for a change of a queue.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,11 +14,11 @@ use crate::backend::{EntryId, Mode};
 use crate::error::Result;
 use crate::panics::{caught, on_purpose};
 
-/// How often a waiter asks the server if no notifications come, because the connection leads to a pooler. A free lock is granted
-/// within two seconds (L2).
+/// How often a waiter asks the server if no notifications come, because the connection leads to a pooler. It is this short so that
+/// a lock that becomes free is granted within two seconds (L2).
 const WITHOUT_WORD: Duration = Duration::from_secs(1);
 
-/// A subscription to a queue's channel.
+/// A subscription to a queue's channel. It also notices when the connection is replaced, because notifications may be lost then.
 pub(super) struct Following {
     followed: watch::Receiver<Followed>,
     epochs: watch::Receiver<u64>,
@@ -40,7 +40,8 @@ impl Following {
     }
 }
 
-/// Resolves when the entry with this number is gone, or no longer blocks a waiter of this mode.
+/// Resolves when the entry with the number `seq` is gone, or no longer blocks an entry of the mode `waiter`. Asks the server at
+/// least once in every `recheck`, because notifications may be lost.
 pub(super) async fn gone(
     store: &SqlStore<Postgres>,
     path: &str,
@@ -57,8 +58,9 @@ pub(super) async fn gone(
         Waited::Unknown => None,
     };
     let mut epochs = store.connections.epochs();
-    // Whether the server has named this entry as the blocker of one of ours, so that it notifies us on our own channel when the
-    // entry goes. Otherwise this waiter listens to the queue's channel instead.
+    // True if the server has named this entry as the blocker of an entry of ours. Then it sends a notification on this client's own
+    // channel when the entry goes. Otherwise it does not, and this waiter listens to the queue's channel, on which every change is
+    // published.
     let is_expected = known.is_some();
     let mut following = None;
     loop {
@@ -89,7 +91,8 @@ pub(super) async fn gone(
     }
 }
 
-/// How long the entry's lease still lasts; `None`: the entry does not block the waiter.
+/// Asks the server how long the entry's lease still lasts; `None`: the entry is gone, or does not block the waiter. `listens`: this
+/// client listens to the queue's channel, so the server has to publish changes there.
 async fn look(
     store: &SqlStore<Postgres>,
     path: &str,
@@ -107,7 +110,8 @@ async fn look(
     Ok(left.map(Duration::from_micros))
 }
 
-/// Notes which entry blocks `entry`, an entry of ours: the server notifies this client when that entry goes.
+/// Notes that `entry`, an entry of ours, waits for the entry `before`. The server will send this client a notification when
+/// `before` goes. `None`: `entry` waits for no other entry any more.
 pub(super) fn waits(store: &SqlStore<Postgres>, entry: &EntryId, before: Option<Before>) {
     let hub = &store.dialect().hub;
     let wait = before.map(|Before { path, seq, mode, epoch, until }| {
@@ -121,7 +125,7 @@ pub(super) fn waits(store: &SqlStore<Postgres>, entry: &EntryId, before: Option<
     }
 }
 
-/// Whether no notifications come, because the connection leads to a pooler.
+/// Whether the connection leads to a pooler, so that no notifications come.
 fn is_pooled(dialect: &Postgres) -> bool {
     dialect.is_pooled.load(Ordering::Relaxed)
 }
@@ -130,19 +134,20 @@ pub(super) fn at_most(dialect: &Postgres, recheck: Duration) -> Duration {
     if is_pooled(dialect) { recheck.min(WITHOUT_WORD) } else { recheck }
 }
 
-/// Subscribes to a queue's channel, on the connection in use.
+/// Subscribes to a queue's channel on the connection in use. When this returns, the server has confirmed the subscription.
 async fn follow(
     connections: &Arc<Connections<Postgres>>,
     path: &str,
 ) -> Result<watch::Receiver<Followed>> {
     let dialect = &connections.link.dialect;
-    // Nearly always the channel is subscribed already. Then nothing is sent, and no slot is needed.
+    // Nearly always the channel is subscribed on this connection already. Then this returns without a request, and needs neither
+    // the mutex nor a slot.
     let (following, channel) = dialect.hub.follow(path, connections.rotation.epoch());
     if channel.is_none() {
         return Ok(following);
     }
-    // The mutex is locked first, and the slot is taken after that. In the other order, tasks that wait for the mutex could take all
-    // the slots, while the task that has the mutex waits for one.
+    // The mutex is locked before the slot for a call is taken. In the other order, tasks that wait for the mutex could have all the
+    // slots, while the task that has locked the mutex waits for a slot: none would go on.
     let _one_at_a_time = dialect.listening.lock().await;
     let ready = connections.ready("watch").await?;
     let epoch = ready.epoch();
@@ -159,7 +164,8 @@ async fn follow(
     Ok(following)
 }
 
-/// Unsubscribes the channels that nobody has listened to for a while.
+/// Unsubscribes from channels to which nobody in this process has listened for some seconds. Called with each heartbeat, in a task
+/// of its own.
 pub(super) async fn sweep(connections: &Arc<Connections<Postgres>>) {
     if connections.rotation.connected().is_none() {
         return;
@@ -177,6 +183,6 @@ pub(super) async fn sweep(connections: &Arc<Connections<Postgres>>) {
         };
         in_time(connections.patience, ready.make(no_longer)).await
     };
-    // If this fails, messages still come that nobody needs, which does no harm.
+    // The result is ignored: if this fails, messages that nobody needs go on coming, which does no harm.
     let _: Result<()> = sweeping.await;
 }
