@@ -1,10 +1,13 @@
-//! Connections, and how a call is made on one.
+//! The connections to the server, and how a call is made on one of them.
 //!
-//! The server answers one statement at a time on a connection. So a client has three connections to one server, called lanes here:
-//! two for calls, and one for heartbeats and the poll for all waiters, so that these do not wait for other calls. The three are
-//! made and given up together, and have one number, their epoch. When a caller gives up a statement before its answer, nothing more
-//! is sent on its lane (C3), and the whole epoch is given up. The server may come to the statement late. It then rejects the
-//! statement if a call of the session has come with a higher epoch before.
+//! The server answers one statement at a time on a connection. So a client has three connections to one server, which are called
+//! *lanes* here: two for calls, and one for urgent requests, that is for heartbeats and for the poll (the query that asks for all
+//! waiters of this client). So urgent requests do not wait for other calls. The three lanes are made and given up together, and
+//! have one number in common, their epoch.
+//!
+//! If a caller gives up a statement before its answer has come, nothing more is sent on that lane (C3), and all three lanes are
+//! given up. The server may carry out the statement later. It rejects the statement if a call of the same session has come with a
+//! higher epoch before.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,25 +30,28 @@ use crate::backend::server::sql::{Call, Connections, Sent};
 use crate::error::{Error, ErrorKind, Result};
 use crate::url::Host;
 
-/// How many lanes there are for calls. There is one more, for heartbeats and the poll.
+/// How many lanes (connections) there are for calls. There is one more lane, for heartbeats and the poll.
 pub(super) const CALLS: usize = 2;
-/// How often a call is sent again after the server rolled it back because of a deadlock or a lock wait. A deadlock is reported at
-/// once. A lock wait takes a second, so the caller gives up before the call was sent so often.
+/// How often a call is repeated if the server rolls it back because of a deadlock or because it waited for a lock too long. The
+/// number is reached only by deadlocks, which the server reports at once. A wait for a lock takes a second, so the caller gives up
+/// before that many waits.
 const REPEATED: usize = 30;
-/// The longest pause before a call is sent again.
+/// The longest pause before a call is repeated. Its length is random, so that two calls that were in each other's way are not
+/// repeated at the same moment.
 const APART: Duration = Duration::from_millis(10);
 
-/// What is the same for all connections of this client.
+/// The settings and the state that all connections of this client share.
 pub(super) struct Mysql {
     pub(super) database: Database,
     pub(super) polls: Arc<Polls>,
 }
 
-/// Connections to a server that can be written to.
+/// The lanes of one epoch: three connections to the same server, which can be written to.
 pub(super) struct Connection {
-    /// The lanes: two for calls, then the one for heartbeats. `None`: the connection broke, or a statement on it was given up.
+    /// The lanes: two for calls, and after them the one for heartbeats and the poll. A lane is `None` while a statement is in
+    /// flight on it, and stays `None` if its connection broke or the statement was given up.
     lanes: [Mutex<Option<Conn>>; CALLS + 1],
-    /// Counts calls that found no lane free; they take turns in waiting for one of the two.
+    /// The number of calls so far that found both lanes busy. By it, such calls are assigned to the two lanes in turn.
     next: AtomicUsize,
     pub(super) server: Server,
     connections: Weak<Connections<Mysql>>,
@@ -53,7 +59,7 @@ pub(super) struct Connection {
 }
 
 impl Mysql {
-    /// Makes the state of a client. `lease`: the lease of its sessions.
+    /// Makes the state of a client. `lease` is the lease of the client's sessions, which limits how rarely the poll reads an entry.
     pub(super) fn new(database: Database, lease: Duration) -> Self {
         Self { database, polls: Arc::new(Polls::new(lease)) }
     }
@@ -88,12 +94,13 @@ impl Connection {
         })
     }
 
-    /// Sends a call as one statement and returns the rows of its answer.
+    /// Sends a call as one SQL statement, and returns the rows of the answer.
     pub(super) async fn call(&self, call: &Call, is_urgent: bool) -> Result<Vec<Row>, Failure> {
         self.query(call.operation, &text_of(call, self.epoch), is_urgent).await
     }
 
-    /// Sends a statement, and sends it again if the server rolled it back because of a deadlock or a lock wait.
+    /// Sends a statement and returns the rows of the answer. If the server rolls the statement back because of a deadlock or
+    /// because it waited for a lock too long, sends it again after a short pause.
     async fn query(
         &self,
         operation: &'static str,
@@ -115,7 +122,8 @@ impl Connection {
         }
     }
 
-    /// The inner error: the server rolled the statement back, and it may be sent again. The outer error: it may not.
+    /// Sends a statement once. The result has two errors: the inner error means that the server rolled the statement back because
+    /// of a deadlock or a lock, so that it may be sent again. The outer error means any other failure.
     async fn query_once(
         &self,
         operation: &'static str,
@@ -123,8 +131,8 @@ impl Connection {
         is_urgent: bool,
     ) -> Result<Result<Vec<Row>, Failure>, Failure> {
         let mut lane = self.lane(is_urgent).await;
-        // The connection is taken out of the lane while the statement is under way. If the caller gives up, the next caller finds
-        // no connection, and sends nothing.
+        // The connection is taken out of the lane while the statement is in flight, and put back after the answer. If the caller
+        // gives up before that, this future is dropped and the lane stays `None`, so that the next caller sends nothing on it.
         let Some(mut conn) = lane.take() else {
             let message = "the connection was given up";
             return Err(Failure::broken(Error::new(ErrorKind::Unavailable, operation, message)));
@@ -162,14 +170,14 @@ impl Connection {
     }
 }
 
-/// Rolls back after an error; true: the rollback has succeeded. If a procedure is killed or runs out of memory, its own handler,
-/// which rolls back, does not run. Its transaction would stay open, with all that it has locked, until the next procedure on this
-/// connection begins with a `ROLLBACK`.
+/// Sends `ROLLBACK` after an error; returns whether that succeeded. Usually the procedure has rolled back itself, in its error
+/// handler. But if the procedure is killed or runs out of memory, the handler does not run. Then its transaction would stay open
+/// and keep its locks until the next procedure on this connection.
 async fn roll_back(conn: &mut Conn) -> bool {
     conn.query_drop("ROLLBACK").await.is_ok()
 }
 
-/// Sends a query that changes nothing, on the lane for heartbeats, and returns its rows.
+/// Sends a query that changes nothing, on the lane for heartbeats and the poll, and returns its rows.
 pub(super) async fn ask(
     connections: &Arc<Connections<Mysql>>,
     statement: &str,

@@ -1,4 +1,4 @@
-//! Parses a URL into a typed configuration.
+//! Parses a `mysql` or `mariadb` URL into a [`Config`].
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ const MODES: Modes = Modes {
 };
 const DEFAULT_PORT: u16 = 3306;
 const DEFAULT_DATABASE: &str = "coordination";
-/// The greatest length of a database's name that the server allows.
+/// The longest name that the server allows for a database, in characters.
 const LONGEST_DATABASE: usize = 64;
 
 /// The options and servers of a `mysql` URL.
@@ -24,11 +24,11 @@ pub(crate) struct Config {
     pub(super) database: Database,
 }
 
-/// The database with our tables. Displayed in backticks, as SQL needs it, because the name may be a keyword.
+/// The database that has our tables. It is displayed in backticks, for use in SQL, because the name may be an SQL keyword.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Database {
     pub(super) name: String,
-    /// Whether the URL names no database. Only this default database is created if it does not exist.
+    /// Whether this is the default database, because the URL names none. Only the default database is created if it does not exist.
     pub(super) is_default: bool,
 }
 

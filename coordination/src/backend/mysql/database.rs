@@ -1,4 +1,4 @@
-//! The database behind a connection: which server answers, and our tables and procedures there, which are created if they do not
+//! Checks the server and the database behind a connection, and creates our tables and procedures in the database if they do not
 //! exist.
 
 use mysql_async::prelude::{FromValue, Queryable};
@@ -10,23 +10,25 @@ use crate::backend::server::connections::Failure;
 use crate::characteristics::Durability;
 use crate::error::{Error, ErrorKind};
 
-/// The statements that create our tables and procedures, separated by lines of two slashes.
+/// The statements that create our tables and procedures. They are separated by lines that have only two slashes.
 const SCHEMA: &str = include_str!("schema.sql");
-/// The version of the schema's text: a change of the text needs another number, which a test makes sure of. A library of one
-/// version refuses a database of another.
+/// The version of the text of `schema.sql`. Whoever changes the text has to change this number; a test fails otherwise. The library
+/// refuses a database whose tables have another version than this.
 const VERSION: i64 = 3;
-/// The oldest versions that can be used: earlier ones have no `SKIP LOCKED`, with which our procedures skip rows that are locked.
+/// The oldest versions of the servers that can be used. Earlier ones have no `SKIP LOCKED`, by which our procedures leave out rows
+/// that other transactions have locked.
 const OLDEST_MYSQL: (u32, u32) = (8, 0);
 const OLDEST_MARIADB: (u32, u32) = (10, 6);
-/// The namespace of `coordination_fence`, whose callers name none. A URL that names no namespace has the same.
+/// The namespace in which `coordination_fence` looks, because its caller names none. It is also the default for a URL without a
+/// namespace.
 const NAMESPACE: &str = "coordination";
-/// The server's clock, in microseconds of UTC, so that no time zone matters. It is the time at which the statement began; inside a
-/// procedure, each of its statements has its own time.
+/// The SQL expression for the server's time, in microseconds since 1970 in UTC, so that time zones do not matter. It is the time at
+/// which the statement began; inside a procedure, this means each statement of the procedure, not the call.
 pub(super) const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
 
-/// The settings of each connection, whatever the server, the user or `init_connect` have set. With these, each statement of a
-/// procedure sees what was committed before it, waits for a row lock for a second at most, and fails if a value is too long for its
-/// column, instead of truncating it.
+/// The settings that are made on each connection, because the server, the user or `init_connect` may have set others. With them,
+/// each statement of a procedure sees what was committed before it began; it waits for a row lock for a second at most; and it
+/// fails if a value is too long for its column, instead of truncating the value.
 const SETTINGS: &str = "\
 SET NAMES utf8mb4; \
 SET SESSION autocommit = 1, sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', innodb_lock_wait_timeout = 1, \
@@ -34,8 +36,8 @@ SET SESSION autocommit = 1, sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION
   sql_safe_updates = 0; \
 SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE";
 
-/// Asks for the server's version, whether it can be written to, and how it writes commits to the disk. Some settings are numbers on
-/// some servers and words on others, so they are compared as text.
+/// The first query on a connection. It asks for the server's version, whether it can be written to, and how it writes commits to
+/// the disk. Some settings are numbers on some servers and words on others, so these are compared as text.
 const GREETING: &str = "\
 SELECT VERSION() AS version, \
   CAST(@@global.read_only AS CHAR) NOT IN ('0', 'OFF') OR @@innodb_read_only AS is_replica, \
@@ -44,39 +46,41 @@ SELECT VERSION() AS version, \
     AND CAST(@@global.innodb_doublewrite AS CHAR) IN ('1', 'ON', 'DETECT_AND_RECOVER') \
     AND (NOT @@global.log_bin OR @@global.sync_binlog = 1) AS is_synced, \
   @@global.log_bin AS may_have_replicas, {identity}";
-/// Identifies the server, as an address may lead to several (a proxy, a name with several addresses).
+/// Identifies the server. The three connections of an epoch are compared by it, because an address may lead to several servers, for
+/// instance if it is that of a proxy.
 const IDENTITY: &str = "CONCAT_WS('/', @@hostname, @@port, @@server_id) AS identity";
 
-/// Asks MariaDB from how many servers it replicates. MySQL has no such variable and returns no row.
+/// Asks MariaDB from how many servers it replicates, to find out whether it is a replica. MySQL has no such variable and returns no
+/// row.
 const REPLICATES: &str = "SHOW GLOBAL STATUS LIKE 'Slaves_running'";
-/// The query for the same number on MySQL. Group replication is left out, because there the members replicate from each other, the
-/// primary too.
+/// Asks MySQL whether it replicates from another server; 0: it does not. Channels of group replication are left out: in a group,
+/// all members replicate from each other, so that also the primary would seem to be a replica.
 const CHANNELS: &str = "\
 SELECT CAST((SELECT COUNT(*) FROM performance_schema.replication_connection_status \
     WHERE service_state <> 'OFF' AND channel_name NOT LIKE 'group\\_replication%') \
   + (SELECT COUNT(*) FROM performance_schema.replication_applier_status \
     WHERE service_state <> 'OFF' AND channel_name NOT LIKE 'group\\_replication%') AS CHAR) AS Value";
 
-/// Asks for the settings that say whether this is one of several servers that are written to. A server knows only those of its own
-/// kind.
+/// Asks for the settings that say whether the server belongs to a group in which several servers are written to. MariaDB and MySQL
+/// have different settings for that; each returns rows only for those that it has.
 const CLUSTER: &str = "\
 SHOW GLOBAL VARIABLES WHERE Variable_name IN \
   ('wsrep_on', 'wsrep_provider', 'group_replication_single_primary_mode')";
-/// The statements in `schema.sql` begin like this, and then have the name of what they create.
+/// Each statement in `schema.sql` has one of these two texts, and after it the name of the table or procedure that it creates.
 const TABLE: &str = "CREATE TABLE IF NOT EXISTS ";
 const PROCEDURE: &str = "CREATE PROCEDURE ";
-/// The table that gives queues their ids. If it is missing while others exist, it must not be created anew: it would give the same
-/// ids to other queues, and the rows of the other tables refer to queues by these ids.
+/// The table that gives queues their ids. If only this table is missing, it must not be created again: a new table would begin with
+/// the first id again, and rows in the other tables, which refer to queues by these ids, would belong to other queues.
 const QUEUES: &str = "coordination_queues";
-/// Error codes for a missing database and for a missing table.
+/// The server's error codes for a missing database and for a missing table.
 const NO_DATABASE: u16 = 1049;
 const NO_TABLE: u16 = 1146;
 
 /// What was found out about the server when a connection was made.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Server {
-    /// Whether a committed transaction has been handed to the operating system (`write`) when the server answers; otherwise only
-    /// the server's memory may have it.
+    /// Whether a committed transaction has been written to a file, though perhaps not synced, when the server answers. Otherwise it
+    /// may be in the server's memory only, and is lost if the server crashes.
     is_written: bool,
     /// Whether a committed transaction is on the disk when the server answers.
     is_synced: bool,
@@ -84,9 +88,9 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Checks the server, and creates our tables and procedures if they do not exist.
+    /// Checks whether the server can be used, and creates our tables and procedures if they do not exist.
     ///
-    /// Also returns which server it is, for [`join`].
+    /// The text that is returned identifies the server. `join` compares the other connections of the epoch with it.
     pub(super) async fn greet(
         conn: &mut Conn,
         database: &Database,
@@ -117,9 +121,9 @@ impl Server {
         Ok((server, get(found, "identity")?))
     }
 
-    /// Fails if the user lacks a right that our procedures need. This is checked when connecting, as otherwise the first release
-    /// might be the first to fail. Fails also if other servers are written to besides this one, because row locks of this server
-    /// have no effect there.
+    /// Fails if the user lacks a right that our procedures need. This is checked when the first connection is made. Otherwise a
+    /// missing right might be noticed only when a lock that was granted cannot be released. Also fails if other servers of a group
+    /// are written to besides this one, because row locks of this server have no effect there.
     pub(super) async fn check_rights(conn: &mut Conn) -> Result<(), Failure> {
         let found = all_rows(conn, format!("{CLUSTER}; CALL coordination_probe()")).await;
         let mut settings = Vec::new();
@@ -134,7 +138,7 @@ impl Server {
         }
     }
 
-    /// Whether everything that was confirmed survives a crash of the server's process.
+    /// Whether committed transactions survive a crash of the server's process.
     pub(super) fn survives_restart(self) -> Durability {
         if self.is_written { Durability::Yes } else { Durability::No }
     }
@@ -143,7 +147,8 @@ impl Server {
         if self.is_synced { Durability::Yes } else { Durability::No }
     }
 
-    /// Why two clients may hold the same lock while servers are cut off from each other; `None`: they cannot.
+    /// The reason why two clients may hold the same lock while servers are cut off from each other, for users; `None`: two clients
+    /// cannot.
     pub(super) fn partition_overlap(self) -> Option<&'static str> {
         self.may_have_replicas.then_some(
             "a replica that is made the primary may not know of the last grants, and the old one goes on until it is stopped",
@@ -151,8 +156,9 @@ impl Server {
     }
 }
 
-/// Whether the server replicates from another one. `told`: the answer to [`REPLICATES`]; without one, the server is MySQL, and is
-/// asked for [`CHANNELS`]. Not every user may read these: then the server is taken for one that does not replicate.
+/// Whether the server replicates from another one, so that it is a replica. `told` is the row of the answer to `REPLICATES`. If
+/// there is no row, the server is MySQL, and the query `CHANNELS` is sent. If the user may not read what that query reads, the
+/// server is taken not to be a replica.
 async fn replicates(conn: &mut Conn, told: Option<&Row>) -> Result<bool, Failure> {
     let told = match told {
         Some(told) => get::<String>(told, "Value")?,
@@ -164,15 +170,15 @@ async fn replicates(conn: &mut Conn, told: Option<&Row>) -> Result<bool, Failure
     Ok(told != "0")
 }
 
-/// Prepares a further connection to a server that [`greet`](Server::greet) has checked. Fails if this connection leads to another
-/// server, as the address may lead to several.
+/// Prepares the second or third connection of an epoch: makes the settings and chooses the database. Fails if this connection leads
+/// to another server than the one that [`greet`](Server::greet) has checked, which `identity` identifies.
 pub(super) async fn join(
     conn: &mut Conn,
     database: &Database,
     identity: &str,
 ) -> Result<(), Failure> {
     match last_row(conn, format!("{SETTINGS}; USE {database}; SELECT {IDENTITY}")).await {
-        // This server has no such database, so it is not the one that was checked.
+        // This server does not have our database, so it is not the server that was checked.
         Err(error) if is(&error, NO_DATABASE) => {}
         found => {
             let found = found.map_err(failed)?.ok_or_else(unknown)?;
@@ -185,25 +191,25 @@ pub(super) async fn join(
     Err(Failure::broken(Error::new(ErrorKind::Unavailable, "connect", message)))
 }
 
-/// Sends several statements as one, and returns the last row of their answers. Sent as one to save round trips: there is little
-/// time for making a connection, and the server may be far away.
+/// Sends several statements in one request, and returns the last row of all their answers. One request saves round trips: the time
+/// for making a connection is limited, and the server may be far away.
 async fn last_row(conn: &mut Conn, statements: String) -> Result<Option<Row>, MysqlError> {
     all_rows(conn, statements).await.map(|mut rows| rows.pop())
 }
 
-/// Sends several statements as one, and returns the rows of all their answers.
+/// Sends several statements in one request, and returns the rows of all their answers.
 async fn all_rows(conn: &mut Conn, statements: String) -> Result<Vec<Row>, MysqlError> {
     let mut answered = conn.query_iter(statements).await?;
     let mut rows = Vec::new();
     while !answered.is_empty() {
         rows.extend(answered.next().await?);
     }
-    // If a statement after the first failed, the client crate returns the error only when its answer is asked for.
+    // This reads what is left of the answers. If one of the later statements failed, the client crate returns its error only here.
     answered.drop_result().await?;
     Ok(rows)
 }
 
-/// Why a server with these settings cannot be used; `None`: it can.
+/// The reason why a server with these settings cannot be used: several servers of its group are written to. `None`: it can be used.
 fn cluster(settings: &[(String, String)]) -> Option<&'static str> {
     let is = |name: &str, wanted: &str| {
         settings.iter().any(|(found, value)| found == name && value.eq_ignore_ascii_case(wanted))
@@ -230,8 +236,8 @@ fn check_age(version: &str) -> Result<(), Failure> {
     Err(Failure::broken(Error::new(ErrorKind::Unsupported, "connect", message)))
 }
 
-/// Makes the database the connection's current one; creates it if it is the default one and does not exist. Returns whether our
-/// tables and procedures exist.
+/// Makes `database` the current database of the connection. If it does not exist and is the default database, creates it. Returns
+/// whether all our tables and procedures exist in it.
 async fn choose(conn: &mut Conn, database: &Database) -> Result<bool, Failure> {
     let using = format!("USE {database}; {}", find_version());
     let found = match last_row(conn, using.clone()).await {
@@ -243,8 +249,9 @@ async fn choose(conn: &mut Conn, database: &Database) -> Result<bool, Failure> {
     is_ours(found, database)
 }
 
-/// The query for the version of our tables and procedures, and whether all exist: a dump lacks the procedures unless they were
-/// asked for. It finds every procedure that the user may call.
+/// The query for the version of our tables and procedures, and for whether all of them exist. Procedures may be missing although
+/// the tables exist, because a dump of a database has procedures only if they were asked for. The query finds every procedure that
+/// the user may call.
 fn find_version() -> String {
     let [tables, procedures] = [TABLE, PROCEDURE].map(|made| {
         let names =
@@ -265,13 +272,15 @@ fn find_version() -> String {
     )
 }
 
-/// The name of the table or procedure that a statement creates.
+/// The name of the table or procedure that a statement creates. `made` is `TABLE` or `PROCEDURE`; `None`: the statement creates
+/// nothing of that kind.
 fn made_by<'a>(statement: &'a str, made: &str) -> Option<&'a str> {
     let (_, rest) = statement.split_once(made)?;
     rest.split([' ', '(']).next()
 }
 
-/// Whether our tables and procedures exist, from the answer to [`find_version`]. Fails if they are of another version.
+/// Whether all our tables and procedures exist, by the answer to the query of `find_version`. Fails if they have another version
+/// than this library, or if only the table of queues is missing.
 fn is_ours(found: Result<Option<Row>, MysqlError>, database: &Database) -> Result<bool, Failure> {
     let found = match found {
         Err(error) if is(&error, NO_TABLE) => None,
@@ -296,14 +305,15 @@ fn is_ours(found: Result<Option<Row>, MysqlError>, database: &Database) -> Resul
     Err(Failure::broken(Error::new(ErrorKind::Unsupported, "connect", message)))
 }
 
-/// Creates the tables and procedures, unless another client has created them since they were looked for. Returns whether they
-/// exist.
+/// Creates our tables and procedures, unless another client has created them after this client has found them missing. Returns
+/// whether they exist afterwards.
 ///
-/// The version is written last. So if a client stops in the middle, there is no version, and the next client creates everything
-/// again.
+/// The version is written last. So if a client stops in the middle, the database has no version, and the next client creates
+/// everything again.
 async fn install(conn: &mut Conn, database: &Database) -> Result<bool, Failure> {
     let lock = format!("CONCAT('coordination.', MD5('{}'))", database.name.replace('\'', "''"));
-    // The lock ends with the connection at the latest.
+    // The lock keeps other clients from creating the tables at the same time. If this client stops before it releases the lock, the
+    // lock ends with the connection.
     let locked = format!("DO GET_LOCK({lock}, 10); {}", find_version());
     if !is_ours(last_row(conn, locked).await, database)? {
         let mut all: Vec<_> = statements().collect();
@@ -315,8 +325,8 @@ async fn install(conn: &mut Conn, database: &Database) -> Result<bool, Failure> 
     is_ours(released, database)
 }
 
-/// The statements of the schema. A procedure is dropped first, because one may be left from an installation that stopped in the
-/// middle.
+/// The statements that create our tables and procedures. Each procedure is dropped before it is created, because it may exist from
+/// an installation that stopped in the middle.
 fn statements() -> impl Iterator<Item = String> {
     SCHEMA.split("\n//\n").map(|statement| {
         let text = statement.trim().replace("{now}", NOW).replace("{namespace}", NAMESPACE);

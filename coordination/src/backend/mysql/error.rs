@@ -1,4 +1,4 @@
-//! Translates errors of the server and of its client crate into our errors, case by case.
+//! Translates errors of MySQL, of MariaDB and of the client crate into our errors, case by case.
 
 use mysql_async::{DriverError, Error as MysqlError, ServerError};
 
@@ -6,7 +6,7 @@ use crate::backend::server::cause::{causes, connection_kind, is_hang_up};
 use crate::backend::server::connections::Failure;
 use crate::error::{Effect, Error, ErrorKind};
 
-/// What a failed statement means for its connection, and the error for the caller.
+/// Translates the error of a failed statement: the error for the caller, and whether the connection can still be used.
 pub(super) fn failure(operation: &'static str, error: &MysqlError) -> Failure {
     match error {
         MysqlError::Server(said) => refusal(operation, said),
@@ -14,17 +14,17 @@ pub(super) fn failure(operation: &'static str, error: &MysqlError) -> Failure {
     }
 }
 
-/// Whether the server has rolled the statement back because of a deadlock (1213) or a lock that it waited for too long (1205). Then
-/// it is sent again.
+/// Whether the server has rolled the call back because of a deadlock (1213), or because it waited for a lock too long (1205). Then
+/// the call has had no effect, and is sent again.
 ///
-/// A deadlock rolls back the whole transaction. A lock wait rolls back only one statement of the procedure, and the procedure's
-/// handler rolls back the rest.
+/// After a deadlock, the server rolls back the whole transaction. After a wait that was too long, the server rolls back only the
+/// one statement of the procedure that waited; the error handler of the procedure then rolls back the rest.
 pub(super) fn is_undone(error: &MysqlError) -> bool {
     matches!(error, MysqlError::Server(said) if matches!(said.code, 1205 | 1213))
 }
 
-/// The failure if the server answered with an error. The procedure was rolled back as a whole, except where [`effect`] says
-/// otherwise.
+/// Translates an error with which the server has answered. The whole procedure was rolled back, unless the function `effect` says
+/// that it may not have been.
 fn refusal(operation: &'static str, said: &ServerError) -> Failure {
     let (kind, is_broken) = judged(said.code);
     let message = format!("{} ({})", said.message, said.code);
@@ -32,31 +32,32 @@ fn refusal(operation: &'static str, said: &ServerError) -> Failure {
     Failure { is_broken, ..Failure::harmless(error) }
 }
 
-/// The kind of the error, and whether to make another connection, perhaps to another server.
+/// The kind of the error for the caller; and true if the connection is of no more use, so that another one has to be made, perhaps
+/// to another server.
 ///
-/// Codes that both MySQL and MariaDB have mean the same in both.
+/// Some codes exist only in MySQL or only in MariaDB. A code that exists in both means the same in both.
 fn judged(code: u16) -> (ErrorKind, bool) {
     match code {
-        // Access denied: to the user, for want of a password, or to this host.
+        // Access is denied: to this user with this password, to a user without a password, or to this host.
         1045 | 1698 | 1130 => (ErrorKind::Auth, true),
         // The password has expired, or has to be changed; the account is locked.
         1820 | 1862 | 3118 | 4151 => (ErrorKind::Auth, true),
         // No such database.
         1049 => (ErrorKind::Config, false),
-        // A right is missing: to the database, a table, a column or a procedure, or one that concerns the whole server.
+        // The user lacks a right: on the database, a table, a column or a procedure, or a right that is not bound to a database.
         1044 | 1142 | 1143 | 1370 | 1227 | 1419 => (ErrorKind::Permission, false),
-        // Connections without TLS are refused.
+        // The server refuses connections without TLS.
         3159 => (ErrorKind::Tls, true),
         // Out of disk, memory, room in a table, or stack.
         1021 | 1037 | 1038 | 1041 | 1114 | 1436 => (ErrorKind::Quota, false),
-        // The value is too large for a packet; the server hangs up after that.
+        // The value is too large for a packet. The server closes the connection after this error.
         1153 => (ErrorKind::Value, true),
         // The value is too large for a column.
         1406 => (ErrorKind::Value, false),
         // The server is read-only: it has become a replica, or is recovering.
         1036 | 1290 | 1792 | 1836 | 1874 => (ErrorKind::Unavailable, true),
-        // The binary log's format (`STATEMENT`) cannot record what our transactions change. A connection keeps the format that it
-        // began with, so a new one may work.
+        // The format of the server's binary log is `STATEMENT`, in which changes of our transactions cannot be recorded. A
+        // connection keeps the format that was set when it was made. So if the format was changed since, a new connection works.
         1598 | 1665 => (ErrorKind::Unavailable, true),
         // The server has left its replication group, is leaving it, or serves nobody for now.
         3032 | 3100 | 3101 => (ErrorKind::Unavailable, true),
@@ -75,8 +76,8 @@ fn judged(code: u16) -> (ErrorKind, bool) {
         | 1184
         | 1927
         | 4031 => (ErrorKind::Unavailable, true),
-        // Our tables or procedures were dropped or replaced. Making the next connection looks for them, and creates them if they do
-        // not exist.
+        // Our tables or procedures were dropped or replaced. Another connection helps, because whoever makes it checks for them and
+        // creates them if they do not exist.
         1146 | 1305 | 1054 | 1318 | 1046 => (ErrorKind::Unavailable, true),
         // Another transaction holds a lock on our rows, somebody has cancelled the statement or is changing the tables, two
         // transactions conflicted, or the storage engine failed.
@@ -88,9 +89,9 @@ fn judged(code: u16) -> (ErrorKind, bool) {
     }
 }
 
-/// Whether the procedure may have taken effect although the server answered with an error. A commit that was interrupted may have
-/// been carried out; when the server shuts down, a statement that was under way may have been committed; and the server may run out
-/// of memory or disk after the commit, before it answers.
+/// Whether the procedure may have been committed although the server answered with an error. There are such cases: if a commit is
+/// interrupted, it may have been carried out; if the server shuts down, a procedure in progress may have been committed before; and
+/// the server may run out of memory or disk between the commit and the answer.
 fn effect(code: u16) -> Effect {
     match code {
         1053
@@ -133,7 +134,7 @@ fn broken(operation: &'static str, error: &MysqlError) -> Failure {
     Failure { is_hang_up, ..Failure::broken(error) }
 }
 
-/// Whether the other side does not speak MySQL's protocol, or sent what no server sends.
+/// Whether the other side does not speak MySQL's protocol, or has sent something that the client crate cannot read.
 fn is_not_understood(said: &DriverError) -> bool {
     matches!(
         said,

@@ -1,4 +1,4 @@
-//! Making a connection to a server at one of its addresses, with TLS if the URL wants it.
+//! Makes a connection to a server at one of its addresses, with TLS if the URL says so.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use crate::backend::server::credentials::{Credentials, Tls};
 use crate::error::{Error, ErrorKind};
 use crate::url::Host;
 
-/// If nothing was sent for this long, the system asks the other side whether it is still there (TCP keepalive).
+/// If a connection was idle for this long, the operating system sends a probe on it (TCP keepalive).
 const SILENCE: Duration = Duration::from_secs(30);
 
-/// Opens a connection to the server at this address.
+/// Opens a connection to the server at this address, and logs in.
 pub(super) async fn open(
     user: &str,
     (host, address): (&Host, SocketAddr),
@@ -31,15 +31,16 @@ pub(super) async fn open(
         .pass(credentials.password.as_ref().map(|password| password.expose().to_owned()))
         .ssl_opts(credentials.tls.as_ref().map(tls_options))
         .prefer_socket(false)
-        // Some of our connections are idle for long, and a firewall in between might drop idle ones.
+        // Some of our connections are idle for long, and a firewall on the way might drop them if nothing is sent.
         .tcp_keepalive(Some(SILENCE))
-        // No statement is prepared, so there is nothing to cache.
+        // We prepare no statements, so the client crate need not cache any.
         .stmt_cache_size(0)
         .connect_attribute("program_name", "coordination");
     Conn::new(options).await.map_err(|error| advised(failure("connect", &error), credentials))
 }
 
-/// Adds a hint to an error of access. MariaDB gives the same error if the server or the account demands TLS.
+/// If access was denied on a connection without TLS, adds to the error the hint that TLS may be missing: MariaDB gives the same
+/// error if the server or the account demands TLS.
 fn advised(failure: Failure, credentials: &Credentials) -> Failure {
     if credentials.tls.is_some() || failure.error.kind() != ErrorKind::Auth {
         return failure;
@@ -61,13 +62,14 @@ fn tls_options(tls: &Tls) -> SslOpts {
         Some(name) => options.with_danger_tls_hostname_override(Some(name.clone())),
         None => options,
     };
-    // The certificate and the key were checked when their files were read.
+    // The certificate and the key are not checked here: that was done when their files were read.
     options.with_client_identity(tls.identity.as_ref().map(|(cert, key)| {
         ClientIdentity::new(cert.clone().into(), key.expose().as_bytes().to_vec().into())
     }))
 }
 
-/// The certificates to trust. Unusable ones are left out, because the client crate fails if there is one.
+/// The certificates to trust. Certificates that the TLS library cannot use are left out, because the client crate fails if there is
+/// one among them.
 fn trusted(tls: &Tls) -> Vec<Vec<u8>> {
     let certificates: Vec<_> = match &tls.ca {
         Some(ca) => CertificateDer::pem_slice_iter(ca).flatten().collect(),
@@ -80,11 +82,12 @@ fn trusted(tls: &Tls) -> Vec<Vec<u8>> {
     usable.map(|certificate| certificate.to_vec()).collect()
 }
 
-/// Chooses the provider of cryptography. The client crate uses the process's default, and panics if there are several and none was
-/// chosen.
+/// Sets the process's default provider of cryptography for TLS, if none is set. The client crate uses that default, and panics if
+/// no default is set and several providers are compiled in.
 fn choose_provider() {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
-        // This fails if another thread has chosen a provider at the same time, which is as good.
+        // This fails if another thread has set a provider at the same moment. That provider will do as well, so the result is
+        // ignored.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     }
 }

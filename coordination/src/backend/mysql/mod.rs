@@ -2,55 +2,62 @@
 //!
 //! # How it works
 //!
-//! The store has ordinary tables in a database, and a procedure there for each step of the protocol (`enter`, `leave`, `renew`, …).
-//! A step is one statement, one transaction and one round trip. A procedure that adds an entry to a queue or removes one locks the
-//! queue's row first, so that the transactions commit in the order of the entries' numbers. Row locks are held only during such a
-//! transaction. If the server rolls a step back because of a deadlock or a lock that it waited for too long, the step is sent
-//! again, and the caller does not learn of it.
+//! The store consists of tables in a database, and of a procedure there for each step of the protocol (`enter`, `leave`, `renew`,
+//! …). A step is one statement, one transaction and one round trip. A procedure that adds or removes an entry locks the row of the
+//! entry's queue first. So transactions that change one queue run one after the other, and commit in the order of the entries'
+//! numbers. Row locks last only until the end of such a transaction. If the server rolls a step back because of a deadlock, or
+//! because it waited for a lock too long, the step is sent again, and the caller does not notice.
 //!
-//! A session is a row with the end of its lease, on the server's clock. An entry whose session's lease has run out still blocks,
-//! until a procedure that comes across it marks the session as over, under the lock of the session's row, and removes the entry. A
-//! heartbeat either gets that lock first and extends the lease, or is told that the session is over. Other entries of sessions that
-//! are over are removed a few at a time by heartbeats and reads. An entry's number is one more than the last in its queue, and at
-//! least the time in microseconds. It is the fencing token, and is committed before the client gets it.
+//! A session is a row with the time at which its lease ends, by the server's clock. When the lease has run out, the session's
+//! entries still block others until a procedure finds one of them. The procedure then locks the session's row, marks the session as
+//! over, and removes the entry. If a heartbeat of the session comes at the same time, there are two cases: it locks the row first
+//! and extends the lease, or it comes second and is told that the session is over. Further entries of sessions that are over are
+//! removed a few at a time by heartbeats and reads.
 //!
-//! The server has no notifications. So each coordinator has one poll for all its waiters, over one connection: every 20 ms while
-//! something happens in the queues in which they wait, and every 0.4 s when nothing has happened for a while. When an entry of the
-//! coordinator itself leaves, its waiters are woken at once.
+//! An entry's number is one more than the last number in its queue, and at least the time in microseconds. It is the fencing token,
+//! and is committed before the client gets it.
 //!
-//! A coordinator has three connections, which are made together and have one number. A client that gives up a statement before its
-//! answer gives up all three. The server may carry out the statement late. So the procedures reject calls of a session that come on
-//! connections with a lower number than the highest that the session has used. After each new connection, the session's entries
-//! that the client does not know of are removed: a replica that took over may have entries that were left already.
+//! The server has no notifications. So each coordinator asks the server again and again, by one query for all its waiters: every 20
+//! ms while something changes in the queues in which they wait, and every 0.4 s when nothing has changed for a while. If an entry
+//! of the same coordinator leaves, the coordinator's own waiters are woken at once.
+//!
+//! A coordinator has three connections, which are made together and have one number in common. If a client gives up a statement
+//! before its answer has come, it gives up all three, and makes new ones with a higher number. The server may carry out the
+//! statement later. So the procedures reject a call if an earlier call of its session came with a higher number. After each time
+//! that connections were made, the client has the server remove those entries of its session that the client does not know of: a
+//! replica that took over may still have entries that were removed before.
 //!
 //! # Guarantees
 //!
 //! Exclusion, order and tokens hold over crashes of clients. They hold over a crash of the server's process if
-//! `innodb_flush_log_at_trx_commit` is not 0, and over a loss of power if it is 1, and `sync_binlog` too, if there is a binary log.
-//! They do not hold over a fail-over, because replicas are behind: the newest grants may be lost, and two clients may hold a lock.
-//! Tokens go on rising, even after a loss of all data, as long as the server's clock was not set back. If that clock is set
-//! forward, sessions end early by as much: holders learn it with their next heartbeat, and fencing protects the resource until
-//! then. After a holder has crashed, the next waiter is granted the lock when the holder's lease has run out.
+//! `innodb_flush_log_at_trx_commit` is not 0. They hold over a loss of power if `innodb_flush_log_at_trx_commit` is 1 and, with a
+//! binary log, `sync_binlog` is 1 too. They do not hold over a fail-over: a replica that takes over may lack the newest grants, and
+//! two clients may hold the same lock.
 //!
-//! `CALL coordination_fence(name, token)` is for a transaction of the holder's own in the same database, as its first statement. It
-//! fails unless the token is that of a current holder. It locks the row of the entry, so that nobody else gets the lock until this
-//! transaction is over, even if the session ends before that.
+//! Tokens rise even over a loss of all data, as long as the server's clock was not set back. If the server's clock is set forward,
+//! leases end earlier by that amount: a holder learns that its session is over with its next heartbeat, and until then the fencing
+//! token protects the resource. If a holder crashes, the next waiter gets the lock when the holder's lease has run out.
+//!
+//! A holder whose own data are in the same database can use `CALL coordination_fence(name, token)` as the first statement of its
+//! own transaction. The procedure fails unless the token is that of a current holder. It locks the row of the holder's entry, so
+//! that no other client gets the lock before this transaction ends, even if the holder's session ends earlier.
 //!
 //! # Requirements
 //!
-//! MariaDB 10.6 or newer, or MySQL 8.0 or newer, with only one server that is written to. The user that connects first needs the
-//! rights to create tables and procedures. Other users need `SELECT, INSERT, UPDATE, DELETE` on the tables, and `EXECUTE`.
+//! MariaDB 10.6 or newer, or MySQL 8.0 or newer. There may be replicas, but only one server that is written to. The user that
+//! connects first needs the rights to create tables and procedures. Other users need `SELECT, INSERT, UPDATE, DELETE` on the
+//! tables, and `EXECUTE` on the procedures.
 //!
 //! # URL options
 //!
-//! The path is the database; without one it is `coordination`, which is created if it does not exist. If there are several hosts,
-//! they are tried in random order until one is found that can be written to.
+//! The path is the name of the database, which has to exist. Without a path, the database is `coordination`, which is created if it
+//! does not exist. If there are several hosts, they are tried in random order until one is found that can be written to.
 //!
-//! * `ssl-mode`: `verify_identity`, or `disabled`. The default is `verify_identity`, or `disabled` if all hosts are the local host
-//!   and no other option is for TLS. Other modes are refused.
+//! * `ssl-mode`: `verify_identity` or `disabled`; other modes are refused. The default is `disabled` if all hosts are the local
+//!   host and the URL has no other option for TLS, and otherwise `verify_identity`.
 //! * `ca`, `cert`, `key`: PEM files. Without `ca`, the certificates that the system trusts are used.
-//! * `server_name`: the name in the server's certificate, if it is not the host.
-//! * `password_file`: a file with the password, instead of one in the URL.
+//! * `server_name`: the name in the server's certificate, if that is not the name of the host in the URL.
+//! * `password_file`: the path of a file that has the password, instead of a password in the URL.
 
 mod client;
 mod config;
@@ -85,10 +92,10 @@ use crate::config::Settings;
 use crate::error::Result;
 use crate::url::{Authority, Host, UrlOption};
 
-/// How many entries one call of `settle` returns.
+/// How many entries one call of the procedure `settle` returns at most.
 const BATCH: usize = 500;
 
-/// What is known of the store before a connection is made.
+/// The options of the URL, and what the library knows of the store before a connection is made.
 pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "mysql",
     options: &[
@@ -121,8 +128,8 @@ impl Dialect for Mysql {
     type Following = watch::Receiver<u64>;
 
     const DESCRIPTOR: &'static Descriptor = &DESCRIPTOR;
-    /// There is one slot for each connection for calls. So a call that finds both connections busy waits for a slot, and its time
-    /// for an answer begins only when it is sent.
+    /// As many as there are connections for calls. So a call that finds all of them busy waits before it is sent, and the time that
+    /// it may take for its answer begins only when it is sent.
     const IN_FLIGHT: usize = client::CALLS;
     const SECURE: &'static str = "ssl-mode=verify_identity";
     const WANTS_TLS: &'static str = "the server wants TLS: give `ssl-mode=verify_identity`";
@@ -171,8 +178,8 @@ impl Dialect for Mysql {
                 at = (row.number("renew", "queue")?, row.number("renew", "seq")?);
                 let id = row.bytes("renew", "id")?;
                 let id = EntryId::from_store(String::from_utf8_lossy(&id).into_owned());
-                // An entry of ours is put into `own` before it is entered. So an entry that is missing in `own` is not just being
-                // entered.
+                // Before this client enters an entry, it puts the entry into `own`. So if the server has an entry that is not in
+                // `own`, no call of this client is about to enter it, and it can be removed.
                 if own.own(&id).is_none_or(|own| own.session != session) {
                     let call = Call::new("renew", "settle_one").of(session);
                     are_gone &= ask(call.number(at.0).number(at.1)).await?.is_ok();
@@ -186,7 +193,7 @@ impl Dialect for Mysql {
 
     async fn read(store: &SqlStore<Self>, path: &str) -> Result<(Answer<Row>, Option<u64>)> {
         let answer = store.connections.run(&Call::new("list", "read").bytes(path)).await?;
-        // Only the row of the queue itself has a number of changes; the rows of entries have NULL.
+        // Only the row of the queue itself has a number of changes. In the rows of entries, this column is NULL.
         let changes = answer.rows.iter().map(|row| row.number_or_null("list", "changes"));
         let changes = changes.collect::<Result<Vec<_>>>()?.into_iter().flatten().next();
         Ok((answer, Some(changes.unwrap_or_default())))
@@ -211,7 +218,8 @@ impl Dialect for Mysql {
     }
 
     async fn moved(following: &mut Self::Following, count: u64) {
-        // If the watch has ended, a change may have been missed, so this resolves, and the caller reads the queue.
+        // If the watch has ended, `wait_for` returns an error. A change may have been missed then, so this resolves too, and the
+        // caller reads the queue.
         let _ = following.wait_for(|changes| *changes > count).await;
     }
 }

@@ -1,8 +1,9 @@
-//! What is waited for, and the poll that asks the server for all waiters of this client, because the server has no notifications.
+//! The list of what this client waits for, and the *poll*: a task that asks the server again and again for all waiters of this
+//! client, because the server has no notifications.
 //!
-//! The row of each queue has a number that changes with each change of the queue. The poll reads these numbers, for all queues
-//! together. It reads entries only in queues whose number has changed, or when a lease has run out. It reads often while something
-//! happens, and seldom while nothing does. It reads immediately after this client itself has changed a queue that it follows.
+//! The row of each queue has a number that changes with each change of the queue. The poll reads these numbers for all queues
+//! together. It reads entries only if the number of their queue has changed, or if a lease may have run out. It asks often while
+//! queues change, and seldom while they do not. It asks immediately after this client itself has changed a queue that it follows.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -20,22 +21,24 @@ use crate::backend::server::shared_watches::SharedWatches;
 use crate::backend::server::sql::{Connections, LITTLE, Row as _};
 use crate::error::Result;
 
-/// The pause between two polls while something happens: a lock changes hands within 50 ms.
+/// The pause between two polls while queues change. With it, a waiter in another process gets a lock within 50 ms of its release.
 const BUSY: Duration = Duration::from_millis(20);
-/// For this long after a change, the pause stays [`BUSY`].
+/// For this long after the last change of a queue, the pause stays [`BUSY`]. After that, it grows.
 const STAYS_BUSY: Duration = Duration::from_secs(1);
-/// The longest pause between two polls while nothing happens. An idle client, with its heartbeats and with the reads that
-/// [`LONGEST_RECHECK`] demands, then sends at most four requests a second.
+/// The longest pause between two polls, while no queue changes. With it, an idle client sends at most four requests a second,
+/// including heartbeats and the reads that [`LONGEST_RECHECK`] demands.
 const IDLE: Duration = Duration::from_millis(400);
-/// The shortest pause between two polls.
+/// The shortest pause between two polls, even if a waiter asks for a poll at once.
 const APART: Duration = Duration::from_millis(5);
-/// Each entry that is waited for is read again after this time at the latest, even if its queue's number has not changed: an
-/// operator who deletes an entry may not change the number.
+/// Each entry that somebody waits for is read again after this time at the latest, even if the number of its queue has not changed.
+/// The reason is that an operator may delete an entry by hand without changing the number.
 const LONGEST_RECHECK: Duration = Duration::from_secs(5);
-/// How many queues or entries one query asks for. Larger queries would delay the heartbeats, which go over the same connection.
+/// How many queues or entries one query asks for. Queries with more would delay the heartbeats, which are sent on the same
+/// connection.
 const PIECE: usize = 200;
 
-/// What somebody waits for: that this entry is gone, or no longer blocks entries of this mode.
+/// One thing that callers wait for: that the entry with the number `seq` in the queue `path` is gone, or no longer blocks entries
+/// of the mode `mode`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Wait {
     pub(super) path: String,
@@ -43,55 +46,60 @@ pub(super) struct Wait {
     pub(super) mode: Mode,
 }
 
-/// What is known of an entry that is waited for.
+/// What the poll has found out about an entry that somebody waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Waited {
-    /// The server was not asked.
+    /// The poll has not asked for the entry yet.
     #[default]
     Unknown,
-    /// The entry blocks. `until`: when its lease ends, unless it is renewed; `again`: when it is read again at the latest.
+    /// The entry blocks the waiters. `until`: when its lease ends, unless it is renewed; `again`: when the poll reads the entry
+    /// again at the latest.
     Blocks { until: Instant, again: Instant },
-    /// The entry blocks no longer, or its session's lease has run out: the waiter asks the server itself.
+    /// The waiters are woken, and ask the server for their own position: the entry does not block them any more, or perhaps does
+    /// not, because its session's lease has run out.
     Over,
 }
 
-/// All entries that are waited for, and all queues that are followed.
+/// All entries for whose end this client waits, all queues whose changes it follows, and whether the poll runs.
 pub(super) struct Polls {
-    /// The followed queues by their paths, with the newest number of changes. Zero: there is no such queue, or the server was not
-    /// asked.
+    /// The queues that callers follow, by path, each with the newest number of changes that the poll has read. Zero: the queue does
+    /// not exist, or the poll has not read it yet.
     queues: SharedWatches<String, u64>,
     waits: SharedWatches<Wait, Waited>,
     wanted: Notify,
     state: Mutex<State>,
-    /// An entry that is waited for is read again after this time at the latest.
+    /// After this time at the latest, the poll reads an entry again for which somebody waits: the lease, or [`LONGEST_RECHECK`] if
+    /// that is shorter.
     recheck: Duration,
 }
 
 #[derive(Default)]
 struct State {
     is_running: bool,
-    /// When the newest poll that got an answer was sent.
+    /// When the newest poll that was answered was sent; `None`: no poll was answered yet.
     asked: Option<Instant>,
 }
 
-/// A waiter for an entry. The last one to be dropped removes the entry from [`Polls`].
+/// A caller's wait for the end of an entry. When the last `Waiting` for the same entry and mode is dropped, the poll no longer asks
+/// for the entry.
 pub(super) struct Waiting<'a> {
     polls: &'a Polls,
     wait: Wait,
     waited: Option<watch::Receiver<Waited>>,
 }
 
-/// The task that polls, with what it knows from one poll to the next.
+/// The state of the task that asks the server, from one poll to the next.
 struct Poll {
     polls: Arc<Polls>,
     connections: Weak<Connections<Mysql>>,
-    /// The queues as of the last poll, by path.
+    /// The queues as the last poll has read them, by path. A queue has changed if the next poll reads something else.
     seen: HashMap<String, Seen>,
     busy_until: Instant,
     pause: Duration,
 }
 
-/// A queue as of the last poll: its id, which changes if the queue is removed and created again, and its number of changes.
+/// What a poll has read of a queue: its id, which is another one if the queue was removed and created again, and its number of
+/// changes. Both are zero if the queue does not exist.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Seen {
     id: u64,
@@ -99,7 +107,7 @@ struct Seen {
 }
 
 impl Polls {
-    /// `lease`: the lease of the client's sessions.
+    /// `lease` is the lease of the client's sessions: an entry is read again within that time.
     pub(super) fn new(lease: Duration) -> Self {
         Self {
             queues: SharedWatches::default(),
@@ -110,7 +118,7 @@ impl Polls {
         }
     }
 
-    /// Begins to wait for an entry.
+    /// Begins to wait for the end of an entry, and starts the poll if it does not run.
     pub(super) fn wait(
         self: &Arc<Self>,
         wait: Wait,
@@ -121,7 +129,8 @@ impl Polls {
         Waiting { polls: self, wait, waited: Some(waited) }
     }
 
-    /// Begins to follow a queue.
+    /// Begins to follow the changes of a queue, and starts the poll if it does not run. The receiver gets the number of changes
+    /// whenever it is another one.
     pub(super) fn follow(
         self: &Arc<Self>,
         path: &str,
@@ -132,13 +141,15 @@ impl Polls {
         followed
     }
 
-    /// When the newest poll that got an answer was sent.
+    /// When the newest poll that was answered was sent. By this a waiter notices that the poll gets no answers. `None`: no poll was
+    /// answered yet.
     pub(super) fn asked(&self) -> Option<Instant> {
         self.state().asked
     }
 
-    /// Called after this client has changed a queue. `entry`: an entry that may block nothing any more. Wakes those who wait for
-    /// the entry, and makes the poll read at once if the queue is followed.
+    /// Called after this client itself has changed a queue. `entry` is the number of an entry that was removed or updated, and so
+    /// may not block others any more: callers in this process who wait for its end are woken. If somebody follows the queue, the
+    /// poll asks the server at once.
     pub(super) fn touched(&self, path: &str, entry: Option<u64>) {
         for mode in [Mode::Exclusive, Mode::Shared] {
             let Some(seq) = entry else { break };
@@ -167,7 +178,8 @@ impl Polls {
         tokio::spawn(poll.run());
     }
 
-    /// The queues and entries that are waited for; `None`: there are none, and the poll ends.
+    /// The paths of all queues that the poll has to read, and the entries for whose end callers wait. `None`: nobody waits, and the
+    /// poll has to end.
     fn wanted(&self) -> Option<(HashSet<String>, Vec<Wait>)> {
         let mut state = self.state();
         self.queues.sweep();
@@ -175,7 +187,8 @@ impl Polls {
         let waits = self.waits.keys();
         let mut paths: HashSet<_> = self.queues.keys().into_iter().collect();
         paths.extend(waits.iter().map(|wait| wait.path.clone()));
-        // This is set under the mutex: a waiter who comes after this finds that no poll is running, and starts one.
+        // The mutex is still locked here. So no waiter can come between the check and this assignment: a waiter who comes later
+        // finds that no poll runs, and starts one.
         state.is_running = !paths.is_empty();
         state.is_running.then_some((paths, waits))
     }
@@ -190,10 +203,11 @@ impl Polls {
 }
 
 impl Waiting<'_> {
-    /// Resolves when the entry blocks no longer, or perhaps blocks no longer.
+    /// Resolves when the entry no longer blocks, or when that is possible, so that the caller has to ask the server.
     pub(super) async fn over(&mut self) {
         if let Some(waited) = &mut self.waited {
-            // If the watch has ended, something may have been missed, so this resolves, and the waiter asks the server.
+            // If the watch has ended, `wait_for` returns an error. Something may have been missed then, so this resolves too, and
+            // the waiter asks the server.
             let _ = waited.wait_for(|waited| *waited == Waited::Over).await;
         }
     }
@@ -212,7 +226,8 @@ impl Poll {
         while let Some((paths, waits)) = self.polls.wanted() {
             let Some(connections) = self.connections.upgrade() else { return };
             let asked = Instant::now();
-            // A change during this poll changes the number, so the next poll finds it.
+            // If a queue changes while this poll runs, its number may change after the poll has read it. Then the next poll finds
+            // another number than this one.
             let polled = self.ask(&connections, &paths, &waits).await;
             drop(connections);
             match polled {
@@ -220,13 +235,15 @@ impl Poll {
                     self.polls.state().asked = Some(asked);
                     self.pause(has_changed, &waits).await;
                 }
-                // The waiters notice that no answer comes, ask the server themselves, and get the error.
+                // The error is not passed on here: the waiters notice that no poll is answered (`Polls::asked`), ask the server
+                // themselves, and get the error.
                 Err(_) => tokio::time::sleep(IDLE).await,
             }
         }
     }
 
-    /// Makes one poll, and returns whether any queue has changed.
+    /// Makes one poll: reads the numbers of changes, then the entries that may have changed, and wakes the waiters. Returns whether
+    /// any queue has changed.
     async fn ask(
         &mut self,
         connections: &Arc<Connections<Mysql>>,
@@ -255,12 +272,14 @@ impl Poll {
                 });
             }
         }
-        // `self.seen` is set only now: if a query above has failed, the next poll finds the same changes again.
+        // `self.seen` is set only now, when all queries have succeeded. If one of them fails, the next poll finds the same changes
+        // again, and no waiter misses them.
         self.seen = seen;
         Ok(!changed.is_empty())
     }
 
-    /// The waits whose entries this poll reads.
+    /// The waits whose entries this poll has to read: those in queues that have changed, and those in queues with an entry that was
+    /// not read yet or has to be read again by now.
     fn due<'a>(&self, waits: &'a [Wait], changed: &HashSet<String>) -> Vec<&'a Wait> {
         let now = Instant::now();
         let is_due = |waited, soon| match waited {
@@ -269,7 +288,8 @@ impl Poll {
             Waited::Over => false,
         };
         let waited: Vec<_> = waits.iter().map(|wait| self.polls.waited(wait)).collect();
-        // If some entries are due, those that will be due soon are read with them, which saves queries.
+        // If at least one entry has to be read now, entries that would have to be read soon are read in the same query, which saves
+        // queries.
         let some = waited.iter().any(|waited| is_due(*waited, now));
         let soon = if some { now + self.polls.recheck / 4 } else { now };
         let due = waits.iter().zip(&waited).filter(|(_, waited)| is_due(**waited, soon));
@@ -278,7 +298,8 @@ impl Poll {
         waits.iter().filter(is_due).collect()
     }
 
-    /// Reads the numbers of changes, and wakes those who follow a queue whose number has changed.
+    /// Reads the numbers of changes of all these queues. If the number of a queue is another one than before, wakes the callers who
+    /// follow the queue.
     async fn changes(
         &self,
         connections: &Arc<Connections<Mysql>>,
@@ -303,7 +324,7 @@ impl Poll {
         Ok(seen)
     }
 
-    /// Waits until it is time for the next poll.
+    /// Waits until it is time for the next poll: until the pause is over, a lease may have run out, or a caller asks for a poll.
     async fn pause(&mut self, has_changed: bool, waits: &[Wait]) {
         tokio::time::sleep(APART).await;
         let now = Instant::now();
@@ -327,13 +348,14 @@ impl Poll {
     }
 }
 
-/// Held by the running poll. If the poll panics, the drop of this notes that no poll is running, and the next waiter starts another
-/// one.
+/// The task of the poll owns this value. If the task panics, this is dropped, and notes that no poll runs, so that the next waiter
+/// starts another one.
 struct Running(Arc<Polls>);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // If the poll ended because nobody waited, another one may be running by now, and `is_running` is about that one.
+        // If the poll ended without a panic, `wanted` has cleared `is_running` already. Another poll may have been started since,
+        // so `is_running` must not be cleared again.
         if std::thread::panicking() {
             self.0.state().is_running = false;
         }
@@ -346,7 +368,8 @@ fn changes_of(paths: &[&String]) -> String {
     format!("SELECT path, id, changes FROM coordination_queues WHERE path IN ({paths})")
 }
 
-/// The query for the entries that are waited for, by the ids of their queues; `None`: none of the queues exists.
+/// The query that reads the entries of `waits`. It finds them by the ids of their queues, which `seen` has; `None`: none of the
+/// queues exists, so there is nothing to read.
 fn entries_of(waits: &[&Wait], seen: &HashMap<String, Seen>) -> Option<String> {
     let mut of: HashMap<u64, Vec<String>> = HashMap::new();
     for wait in waits {
@@ -369,8 +392,8 @@ fn entries_of(waits: &[&Wait], seen: &HashMap<String, Seen>) -> Option<String> {
     })
 }
 
-/// The entries that a poll has read. The key is the queue and the number of an entry; the value is its mode, and how long its lease
-/// still lasts.
+/// The entries that a poll has read. The key is the id of the queue and the number of the entry; the value is the entry's mode, and
+/// for how long its lease still lasts.
 type Found = HashMap<(u64, u64), (Mode, Duration)>;
 
 fn found(rows: &[Row]) -> Result<Found> {
@@ -385,11 +408,13 @@ fn found(rows: &[Row]) -> Result<Found> {
     Ok(found)
 }
 
-/// What a wait knows of its entry after a poll. `is_new`: this is its first poll.
+/// What is known of the entry of `wait` after a poll. `found` is what the poll has read of the entry; `None`: the entry is gone.
+/// `is_new`: this is the first poll for this wait.
 ///
-/// A waiter has asked the server itself just before it begins to wait. So if the lease has run out by then, the entry could not be
-/// removed, because the holder's own transaction has locked its row. Then the waiter waits a little before it asks again, as
-/// otherwise it would ask without any pause.
+/// Usually an entry whose lease has run out is `Over`: the waiter then asks the server, which removes the entry. But just before a
+/// wait begins, its waiter has asked the server already. If the first poll finds that the lease has run out all the same, the
+/// server could not remove the entry, because the holder's own transaction has locked its row. Then the entry counts as blocking
+/// for a moment (`BUSY`). Otherwise the waiter would ask the server again without any pause.
 fn waited(
     wait: &Wait,
     found: Option<&(Mode, Duration)>,

@@ -1,7 +1,8 @@
-//! How a call is written as SQL.
+//! Writes a call as an SQL statement, and reads columns of its answer.
 //!
-//! A call is one statement and one round trip. It is not prepared, so that nothing of it stays on the connection. Its arguments are
-//! written as hexadecimal literals, which mean the same with any settings of the server and need no escaping.
+//! A call is one statement and takes one round trip. It is not prepared, so that no prepared statement stays on the connection.
+//! Texts are written into the statement as hexadecimal literals, which mean the same with all settings of the server and need no
+//! escaping.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use crate::backend::Beside;
 use crate::backend::server::sql::{Argument, Call, corrupt};
 use crate::error::Result;
 
-/// The text of the statement, for a connection with this generation.
+/// The text of the statement that calls the call's procedure. Some calls also send the number of the connection (`generation`).
 pub(super) fn text_of(call: &Call, generation: u64) -> String {
     let mut arguments = Vec::with_capacity(call.arguments.len());
     for argument in &call.arguments {
@@ -37,7 +38,9 @@ pub(super) fn text_of(call: &Call, generation: u64) -> String {
     format!("CALL coordination_{}({})", call.function, arguments.join(", "))
 }
 
-/// Records as the arguments of `coordination_write`: the names, the lengths of the data, the data, and how many records there are.
+/// Records as four arguments of the procedure `coordination_write`: the names, with commas between them; the lengths of the texts
+/// in bytes, with commas between them, or `-` for a record that is to be removed; the texts one after the other; and how many
+/// records there are.
 fn written(records: &[Beside]) -> [String; 4] {
     let length = |data: &Option<Arc<str>>| {
         data.as_ref().map_or_else(|| "-".to_owned(), |data| data.len().to_string())
@@ -54,16 +57,16 @@ fn or_null(value: Option<impl ToString>) -> String {
     value.map_or_else(|| "NULL".to_owned(), |value| value.to_string())
 }
 
-/// Bytes as a hexadecimal literal.
+/// Bytes as a hexadecimal literal of SQL, such as `X'6162'`.
 pub(super) fn literal(bytes: impl AsRef<[u8]>) -> String {
     let bytes = bytes.as_ref();
     let mut text = String::with_capacity(2 * bytes.len() + 3);
-    // Writing to a string does not fail.
+    // The result is ignored, because writing to a string does not fail.
     let _ = write!(text, "X'{}'", HEXLOWER.encode_display(bytes));
     text
 }
 
-/// The value of a column. The error is `Corrupt` if the column is missing or has another type.
+/// The value of the column `name`. The error is `Corrupt` if the column is missing or has another type than `T`.
 pub(super) fn column<T: FromValue>(row: &Row, operation: &'static str, name: &str) -> Result<T> {
     let value = row.get_opt(name).and_then(std::result::Result::ok);
     value.ok_or_else(|| corrupt(operation))

@@ -1,4 +1,4 @@
-//! Waiting for the end of an entry. See [`polls`](super::polls).
+//! Waits for the end of an entry, by means of the poll in [`polls`](super::polls).
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,8 @@ use crate::backend::server::in_time;
 use crate::backend::server::sql::SqlStore;
 use crate::error::Result;
 
-/// Resolves when the entry with this number is gone, or no longer blocks a waiter of this mode.
+/// Resolves when the entry with the number `seq` is gone, or may no longer block an entry of the mode `waiter`. `recheck`: how long
+/// to wait before checking that the poll still gets answers.
 pub(super) async fn gone(
     store: &SqlStore<Mysql>,
     path: &str,
@@ -27,8 +28,9 @@ pub(super) async fn gone(
             () = waiting.over() => return Ok(()),
             () = tokio::time::sleep(recheck) => {}
         }
-        // The poll asks the server for all waiters. If it has had no answer since this round began, the waiter makes a request of
-        // its own, so that it gets the error, which the poll does not pass on.
+        // The poll asks the server for all waiters, but does not pass its errors on to them. If no poll was answered that was sent
+        // within the last `recheck`, this waiter sends a query of its own (`DO 0`), which changes nothing, so that it gets the
+        // error. If that query succeeds, this resolves, and the caller asks the server for its position.
         if polls.asked().is_none_or(|asked| asked < since) {
             let asking = super::client::ask(&store.connections, "DO 0");
             return in_time(store.patience, asking).await.map(drop);
