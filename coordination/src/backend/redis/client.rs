@@ -33,7 +33,7 @@ use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::panics::{caught, on_purpose};
 use crate::url::Host;
 
-/// How many redirections of a cluster are followed while a connection is made.
+/// How many redirections from one node of a cluster to another are followed while one connection is made. More are an error.
 const REDIRECTIONS: usize = 5;
 /// The pause between two tries of a call while our keys are being moved to another node.
 const MOVING: Duration = Duration::from_millis(10);
@@ -67,7 +67,8 @@ pub(super) struct Client {
     /// Sent to a server that has lost its record of the namespace: the server assumes that the leases that it has forgotten are no
     /// longer than this, and grants nothing for that long.
     pub(super) unknown: Duration,
-    /// The name of a key that never exists; see [`Call::command`].
+    /// The name of a key that never exists. In a cluster, each call names this key too, for a reason that [`Call::command`] gives.
+    /// The check of the user's rights tries commands on it.
     pub(super) nowhere: String,
     hub: Arc<Subscriptions>,
     /// How long the server may take to answer a call.

@@ -1,4 +1,5 @@
-//! `redis://host:6379/0`: many hosts, over one Redis server, the master that Sentinels name, or a cluster.
+//! `redis://host:6379/0`: locks for processes on many hosts, kept by a Redis server, by the master that Sentinels name, or by a
+//! cluster.
 //!
 //! # How it works
 //!

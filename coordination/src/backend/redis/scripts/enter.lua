@@ -1,5 +1,5 @@
--- record, age, session, generation, queue, id, mode, text, how far the record has to reach back (empty: as far
--- as needed)
+-- Enters an entry into a queue. Arguments (ARGV): record and age, which `tick` reads; session, generation, queue, the entry's
+-- id, mode and text; quarantine: how long the reach has to be (empty: the record's `needed`).
 if not tick() then return { 'stranger' } end
 local session, generation, queue, id, mode, text, length = unpack(ARGV, 3, 9)
 local field = field_of(queue, id)

@@ -1,14 +1,17 @@
--- The short way of enter.lua, before any function is made, for the usual case without shared entries; all else goes the long
--- way. That the server has been the master ever since it was greeted is looked at each time: see `is_master_since`.
+-- A short form of enter.lua for the usual case, a queue without shared entries. It stands before the functions of prelude.lua
+-- and returns without them, because defining them takes most of the time of a call. In all other cases it changes nothing, and
+-- enter.lua follows. It too checks each time whether the server has been the master since it was greeted, as `is_master_since`
+-- in prelude.lua does.
 --
--- Left out:
---   whether the session is over: its client knows that, and before us
---   whether it has the entry already, where the queue has no keys: it has not, or somebody has removed them by hand, and the
---     entry is made anew, where the long way says that it was removed
---   the record's numbers that are not used here, and whether the others are written in digits: see `is_sound`
---   where the last number is ahead of the time, to set the clock to it: the next number is larger all the same
---   to note how far the record reaches back: heartbeats do that
---   to say how long the queue's key is to stay: whoever came first has said that, and says it again with each heartbeat
+-- It leaves out the following, compared with enter.lua:
+--   The check whether the session is over: its client knows that itself, and earlier than the server.
+--   If the queue has no keys, the check whether the session has the entry already: it has not, unless somebody has removed the
+--     queue's keys by hand. In that case the entry is entered again here, whereas enter.lua returns `removed`.
+--   The check of those numbers of the record that are not used here, and of the form of the others: see `is_sound`.
+--   If the last number is ahead of the time, setting the clock to it: the next number is larger without that.
+--   Writing the reach into the record: heartbeats do that.
+--   Setting when the queue's key expires, unless this entry is the first: the client with the first entry has done it, and does
+--     it again with each heartbeat.
 do
   local queue, id = ARGV[5], ARGV[6]
   local base, field = string.sub(KEYS[1], 1, -6), 'entry:' .. queue .. '/' .. id
@@ -18,9 +21,9 @@ do
   local last, longest, offset = tonumber(clock[2]), tonumber(clock[4]), tonumber(clock[6])
   local info = redis.call('INFO', 'replication')
   if ARGV[7] == 'exclusive' and clock[1] == ARGV[1] and clock[5] and last and longest and offset
-    -- No number of a sound record is beyond these.
+    -- These are the largest numbers that a sound record can have, see `most` in prelude.lua.
     and last <= 2^52 and longest >= 0 and longest <= 86400000000 and math.abs(offset) <= 2^52
-    -- Smaller if somebody has brought back older data.
+    -- The last time in the record is earlier than one that the client knows if somebody has brought back older data.
     and last >= tonumber(string.match(ARGV[2], '%d+$'))
     and redis.call('HGET', session, 'generation') == ARGV[4]
     and string.find(info, 'role:master', 1, true) and string.find(info, 'master_replid:' .. clock[5] .. '\r', 1, true)
@@ -34,7 +37,8 @@ do
       local newest = redis.call('ZREVRANGE', set, 0, 0, 'WITHSCORES')
       local before = newest[1]
       local owner = base .. 'session:' .. string.sub(before, 1, 16)
-      -- Somebody may have put another key there.
+      -- This fails if another program has put a key of its own in the session's place. Then `left` is negative, and
+      -- enter.lua follows.
       local lease = redis.pcall('HMGET', owner, 'expires', 'entry:' .. queue .. '/' .. before)
       local left = (tonumber(lease[1]) or 0) - now
       if left > 0 and lease[2] then answer = { 'ok', number, before, tonumber(newest[2]), left, lease[2] } end

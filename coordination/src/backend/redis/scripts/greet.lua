@@ -1,11 +1,15 @@
--- record, age (neither is used), whether the server syncs a log, if it has one, for each write, the longest lease that nobody
--- may know of any more, the client's host (empty: it has no clock that all its processes share), that clock, the record of
--- which the client was told last (empty: none), the last time that it was told within that
+-- Greets the server: finds out whether the server may have forgotten something since the namespace's record was written. If so,
+-- begins a new record. Returns the record's name and its reach. Arguments (ARGV): record and age, which are not used here; `1`
+-- if the server's settings make it sync its log for each write, if it has a log; how long a lease may be that is forgotten
+-- without a trace; the name of the client's host's clock (empty: its processes share none), and the time by that clock; the
+-- name of the record that the client knows (empty: none), and the newest time in an answer that the client has received under
+-- that record.
 local syncs, unknown, host, clock, known, newest = unpack(ARGV, 3, 8)
 newest = tonumber(newest)
 use_memory()
 local time = redis.call('TIME')
--- The server tells of itself within this step: a moment before it may have been a replica.
+-- The script itself asks the server about its state, although the client has asked before: since then, the server may have been
+-- a replica.
 local info = ''
 for _, section in ipairs({ 'server', 'persistence', 'replication', 'cpu' }) do
   info = info .. redis.call('INFO', section) .. '\n'
@@ -13,26 +17,29 @@ end
 local function says(name)
   return string.match(info, '\n' .. name .. ':([^\r\n]*)')
 end
--- A replica says this by itself, unless it may be written to: of what that grants, its master knows nothing.
+-- A replica refuses writes with this error, unless it may be written to (`replica-read-only no`). Then the script has to
+-- refuse, because the master would know nothing of what the replica grants.
 if says('role') ~= 'master' then return { err = 'READONLY this server has become a replica' } end
--- Whether the log has all that is answered. Not while it is rewritten: if it was turned on just now, a restart would read an
--- older one until that is done.
+-- Whether all that the server has answered is in its log on the disk. False while the log is rewritten: if the log was turned
+-- on just now, a restart before the end of the rewriting would read an older log.
 local is_synced = syncs == '1' and says('aof_enabled') == '1'
   and says('aof_rewrite_in_progress') == '0' and says('aof_rewrite_scheduled') == '0'
 local run, synced = says('run_id'), is_synced and '1' or '0'
--- Since when it is a master: whenever one begins to be one, it chooses another id for its data, at random. The run goes on
--- over that, and comes back with copied data; and the offset at which it began may be the same twice.
+-- The id that the server has chosen at random when it last became the master. By it, the script recognises whether the server
+-- was a replica in between. The process's id would not show that, because the process goes on; nor would an offset of
+-- replication, because that may be the same twice.
 local term = says('master_replid')
--- For how long it has run, at least: the processor's time of its main thread. The uptime that it tells is by its wall clock,
--- which somebody may have set meanwhile.
+-- The server has run for at least this long: the processor time of its main thread. Its uptime is not used, because it is
+-- measured by the wall clock, which somebody may have set.
 local ran = (tonumber(says('used_cpu_user_main_thread')) or 0) + (tonumber(says('used_cpu_sys_main_thread')) or 0)
--- A process that executes itself anew (`DEBUG RESTART`) keeps that time: so it counts no longer than the uptime.
+-- A process that starts itself anew (`DEBUG RESTART`) keeps its processor time. So at most the uptime is used.
 ran = math.max(0, math.min(ran, (tonumber(says('uptime_in_seconds')) or 0) - 1))
--- Its record of the namespace; without one, nothing in it.
+-- The fields of the namespace's record; empty if there is no record.
 local found = {}
 local fields = redis.call('HGETALL', KEYS[1])
 for at = 1, #fields, 2 do found[fields[at]] = fields[at + 1] end
--- A record of which somebody has changed the name or a number counts as none; those of its numbers that are sound are used.
+-- If somebody has changed the record's name or one of its numbers, the record is treated as missing. But those of its numbers
+-- that are possible are still used below.
 local is_damaged = found.server and not is_sound(found.server, found)
 if is_damaged then
   for name in pairs(most) do
@@ -43,21 +50,23 @@ end
 local function is_of_this_run(record)
   return string.sub(record or '', 1, #run + 1) == run .. ':'
 end
--- This record and those that it goes on from, the newest first, each with the last time that was told within it.
+-- This record and the records before it, the newest first, each as its name, a comma, and its last time. Blanks separate the
+-- records.
 local chain = (found.server or '') .. ',' .. (found.last or '') .. ' ' .. (found.before or '-')
--- Whether these data are older than what the client knows: after a restart with an old log, or with one that was turned off for
--- a while, the record says all the same that the log had everything.
+-- Whether these data are older than what the client knows. That is checked even if the record says that the log was complete:
+-- after a restart with an old log, or with a log that was turned off for a while, it says so too.
 local is_older = false
 if known ~= '' and found.server then
   local _, at = string.find(chain, known .. ',', 1, true)
   if at then
     is_older = newest > (tonumber(string.match(chain, '^%d+', at + 1)) or 0)
   else
-    -- The client's record is not among these: they are older if they go on from one that began earlier.
+    -- The record that the client knows is not in the chain. Then these data are older if the oldest record in the chain began
+    -- earlier than the client's record.
     is_older = tonumber(string.match(known, ':(%d+)')) > tonumber(string.match(chain, '.*:(%d+),'))
   end
 end
--- Copied from another server, where the record is not at home.
+-- If the process that wrote the record is not the one in `home`, the data were copied from another server, see `settle`.
 local is_copy = found.server and string.match(found.server, '^[^:]*') ~= found.home
 local was_replica = is_copy or says('second_repl_offset') ~= '-1'
 if is_of_this_run(found.server) and found.term == term and not is_older then
@@ -69,21 +78,24 @@ if is_of_this_run(found.server) and found.term == term and not is_older then
 end
 local raw = time[1] * 1000000 + time[2]
 local offset, told = tonumber(found.offset) or 0, tonumber(found.last) or 0
--- The new record is to be newer than what any client knows, or each of them would begin another.
+-- The new record has to begin later than any time that a client knows. Otherwise these data would seem to be older to each such
+-- client, and each would begin a new record.
 if is_older or not found.server then told = math.max(told, newest) end
 if raw + offset <= told then offset = told + 1 - raw end
 local began = digits(raw + offset)
 local server, longest, reach, why = run .. ':' .. began, tonumber(found.longest) or 0, found.reach, found.why
 local needed, using, since = found.needed, found.using, found.since
--- Another process, another term, or the data are gone. Nothing is missing only if all that was answered before was on the disk,
--- and was read from there; or if the same process goes on and was never a replica: it has another id since its first replica
--- came, or since it had none for an hour (`repl-backlog-ttl`).
+-- A new record is needed, because the process or the term is another one, or the data are gone. Even so, nothing may be missing
+-- (`is_whole`), in two cases. Either all that was answered before was on the disk, and was read from there. Or the same process
+-- goes on and was never a replica: its term is another one just because its first replica came, or because it had no replica
+-- for an hour (`repl-backlog-ttl`).
 local is_whole = found.server and not was_replica and found.term and not is_older
   and (is_of_this_run(found.server) or found.synced == '1' and synced == '1')
 if not is_whole then
   longest = math.max(longest, tonumber(unknown))
   needed, using, since = digits(longest), '0', began
-  -- A node of a cluster may have run for long without our keys.
+  -- A node of a cluster may have run for long without our keys, so if there is no record, the time for which it has run says
+  -- nothing about the reach.
   local is_elsewhere = not found.server and says('redis_mode') == 'cluster'
   reach = (was_replica or is_older or is_damaged or is_elsewhere) and '0' or digits(ran * 1000000)
   for field in pairs(found) do
@@ -91,7 +103,7 @@ if not is_whole then
   end
   why = is_damaged and 'damaged' or not found.server and 'empty' or is_older and 'older' or was_replica and 'replica' or 'restarted'
 end
--- As many of them as there is room for.
+-- The chain of earlier records is cut to 1500 bytes, at the end of a record.
 local before = string.sub(chain, 1, 1500)
 if #before < #chain then before = string.match(before, '^(.*) ') end
 redis.call('HSET', KEYS[1],

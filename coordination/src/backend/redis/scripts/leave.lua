@@ -1,4 +1,5 @@
--- record, age, session (empty: another's entry), generation, queue, id, number (empty: not known)
+-- Removes an entry. Arguments (ARGV): record and age, which `tick` reads; session (empty: the entry is another client's) and
+-- generation; queue, the entry's id, and its number (empty: not known).
 use_memory()
 if not tick() then return { 'stranger' } end
 local session, generation, queue, id, seq = unpack(ARGV, 3, 7)

@@ -1,14 +1,19 @@
--- The short way of leave.lua, before any function is made: the first of a queue without shares leaves.
+-- A short form of leave.lua for the usual case: the entry is the first of its queue, and the queue has no shared entries. It
+-- stands before the functions of prelude.lua and returns without them, because defining them takes most of the time of a call.
+-- In all other cases it changes nothing, and leave.lua follows.
 --
--- Its number is known, so a call that entered it was answered: another one that is still under way came before
--- that on the same connection, or is on an older one, which that call has made stale.
+-- The client knows the entry's number, so a call of `enter` for this entry was answered. The client may have sent the same call
+-- before. If it did so on the same connection, that earlier call was carried out before the answered one. If it did so on an
+-- older connection, the answered call has raised the generation, and the earlier call will be refused as `stale`. So no `enter`
+-- can arrive after this removal and have an effect.
 --
--- Left out:
---   on which connection the call comes, and to note that: nothing that may come late has an effect, as said above
---   if nobody waits, whether the record is the one that the client knows: the entry is removed whatever record it is
---   the record's numbers, but for when it began, which is part of its name
---   whether the first who waits is alive: if not, those behind him notice that themselves when his lease is over
---   to keep the time: nothing is granted here that was not entered before
+-- It leaves out the following, compared with leave.lua:
+--   Checking and noting on which connection the call comes: no call that enters this entry can take effect later, as said above.
+--   If no other entry waits, the check whether the client knows the server's record: the entry is removed under any record.
+--   The check of the record's numbers, except for `began`, which is part of the record's name.
+--   The check whether the session of the entry that is next is over: if it is, the entries behind it find that out themselves
+--     when its lease ends.
+--   Writing the time into the record: nothing is granted here that was not entered before, so no later time is needed.
 do
   local base, queue, id, seq = string.sub(KEYS[1], 1, -6), ARGV[5], ARGV[6], ARGV[7]
   local set = base .. 'exclusive:' .. queue
@@ -20,7 +25,8 @@ do
     if waiter and clock[2] == ARGV[1] and clock[3] and tonumber(waiter) >= began
       and string.find(info, 'role:master', 1, true) and string.find(info, 'master_replid:' .. clock[3] .. '\r', 1, true)
     then
-      -- Somebody may have put another key there.
+      -- This fails if another program has put a key of its own in the session's place. Then `channel` is no text, and
+      -- leave.lua follows.
       channel = redis.pcall('HGET', base .. 'session:' .. string.sub(first[3], 1, 16), 'channel')
     end
     if type(channel) == 'string' or not waiter then

@@ -1,4 +1,6 @@
--- record, age, queue, id, number, the waiter's mode, whether he listens to the queue
+-- Says for how long the lease of an entry still lasts that somebody waits for; `gone`: it does not block the waiter. Arguments
+-- (ARGV): record and age, which `tick` reads; queue, the entry's id and number; the mode of the entry that waits; `1` if the
+-- client listens to the queue's channel.
 use_memory()
 if not tick() then return { 'stranger' } end
 local queue, id, seq, mode, listens = unpack(ARGV, 3, 7)

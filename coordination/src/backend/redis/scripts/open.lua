@@ -1,10 +1,12 @@
--- record, age, session, generation, member, channel, lease, the client's session before, its host (may be missing), how
--- far the record is behind that host's clock
+-- Opens a session. Arguments (ARGV): record and age, which `tick` reads; session, generation, member, channel, lease; the
+-- client's previous session (empty: none); the name of the client's host's clock (may be missing); the moment by that clock
+-- since when nothing was forgotten.
 if not tick() then return { 'stranger' } end
 sweep()
 local id, generation, member, channel, lease, previous, host, behind = unpack(ARGV, 3, 10)
 if was_done('closed:' .. id) then return { 'lost' } end
--- This call was given up, and comes late: it was made again since.
+-- The session has a newer connection already: the client has given up this call, made it again on that connection, and this one
+-- arrives late.
 local newest = tonumber(ask_session(id, 'HGET', 'generation'))
 if newest and tonumber(generation) < newest then return { 'stale' } end
 if previous ~= '' and previous ~= id then
@@ -25,7 +27,9 @@ use(tonumber(lease))
 hold(base .. 'session:' .. id)
 hold(base .. 'member:' .. member)
 hold(base .. 'sessions')
--- By this the next client of this host knows how much time went by while no client was there.
+-- During quarantine, notes for the client's host since when nothing was forgotten, by the host's clock. If all clients stop for
+-- a while, `greet.lua` subtracts this from the clock of the next client on that host, and so knows that the reach has grown
+-- meanwhile.
 if host and reach < needed then redis.call('HSETNX', KEYS[1], 'host:' .. host, behind) end
 keep()
 return { 'ok' }

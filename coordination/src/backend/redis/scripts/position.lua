@@ -1,4 +1,5 @@
--- record, age, session, queue, id, mode, number, quarantine
+-- Says which entry blocks an entry now. Arguments (ARGV): record and age, which `tick` reads; session, queue, the entry's id,
+-- mode and number; quarantine: how long the reach has to be (empty: the record's `needed`).
 use_memory()
 if not tick() then return { 'stranger' } end
 local session, queue, id, mode, seq, length = unpack(ARGV, 3, 8)

@@ -1,57 +1,69 @@
--- What every script begins with.
+-- Every script consists of this text and its own text after it. This text has the functions that the scripts share.
 --
--- KEYS[1] is the clock, and every other key has its hash tag. Sessions end by that clock: it goes by the server's, but is never
--- set back: if the server's is, it goes on from where it was. Times are microseconds.
+-- KEYS[1] is the hash with the namespace's clock and record. The names of all other keys have the same hash tag, so that a
+-- cluster keeps them on one node. ARGV[1] is the name of the record that the client knows; ARGV[2] has two numbers, see `tick`.
+--
+-- The namespace's clock is the server's clock plus an offset. If the server's clock is set back, the offset is raised, so that
+-- the namespace's clock never goes back. Sessions end by this clock. All times are in microseconds.
+--
+-- The *record* says what the server may have forgotten. Its *reach* is a length of time: the server has certainly forgotten
+-- nothing within the last `reach`.
+--
+-- The keys, and the fields of the hashes:
 --
 --   clock            hash, the record:
---     offset         how far the clock is ahead of the server's
---     last           the last number or time that was told
---     epoch          which clock it is, for recipes
---     server         the record's name, another one for each start of the server's process, each time it becomes the master,
---                    and after each loss of the data
---     term           since when it is the master
---     began          since when the record has its name
---     before         the records that it goes on from, the newest first, each with its last time, as far as nothing is
---                    missing of them
---     home           see `settle`
---     synced         whether all that is answered is on the disk
---     reach          for how long nothing was forgotten, at least, by the clients' clocks, which nobody sets
---     needed         how long reach has to be before anything is granted
---     why            what may have been forgotten before that
---     longest        no lease is longer, of sessions that live or may have been forgotten
---     using, since   the longest lease that was said since then, see `use`
---     host:<id>      how far reach was behind the clock of a host
---     heard          until when somebody may listen to what happens in queues
---     up:<length>    the name of the record, once it reaches back for this length of quarantine (empty: as far as needed)
---   sessions         sorted set: session by its end
---   session:<id>     hash: member, channel, lease, expires, generation; entry:<queue>/<id> is an entry's text
---   member:<member>  which session has the member id
---   exclusive:<queue>, shared:<queue>  sorted sets: entry by its number
---   values:<kind>    hash: a queue's value by its name, after its version
---   records:<queue>  hash: what is beside the queue's value, by its name
---   done             sorted set, by reach: closed:<id>, a session that was closed; created:<id>, a write that created a
---                    value: the call that opened the one, and the other call, may come again when that is gone
+--     offset         how far the namespace's clock is ahead of the server's clock
+--     last           the newest number or time that was written here; all later ones are larger
+--     epoch          an id of the namespace's clock, for recipes: it is another one after a loss of all data
+--     server         the record's name: the id of the server's run, and `began`. It changes when the server's process has
+--                    restarted, when the server has become the master, and after each loss of data
+--     term           the id (`master_replid`) that the server had as a master when it was greeted
+--     began          the time at which the record got its name
+--     before         the records before this one, the newest first, each with its last time, as long as nothing was lost
+--                    between them and this one; `-`: none
+--     home           the id of the server's run that wrote these data itself, see `settle`
+--     synced         1: whatever the server has answered is on the disk
+--     reach          the reach at `last`, measured by the clients' clocks, which nobody sets
+--     needed         how long the reach has to be before anything is granted
+--     why            what may have been forgotten, for the error in which clients show it
+--     longest        no session that lives, or that may have been forgotten, has a longer lease than this
+--     using, since   the longest lease with which a session was opened or renewed after the time `since`, see `use`
+--     host:<id>      a moment by the clock of this host, since when nothing was forgotten
+--     heard          until this time, some client may listen to changes of queues
+--     up:<length>    the name of the record, if its reach was at least this length of quarantine (empty: `needed`)
+--   sessions         sorted set: the sessions, by the time at which each ends
+--   session:<id>     hash: member, channel, lease, expires, generation; entry:<queue>/<id> is the text of an entry
+--   member:<member>  the session that has this member id
+--   exclusive:<queue>, shared:<queue>  sorted sets: the queue's entries of this mode, by their numbers
+--   values:<kind>    hash: for each queue of the kind, by name, the version of the queue's value, a blank, and its text
+--   records:<queue>  hash: the records beside the queue's value, by name
+--   done             sorted set, by the reach at that time: closed:<id>, a session that was closed; created:<id>, a write that
+--                    created a value. As long as it has these, the call that opened the session, or the write, has no effect
+--                    if it arrives once more.
 
 local base = string.sub(KEYS[1], 1, -6)
 local now, last, began, longest, needed, using, since, epoch, reach, heard
--- How much of what the dead have left one call may remove, so that the server stands still for nobody.
+-- How many entries and ended sessions this call may still remove. The limit keeps the call short, because the server does
+-- nothing else while a script runs.
 local budget = 300
--- Sessions that are over, and how many of them are removed.
+-- `over` lists the sessions that this call has found to be over, and `is_over` is the same as a set. `clear` removes them in
+-- this order: `removed` of them are removed already, and `is_removed` is these as a set.
 local over, is_over, removed, is_removed = {}, {}, 0, {}
 
--- With full memory, Redis refuses writes unless the script has written before; removing a key that is not there counts as that.
--- Scripts that only keep, or give back, what is there call this first.
+-- If the memory is full, Redis refuses a script's writes, unless the script has made a write before that needs no memory.
+-- Removing a key that does not exist counts as such a write. Scripts that free memory, or only change what exists, call this
+-- first, so that they work even if the memory is full.
 local function use_memory()
   redis.call('DEL', base .. 'nothing')
 end
 
--- A number as text: Lua's own conversion keeps 14 digits.
+-- A number as text, with all its digits. Lua's own conversion would keep only 14 of them.
 local function digits(number)
   return string.format('%.0f', number)
 end
 
--- How large a number of the record may be. A time is one before the year 2112, so that it can be counted on from there; no
--- lease is longer than a day.
+-- The largest value that each number of a sound record can have. A time is at most 2^52 microseconds (in the year 2112), so
+-- that later numbers are still exact in Lua. A lease is at most a day.
 local most = { longest = 86400000000 }
 most.needed, most.using = most.longest, most.longest
 most.last, most.began, most.since, most.reach, most.epoch, most.offset = 2^52, 2^52, 2^52, 2^52, 2^52, 2^52
@@ -61,7 +73,8 @@ local function is_number(name, text)
   return rest and tonumber(rest) <= most[name] and (sign == '' or name == 'offset')
 end
 
--- Whether these are the numbers of a record of this name, and nobody has changed one.
+-- Whether `numbers` can be the numbers of a record with the name `server`. False if one of them is missing or impossible,
+-- because somebody has changed it.
 local function is_sound(server, numbers)
   for name in pairs(most) do
     if not is_number(name, numbers[name]) then return false end
@@ -71,8 +84,9 @@ local function is_sound(server, numbers)
     and tonumber(numbers.since) <= newest
 end
 
--- Asks a key; nil: another program has put one of another type in its place. For keys of one session, and for a queue that one
--- session has entries in: these are lost by that, and others are not disturbed.
+-- Runs a command on a key. Returns nil if the key has another type, because another program has put a key of its own in its
+-- place. Used for the keys of one session, and of a queue in which a session has entries: that session or queue is lost then,
+-- but the script goes on, so that other sessions and queues are not disturbed.
 local function ask(key, command, ...)
   local answer = redis.pcall(command, key, ...)
   if type(answer) ~= 'table' or not answer.err then return answer end
@@ -83,25 +97,29 @@ local function ask_session(id, command, ...)
   return ask(base .. 'session:' .. id, command, ...)
 end
 
--- When a session ends. One whose key was replaced by another program's keeps the time that it had: its client can no longer
--- renew it, and counts on that time.
+-- The time at which a session ends. If another program has replaced the session's key, the session ends at the time that the
+-- sorted set has: its client cannot renew the session any more, but relies on it until that time.
 local function end_of(id)
   local expires = ask_session(id, 'HGET', 'expires')
   if expires == nil then expires = redis.call('ZSCORE', base .. 'sessions', id) end
   return tonumber(expires)
 end
 
--- Whether the server has been the master ever since it was greeted. If it was a replica meanwhile, the data that it copied may
--- name a record of this server's, and lack what it granted last. A replica that may be written to (`replica-read-only no`) has
--- the id of its master or, until it is in step, that of its own time as one: so its role is looked at too.
+-- Whether the server has been the master all the time since it was greeted; `term` is the id that it had as the master then. If
+-- it was a replica in between, it has copied another server's data. These may contain a record that this server wrote earlier,
+-- and lack what this server granted last. The role is checked besides the id, because with `replica-read-only no` a replica
+-- carries out scripts too, and its id does not show that it is a replica: the id is still the one that it had as a master until
+-- it is in step with its new master, and then that of the new master.
 local function is_master_since(term)
   local info = redis.call('INFO', 'replication')
   return string.find(info, 'role:master', 1, true) and string.find(info, 'master_replid:' .. term .. '\r', 1, true)
 end
 
--- Writes to which run of the server these data belong, to its own log only; replicas are sent something else. So copied data
--- show for ever that they are: also after a restart with other settings, and when `INFO` no longer tells it
--- (`repl-backlog-ttl`). Written again with heartbeats, as a new replica copies all of the data, and this with them.
+-- Writes into the record (`home`) that the process with the id `run` wrote these data itself. Only the server's own memory and
+-- its own log get this id; replicas are sent `-` instead. So data that were copied by a replica can be recognised for ever:
+-- also after a restart with other settings, and when `INFO` no longer shows that the server was a replica (`repl-backlog-ttl`).
+-- Heartbeats write it again, because a new replica first copies all data as they are here, and gets the `-` only with the next
+-- write.
 local function settle(run)
   redis.set_repl(redis.REPL_REPLICA)
   redis.call('HSET', KEYS[1], 'home', '-')
@@ -110,21 +128,24 @@ local function settle(run)
   redis.set_repl(redis.REPL_ALL)
 end
 
--- Reads the clock; false: this server has not been greeted since it started, became the master, or lost its data. Every call
--- says how far the record reaches back by its client's clock.
+-- Reads the record and the time. False: the client has to greet the server first, because the server was not greeted since it
+-- started, became the master or lost data, or because it has another record than the client knows. ARGV[2] has two numbers: the
+-- reach by the client's clock, and the newest time in an answer that the client has received under this record.
 local function tick()
   local names = { 'server', 'term', 'heard', 'offset', 'last', 'began', 'longest', 'epoch', 'reach', 'needed', 'using',
     'since' }
   local clock = {}
   for at, text in ipairs(redis.call('HMGET', KEYS[1], unpack(names))) do clock[names[at]] = text end
   if clock.server ~= ARGV[1] or not clock.term or not is_master_since(clock.term) then return false end
-  -- A record in which somebody has changed a number counts as none: the greeting begins another.
+  -- If somebody has changed a number of the record to an impossible one, the record is not used: the greeting begins a new
+  -- record.
   if not is_sound(clock.server, clock) then return false end
   local time = redis.call('TIME')
   local offset = tonumber(clock.offset)
   last, began, longest = tonumber(clock.last), tonumber(clock.began), tonumber(clock.longest)
   using, since = tonumber(clock.using), tonumber(clock.since)
-  -- These data are older than the client was told: somebody has brought them back while the server ran.
+  -- If the last time in the record is earlier than one that the client has received, these data are older: somebody has brought
+  -- back old data while the server ran.
   local age, newest = string.match(ARGV[2], '^(%d+) (%d+)$')
   if last < tonumber(newest) then return false end
   epoch, reach, heard = clock.epoch, math.max(tonumber(clock.reach), tonumber(age)), tonumber(clock.heard)
@@ -137,7 +158,7 @@ local function tick()
   return true
 end
 
--- Keeps the time, so that no later one is told to be earlier.
+-- Writes the time and the reach into the record, so that no later call finds an earlier time.
 local function keep()
   if now > last then
     last = now
@@ -145,8 +166,9 @@ local function keep()
   end
 end
 
--- Once all clients have died nobody is left to remove a key: it expires, a day after the longest lease. Clients that live put
--- that off, for each key that has something of theirs.
+-- Sets when a key expires: a day after the longest lease. If all clients have crashed, no client is left that removes their
+-- keys, so the keys have to expire. Living clients call this again and again for each key that has something of theirs, so that
+-- it does not expire.
 local function hold(key)
   redis.call('PEXPIRE', key, digits(86400000 + longest / 1000))
 end
@@ -156,14 +178,14 @@ local function hold_queue(queue)
   hold(base .. 'shared:' .. queue)
 end
 
--- Whether this was noted.
+-- Whether `note_done` has noted this within the last minute, or even before.
 local function was_done(what)
   return redis.call('ZSCORE', base .. 'done', what)
 end
 
--- Notes that this was done, for a minute at least: by then no call is under way that knows nothing of it. What is older goes
--- once there are a thousand, so never more stay than these and what was done within the last minute; and all of it goes by
--- itself where nothing is done for a day.
+-- Notes that `what` was done, and remembers it for at least a minute. A call that was sent before that and given up by its
+-- client has arrived by then. Older notes are removed when there are more than a thousand notes. So at most a thousand notes
+-- stay, and those of the last minute. The whole set expires if nothing is noted for about a day.
 local function note_done(what)
   local done = base .. 'done'
   if redis.call('ZCARD', done) > 1000 then
@@ -173,7 +195,8 @@ local function note_done(what)
   hold(done)
 end
 
--- The next number: larger than all before in the namespace, and than those of data that was lost.
+-- Returns the next number. It is larger than all earlier numbers of the namespace, even if they were lost, because it is at
+-- least the time.
 local function number()
   last = math.max(last + 1, now)
   redis.call('HSET', KEYS[1], 'last', digits(last))
@@ -194,7 +217,8 @@ local function newest_before(set, seq)
   return found[1], tonumber(found[2])
 end
 
--- The newest entry before that keeps one of this mode waiting, whether its session is alive or not.
+-- The newest entry with a smaller number than `seq` that blocks an entry of the mode `mode`, and its number. Whether that
+-- entry's session is over is not checked.
 local function before(queue, mode, seq)
   local id, its = newest_before(base .. 'exclusive:' .. queue, seq)
   if mode == 'exclusive' then
@@ -204,20 +228,22 @@ local function before(queue, mode, seq)
   return id, its
 end
 
--- This session is over: it is removed by `clear`.
+-- Notes that a session is over, so that `clear` removes it.
 local function doom(id)
   if is_over[id] then return end
   is_over[id] = true
   over[#over + 1] = id
 end
 
--- Tells a waiter that what blocked him does so no more, and whether his turn has come by that.
+-- Publishes to the owner of the entry `waiter` that the entry with the number `gone` no longer blocks it, and whether anything
+-- else does (`free` or `blocked`).
 local function tell(queue, gone, waiter, seq, mode)
   local session = session_of(waiter)
   local found = ask_session(session, 'HMGET', 'channel', 'expires')
   if not found or not found[1] then return end
   if (tonumber(found[2]) or 0) <= now then return doom(session) end
-  -- An entry that came since the record began has passed the quarantine; an older one is to ask.
+  -- Whether quarantine is over for the waiter. If it entered after the record began, it has passed the check of quarantine
+  -- then. If it is older and quarantine lasts, it is sent `blocked`, so that its client asks the server.
   local is_out = tonumber(seq) >= began or reach >= needed
   local is_turn = is_out and not before(queue, mode, tonumber(seq))
   local turn = is_turn and 'free' or 'blocked'
@@ -225,7 +251,9 @@ local function tell(queue, gone, waiter, seq, mode)
   redis.call('PUBLISH', base .. 'client:' .. found[1], table.concat(words, ' '))
 end
 
--- An entry has gone, or has become shared: tells those whom it alone kept waiting.
+-- The entry with the number `seq` is gone, or has become shared. Publishes this to the owners of the entries of which it was
+-- the nearest blocker: all shared entries up to the next exclusive one, or that exclusive one itself if no shared entry is
+-- between.
 local function pass(queue, seq, was_exclusive, is_gone)
   local from = '(' .. digits(seq)
   local exclusive = redis.call('ZRANGEBYSCORE', base .. 'exclusive:' .. queue, from, '+inf',
@@ -242,19 +270,21 @@ local function pass(queue, seq, was_exclusive, is_gone)
   end
 end
 
--- Tells observers of the queue what happened.
+-- Publishes a change of the queue on the queue's channel, if some client may listen (`heard`).
 local function publish(queue, what)
   if heard then redis.call('PUBLISH', base .. 'queue:' .. queue, what) end
 end
 
--- Somebody listens to a queue: what happens is told for longer than it takes until he says so again.
+-- Notes that some client listens to a queue, so that changes are published for the next 30 seconds. A client that listens calls
+-- this more often than that.
 local function hear()
   if heard and heard > now + 15000000 then return end
   heard = now + 30000000
   redis.call('HSET', KEYS[1], 'heard', digits(heard))
 end
 
--- An entry's number and mode. A queue whose key is another's by now has no entries.
+-- An entry's number and mode; nil: there is no such entry. If another program has replaced the queue's keys, the queue has no
+-- entries.
 local function place_of(queue, id)
   for _, mode in ipairs({ 'exclusive', 'shared' }) do
     local seq = ask(base .. mode .. ':' .. queue, 'ZSCORE', id)
@@ -262,7 +292,7 @@ local function place_of(queue, id)
   end
 end
 
--- Removes an entry: the one with this number, if one is given.
+-- Removes an entry, and publishes that it is gone. If `only` is given and the entry has another number, nothing is removed.
 local function remove(queue, id, only)
   budget = budget - 1
   local seq, mode = place_of(queue, id)
@@ -274,8 +304,9 @@ local function remove(queue, id, only)
   pass(queue, seq, mode == 'exclusive', true)
 end
 
--- Removes sessions that are over and what they own, as much as one call may; the rest, which nobody counts any more, is
--- for later calls. It is a loop: who is told of a removal may be dead as well, and so may be thousands.
+-- Removes the sessions in `over` and their entries, until the budget of this call is used up. What is left counts as removed,
+-- and later calls remove it. The list `over` may grow while this runs: when an entry is removed, `tell` may find that the
+-- session of a waiter is over as well, and that may happen thousands of times. So this is a loop, and no recursion.
 local function clear()
   while budget > 0 and removed < #over do
     local id = over[removed + 1]
@@ -284,8 +315,8 @@ local function clear()
       local queue, entry = string.match(field, '^entry:(.*)/([^/]*)$')
       if queue then
         if budget <= 0 then return end
-        -- One of the queue's two keys may be another's by now: those whom the entry kept waiting are told that by their next
-        -- call.
+        -- Another program may have replaced one of the queue's two keys. Then `remove` fails in the middle with WRONGTYPE,
+        -- which is ignored here: the clients whose entries were blocked find the error with their next call.
         local is_done, problem = pcall(remove, queue, entry)
         local said = type(problem) == 'table' and problem.err or problem
         if not is_done and not string.find(said, 'WRONGTYPE', 1, true) then error(problem) end
@@ -294,14 +325,14 @@ local function clear()
     local name = ask_session(id, 'HGET', 'member')
     local member = name and base .. 'member:' .. name
     if member and ask(member, 'GET') == id then redis.call('DEL', member) end
-    -- Not what somebody else has put there.
+    -- `fields` is nil if another program has put a key of its own in the session's place. That key is not removed.
     if fields then redis.call('DEL', base .. 'session:' .. id) end
     redis.call('ZREM', base .. 'sessions', id)
     budget, removed, is_removed[id] = budget - 1, removed + 1, true
   end
 end
 
--- Ends a session; false: not all that it owns is removed yet.
+-- Ends a session and removes its entries. False: some are not removed yet, because the budget of this call is used up.
 local function finish(id)
   if redis.call('EXISTS', base .. 'session:' .. id) == 1 then
     ask_session(id, 'HSET', 'expires', '0')
@@ -312,20 +343,21 @@ local function finish(id)
   return is_removed[id]
 end
 
--- A session with this lease was opened or renewed. By that it is known how long leases are: if the data are lost once more,
--- nothing is granted for as long.
+-- To be called when a session with this lease is opened or renewed. It keeps the record's `longest` up to date, which says how
+-- long nothing is granted if the data are lost one day.
 --
--- Invariant: no session that is alive has a longer lease than `longest`. A longer one raises it at once. It is lowered at the
--- end of a period of that length at least, to the longest lease that was said within the period: every session that is
--- alive then was opened or renewed within its own lease, which is no longer than the period. That misses sessions which
--- the server has forgotten; so it is lowered only when the record reaches back as far as needed, and these are over. The
--- period is measured by the clock by which sessions end. So a client that comes back within its lease each time is counted
--- in between.
+-- Invariant: no living session has a longer lease than `longest`. A longer lease raises `longest` at once. To lower it, periods
+-- are measured, each at least as long as `longest`; `since` is the start of the period, and `using` is the longest lease that
+-- was seen in it. At the end of a period, `longest` is lowered to `using`. This keeps the invariant, because every living
+-- session is opened or renewed at least once within its lease, so at least once in the period. Both the period and the leases
+-- are measured by the namespace's clock. Sessions that the server has forgotten may not be seen in a period. So `longest` is
+-- lowered only when the reach is at least `needed`: by then these sessions are over.
 local function use(lease)
   if lease > longest then
     longest = lease
     redis.call('HSET', KEYS[1], 'longest', digits(longest))
-    -- While sessions may live that were forgotten, they may have such a lease too.
+    -- As long as the reach is less than `needed`, sessions may live that the server has forgotten, and they may have a lease of
+    -- this length too. So quarantine is made longer.
     if reach < needed then
       needed = longest
       redis.call('HSET', KEYS[1], 'needed', digits(needed))
@@ -339,17 +371,18 @@ local function use(lease)
   end
 end
 
--- Ends what has expired.
+-- Ends the sessions whose leases are over, and removes their entries, as far as the budget allows.
 local function sweep()
   local found = redis.call('ZRANGEBYSCORE', base .. 'sessions', '-inf', digits(now), 'LIMIT', 0, math.max(budget, 0))
   for _, id in ipairs(found) do doom(id) end
   clear()
 end
 
--- Why a call of this session is refused, or nil and what it has in this field.
+-- Checks whether a call of this session is allowed. Returns the reason if it is refused (`lost` or `stale`); otherwise nil, and
+-- the value of `field` in the session's hash.
 --
--- A call that was given up may arrive late, but on a connection that was given up too: so none counts that
--- comes on an older connection than another of its session.
+-- If a client has given up a call together with its connection, the call may arrive late. So a call is refused if an earlier
+-- call of its session came on a newer connection, that is with a higher generation.
 local function admit(id, generation, field)
   local key = base .. 'session:' .. id
   local found = redis.call('HMGET', key, 'expires', 'generation', field)
@@ -364,8 +397,9 @@ local function admit(id, generation, field)
   return nil, found[3]
 end
 
--- What is left of an entry's lease, and its text, if that is known. One whose session is over, or does not know it, is
--- removed, if this call may do that yet.
+-- If an entry is alive, returns for how long its lease still lasts, and its text, if that can be read. An entry is not alive if
+-- its session is over or has no text of it; then nil is returned, and the entry is removed if the budget of this call allows
+-- it.
 local function live(queue, id)
   local session = session_of(id)
   local found = ask_session(session, 'HMGET', 'expires', field_of(queue, id))
@@ -379,8 +413,9 @@ local function live(queue, id)
   end
 end
 
--- The live entry that keeps one of this mode waiting: id, number, what is left of its lease, text. If that takes more than
--- one call may do, the next entry, with nothing left: it is looked at again at once.
+-- The newest living entry before `seq` that blocks an entry of this mode: its id, its number, for how long its lease still
+-- lasts, its text. Entries that are not alive are removed on the way. If the budget is used up before a living entry is found,
+-- the next entry is returned, with a lease that ends now: so its waiter asks again at once, and that call goes on.
 local function blocker(queue, mode, seq)
   while true do
     local id, its = before(queue, mode, seq)
@@ -391,8 +426,9 @@ local function blocker(queue, mode, seq)
   end
 end
 
--- How long nothing is granted yet, for a client that wants the record to reach back for so long (empty: for as long as
--- needed), and why: another may hold what the server has forgotten.
+-- Checks whether quarantine is over for a client that wants the reach to be at least `length` (empty: the record's `needed`).
+-- If not, returns the refusal: for how long nothing is granted, and what the server may have forgotten. Until then another
+-- client may hold a lock that the server has forgotten.
 local function quarantine(length)
   length = tonumber(length) or needed
   if reach < length then
@@ -400,7 +436,7 @@ local function quarantine(length)
   end
 end
 
--- Whether somebody is in the queue, or this call cannot tell.
+-- Whether the queue has a living entry. Also true if the budget of this call is used up before that is known.
 local function is_used(queue)
   for _, mode in ipairs({ 'exclusive', 'shared' }) do
     repeat

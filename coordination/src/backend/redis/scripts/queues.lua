@@ -1,7 +1,9 @@
--- record, age, kind, where to go on (empty: from the beginning): the cursor of the list of sessions, then, if some of those
--- that it led to are left, the cursor within the first of them, and their ids
+-- Lists the names of queues of a kind that have entries, a page in each call. The entries are found by the sessions that own
+-- them. Arguments (ARGV): record and age, which `tick` reads; kind; where the page before ended (empty: from the beginning).
+-- That is the cursor in the list of sessions and, if some sessions of that step are not done yet, the cursor in the hash of the
+-- first of them, and their ids.
 if not tick() then return { 'stranger' } end
--- So many names are looked at in one call, or few more.
+-- About how many fields of sessions are read in one call.
 local left = 250
 local before = 'entry:' .. ARGV[3] .. '/'
 local ids = {}
@@ -14,7 +16,7 @@ if #ids == 0 then
 end
 local answer, seen = { 'ok', '0' }, {}
 while left > 0 and #ids > 0 do
-  -- Only of sessions that live: entries of others do not count.
+  -- Only living sessions are read, because the entries of others count as removed.
   local expires = end_of(ids[1])
   local found = expires and expires > now and ask_session(ids[1], 'HSCAN', within, 'COUNT', left) or { '0', {} }
   for at = 1, #found[2], 2 do
@@ -23,12 +25,13 @@ while left > 0 and #ids > 0 do
       and string.match(field, '^([^/]*)/[^/]*$', #before + 1)
     if name and not seen[name] then
       local queue = ARGV[3] .. '/' .. name
-      -- If somebody has removed the queue's keys, the entry is gone and its session has not heard of it yet.
+      -- If the queue has no keys, because somebody has removed them, the entry is gone, although its session still has its
+      -- text.
       if redis.call('EXISTS', base .. 'exclusive:' .. queue, base .. 'shared:' .. queue) > 0 then
         seen[name] = true
         local size = #answer
         answer[size + 1] = name
-        -- The name in full stands with the entry.
+        -- If the name is a hash (`h~`), the full name is in the text of the entry, so that text is returned too.
         answer[size + 2] = string.sub(name, 1, 2) == 'h~' and found[2][at + 1] or ''
       end
     end

@@ -1,4 +1,5 @@
--- record, age, queue, kind, name
+-- Reads a queue: the time, the clock's id, the time until its first lease ends (-1: it has no entries), its value and its
+-- entries. Arguments (ARGV): record and age, which `tick` reads; queue, and its two parts, kind and name.
 use_memory()
 if not tick() then return { 'stranger' } end
 local queue, kind, name = unpack(ARGV, 3, 5)
@@ -12,7 +13,7 @@ for _, mode in ipairs({ 'exclusive', 'shared' }) do
   for at = 1, #all, 2 do
     local id = all[at]
     local left, text = live(queue, id)
-    -- Without a text nobody knows whose it is.
+    -- An entry whose text cannot be read is left out, because the text says to which member it belongs.
     if left and text then
       if answer[4] < 0 or left < answer[4] then answer[4] = left end
       local size = #answer

@@ -1,4 +1,5 @@
--- record, age, session, generation, then queue and id of each entry that is held
+-- Extends a session's lease, and returns the ids of those entries that are gone. Arguments (ARGV): record and age, which `tick`
+-- reads; session, generation; then queue and id of each entry that the client holds.
 use_memory()
 if not tick() then return { 'stranger' } end
 local id = ARGV[3]

@@ -1,12 +1,12 @@
--- Tries each command that the other scripts call, on a key and a channel that there never are: answers those that this user
--- may not use, and what the server said of the first.
+-- Calls each command that the other scripts use, on a key and a channel that never exist. Returns the commands that the user
+-- may not call, and the server's error for the first of them.
 local refused = {}
 local said
 
 local function may(command, ...)
   local answer = redis.pcall(command, ...)
   local failed = type(answer) == 'table' and answer.err
-  -- What Redis 7 and newer say, and what Redis 6 says.
+  -- Only a missing right counts. The first two texts are in the errors of Redis 7 and newer, the third is in that of Redis 6.
   if not failed or not (string.find(failed, 'NOPERM') or string.find(failed, 'ACL failure')
     or string.find(failed, 'user executing the script')) then return true end
   refused[#refused + 1] = string.lower(command)
@@ -38,7 +38,7 @@ may('ZSCORE', key, 'x')
 may('TIME')
 may('INFO', 'server')
 may('PUBLISH', key, '')
--- These make the key, and so are tried only if it can be removed again.
+-- These commands create the key, so they are tried only if the user may remove it again.
 if may('DEL', key) then
   may('HSET', key, 'x', '')
   may('HSETNX', key, 'x', '')

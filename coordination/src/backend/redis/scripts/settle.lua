@@ -1,5 +1,6 @@
--- record, age, session, generation, then the ids of all entries that its client knows of
--- A server that came back with older data, or took over, may have entries that were left long ago.
+-- Removes those entries of a session that its client does not know of. A server that came back with older data, or has become
+-- the master, may have entries that were removed before. Arguments (ARGV): record and age, which `tick` reads; session,
+-- generation; then the ids of all entries that the client knows of.
 use_memory()
 if not tick() then return { 'stranger' } end
 local refused = admit(ARGV[3], ARGV[4], 'lease')
@@ -10,7 +11,8 @@ for _, field in ipairs(redis.call('HKEYS', base .. 'session:' .. ARGV[3])) do
   local queue, entry = string.match(field, '^entry:(.*)/([^/]*)$')
   if queue and not known[entry] then
     local seq = place_of(queue, entry)
-    -- One that was entered since may be newer than the client's list.
+    -- An entry with a number after `began` was entered after the server had lost data, perhaps after the client made its list.
+    -- So it stays.
     if not seq or seq < began then remove(queue, entry) end
   end
 end

@@ -1,4 +1,6 @@
--- record, age, session, generation, queue, id, mode, text, number, quarantine
+-- Changes an entry's text, and perhaps its mode from exclusive to shared. Arguments (ARGV): record and age, which `tick` reads;
+-- session, generation, queue, the entry's id; its new mode and text; its number; quarantine: how long the reach has to be
+-- (empty: the record's `needed`).
 use_memory()
 if not tick() then return { 'stranger' } end
 local session, generation, queue, id, mode, text, seq, length = unpack(ARGV, 3, 10)

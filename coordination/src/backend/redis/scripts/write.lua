@@ -1,6 +1,7 @@
--- record, age, session, generation, queue, kind, name, the version that is expected (empty: none), text (empty:
--- remove it), whether the queue has to be empty, the write's id;
--- then of each record beside it its name and its text (empty: remove it)
+-- Writes a queue's value by compare-and-set, and records beside it. Arguments (ARGV): record and age, which `tick` reads;
+-- session, generation, queue, and its two parts, kind and name; the version that the value has to have (empty: there has to be
+-- no value); the new text (empty: remove the value); `1` if the queue has to have no entries; the write's id; then name and
+-- text of each record beside the value (empty text: remove the record).
 if not tick() then return { 'stranger' } end
 local session, generation, queue, kind, name, expected, text, if_empty, id = unpack(ARGV, 3, 11)
 if text == '' then use_memory() end
@@ -11,8 +12,9 @@ local value = redis.call('HGET', values, name)
 local version = value and string.match(value, '^(%d+) ') or ''
 if version ~= expected then return { 'other', value } end
 if if_empty == '1' and is_used(queue) then return { 'other', value } end
--- The call may come again, for some seconds, and what it made may be gone by then. Any other write that comes again
--- finds another version.
+-- If the client repeats this write, or it arrives twice, the second must not be carried out. A write that expects a version
+-- finds another version then. But a write that creates a value would be carried out again if the value was removed in between,
+-- so its id is noted.
 if expected == '' then
   if was_done('created:' .. id) then return { 'other', value } end
   note_done('created:' .. id)
