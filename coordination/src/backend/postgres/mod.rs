@@ -1,4 +1,4 @@
-//! `postgres://user@host/database`: many hosts, over one PostgreSQL server and its replicas.
+//! `postgres://user@host/database`: locks for processes on many hosts, kept by a PostgreSQL server, which may have replicas.
 //!
 //! # How it works
 //!

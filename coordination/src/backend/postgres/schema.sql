@@ -1,25 +1,32 @@
--- What stands in the database: made once, under a lock, by whoever finds nothing there. `{schema}` is the schema's name as
--- statements have it, in quotes, and `{schema_name}` the name itself.
+-- The tables and functions in the database. The first client that finds none there creates them, under a lock. `{schema}` is
+-- the schema's name in quotes, for statements; `{schema_name}` is the name without quotes.
 --
---   queues     a queue by its path, `<namespace>/<kind>/<name>` as all stores encode them; last: the newest number given
---              in it; first: no entry has a smaller number; heard: until when somebody may listen to what happens in it; version, value, written: its value
---   entries    the entries of queues by their numbers; generation: of the connection on which one was entered
---   sessions   expires: when the lease ends, 0: it is over and may have entries left, NULL: over, and nothing is left;
---              forget_at: until when it is known that there was one; generation: of its newest connection
---   records    what is beside the values of queues
---   created    writes that created a value: the same call may come again when that is gone
---   floors     numbers that were given in queues of a namespace whose rows are removed
+--   queues     the queues; path: `<namespace>/<kind>/<name>`, in the encoding that all stores use; last: the newest number
+--              that was given in the queue; first: no entry of the queue has a smaller number than this;
+--              heard: until this time, some client may listen to changes of the queue;
+--              version, value: the queue's value and its version, NULL if it has none
+--   entries    the entries of all queues; seq: the entry's number; generation: the number of the connection on which the
+--              entry was entered
+--   sessions   expires: when the lease ends; 0: the session is over, but may have entries left; NULL: it is over and has
+--              none left; forget_at: when the row of an ended session may be removed; generation: the highest number of a
+--              connection on which a call of the session came
+--   records    the records beside the values of queues
+--   created    the writes that created a value; as long as a write is here, it has no effect if it arrives once more
+--   floors     for each namespace, the newest number that was given in a queue whose row is removed
 --
--- Times are microseconds of the server's clock, and texts are bytes: no collation, encoding or time zone has a part in it.
+-- Times are in microseconds by the server's clock. Texts are stored as bytes, so that no collation, encoding or time zone
+-- matters.
 --
 -- Invariants:
 --
--- * An entry is made, changed and removed under the lock of its queue's row. So whoever enters sees all who came before
---   him, and whoever leaves sees all whom he kept waiting.
--- * A session is over when its row says so, and not when its time has passed: whoever finds the time passed writes that
---   down first, under the lock of the row. A heartbeat on its way has that lock, or comes too late.
--- * Locks are waited for in this order: a queue, and then one's own session. Every other lock is taken if it is free, and
---   what cannot be done without it is left for later. So nobody waits for anybody who waits.
+-- * Whoever adds, changes or removes an entry has locked the row of its queue. So the step that adds an entry sees all earlier
+--   entries, and the step that removes an entry sees all entries that it has blocked.
+-- * A session is over when its row says so, and not as soon as its time has passed. A step that finds that the time has
+--   passed locks the row and writes into it that the session is over, before it removes an entry of the session. A heartbeat
+--   that comes at the same time either has locked the row before and extends the lease, or finds that the session is over.
+-- * A step waits for at most two locks, in this order: that of a queue, and then that of its own session. It takes any other
+--   lock only if that is free; otherwise it leaves undone what it needs the lock for, and later steps do that. So no two
+--   steps wait for each other.
 
 CREATE TABLE {schema}.version (
   version integer NOT NULL
@@ -82,18 +89,20 @@ CREATE TABLE {schema}.floors (
   last bigint NOT NULL
 );
 
--- The server's clock.
+-- The time by the server's clock.
 CREATE FUNCTION {schema}.clock() RETURNS bigint LANGUAGE sql VOLATILE AS $f$
   SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 $f$;
 
--- What each step begins with: whatever the role, the database or a pooler has set, a step sees what was committed
--- before each of its statements, calls no function and no operator but PostgreSQL's own and ours, waits for a lock no longer
--- than its client has said when it connected, as its heartbeats wait behind that, and has been written to the disk when it is
--- answered. A pooler may have given what was said to somebody else.
+-- Each step calls this first. It makes settings for the transaction, because the role, the database or a pooler may have made
+-- others. With them, each statement of the step sees what was committed before it; the step calls only functions and operators
+-- of PostgreSQL and of this schema; and what it has changed is on the disk when it is answered. It waits for a lock for at most
+-- the time that the client has set when it connected (`coordination.lock_timeout`), because the client's heartbeats wait for
+-- the step. Behind a pooler, that setting may be another client's, or missing; if it is missing, 50 ms are used.
 CREATE FUNCTION {schema}.begin_step() RETURNS void LANGUAGE plpgsql AS $f$
 BEGIN
-  -- Whoever may make functions where the role looks for them would be called with the role's rights otherwise.
+  -- Otherwise, whoever may create functions in a schema of the role's search path could have them called here with the role's
+  -- rights.
   PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
   IF pg_catalog.current_setting('transaction_isolation') <> 'read committed' THEN
     RAISE EXCEPTION 'transactions of this role begin with the isolation level %, and not with read committed',
@@ -104,14 +113,14 @@ BEGIN
   END IF;
   PERFORM pg_catalog.set_config('lock_timeout',
     coalesce(nullif(pg_catalog.current_setting('coordination.lock_timeout', true), ''), '50ms'), true);
-  -- A commit that does not wait for its replica says so by a warning.
+  -- The client needs the warning by which the server says that a commit has not waited for its replica.
   IF pg_catalog.current_setting('client_min_messages') = 'error' THEN
     PERFORM pg_catalog.set_config('client_min_messages', 'warning', true);
   END IF;
 END
 $f$;
 
--- The queue, locked; made if there is none.
+-- Locks the row of a queue and returns it. Creates the row if it does not exist.
 CREATE FUNCTION {schema}.lock_queue(of_path bytea) RETURNS {schema}.queues LANGUAGE plpgsql AS $f$
 DECLARE
   found_queue {schema}.queues;
@@ -129,20 +138,22 @@ BEGIN
 END
 $f$;
 
--- A step of the session comes on the connection of this generation; 'stale': on an older one than another that has come by now.
+-- Notes that a step of the session came on the connection with this number (`generation`). 'stale': an earlier step of the
+-- session came on a newer connection, so this step is refused.
 CREATE FUNCTION {schema}.raise_generation(of_session bytea, of_generation bigint) RETURNS text LANGUAGE plpgsql AS $f$
 BEGIN
   UPDATE {schema}.sessions SET generation = of_generation WHERE id = of_session AND generation < of_generation;
-  -- A newer one may have come while this step waited for the row.
+  -- A step on a newer connection may have come while this step waited for the row.
   PERFORM 1 FROM {schema}.sessions WHERE id = of_session AND generation > of_generation;
   RETURN CASE WHEN FOUND THEN 'stale' ELSE 'ok' END;
 END
 $f$;
 
--- Why a step of this session is refused; 'ok': it is not. Until the step is over, the session cannot end.
+-- Checks whether a step of this session is allowed: 'ok', or why it is refused ('lost' or 'stale'). Locks the session's row, so
+-- that the session cannot end before the step has ended.
 --
--- A call that was given up may arrive late, but on a connection that was given up too: so none counts that comes on an
--- older connection than another of its session.
+-- If a client has given up a call together with its connection, the call may be carried out late. So a call is refused if an
+-- earlier call of its session came on a newer connection, that is with a higher generation.
 CREATE FUNCTION {schema}.admit(of_session bytea, of_generation bigint) RETURNS text LANGUAGE plpgsql AS $f$
 DECLARE
   known record;
@@ -155,12 +166,12 @@ BEGIN
 END
 $f$;
 
--- The channel on which it is told what happens in a queue.
+-- The name of the channel on which changes of a queue are published. The client computes the same name.
 CREATE FUNCTION {schema}.channel_of(path bytea) RETURNS text LANGUAGE sql IMMUTABLE AS $f$
   SELECT 'coordination:' || substr(encode(sha256(convert_to('{schema_name}.', 'UTF8') || path), 'hex'), 1, 40)
 $f$;
 
--- Tells those who follow a queue, if there may be some.
+-- Publishes a change of a queue on the queue's channel, if some client may listen (`heard`).
 CREATE FUNCTION {schema}.tell(this_queue {schema}.queues, what text) RETURNS void LANGUAGE plpgsql AS $f$
 BEGIN
   IF this_queue.heard > {schema}.clock() THEN
@@ -169,7 +180,8 @@ BEGIN
 END
 $f$;
 
--- Somebody listens to a queue: what happens is told for as long as he takes to say so again, and longer.
+-- Notes that some client listens to a queue, so that changes are published for the next 30 seconds. A client that listens calls
+-- this more often than that.
 CREATE FUNCTION {schema}.hear(of_path bytea) RETURNS void LANGUAGE plpgsql AS $f$
 DECLARE
   now bigint := {schema}.clock();
@@ -183,8 +195,9 @@ BEGIN
 END
 $f$;
 
--- An entry of the queue, which is locked, is gone, or has become shared: tells those whom it alone kept waiting, each on the
--- channel of his process, and whether his turn has come by that.
+-- The entry with the number `gone` is gone or has become shared; its queue's row is locked. Notifies the owners of the entries
+-- of which it was the nearest blocker, each on the channel of the owner's process. The message says whether anything else
+-- blocks that entry (`free` or `blocked`).
 CREATE FUNCTION {schema}.pass(this_queue {schema}.queues, gone bigint, was_shared boolean, is_gone boolean)
 RETURNS void LANGUAGE plpgsql AS $f$
 DECLARE
@@ -193,7 +206,7 @@ DECLARE
   is_turn boolean;
   last bigint;
 BEGIN
-  -- Nobody behind the next exclusive one is told.
+  -- Owners of entries behind the next exclusive entry are not notified, because that one blocks them.
   SELECT coalesce(min(e.seq), this_queue.last) INTO last
     FROM {schema}.entries e WHERE e.queue = this_queue.id AND e.seq > gone AND NOT e.shared;
   PERFORM {schema}.tell(this_queue, CASE WHEN is_gone THEN 'gone ' ELSE 'shared ' END || gone);
@@ -207,7 +220,7 @@ BEGIN
     ELSE
       EXIT WHEN are_shared_between OR NOT is_gone;
     END IF;
-    -- The same for all of them, as only shared ones stand between.
+    -- This is computed once for all waiters: between them and the entry that is gone there are only shared entries.
     IF is_turn IS NULL AND waiter.shared THEN
       is_turn := NOT EXISTS (
         SELECT FROM {schema}.entries e
@@ -219,21 +232,23 @@ BEGIN
     END IF;
     PERFORM pg_notify(waiter.channel, concat_ws(' ', convert_from(this_queue.path, 'SQL_ASCII'), gone,
       CASE WHEN waiter.shared THEN 'shared' ELSE 'exclusive' END, waiter.seq,
-      -- One whose session is over is to look for himself.
+      -- If the waiter's session is over, it must not take the lock because of this message. So it is sent `blocked`, and asks
+      -- the server.
       CASE WHEN is_turn AND waiter.expires > {schema}.clock() THEN 'free' ELSE 'blocked' END));
     EXIT WHEN NOT waiter.shared;
   END LOOP;
 END
 $f$;
 
--- Ends a session: it is over from here on, whatever it has left.
+-- Marks a session as over. From then on it counts as ended, even if it still has entries.
 CREATE FUNCTION {schema}.end_session(of_session bytea) RETURNS void LANGUAGE plpgsql AS $f$
 BEGIN
   UPDATE {schema}.sessions SET expires = 0, member = NULL WHERE id = of_session AND expires > 0;
 END
 $f$;
 
--- Ends a session if its time has passed; false: it lives, or somebody is about to say what becomes of it.
+-- Ends a session if its time has passed. False: it is alive, or another step has locked its row, and so may be extending or
+-- ending it.
 CREATE FUNCTION {schema}.end_if_expired(of_session bytea) RETURNS boolean LANGUAGE plpgsql AS $f$
 DECLARE
   known record;
@@ -251,7 +266,8 @@ BEGIN
 END
 $f$;
 
--- Removes an entry of the queue, which is locked; false: a transaction of its holder's has it, see `coordination_fence`.
+-- Removes an entry of a queue whose row is locked. False: the entry stays, because its holder's own transaction has locked the
+-- entry's row, see `coordination_fence`.
 CREATE FUNCTION {schema}.remove(this_queue {schema}.queues, of_seq bigint) RETURNS boolean LANGUAGE plpgsql AS $f$
 DECLARE
   entry record;
@@ -267,7 +283,8 @@ BEGIN
 END
 $f$;
 
--- Removes what a session that is over has left, as much as one step may, and as far as it is free; how much that was.
+-- Removes entries of a session that is over: at most `most` of them, and only those whose rows are not locked. Returns how many
+-- were removed. If no entry is left, marks the session as empty.
 CREATE FUNCTION {schema}.clear(of_session bytea, most bigint) RETURNS bigint LANGUAGE plpgsql AS $f$
 DECLARE
   entry record;
@@ -292,10 +309,11 @@ BEGIN
 END
 $f$;
 
--- Ends some sessions whose time has passed, and removes what they have left: not more than a heartbeat has time for.
+-- Ends sessions whose time has passed, and removes their entries: only as many as a heartbeat has time for.
 --
--- While a transaction of anybody's stays open, each heartbeat leaves a row version that cannot be removed, and the index finds
--- all of them. So one looks at the last seconds only, where all are found whose clients others outlive, and seldom further back.
+-- As long as any client's transaction is open, each heartbeat leaves a row version that cannot be removed, and a scan of the
+-- index finds all of them. So usually only sessions that ended within the last 30 seconds are looked for. If other clients go
+-- on sending heartbeats, these find each session in that time. Only one call in a hundred looks further back.
 CREATE FUNCTION {schema}.sweep(all_times boolean) RETURNS void LANGUAGE plpgsql AS $f$
 DECLARE
   now bigint := {schema}.clock();
@@ -304,7 +322,7 @@ DECLARE
   budget bigint := 100;
 BEGIN
   UPDATE {schema}.sessions SET expires = 0, member = NULL WHERE id IN (
-    -- 1: an operator has ended it.
+    -- `expires` is 1 if an operator has ended the session by hand.
     SELECT id FROM {schema}.sessions WHERE expires = 1 OR expires BETWEEN since AND now LIMIT 200 FOR UPDATE SKIP LOCKED);
   FOR dead IN
     SELECT id FROM {schema}.sessions WHERE expires = 0 LIMIT 10 FOR UPDATE SKIP LOCKED
@@ -317,9 +335,9 @@ BEGIN
 END
 $f$;
 
--- The newest entry before this number that one of this mode waits for: `before`, NULL if there is none, and what is left of
--- its lease. Those of sessions that are over are removed if the queue is locked; otherwise one of them is the answer, with
--- nothing left.
+-- Finds the newest entry with a smaller number that blocks an entry of this mode: `before` is its number, NULL if there is
+-- none, and `remaining` is for how long its lease still lasts. If the queue is locked, entries of sessions that are over are
+-- removed on the way. If it is not, such an entry may be returned, with a `remaining` of 0.
 CREATE FUNCTION {schema}.standing(
   this_queue {schema}.queues, of_seq bigint, is_shared boolean, is_locked boolean,
   OUT blocker bytea, OUT before bigint, OUT remaining bigint, OUT blocker_text bytea
@@ -382,8 +400,9 @@ BEGIN
   END IF;
   SELECT s.* INTO blocker, before_seq, remaining, blocker_text FROM {schema}.standing(this_queue, seq, is_shared, true) s;
   IF is_new THEN
-    -- Where nothing is before one that waits for everything, nobody has to look there any more: what was removed there is
-    -- found for as long as a transaction of anybody's stays open.
+    -- If this entry is exclusive and nothing is before it, there is nothing with a smaller number than its own. `first` says so
+    -- to later steps. Otherwise their scans of the index would find removed entries there as long as any client's transaction
+    -- is open.
     UPDATE {schema}.queues q SET last = enter.seq,
         first = CASE WHEN is_shared OR enter.before_seq IS NOT NULL THEN q.first ELSE enter.seq END
       WHERE q.id = this_queue.id;
@@ -451,7 +470,7 @@ BEGIN
 END
 $f$;
 
--- Where an entry stands: nothing is locked and nothing written, unless something dead is in the way.
+-- Says which entry blocks an entry now. Locks and writes nothing, unless an entry whose session is over has to be removed.
 CREATE FUNCTION {schema}.position(
   of_session bytea, of_path bytea, of_id bytea, is_shared boolean, of_seq bigint,
   OUT status text, OUT seq bigint, OUT blocker bytea, OUT before_seq bigint, OUT remaining bigint, OUT blocker_text bytea
@@ -481,7 +500,8 @@ BEGIN
 END
 $f$;
 
--- How long the entry has its lease yet; 'gone': it does not block the waiter.
+-- Says for how long the lease of an entry still lasts that somebody waits for; 'gone': it does not block the waiter.
+-- `is_shared`: the mode of the entry that waits. `listens`: the client listens to the queue's channel.
 CREATE FUNCTION {schema}.look(
   of_path bytea, of_seq bigint, is_shared boolean, listens boolean, OUT status text, OUT remaining bigint
 ) LANGUAGE plpgsql AS $f$
@@ -511,14 +531,16 @@ BEGIN
     END IF;
   END LOOP;
   IF NOT {schema}.end_if_expired(entry.session) OR NOT {schema}.remove(this_queue, of_seq) THEN
-    -- Somebody has one of the rows: not for long, unless it is a transaction of the holder's.
+    -- Another transaction has locked one of the rows. That does not last, unless it is the holder's own transaction
+    -- (`coordination_fence`). So the client is told to ask again in 20 ms.
     status := 'ok';
     remaining := 20000;
   END IF;
 END
 $f$;
 
--- What comes before a queue is read: it is written down that somebody listens, and what the dead have there is removed.
+-- Called if `read` says that it is due: notes that some client listens to the queue, and removes the queue's entries whose
+-- sessions are over.
 CREATE FUNCTION {schema}.tend(of_path bytea, OUT status text) LANGUAGE plpgsql AS $f$
 DECLARE
   dead record;
@@ -529,7 +551,8 @@ BEGIN
   FOR dead IN
     SELECT DISTINCT s.id FROM {schema}.sessions s
       JOIN {schema}.entries e ON e.session = s.id JOIN {schema}.queues q ON q.id = e.queue
-      -- By the entries of the queue: the index of the times finds too much.
+      -- `+ 0` keeps the planner from the index on `expires`, which would find too many rows. So it begins with the entries of
+      -- the queue.
       WHERE s.expires + 0 <= {schema}.clock() AND e.seq >= q.first AND q.path = of_path LIMIT 20
   LOOP
     IF {schema}.end_if_expired(dead.id) THEN
@@ -540,8 +563,9 @@ BEGIN
 END
 $f$;
 
--- The queue as of one moment: a row for the queue, which says whether it is to be tended and read again, and one for each entry.
--- Nothing is locked: the answer may be long, and is sent before the transaction is over, for as long as its reader takes.
+-- Reads a queue as of one moment: a row for the queue, which says whether `tend` is due and the queue has to be read again
+-- after it, and a row for each entry. Nothing is locked: the answer may be long, and the transaction lasts until the client has
+-- received all of it.
 CREATE FUNCTION {schema}.read(of_path bytea) RETURNS TABLE (
   is_due boolean, version bigint, value bytea, id bytea, seq bigint, shared boolean, text bytea, remaining bigint
 ) LANGUAGE plpgsql AS $f$
@@ -563,13 +587,14 @@ BEGIN
       FROM this_queue q
     UNION ALL
     SELECT NULL, NULL, NULL, e.id, e.seq, e.shared, e.text,
-        -- What cannot be removed now is not asked for all the time.
+        -- An entry whose lease has run out, but which could not be removed, is returned with 250 ms left. Otherwise the client
+        -- would ask again at once, and again.
         greatest(e.ends - now, CASE WHEN e.ends <= now THEN 250000 ELSE 10000 END)
       FROM its_entries e;
 END
 $f$;
 
--- Opens a session, and ends the one that its client had before.
+-- Opens a session, and ends the session that the client had before (`previous`), if there was one.
 CREATE FUNCTION {schema}.open(
   of_namespace bytea, of_session bytea, of_generation bigint, of_member bytea, of_channel text, of_lease bigint,
   previous bytea, OUT status text
@@ -599,7 +624,7 @@ BEGIN
     END IF;
     SELECT id INTO known FROM {schema}.sessions WHERE namespace = of_namespace AND member = of_member;
     IF FOUND AND NOT {schema}.end_if_expired(known.id) THEN
-      -- Somebody else may be ending it.
+      -- Another step may be ending that session just now. Then the answer is 'busy', and the client tries again.
       PERFORM 1 FROM {schema}.sessions WHERE id = known.id AND expires > {schema}.clock();
       status := CASE WHEN FOUND THEN 'taken' ELSE 'busy' END;
       RETURN;
@@ -616,7 +641,7 @@ BEGIN
 END
 $f$;
 
--- Extends the lease; which of these entries are gone, one after the other.
+-- Extends the lease, and returns the ids of those of the `held` entries that are gone, one after the other.
 CREATE FUNCTION {schema}.renew(
   of_session bytea, of_generation bigint, held bytea[], OUT status text, OUT gone bytea
 ) LANGUAGE plpgsql AS $f$
@@ -636,9 +661,10 @@ BEGIN
 END
 $f$;
 
--- Removes entries of a session that its client does not know of: a server that took over from another may have some that were
--- left long ago. What was entered on this connection is on its way to be known. 'more': there are more of them; 'locked':
--- somebody keeps some from it now.
+-- Removes those entries of a session that its client does not know of: a server that has taken over from another may have
+-- entries that were removed long ago. Entries that were entered on the client's current connection stay, because the client may
+-- have made its list before them. 'more': more entries are to be removed; 'locked': some could not be removed, because other
+-- transactions have locked their rows.
 CREATE FUNCTION {schema}.settle(
   of_session bytea, of_generation bigint, known bytea[], OUT status text
 ) LANGUAGE plpgsql AS $f$
@@ -652,7 +678,8 @@ BEGIN
   FOR entry IN
     SELECT e.queue, e.seq FROM {schema}.entries e
       WHERE e.session = of_session AND e.generation < of_generation
-        -- Compared with all of an array, each would be by some servers.
+        -- Some servers would compare each entry with every element of the array if this were written as a comparison with `ANY`
+        -- or `ALL`. This form can use a hash.
         AND NOT EXISTS (SELECT FROM unnest(known) AS k (id) WHERE k.id = e.id) LIMIT 100
   LOOP
     SELECT * INTO this_queue FROM {schema}.queues WHERE id = entry.queue FOR NO KEY UPDATE SKIP LOCKED;
@@ -667,8 +694,9 @@ BEGIN
 END
 $f$;
 
--- Ends a session, and removes what it owns; 'more': not all of it yet, 'locked': somebody keeps the rest from it now. One that
--- is not there may be about to come, by a call that was given up.
+-- Ends a session and removes its entries. 'more': entries are left for the next call; 'locked': the rest could not be removed,
+-- because other transactions have locked the rows. If there is no such session, a row that says that it is over is added: so if
+-- a call that opens the session was given up and arrives later, it is refused.
 CREATE FUNCTION {schema}.close(of_namespace bytea, of_session bytea, OUT status text) LANGUAGE plpgsql AS $f$
 DECLARE
   removed bigint;
@@ -683,7 +711,8 @@ BEGIN
 END
 $f$;
 
--- Writes a value, or removes it where `text` is NULL, if its version is the one expected.
+-- Writes a value, or removes it if `of_text` is NULL, provided that the value has the version `expected`; and writes records
+-- beside it.
 CREATE FUNCTION {schema}.write(
   of_session bytea, of_generation bigint, of_path bytea, expected bigint, of_text bytea, if_empty boolean, of_id bigint,
   names bytea[], datas bytea[], OUT status text, OUT version bigint, OUT value bytea
@@ -741,14 +770,15 @@ BEGIN
 END
 $f$;
 
--- The records of these names.
+-- The records with these names beside a queue's value.
 CREATE FUNCTION {schema}.records_of(of_path bytea, names bytea[]) RETURNS TABLE (name bytea, data bytea) LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp AS $f$
   SELECT r.name, r.data FROM {schema}.queues q JOIN {schema}.records r ON r.queue = q.id
     WHERE q.path = of_path AND r.name = ANY (names)
 $f$;
 
--- A page of the paths between these: with the text of an entry that lives, and with the value.
+-- A page of the queues whose paths are between `after` and `upto`: each with the text of its first living entry, and with its
+-- value.
 CREATE FUNCTION {schema}.list(after bytea, upto bytea, most bigint)
 RETURNS TABLE (path bytea, entry bytea, value bytea) LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp AS $f$
@@ -759,8 +789,8 @@ SET search_path = pg_catalog, pg_temp AS $f$
     FROM {schema}.queues q WHERE q.path > after AND q.path < upto ORDER BY q.path LIMIT most
 $f$;
 
--- Removes queues of a page that have nothing and in which nothing was entered or written for so long; how far the page went
--- (NULL: to the end), and how many are removed.
+-- Removes queues that are empty and in which nothing was entered or written for the time `unused`. Each call looks at one page
+-- of queues; it returns the path at which the page ended (NULL: there are no more queues), and how many queues were removed.
 CREATE FUNCTION {schema}.prune(
   of_namespace bytea, unused bigint, after bytea, before bytea, most bigint, OUT upto bytea, OUT removed bigint
 ) LANGUAGE plpgsql AS $f$
@@ -796,7 +826,7 @@ BEGIN
 END
 $f$;
 
--- The name as all stores encode it.
+-- Encodes a name in the way that is the same for all stores.
 CREATE FUNCTION {schema}.encoded(name text) RETURNS bytea LANGUAGE plpgsql IMMUTABLE AS $f$
 DECLARE
   bytes bytea := convert_to(name, 'UTF8');
@@ -807,7 +837,7 @@ DECLARE
 BEGIN
   FOR place IN 0 .. length(bytes) - 1 LOOP
     byte := get_byte(bytes, place);
-    -- Not every encoding of a database has a character for each number.
+    -- Bytes from 128 on are handled before `chr` is called: in some encodings of a database, these numbers are no characters.
     escaped := escaped || CASE
       WHEN byte >= 128 THEN '%' || upper(to_hex(byte))
       WHEN chr(byte) ~ '^[A-Za-z0-9_-]$' THEN chr(byte)
@@ -829,11 +859,11 @@ BEGIN
 END
 $f$;
 
--- For a transaction of the holder's own, before its writes: fails unless the token is that of a holder, whose lock then stays
--- where it is until the transaction is over.
+-- A holder calls this in a transaction of its own, before its writes. It fails unless the token is that of a current holder. If
+-- it succeeds, no other client gets the lock before the transaction ends.
 --
--- It locks the entry's row. Whoever would remove that, be it because the session is over, leaves it in its place as long as
--- it is locked, and waits behind it.
+-- For that, it locks the row of the holder's entry. Steps that would remove the entry, also because its session is over, leave
+-- it there as long as its row is locked. So the entries behind it stay blocked.
 CREATE FUNCTION {schema}.coordination_fence(
   name text, token bigint, namespace text DEFAULT '{namespace}', kind text DEFAULT 'lock'
 ) RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $f$
