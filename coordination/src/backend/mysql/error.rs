@@ -40,7 +40,7 @@ fn judged(code: u16) -> (ErrorKind, bool) {
     match code {
         // Access is denied: to this user with this password, to a user without a password, or to this host.
         1045 | 1698 | 1130 => (ErrorKind::Auth, true),
-        // The password has expired, or has to be changed; the account is locked.
+        // The password has expired or has to be changed, or the account is locked.
         1820 | 1862 | 3118 | 4151 => (ErrorKind::Auth, true),
         // No such database.
         1049 => (ErrorKind::Config, false),
@@ -48,7 +48,7 @@ fn judged(code: u16) -> (ErrorKind, bool) {
         1044 | 1142 | 1143 | 1370 | 1227 | 1419 => (ErrorKind::Permission, false),
         // The server refuses connections without TLS.
         3159 => (ErrorKind::Tls, true),
-        // Out of disk, memory, room in a table, or stack.
+        // The server has no more disk space, memory, room in a table, or stack.
         1021 | 1037 | 1038 | 1041 | 1114 | 1436 => (ErrorKind::Quota, false),
         // The value is too large for a packet. The server closes the connection after this error.
         1153 => (ErrorKind::Value, true),

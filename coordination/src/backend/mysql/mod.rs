@@ -1,4 +1,5 @@
-//! `mysql://user@host/database`, `mariadb://…`: many hosts, over one MySQL or MariaDB server and its replicas.
+//! `mysql://user@host/database`, `mariadb://…`: locks for processes on many hosts, kept by a MySQL or MariaDB server, which may
+//! have replicas.
 //!
 //! # How it works
 //!

@@ -1,34 +1,41 @@
--- What stands in the database: made once, under a lock, by whoever finds no version there. Statements are parted by a line of
--- two slashes. `{now}` is the server's clock, and `{namespace}` the namespace where none is named.
+-- The tables and procedures in the database. The first client that finds no version there creates them, under a lock. A line of
+-- two slashes separates two statements. `{now}` is the time by the server's clock; `{namespace}` is the namespace that is used
+-- if none is named.
 --
---   queues     a queue by its path, `<namespace>/<kind>/<name>` as all stores encode them; last: the newest number given
---              in it; first: no entry has a smaller number; changes: another number after each change, by which others find
---              that there was one; version, value: its value
---   entries    the entries of queues by their numbers; generation: of the connection on which one was entered
---   sessions   expires: when the lease ends, 0: it is over and may have entries left, NULL: over, and nothing is left;
---              forget_at: until when it is known that there was one; generation: of its newest connection
---   records    what is beside the values of queues
---   created    writes that created a value: the same call may come again when that is gone
---   floors     numbers that were given in queues of a namespace whose rows are removed
+--   queues     the queues; path: `<namespace>/<kind>/<name>`, in the encoding that all stores use; last: the newest number
+--              that was given in the queue; first: no entry of the queue has a smaller number than this;
+--              changes: another number after each change, so that clients notice the change;
+--              version, value: the queue's value and its version, NULL if it has none
+--   entries    the entries of all queues; seq: the entry's number; generation: the number of the connection on which the
+--              entry was entered
+--   sessions   expires: when the lease ends; 0: the session is over, but may have entries left; NULL: it is over and has
+--              none left; forget_at: when the row of an ended session may be removed; generation: the highest number of a
+--              connection on which a call of the session came
+--   records    the records beside the values of queues
+--   created    the writes that created a value; as long as a write is here, it has no effect if it arrives once more
+--   floors     for each namespace, the newest number that was given in a queue whose row is removed
 --
--- Times are microseconds of the server's clock, and texts are bytes: no collation, character set or time zone has a part in it.
+-- Times are in microseconds by the server's clock. Texts are stored as bytes, so that no collation, character set or time zone
+-- matters.
 --
 -- Invariants:
 --
--- * An entry is made, changed and removed under the lock of its queue's row. So whoever enters sees all who came before
---   him.
--- * A session is over when its row says so, and not when its time has passed: whoever finds the time passed writes that
---   down first, under the lock of the row. A heartbeat on its way has that lock, or comes too late.
--- * Locks are waited for in this order: a queue, and then one's own session. Every other lock is taken if it is free, and
---   what cannot be done without it is left for later. What InnoDB locks besides may still end in a deadlock: such a step is
---   undone as a whole, and made again.
--- * No statement in a loop names a variable that may be long: where statements are logged, the server writes out each variable
---   of each statement.
--- * Each step begins with a ROLLBACK: one before it that was killed, for which the server runs no handler, may have left its
---   transaction open, and START TRANSACTION would commit that.
--- * What is only looked at is looked at by a SELECT: in any other statement, as IF and SET are, InnoDB locks the rows it reads.
--- * While anybody's transaction stays open, what was removed since it began stays in each index. So where rows come and go, a
---   statement looks at a bounded part of an index, and names the index.
+-- * Whoever adds, changes or removes an entry has locked the row of its queue. So the step that adds an entry sees all earlier
+--   entries.
+-- * A session is over when its row says so, and not as soon as its time has passed. A step that finds that the time has
+--   passed locks the row and writes into it that the session is over, before it removes an entry of the session. A heartbeat
+--   that comes at the same time either has locked the row before and extends the lease, or finds that the session is over.
+-- * A step waits for at most two locks, in this order: that of a queue, and then that of its own session. It takes any other
+--   lock only if that is free; otherwise it leaves undone what it needs the lock for, and later steps do that. InnoDB also
+--   locks rows by itself, so two steps may still wait for each other. Then the server rolls one of them back as a whole, and
+--   the client sends it again.
+-- * No statement in a loop contains a variable whose value may be long: if the server logs statements, it writes the value of
+--   each variable in each statement into the log.
+-- * Each step begins with a ROLLBACK. If the step before it on the connection was killed, its error handler has not run, and
+--   its transaction may still be open. START TRANSACTION would commit that transaction.
+-- * Rows that are only read are read by a SELECT. In other statements that read rows, also in IF and SET, InnoDB locks the rows.
+-- * As long as any client's transaction is open, rows that were removed after it began stay in each index. So where rows are
+--   often added and removed, a statement reads a bounded part of an index, and names that index.
 
 CREATE TABLE IF NOT EXISTS coordination_version (version INT NOT NULL PRIMARY KEY) ENGINE = InnoDB
 //
@@ -90,7 +97,7 @@ CREATE TABLE IF NOT EXISTS coordination_floors (
   last BIGINT NOT NULL
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC
 //
--- Fails unless the role may do all that steps do.
+-- Fails if the user lacks a right on a table that the steps need. It changes nothing, because no row satisfies FALSE.
 CREATE PROCEDURE coordination_probe() SQL SECURITY INVOKER
 BEGIN
   INSERT INTO coordination_queues SELECT * FROM coordination_queues WHERE FALSE;
@@ -111,8 +118,8 @@ BEGIN
   UPDATE coordination_floors SET last = last WHERE FALSE;
 END
 //
--- Fails where the server was made one that is only read: there are users who may write to it all the same. Another server may
--- have taken over, and nothing is granted here any more, and no release confirmed, of which nobody would hear there.
+-- Fails if the server is read-only. Some users may write to a read-only server all the same, so the steps check this. If
+-- another server has taken over, it would not know what is granted or released here.
 CREATE PROCEDURE coordination_check_writable() SQL SECURITY INVOKER
 BEGIN
   IF CAST(@@global.read_only AS CHAR) NOT IN ('0', 'OFF') THEN
@@ -120,7 +127,7 @@ BEGIN
   END IF;
 END
 //
--- The queue, locked; made if there is none.
+-- Locks the row of a queue, and returns its id and its newest number. Creates the row if it does not exist.
 CREATE PROCEDURE coordination_lock_queue(of_path VARBINARY(640), OUT its_id BIGINT, OUT its_last BIGINT)
 SQL SECURITY INVOKER
 BEGIN
@@ -128,20 +135,23 @@ BEGIN
   SELECT q.id, q.last INTO its_id, its_last FROM coordination_queues q WHERE q.path = of_path FOR UPDATE;
   IF its_id IS NULL THEN
     SELECT f.last INTO its_floor FROM coordination_floors f WHERE f.namespace = SUBSTRING_INDEX(of_path, '/', 1);
-    -- Whoever comes second has the row's lock then, and not a weaker one that two may have.
+    -- If two steps insert the row at the same time, the second one updates it, and so gets the exclusive lock. A plain INSERT
+    -- that fails would get a shared lock, which two steps can have at the same time.
     INSERT INTO coordination_queues (path, last, changes) VALUES (of_path, its_floor, {now})
       ON DUPLICATE KEY UPDATE changes = changes + 1;
     SELECT q.id, q.last INTO its_id, its_last FROM coordination_queues q WHERE q.path = of_path FOR UPDATE;
-    -- It may have been made, used and pruned by others since.
+    -- Since `floors` was read, other clients may have created, used and pruned the queue. So `floors` is read again, now that
+    -- the row is locked.
     SELECT f.last INTO its_floor FROM coordination_floors f WHERE f.namespace = SUBSTRING_INDEX(of_path, '/', 1);
     SET its_last = GREATEST(its_last, its_floor);
   END IF;
 END
 //
--- Why a step of this session is refused; 'ok': it is not. Until the step is over, the session cannot end.
+-- Checks whether a step of this session is allowed: 'ok', or why it is refused ('lost' or 'stale'). Locks the session's row, so
+-- that the session cannot end before the step has ended.
 --
--- A call that was given up may arrive late, but on a connection that was given up too: so none counts that comes on an
--- older connection than another of its session.
+-- If a client has given up a call together with its connection, the call may be carried out late. So a call is refused if an
+-- earlier call of its session came on a newer connection, that is with a higher generation.
 CREATE PROCEDURE coordination_admit(of_session VARBINARY(16), of_generation BIGINT, OUT its_status VARCHAR(10))
 SQL SECURITY INVOKER
 BEGIN
@@ -161,11 +171,12 @@ BEGIN
   END IF;
 END
 //
--- Ends a session: it is over from here on, whatever it has left.
+-- Marks a session as over. From then on it counts as ended, even if it still has entries.
 CREATE PROCEDURE coordination_end_session(of_session VARBINARY(16)) SQL SECURITY INVOKER
   UPDATE coordination_sessions SET expires = 0, `member` = NULL WHERE id = of_session AND expires > 0
 //
--- Ends a session if its time has passed; FALSE: it lives, or somebody is about to say what becomes of it.
+-- Ends a session if its time has passed. FALSE: it is alive, or another step has locked its row, and so may be extending or
+-- ending it.
 CREATE PROCEDURE coordination_end_if_expired(of_session VARBINARY(16), OUT is_over BOOLEAN) SQL SECURITY INVOKER
 BEGIN
   DECLARE its_expires BIGINT;
@@ -182,7 +193,8 @@ BEGIN
   END IF;
 END
 //
--- Removes an entry of the queue, which is locked; FALSE: a transaction of its holder's has it, see `coordination_fence`.
+-- Removes an entry of a queue whose row is locked. FALSE: the entry stays, because its holder's own transaction has locked the
+-- entry's row, see `coordination_fence`.
 CREATE PROCEDURE coordination_remove(of_queue BIGINT, of_seq BIGINT, OUT is_gone BOOLEAN) SQL SECURITY INVOKER
 BEGIN
   DECLARE found_seq BIGINT;
@@ -197,7 +209,8 @@ BEGIN
   END IF;
 END
 //
--- Removes what a session that is over has left, as much as one step may, and as far as it is free; how much that was.
+-- Removes entries of a session that is over: at most `most` of them, and only those whose rows are not locked. Returns how many
+-- were removed. If no entry is left, marks the session as empty.
 CREATE PROCEDURE coordination_clear(of_session VARBINARY(16), most BIGINT, OUT removed BIGINT) SQL SECURITY INVOKER
 BEGIN
   DECLARE at_queue, at_seq, next_queue, next_seq, locked BIGINT DEFAULT 0;
@@ -222,7 +235,7 @@ BEGIN
   END WHILE;
   SELECT EXISTS (SELECT 1 FROM coordination_entries e WHERE e.session = of_session) INTO is_left;
   IF NOT is_left THEN
-    -- Two who have removed the rest of each other's sessions would wait for each other.
+    -- Without SKIP LOCKED, two steps could wait for each other, if each has removed the last entries of the other's session.
     SELECT s.id INTO its_id FROM coordination_sessions s
       WHERE s.id = of_session AND s.expires IS NOT NULL FOR UPDATE SKIP LOCKED;
     IF its_id IS NOT NULL THEN
@@ -231,12 +244,13 @@ BEGIN
   END IF;
 END
 //
--- Ends some sessions whose time has passed, and removes what they have left: not more than a heartbeat has time for.
+-- Ends sessions whose time has passed, and removes their entries: only as many as a heartbeat has time for.
 --
--- While a transaction of anybody's stays open, each heartbeat leaves something in the index of the times that cannot be removed.
--- So a heartbeat looks at the last seconds only, where all are found whose clients others outlive, and seldom further back.
--- It begins with those that are over (0), at one of them by chance, as the first ones may be locked; then come those that an
--- operator has ended (1).
+-- As long as any client's transaction is open, each heartbeat leaves an item in the index on `expires` that cannot be removed.
+-- So usually only sessions that ended within the last 30 seconds are looked for. If other clients go on sending heartbeats,
+-- these find each session in that time. Only one call in a hundred looks further back. The order is: first sessions that are
+-- marked as over (`expires` is 0), beginning at a random one, because the first ones may be locked; then sessions that an
+-- operator has ended by hand (1); then sessions whose time has passed.
 CREATE PROCEDURE coordination_sweep(all_times BOOLEAN) SQL SECURITY INVOKER
 BEGIN
   DECLARE its_now, since BIGINT;
@@ -251,7 +265,8 @@ BEGIN
   sweeping: WHILE turn < 10 AND budget > 0 DO
     SET next_id = NULL;
     IF at_time < 2 THEN
-      -- With the plain id, what has another time would be looked at, too.
+      -- `CONCAT(s.id)` keeps the server from using the id as a range of the index, in which it would read rows with other times
+      -- too.
       SELECT s.id INTO next_id FROM coordination_sessions s FORCE INDEX (expires)
         WHERE s.expires = GREATEST(at_time, 0) AND CONCAT(s.id) > at_id ORDER BY s.id LIMIT 1;
     ELSE
@@ -267,7 +282,7 @@ BEGIN
     END IF;
     SET turn = turn + 1, at_id = next_id;
     CALL coordination_end_if_expired(next_id, is_over);
-    -- Two who clear one session would be in each other's way.
+    -- If another step has locked the session's row, it removes the session's entries just now. So this step leaves them out.
     SET next_id = NULL;
     SELECT s.id INTO next_id FROM coordination_sessions s WHERE s.id = at_id AND is_over FOR UPDATE SKIP LOCKED;
     IF next_id IS NOT NULL THEN
@@ -292,9 +307,9 @@ BEGIN
   END WHILE;
 END
 //
--- The newest entry before this number that one of this mode waits for: `its_before`, NULL if there is none, and what is left
--- of its lease. Those of sessions that are over are removed if the queue is locked; otherwise one of them is the answer, with
--- nothing left.
+-- Finds the newest entry with a smaller number that blocks an entry of this mode: `its_before` is its number, NULL if there is
+-- none, and `its_remaining` is for how long its lease still lasts. If the queue is locked, entries of sessions that are over
+-- are removed on the way. If it is not, such an entry may be returned, with an `its_remaining` of 0.
 CREATE PROCEDURE coordination_standing(
   of_queue BIGINT, of_seq BIGINT, is_shared BOOLEAN, is_locked BOOLEAN,
   OUT its_blocker VARBINARY(64), OUT its_before BIGINT, OUT its_remaining BIGINT, OUT its_text LONGBLOB
@@ -307,7 +322,8 @@ BEGIN
   SELECT q.first INTO its_first FROM coordination_queues q WHERE q.id = of_queue;
   standing: LOOP
     SET its_before = NULL, its_nearest = NULL;
-    -- Back from this number, all would be looked at that was ever removed, where nothing is there.
+    -- First finds out whether there is any entry with a smaller number, by reading forward from `first`. If there is none,
+    -- reading back from `of_seq` could pass all removed entries that are still in the index.
     SELECT e.seq INTO its_nearest FROM coordination_entries e FORCE INDEX (PRIMARY)
       WHERE e.queue = of_queue AND e.seq >= its_first ORDER BY e.seq LIMIT 1;
     IF COALESCE(its_nearest >= of_seq, TRUE) THEN
@@ -362,7 +378,8 @@ BEGIN
     END IF;
     CALL coordination_standing(its_queue, its_seq, is_shared, TRUE, its_blocker, its_before, its_remaining, its_text);
     IF its_seq > its_last AND its_before IS NULL AND NOT is_shared THEN
-      -- Where nothing is before one that waits for everything, nobody has to look there any more.
+      -- If this entry is exclusive and nothing is before it, there is nothing with a smaller number than its own. `first` says
+      -- so to later steps, so that they do not look there.
       UPDATE coordination_queues SET first = its_seq WHERE id = its_queue;
     END IF;
   END IF;
@@ -423,7 +440,7 @@ BEGIN
       SET its_status = 'stale';
     ELSEIF of_generation > its_generation THEN
       UPDATE coordination_sessions SET generation = of_generation WHERE id = of_session AND generation < of_generation;
-      -- Another step may have been first.
+      -- Another step may have raised the generation at the same time.
       SELECT s.generation INTO its_generation FROM coordination_sessions s WHERE s.id = of_session;
       IF of_generation < its_generation THEN
         SET its_status = 'stale';
@@ -444,7 +461,7 @@ BEGIN
   SELECT its_status AS status;
 END
 //
--- Where an entry stands: nothing is locked and nothing written, unless something dead is in the way.
+-- Says which entry blocks an entry now. Locks and writes nothing, unless an entry whose session is over has to be removed.
 CREATE PROCEDURE coordination_position(
   of_session VARBINARY(16), of_path VARBINARY(640), of_id VARBINARY(64), is_shared BOOLEAN, of_seq BIGINT
 ) SQL SECURITY INVOKER
@@ -479,8 +496,8 @@ BEGIN
     its_remaining AS remaining, its_text AS blocker_text;
 END
 //
--- The queue as of one moment: a row for the queue, and one for each entry, in any order: to put texts of any length in order,
--- the server would write a file.
+-- Reads a queue as of one moment: a row for the queue and a row for each entry, in any order. They are not sorted, because the
+-- server would write a file to sort rows that may be long. Before that, removes entries whose sessions are over.
 CREATE PROCEDURE coordination_read(of_path VARBINARY(640)) SQL SECURITY INVOKER
 BEGIN
   DECLARE dead VARBINARY(16);
@@ -493,7 +510,8 @@ BEGIN
   CALL coordination_check_writable();
   reading: WHILE turn < 20 DO
     SET turn = turn + 1, dead = NULL;
-    -- What cannot be removed now keeps nobody from the rest.
+    -- Each turn looks behind the entry of the turn before. So an entry that cannot be removed now does not keep the others from
+    -- being removed.
     SELECT e.session, e.seq INTO dead, at_seq FROM coordination_queues q JOIN coordination_entries e ON e.queue = q.id
       LEFT JOIN coordination_sessions s ON s.id = e.session
       WHERE q.path = of_path AND e.seq >= q.first AND e.seq > at_seq AND COALESCE(s.expires, 0) <= {now}
@@ -517,7 +535,7 @@ BEGIN
     LEFT JOIN coordination_sessions s ON s.id = e.session WHERE q.path = of_path AND e.seq >= q.first;
 END
 //
--- Opens a session, and ends the one that its client had before.
+-- Opens a session, and ends the session that the client had before (`previous`), if there was one.
 CREATE PROCEDURE coordination_open(
   of_namespace VARBINARY(255), of_session VARBINARY(16), of_generation BIGINT, of_member VARBINARY(255), of_lease BIGINT,
   previous VARBINARY(16)
@@ -555,7 +573,7 @@ BEGIN
     IF found_id IS NOT NULL THEN
       CALL coordination_end_if_expired(found_id, is_over);
       IF NOT is_over THEN
-        -- Somebody else may be ending it.
+        -- Another step may be ending that session just now. Then the answer is 'busy', and the client tries again.
         SELECT COUNT(*) INTO is_there FROM coordination_sessions s WHERE s.id = found_id AND s.expires > {now};
         IF is_there THEN
           SET its_status = 'taken';
@@ -574,7 +592,8 @@ BEGIN
   SELECT its_status AS status;
 END
 //
--- Extends the lease; which of these entries are gone, whose names are all of this length and stand one after another.
+-- Extends the lease, and returns the ids of those of the `held` entries that are gone. In `held` and in the answer, the ids
+-- stand one after the other, each `width` bytes long.
 CREATE PROCEDURE coordination_renew(
   of_session VARBINARY(16), of_generation BIGINT, held LONGBLOB, width BIGINT
 ) SQL SECURITY INVOKER
@@ -600,7 +619,7 @@ BEGIN
       SET place = place + width;
     END WHILE;
   END IF;
-  -- Before anything else is locked.
+  -- Commits before `coordination_sweep` locks rows of other sessions, so that its own session's row is not locked meanwhile.
   COMMIT;
   IF its_status = 'ok' THEN
     START TRANSACTION;
@@ -610,7 +629,8 @@ BEGIN
   SELECT its_status AS status, its_gone AS gone;
 END
 //
--- A page of the entries of a session that were entered on older connections, after this one.
+-- A page of the entries of a session that were entered on older connections. The page begins after the entry `at_seq` of the
+-- queue `at_queue`.
 CREATE PROCEDURE coordination_settle(of_session VARBINARY(16), of_generation BIGINT, at_queue BIGINT, at_seq BIGINT, most BIGINT)
 SQL SECURITY INVOKER
   SELECT e.queue AS queue, e.seq AS seq, e.id AS id, q.path AS path
@@ -619,7 +639,8 @@ SQL SECURITY INVOKER
       AND e.queue >= at_queue AND (e.queue > at_queue OR e.seq > at_seq)
     ORDER BY e.queue, e.seq LIMIT most
 //
--- Removes one of these; 'locked': somebody keeps it from that now.
+-- Removes one of the entries that `coordination_settle` has returned. 'locked': it could not be removed, because another
+-- transaction has locked a row.
 CREATE PROCEDURE coordination_settle_one(of_session VARBINARY(16), of_generation BIGINT, of_queue BIGINT, of_seq BIGINT)
 SQL SECURITY INVOKER
 BEGIN
@@ -628,7 +649,8 @@ BEGIN
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
   ROLLBACK;
   START TRANSACTION;
-  -- Heartbeats are sent on the same connection, and wait for nobody who has the queue.
+  -- SKIP LOCKED, because heartbeats are sent on the same connection: they must not wait for a transaction that has locked the
+  -- queue's row.
   SELECT q.id INTO locked FROM coordination_queues q WHERE q.id = of_queue FOR UPDATE SKIP LOCKED;
   IF locked IS NOT NULL THEN
     SELECT e.seq INTO its_seq FROM coordination_entries e
@@ -642,8 +664,9 @@ BEGIN
   SELECT IF(is_gone, 'ok', 'locked') AS status;
 END
 //
--- Ends a session, and removes what it owns; 'more': not all of it yet, 'locked': somebody keeps the rest from it now. One that
--- is not there may be about to come, by a call that was given up.
+-- Ends a session and removes its entries. 'more': entries are left for the next call; 'locked': the rest could not be removed,
+-- because other transactions have locked the rows. If there is no such session, a row that says that it is over is added: so if
+-- a call that opens the session was given up and arrives later, it is refused.
 CREATE PROCEDURE coordination_close(of_namespace VARBINARY(255), of_session VARBINARY(16)) SQL SECURITY INVOKER
 BEGIN
   DECLARE its_id VARBINARY(16);
@@ -664,9 +687,9 @@ BEGIN
     FROM coordination_sessions s WHERE s.id = of_session AND s.expires IS NOT NULL;
 END
 //
--- Writes a value, or removes it where `of_text` is NULL, if its version is the one expected. Of the records beside it, `names`
--- has the names with commas between them, `lengths` how long each is with commas between them, `-` for one that is removed,
--- and `datas` what they hold, one after another.
+-- Writes a value, or removes it if `of_text` is NULL, provided that the value has the version `expected`; and writes `many`
+-- records beside it. `names` has the names of the records, with commas between them. `lengths` has the lengths of their texts
+-- in bytes, with commas between them, and `-` for a record that is to be removed. `datas` has the texts, one after the other.
 CREATE PROCEDURE coordination_write(
   of_session VARBINARY(16), of_generation BIGINT, of_path VARBINARY(640), expected BIGINT, of_text LONGBLOB,
   if_empty BOOLEAN, of_id BIGINT, names LONGBLOB, lengths LONGBLOB, datas LONGBLOB, many BIGINT
@@ -707,7 +730,7 @@ BEGIN
         LEAVE writing;
       END IF;
       INSERT INTO coordination_created (queue, id, at) VALUES (its_queue, of_id, its_now);
-      -- Those of this queue, which is locked: nobody else removes them.
+      -- Only old rows of this queue are removed: the queue is locked, so no other step removes them at the same time.
       DELETE FROM coordination_created WHERE queue = its_queue AND at < its_now - 60000000 LIMIT 10;
     END IF;
     IF of_text IS NULL THEN
@@ -737,12 +760,13 @@ BEGIN
   SELECT its_status AS status, its_version AS version, its_value AS value;
 END
 //
--- The records of these names, between which there are commas.
+-- The records with these names. `names` has commas between them.
 CREATE PROCEDURE coordination_records_of(of_path VARBINARY(640), names LONGBLOB) SQL SECURITY INVOKER
   SELECT r.name AS name, r.data AS data FROM coordination_queues q JOIN coordination_records r ON r.queue = q.id
     WHERE q.path = of_path AND FIND_IN_SET(r.name, names)
 //
--- A page of the paths between these: with the text of an entry that lives, and with the value.
+-- A page of the queues whose paths are between `after` and `upto`: each with the text of its first living entry, and with its
+-- value.
 CREATE PROCEDURE coordination_list(after VARBINARY(1024), upto VARBINARY(1024), most BIGINT) SQL SECURITY INVOKER
   SELECT q.path AS path, (
       SELECT STRAIGHT_JOIN e.text FROM coordination_entries e JOIN coordination_sessions s ON s.id = e.session
@@ -750,8 +774,8 @@ CREATE PROCEDURE coordination_list(after VARBINARY(1024), upto VARBINARY(1024), 
     ) AS entry, q.value AS value
     FROM coordination_queues q FORCE INDEX (path) WHERE q.path > after AND q.path < upto ORDER BY q.path LIMIT most
 //
--- Removes queues of a page that have nothing and in which nothing was entered or written for so long; how far the page went
--- (NULL: to the end), and how many are removed.
+-- Removes queues that are empty and in which nothing was entered or written for the time `unused`. Each call looks at one page
+-- of queues; it returns the path at which the page ended (NULL: there are no more queues), and how many queues were removed.
 CREATE PROCEDURE coordination_prune(
   of_namespace VARBINARY(255), unused BIGINT, after VARBINARY(1024), upto VARBINARY(1024), most BIGINT
 ) SQL SECURITY INVOKER
@@ -765,7 +789,7 @@ BEGIN
   ROLLBACK;
   SET its_now = {now}, at_path = after;
   START TRANSACTION;
-  -- Two who prune would be in each other's way.
+  -- Locks the row of the namespace, so that only one client at a time prunes queues of the namespace.
   INSERT INTO coordination_floors (namespace, last) VALUES (of_namespace, 0) ON DUPLICATE KEY UPDATE last = last + 0;
   pruning: WHILE seen < most DO
     SET next_path = NULL, its_queue = NULL;
@@ -779,7 +803,7 @@ BEGIN
       WHERE q.path = at_path AND q.value IS NULL AND q.last <= its_now - unused;
     IF its_queue IS NOT NULL THEN
       SET its_last = NULL;
-      -- By its path, as all do who lock it and wait.
+      -- The row is found by `path`, as in all steps that wait for its lock, so that all lock the indexes in the same order.
       SELECT q.last INTO its_last FROM coordination_queues q
         WHERE q.path = at_path AND q.value IS NULL FOR UPDATE SKIP LOCKED;
       SELECT EXISTS (SELECT 1 FROM coordination_entries e WHERE e.queue = its_queue)
@@ -798,7 +822,7 @@ BEGIN
   SELECT IF(seen < most, NULL, at_path) AS upto, removed AS removed;
 END
 //
--- The name as all stores encode it.
+-- Encodes a name in the way that is the same for all stores.
 CREATE PROCEDURE coordination_encode(of_name LONGBLOB, OUT encoded VARBINARY(255)) SQL SECURITY INVOKER
 BEGIN
   DECLARE so_far LONGBLOB DEFAULT '';
@@ -825,12 +849,13 @@ BEGIN
   SET encoded = so_far;
 END
 //
--- For a transaction of the holder's own, as its first statement: fails unless the token is that of a holder, whose lock then
--- stays where it is until the transaction is over.
+-- A holder calls this (by `coordination_fence`) as the first statement of a transaction of its own. It fails unless the token
+-- is that of a current holder. If it succeeds, no other client gets the lock before the transaction ends.
 --
--- It locks the entry's row. Whoever would remove that, be it because the session is over, leaves it in its place as long as
--- it is locked, and waits behind it. In a transaction that is SERIALIZABLE, InnoDB would lock all rows that are looked at, and
--- with that of the session keep its heartbeats out.
+-- For that, it locks the row of the holder's entry. Steps that would remove the entry, also because its session is over, leave
+-- it there as long as its row is locked. So the entries behind it stay blocked. In a SERIALIZABLE transaction, InnoDB would
+-- lock all rows that this reads, also that of the session, so that the session's heartbeats would have to wait. So such
+-- transactions are refused.
 CREATE PROCEDURE coordination_fence_in(
   of_namespace LONGTEXT CHARACTER SET utf8mb4, of_kind VARCHAR(64) CHARACTER SET utf8mb4,
   of_name LONGTEXT CHARACTER SET utf8mb4, token BIGINT
@@ -840,7 +865,7 @@ BEGIN
   DECLARE its_queue, its_first, its_seq BIGINT;
   DECLARE its_session VARBINARY(16);
   DECLARE is_shared, is_refused BOOLEAN;
-  -- Each kind of server knows its own name of it only.
+  -- MariaDB and MySQL have different names for this setting. The comments make each server see only its own name.
   IF /*M! @@session.tx_isolation */ /*!80000 @@session.transaction_isolation */ = 'SERIALIZABLE' THEN
     SIGNAL SQLSTATE '45000' SET MYSQL_ERRNO = 30001,
       MESSAGE_TEXT = 'a transaction that is SERIALIZABLE would lock the rows of the holder''s session';
@@ -857,8 +882,8 @@ BEGIN
     ) OR NOT EXISTS (
       SELECT 1 FROM coordination_sessions s WHERE s.id = its_session AND s.expires > {now}
     ) INTO is_refused;
-  -- Of a row that is not there, what is around it would be locked, and others' rows kept out. From here on the row alone
-  -- decides: it comes after none that it did not come after before.
+  -- Locks the row only if it was found above: if it did not exist, InnoDB would lock the gap in its place, and no rows could be
+  -- inserted there. It is enough to check afterwards that the row still exists: no entry can have come before it since.
   IF NOT is_refused THEN
     SET its_seq = NULL;
     SELECT e.seq INTO its_seq
