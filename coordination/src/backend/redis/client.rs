@@ -52,14 +52,14 @@ pub(super) struct Client {
     pub(super) sentinels: Option<Arc<Sentinels>>,
     /// The nodes of the Redis cluster; not used if the server is not in a cluster.
     nodes: Nodes,
-    /// The name of the server's record of the namespace and the newest time under that record, as an answer of the server had them
-    /// last. (The record is a hash at the server that says whether grants may have been forgotten.) All connections share this, so
-    /// that a server with older data is recognised after a reconnect.
+    /// What the newest answers of servers said: the name of the server's record of the namespace (a hash that says whether grants
+    /// may have been forgotten), and the newest time under that record. All connections share this, so that a server with older
+    /// data is recognised after a reconnect.
     pub(super) known: Arc<Mutex<Known>>,
     /// Locked by a task while it subscribes to channels or unsubscribes from them, so that only one task does so at a time.
     subscribing: tokio::sync::Mutex<()>,
-    /// The channels that the next task will subscribe to; `None`: no caller waits for a channel that is not in a running batch
-    /// already.
+    /// The channels to which the next task will subscribe, and its outcome. `None`: no channel was asked for since the last task
+    /// took its channels from here.
     next: Mutex<Option<Batch>>,
     /// The name of the key of the namespace's clock. Every script gets this name, because the names of all other keys are made from
     /// it.
@@ -242,8 +242,8 @@ impl Link for Client {
         &self.config.access
     }
 
-    /// Making a connection takes three steps of about one round trip each: log in, ask what the server is, greet it. A call takes
-    /// one round trip.
+    /// Making a connection takes several steps one after the other, each with a round trip, above all: log in, ask what the server
+    /// is, greet it. A call takes one round trip. So a connection may take three times as long as a call.
     fn longest(&self, patience: Duration) -> Duration {
         3 * patience
     }
@@ -497,9 +497,9 @@ impl Connections {
         Ok(())
     }
 
-    /// Unsubscribes from channels to which nobody in this process listens any longer. Called with each heartbeat. If it last did so
-    /// more than ten seconds ago, it also asks a cluster for its nodes again, and greets the server again, because the nodes or the
-    /// server's record may have changed.
+    /// Unsubscribes from channels to which nobody in this process listens any longer. Called with each heartbeat. If the last time
+    /// is more than ten seconds ago, it also asks a cluster for its nodes again, and greets the server again, because the nodes and
+    /// the server's record may have changed.
     pub(super) async fn sweep(&self) {
         let _one_at_a_time = self.link.subscribing.lock().await;
         let channels = self.link.hub.sweep();

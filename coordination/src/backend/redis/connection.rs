@@ -32,8 +32,8 @@ use crate::url::Host;
 /// its log for each write: both may change while the server runs.
 const OLD: Duration = Duration::from_secs(10);
 /// If the server has refused a call because of quarantine, this client refuses further such calls by itself for this long, without
-/// a request. It does not do so until the end that the server has announced, because quarantine may end earlier: another client may
-/// prove to the server that it has forgotten nothing for longer.
+/// a request. After that, the next call is sent again, although the end that the server has announced may be later: quarantine may
+/// end earlier, if another client knows that the server has forgotten nothing for longer.
 const QUIET: Duration = Duration::from_secs(1);
 
 pub(super) struct Connection {
@@ -41,14 +41,14 @@ pub(super) struct Connection {
     pub(super) server: Server,
     pub(super) topology: Topology,
     pub(super) host: Host,
-    /// The address of `host` to which this connection was made, so that the connection for listings goes to the same server.
-    /// `None`: no certain address was chosen.
+    /// The address of `host` to which this connection was made; the connection for listings is made to the same address. `None`:
+    /// any address of the host was good.
     address: Option<SocketAddr>,
     pub(super) redis: RawConnection,
     connections: Weak<Connections>,
     listings: Listings,
-    /// A second connection to the same server, on which `WAIT` waits for replicas; `None`: the server does not require that
-    /// replicas confirm writes.
+    /// A second connection to the same server, for calls that have to wait until replicas confirm them (`WAIT`). `None`: the server
+    /// does not require that replicas confirm writes.
     pub(super) confirming: Option<RawConnection>,
     silence: Silence,
     clock: String,
@@ -118,7 +118,8 @@ struct Record {
     /// The same moment as `told`, by the clock that counts since this host's boot. All processes of the host share that clock, so
     /// [`behind`](Self::behind) uses it.
     told_here: BootInstant,
-    /// When a greeting last returned a record. Unlike `told`, this also moves if the record was the known one.
+    /// When the server last answered a greeting; by this the client knows when to greet it again. `told` may be older, if that
+    /// greeting returned the record that the client knew already.
     asked: Instant,
     /// Whether a warning was logged that the server grants nothing yet under this record. It is logged once for each record.
     is_quarantine_told: bool,
@@ -358,8 +359,8 @@ impl Connection {
         Ok(Listing { redis, is_over })
     }
 
-    /// Makes the error clearer if a key has not the type that our scripts use (`WRONGTYPE`): the message then names the keys of
-    /// this namespace, among which another program has written.
+    /// Makes the error clearer if one of our keys has another type than our scripts use (`WRONGTYPE`), because another program has
+    /// written it: the message then says which keys belong to this namespace.
     fn of_another_type(&self, error: Error) -> Error {
         if error.kind() != ErrorKind::Corrupt {
             return error;
@@ -446,8 +447,8 @@ impl Record {
             - i128::try_from(self.reach.as_micros()).unwrap_or(i128::MAX)
     }
 
-    /// The server has certainly forgotten nothing within the last time of this length: `reach`, and the time that has passed since
-    /// the greeting.
+    /// For how long, until now, the server has certainly forgotten nothing: `reach` at the greeting, plus the time that has passed
+    /// since then.
     fn reach(&self) -> Duration {
         self.reach.saturating_add(self.told.elapsed())
     }
@@ -518,8 +519,8 @@ impl Refusal {
     }
 }
 
-/// Turns those statuses of a script's answer into errors that mean the same in all scripts. The statuses `quarantine` and, at
-/// first, `stranger` are handled by the caller.
+/// Returns an error if the answer's status is one of those that mean the same failure in all scripts. The caller has handled the
+/// status `quarantine` before this, and has greeted the server once if the status was `stranger`.
 fn checked(operation: &'static str, answer: Answer) -> Result<Answer> {
     let unavailable = |message: &str| Err(Error::new(ErrorKind::Unavailable, operation, message));
     match answer.status.as_str() {

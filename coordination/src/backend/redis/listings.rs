@@ -86,7 +86,7 @@ impl Asked<'_> {
         locked(&self.listings.open).take_if(|open| Arc::ptr_eq(open, &self.open));
     }
 
-    /// Notes that the server has answered this listing, perhaps by an error. So the time without an answer begins anew.
+    /// Notes that the server has answered this listing, perhaps by an error. So the time without an answer is counted from now.
     pub(super) fn is_answered(&self) {
         self.open.silence.ended();
     }

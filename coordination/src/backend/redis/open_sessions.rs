@@ -11,8 +11,8 @@ use crate::backend::{EntryId, EntryRef, Gone, NewSession, SessionId};
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key;
 
-/// How many of our sessions are remembered, so that `owner` finds the session of an entry: the newest session is open, and calls of
-/// earlier ones may still be made while they are being closed.
+/// How many of our sessions are remembered, so that `owner` finds the session of an entry. Earlier sessions than the newest are
+/// remembered too, because entries of theirs may still be left while they are being closed.
 const REMEMBERED: usize = 8;
 /// How many held entries one call of the script `renew` checks. More entries take several calls, so that no call keeps the server
 /// busy for long.

@@ -125,8 +125,8 @@ impl Call {
         self.with(number.to_string())
     }
 
-    /// Makes this a call that grants a lock: the server refuses it until it has certainly forgotten nothing for this long. `None`:
-    /// for as long as the longest lease that it may have forgotten.
+    /// Makes this a call that is subject to quarantine, because it may grant a lock: the server refuses it until it has certainly
+    /// forgotten nothing for this long. `None`: for as long as the longest lease that it may have forgotten.
     pub(super) fn quarantined(mut self, length: Option<Duration>) -> Self {
         let micros = |length: Duration| length.as_micros().to_string();
         self.quarantine = Some(length.map(micros).unwrap_or_default());
@@ -134,7 +134,7 @@ impl Call {
     }
 
     /// The length of quarantine that the call asks for, in microseconds as text, as it is sent; empty: the longest lease. `None`:
-    /// the call grants nothing.
+    /// the call is not subject to quarantine.
     pub(super) fn quarantine(&self) -> Option<&str> {
         self.quarantine.as_deref()
     }

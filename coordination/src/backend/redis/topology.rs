@@ -17,8 +17,8 @@ pub(super) struct Topology {
     pub(super) is_cluster: bool,
     /// How many replicas have to confirm a grant or a heartbeat before it counts (`min-replicas-to-write`); 0: none.
     pub(super) confirming: usize,
-    /// How long ago the server may have heard from a replica and still count it for `min-replicas-to-write`
-    /// (`min-replicas-max-lag`). A master that is cut off goes on taking writes for this long.
+    /// The setting `min-replicas-max-lag`: the server counts a replica for `min-replicas-to-write` until it has heard nothing from
+    /// the replica for this long. So a master that is cut off goes on taking writes for this long.
     pub(super) max_lag: Duration,
     /// How many replicas were connected to the server.
     pub(super) replicas: usize,
@@ -95,8 +95,8 @@ struct Known {
 }
 
 impl Nodes {
-    /// The next node to try. The first is the node that has our keys according to the last notice of that; further calls return the
-    /// nodes in turn. `None`: no node is known.
+    /// The next node to try. If a redirection or the last connection has shown which node has our keys, that node is returned once.
+    /// Other calls return the known nodes in turn. `None`: no node is known.
     pub(super) fn take_turn(&self) -> Option<Host> {
         let mut known = self.known();
         if let Some(owner) = known.owner.take() {

@@ -118,8 +118,8 @@ end
 -- Writes into the record (`home`) that the process with the id `run` wrote these data itself. Only the server's own memory and
 -- its own log get this id; replicas are sent `-` instead. So data that were copied by a replica can be recognised for ever:
 -- also after a restart with other settings, and when `INFO` no longer shows that the server was a replica (`repl-backlog-ttl`).
--- Heartbeats write it again, because a new replica first copies all data as they are here, and gets the `-` only with the next
--- write.
+-- Heartbeats write it again, because a new replica first copies all data as they are here, and gets the `-` only when this is
+-- written the next time.
 local function settle(run)
   redis.set_repl(redis.REPL_REPLICA)
   redis.call('HSET', KEYS[1], 'home', '-')

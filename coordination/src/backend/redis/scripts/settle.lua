@@ -11,7 +11,7 @@ for _, field in ipairs(redis.call('HKEYS', base .. 'session:' .. ARGV[3])) do
   local queue, entry = string.match(field, '^entry:(.*)/([^/]*)$')
   if queue and not known[entry] then
     local seq = place_of(queue, entry)
-    -- An entry with a number after `began` was entered after the server had lost data, perhaps after the client made its list.
+    -- An entry whose number is not below `began` was entered under the present record, perhaps after the client made its list.
     -- So it stays.
     if not seq or seq < began then remove(queue, entry) end
   end
