@@ -147,7 +147,7 @@ async fn follow(
         return Ok(following);
     }
     // The mutex is locked before the slot for a call is taken. In the other order, tasks that wait for the mutex could have all the
-    // slots, while the task that has locked the mutex waits for a slot: none would go on.
+    // slots, while the task that has locked the mutex waits for a slot. Then no task could go on.
     let _one_at_a_time = dialect.listening.lock().await;
     let ready = connections.ready("watch").await?;
     let epoch = ready.epoch();
