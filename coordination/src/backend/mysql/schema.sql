@@ -140,8 +140,8 @@ BEGIN
     INSERT INTO coordination_queues (path, last, changes) VALUES (of_path, its_floor, {now})
       ON DUPLICATE KEY UPDATE changes = changes + 1;
     SELECT q.id, q.last INTO its_id, its_last FROM coordination_queues q WHERE q.path = of_path FOR UPDATE;
-    -- Since `floors` was read, other clients may have created, used and pruned the queue. So `floors` is read again, now that
-    -- the row is locked.
+    -- Between the first reading of `floors` and this lock, other clients may have created, used and pruned the queue. So
+    -- `floors` is read once more, under the lock.
     SELECT f.last INTO its_floor FROM coordination_floors f WHERE f.namespace = SUBSTRING_INDEX(of_path, '/', 1);
     SET its_last = GREATEST(its_last, its_floor);
   END IF;
