@@ -17,11 +17,11 @@
 //! standing    the newest entry with a smaller number that blocks this one                                (7)
 //! ```
 //!
-//! 1. The server keeps a *record* of the namespace: a hash whose name changes whenever grants may have been forgotten, that is when
-//!    the server has restarted, has become the master, has lost its data or was given older data. Each call has the name of the
-//!    record that the client knows, and the newest time in an answer that the client has received. If the name is another one, or
-//!    the server's newest time is older, the answer is `stranger`. Then the client calls `greet.lua`, which finds out what may have
-//!    been forgotten, and sends its call again.
+//! 1. The server keeps a *record* of the namespace, a hash. A field of the hash is the record's name, which changes whenever grants
+//!    may have been forgotten, that is when the server has restarted, has become the master, has lost its data or was given older
+//!    data. Each call has the name of the record that the client knows, and the newest time in an answer that the client has
+//!    received. If the name is another one, or the server's newest time is older, the answer is `stranger`. Then the client calls
+//!    `greet.lua`, which finds out what may have been forgotten, and sends its call again.
 //! 2. Two checks:
 //!    * If the session is over, `enter` is refused (`lost`).
 //!    * Each connection of a client has a number, its *generation*, which is higher than those of the client's earlier connections.

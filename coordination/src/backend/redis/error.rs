@@ -59,9 +59,9 @@ fn from_redis(operation: &'static str, error: &RedisError) -> Error {
         RedisKind::MasterNameNotFoundBySentinel => ErrorKind::Config,
         _ => ErrorKind::Unavailable,
     };
-    // The server may have carried out the request in two cases: if the connection broke, whatever the reason, it may have broken
-    // after that; and if the answer cannot be read, there was an answer. Connecting changes nothing at the server, so there its
-    // effect is `None`.
+    // If the connection broke, whatever the reason, the server may have carried out the request before; and if the answer cannot be
+    // read, the server has probably carried it out. Other errors of the kind `Unavailable` are treated like these. Connecting
+    // changes nothing at the server, so its effect is `None`.
     let is_of_answer =
         matches!(error.kind(), RedisKind::Io | RedisKind::Parse | RedisKind::UnexpectedReturnType);
     let is_open = operation != "connect" && (is_of_answer || kind == ErrorKind::Unavailable);

@@ -55,7 +55,7 @@
 //! # Requirements
 //!
 //! Redis 6 or newer. The user needs the keys `~{<namespace>}:*`, the channels `&{<namespace>}:*` and the commands `+info +subscribe
-//! +unsubscribe +publish +eval +evalsha +time` with `+@hash +@sortedset +@string +del +exists +pexpire`; With `+config|get`, the
+//! +unsubscribe +publish +eval +evalsha +time` with `+@hash +@sortedset +@string +del +exists +pexpire`. With `+config|get`, the
 //! client can find out whether the log is synced; without it, a restart counts as a loss of grants. `+cluster|slots` is needed with
 //! a cluster, and `+wait` with `min-replicas-to-write`. The server must not evict keys: `maxmemory-policy noeviction`.
 //!
