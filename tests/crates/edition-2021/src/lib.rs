@@ -1,1 +1,1 @@
-//! An empty library. The package exists for `tests/drops.rs`, which has to be compiled in edition 2021.
+//! An empty library. The package exists only for its test `tests/drops.rs`, which has to be compiled in edition 2021.

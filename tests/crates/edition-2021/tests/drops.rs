@@ -1,5 +1,6 @@
-//! `#[synchronized]` in a crate of edition 2021, where temporaries of a function's last expression are dropped later
-//! than in edition 2024, in which the macro's own crate is written.
+//! Tests `#[synchronized]` in a crate of edition 2021. There, temporaries of a function's last expression are dropped
+//! later than in edition 2024, in which the macro's own crate is written. The macro has to keep the order of the crate
+//! that uses it.
 
 use coordination::{Coordinator, Error};
 
@@ -11,8 +12,8 @@ async fn as_in_a_plain_function() -> Result<(), Error> {
     functions::compare(&Coordinator::connect("memory://drops-2021").await?).await
 }
 
-/// The macro turns the function's body into a future. That future has to capture all lifetimes, as an `async fn` does
-/// in every edition.
+/// The macro turns the function's body into a future. This future has to be able to borrow from all arguments, as the
+/// future of an `async fn` is in every edition.
 #[tokio::test]
 async fn lifetimes_are_captured() -> Result<(), Error> {
     #[coordination::synchronized("drops-<first>", coordinator = c)]

@@ -1,13 +1,15 @@
 //! How this workspace fuzzes its parsers.
 //!
 //! A fuzz target is a test named `fuzz_<parser>` that calls [`run`] with a strategy for inputs and a check. A plain
-//! `cargo test` tries a few hundred inputs, different ones each time. `COORDINATION_FUZZ_SECONDS=60` makes the target
-//! run for a minute, `COORDINATION_FUZZ_CASES=4096` makes it try that many inputs; `tests/fuzz` does so with all
-//! targets. An input that fails is shrunk and printed. All inputs follow from a seed, so setting
-//! `COORDINATION_FUZZ_SEED` to the printed number finds the failure again.
+//! `cargo test` tries a few hundred inputs, different ones each time. With `COORDINATION_FUZZ_SECONDS=60` the target
+//! runs for a minute; with `COORDINATION_FUZZ_CASES=4096` it tries at least that many inputs. The script `tests/fuzz`
+//! sets these variables for all targets.
 //!
-//! A parser refuses most random bytes at the first byte. So [`Mutants`] starts from valid inputs and changes them a
-//! little: the result is often nearly valid, which is where parsers have their faults.
+//! An input that fails is shrunk and printed. All inputs follow from a seed, which is printed too. To find the failure
+//! again, set `COORDINATION_FUZZ_SEED` to that number.
+//!
+//! A parser refuses most random bytes at the first byte. So [`Mutants`] begins with valid inputs and changes them a
+//! little. The result is often nearly valid, and on such inputs parsers have most of their faults.
 
 mod mutants;
 
@@ -20,14 +22,14 @@ use proptest::test_runner::{RngAlgorithm, TestCaseResult, TestError, TestRng, Te
 
 pub use mutants::{Bytes, Mutants};
 
-/// Inputs per seed. A run with the seed of a failure finds the failure again within this many inputs.
+/// The number of inputs per seed. A run with the seed of a failure finds the failure again within this many inputs.
 const BATCH: u32 = 256;
 
-/// Checks generated inputs: 256 of them, or more as the environment variables say.
+/// Checks generated inputs: 256 of them, or more if the environment variables say so.
 ///
 /// # Panics
 ///
-/// If an input fails. The message has the smallest failing input, and the command that replays it.
+/// If the check fails for an input. The message has the smallest failing input, and the command that tries it again.
 pub fn run<S: Strategy>(name: &str, inputs: &S, check: impl Fn(S::Value) -> TestCaseResult)
 where
     S::Value: Debug,
@@ -37,8 +39,8 @@ where
     let wanted = number("COORDINATION_FUZZ_CASES").unwrap_or(0);
     let first = replayed.unwrap_or_else(any_seed);
     if seconds > 0 || wanted > 0 {
-        // Printed first, because an abort would print nothing: a run that starts with this seed finds the failure
-        // again.
+        // The seed is printed before the first input is tried, because an abort of the process would print nothing. A
+        // run that begins with this seed finds the failure again.
         println!("{name}: COORDINATION_FUZZ_SEED={first}");
     }
     let (start, mut batches) = (Instant::now(), 0);
@@ -53,7 +55,8 @@ where
     }
 }
 
-/// The text as written in a template, where the characters `<`, `>`, `{` and `}` have to be doubled.
+/// Returns the text as it has to be written in a template to stand for itself: there, each of the characters `<`, `>`,
+/// `{` and `}` has to be doubled.
 pub fn as_literal(text: &str) -> String {
     let doubled = |c: char| std::iter::repeat_n(c, if "<>{}".contains(c) { 2 } else { 1 });
     text.chars().flat_map(doubled).collect()
@@ -93,7 +96,7 @@ fn number(variable: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{variable} is a number, not {text:?}")))
 }
 
-/// A different number on each call.
+/// A seed: a different number on each call.
 fn any_seed() -> u64 {
     RandomState::new().hash_one(())
 }
@@ -102,7 +105,7 @@ fn any_seed() -> u64 {
 mod tests {
     use super::*;
 
-    /// The panic message of a target that refuses every text with `needle`.
+    /// The panic message of a fuzz target that fails for every text that contains `needle`.
     fn report(needle: &'static str) -> String {
         let inputs = Mutants::of(["one two three"]).text();
         let run = || {

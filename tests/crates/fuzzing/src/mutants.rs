@@ -28,8 +28,8 @@ const NUMBERS: [&str; 17] = [
     "0.1",
 ];
 
-/// Binary numbers at which arithmetic and allocations often go wrong. A mutation writes 1, 2, 4 or 8 bytes of one of
-/// them into the input, or fewer at the input's end.
+/// Binary numbers at which arithmetic and allocations often go wrong. A mutation writes the first 1, 2, 4 or 8 bytes of
+/// such a number into the input. At the end of the input it writes fewer.
 const WORDS: [[u8; 8]; 5] = [
     [0; 8],
     [0xff; 8],
@@ -38,8 +38,8 @@ const WORDS: [[u8; 8]; 5] = [
     [1, 0, 0, 0, 0, 0, 0, 0],
 ];
 
-/// How many mutations an input gets, drawn from this list. Mostly one: a second mutation often makes the input invalid
-/// before the parser reaches the first.
+/// How many mutations an input gets: a number that is drawn from this list. Mostly it is one, because a second mutation
+/// often makes the input so invalid that the parser never reaches the first mutation.
 const MUTATIONS: [usize; 8] = [1, 1, 1, 1, 2, 2, 3, 6];
 const LONGEST_REPEAT: usize = 64 * 1024;
 
@@ -66,10 +66,11 @@ enum Mutation {
     Flip(Index, u8),
     Cut(Index, Index),
     Insert(Index, Vec<u8>),
-    /// Cuts the input off at the first place, and appends the other input from the second place on.
+    /// Cuts the input off at the first position, and appends the part of another input that begins at the second
+    /// position.
     Splice(Index, Vec<u8>, Index),
     Repeat(Index, Index, u16),
-    /// Replaces a decimal number in the input by another.
+    /// Replaces a decimal number in the input by this one.
     Number(Index, &'static str),
     Word(Index, [u8; 8], Index),
 }
@@ -86,14 +87,14 @@ impl Mutants {
         Self { seeds: seeds.prop_map(Into::into).boxed(), tokens: vec![String::new()] }
     }
 
-    /// Makes mutations also insert these texts.
+    /// Adds texts that mutations then also insert, for instance keywords of the parser.
     #[must_use]
     pub fn with_tokens(mut self, tokens: &[&str]) -> Self {
         self.tokens.extend(tokens.iter().map(|&token| token.to_owned()));
         self
     }
 
-    /// A strategy for mutated inputs, unchanged ones, and some entirely random bytes.
+    /// A strategy for inputs: mostly mutated ones, some unchanged ones, and some of entirely random bytes.
     pub fn bytes(&self) -> BoxedStrategy<Bytes> {
         let mutations = MUTATIONS.map(|count| vec(self.mutation(), count).boxed());
         let spoiled = (self.seeds.clone(), Union::new(mutations)).prop_map(|(input, mutations)| {
@@ -108,7 +109,7 @@ impl Mutants {
         .boxed()
     }
 
-    /// Like [`bytes`](Self::bytes), but as text: bytes that are not UTF-8 become replacement characters.
+    /// Like [`bytes`](Self::bytes), but the inputs are text: bytes that are not UTF-8 become replacement characters.
     pub fn text(&self) -> BoxedStrategy<String> {
         let text = self.bytes().prop_map(|bytes| String::from_utf8_lossy(&bytes.0).into_owned());
         prop_oneof![1 => any::<String>(), 9 => text].boxed()
@@ -175,7 +176,7 @@ impl Mutation {
     }
 }
 
-/// A random part of the input, mostly a short one.
+/// A range within the input. Both ends are random, and most ranges are short.
 fn range(from: Index, to: Index, input: &[u8]) -> std::ops::Range<usize> {
     let from = from.index(input.len() + 1);
     let most = (input.len() - from).min(1 << to.index(10));
@@ -201,7 +202,8 @@ mod tests {
         assert!(numbers(b"x").is_empty() && numbers(b"").is_empty());
     }
 
-    /// Inputs of every kind are generated; without one kind, a target would test less than it seems to.
+    /// Checks that inputs of every kind are generated. If one kind were missing, fuzz targets would test less than they
+    /// seem to.
     #[test]
     fn inputs_are_of_all_kinds() {
         const SEED: &str = "gen=00042 abc";

@@ -18,10 +18,10 @@ pub(crate) struct Clients {
     crashed: HashMap<u32, u64>,
     /// Pauses of each client, in order of time.
     pauses: HashMap<u32, Vec<Period>>,
-    /// Periods without fault, pause or crash, each of which begins with [`Event::Healed`]; in order of time.
+    /// Periods without any fault, pause or crash, in order of time. Each period begins with a record [`Event::Healed`].
     pub(crate) quiet: Vec<Period>,
-    /// Periods with a fault of [`Rules::untimed`], in which a store may grant a lock that a client still believes it
-    /// holds.
+    /// Periods with a fault of [`Rules::untimed`]. During such a fault the store may grant a lock to a second client
+    /// while the first client still believes that it holds the lock.
     untimed: Vec<Period>,
 }
 
@@ -33,7 +33,8 @@ impl Clients {
         clients.crashed = crashes.map(|record| (record.client, record.at)).collect();
         let mut healed: Option<u64> = None;
         let mut open: HashMap<u32, (u64, u64)> = HashMap::new();
-        // The latest record of each client that is killed. The client died at an unknown moment after it.
+        // For each client that is killed, the time of its latest record so far: until then the client was certainly
+        // alive.
         let mut last_words: HashMap<u32, u64> = HashMap::new();
         for record in records {
             let at = record.at;
@@ -101,19 +102,20 @@ impl Clients {
         });
     }
 
-    /// When the client was found to be dead, if it was killed.
+    /// When the client was found to be dead; `None` if the client was never killed.
     pub(crate) fn crashed(&self, client: u32) -> Option<u64> {
         self.crashed.get(&client).copied()
     }
 
-    /// Whether a fault of [`Rules::untimed`] was present at some moment between `from` and `to`.
+    /// Whether any fault of [`Rules::untimed`] lasted into the time from `from` to `to`, so that a violation in this
+    /// time proves nothing.
     pub(crate) fn untimed(&self, from: u64, to: u64) -> bool {
         let after = self.untimed.partition_point(|period| period.to < from);
         self.untimed.get(after).is_some_and(|period| period.from <= to)
     }
 
-    /// The latest moment for something that a running client does within `span` after `from`. Time in which the client
-    /// is paused is added.
+    /// The latest moment at which a running client has to have done something, if it has to do it within `span` after
+    /// `from`. Each moment in which the client is paused extends this time.
     pub(crate) fn due(&self, client: u32, from: u64, span: u64) -> u64 {
         let mut due = from.saturating_add(span);
         for pause in self.pauses.get(&client).into_iter().flatten() {
@@ -124,8 +126,9 @@ impl Clients {
         due
     }
 
-    /// The latest moment for something that a running client does within `slack` after `at`. A client that is paused
-    /// has `slack` from the moment at which it is resumed.
+    /// The latest moment at which a running client has to have done something that is due at `at` with a tolerance of
+    /// `slack`. If the client is paused during the tolerance, the whole `slack` begins again when the client is
+    /// resumed.
     pub(crate) fn due_at(&self, client: u32, at: u64, slack: u64) -> u64 {
         let mut start = at;
         for pause in self.pauses.get(&client).into_iter().flatten() {

@@ -10,8 +10,8 @@
 //! | 24–27, 28–31 | `client`, `object` |
 //! | 32–63 | large fields of the event: three of 8 bytes, two of 4 |
 //!
-//! [`decode`] accepts any bytes without a panic, and returns an error where they are not a record. What [`decode`]
-//! accepts, [`encode`] returns byte for byte.
+//! [`decode`] accepts any bytes without a panic, and returns an error if the bytes are not a record. If [`decode`]
+//! accepts some bytes, [`encode`] turns the record back into the same bytes.
 
 use std::fmt;
 
@@ -25,11 +25,11 @@ pub(crate) const FORMAT: u8 = 0xC1;
 /// Why 64 bytes are not a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
-    /// The first byte is not that of this format.
+    /// The first byte is not the number of this format.
     Format,
     /// The checksum does not match the other bytes.
     Checksum,
-    /// A field has a value that no record has.
+    /// A field has a value that [`encode`] never writes there.
     Field,
 }
 
@@ -43,7 +43,7 @@ impl fmt::Display for Malformed {
     }
 }
 
-/// The fields of an event, as numbers that are still to be written as bytes.
+/// The fields of an event as numbers, before they are written as bytes or after they were read from bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Fields {
     tag: u8,
@@ -93,8 +93,8 @@ pub fn decode(bytes: &[u8; SIZE]) -> Result<Record, Malformed> {
         short: [short(bytes, 56), short(bytes, 60)],
     };
     let event = from_fields(fields).ok_or(Malformed::Field)?;
-    // Bytes that would be encoded differently were written by another program or version, whose meaning is not known
-    // here.
+    // If [`encode`] would encode this event in other bytes, the bytes were written by another program or version, and
+    // nobody here knows what they mean.
     if to_fields(&event) != fields {
         return Err(Malformed::Field);
     }
@@ -119,7 +119,8 @@ fn short(bytes: &[u8; SIZE], from: usize) -> u32 {
     u32::from_le_bytes(field)
 }
 
-/// FNV-1a, 32 bits: a change of a single byte always changes it.
+/// The FNV-1a hash of the record, 32 bits wide, without the four bytes that hold the checksum. If a single byte of the
+/// record changes, the hash always changes.
 pub(crate) fn checksum(bytes: &[u8; SIZE]) -> u32 {
     let summed = bytes[..4].iter().chain(&bytes[8..]);
     summed.fold(0x811c_9dc5, |sum, byte| (sum ^ u32::from(*byte)).wrapping_mul(0x0100_0193))

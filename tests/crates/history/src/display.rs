@@ -5,7 +5,7 @@ use std::fmt;
 use crate::record::{Event, NEVER, NO_SLOT, Record};
 use crate::report::Report;
 
-/// A duration in nanoseconds, shown in seconds or milliseconds.
+/// A duration in nanoseconds. It is printed in milliseconds below one second, and in seconds from one second on.
 pub(crate) struct Span(pub(crate) u64);
 
 impl fmt::Display for Span {

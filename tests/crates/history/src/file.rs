@@ -24,16 +24,16 @@ pub fn now() -> u64 {
 
 /// Appends records to a file. Any number of threads and processes may do so at once.
 ///
-/// Each record is one `write` to a file opened with `O_APPEND`, so records of different writers do not mix. A record
-/// that was appended stays in the file even if the process is killed right after.
+/// Each record is written by one call of `write`, and the file is opened with `O_APPEND`. So records of different
+/// writers do not mix, and a record that was appended stays in the file even if the process is killed right after.
 #[derive(Debug)]
 pub struct Writer {
     file: File,
 }
 
 impl Writer {
-    /// Opens the history at `path`, or creates it. The standard library sets `O_CLOEXEC`, so child processes do not
-    /// inherit the file.
+    /// Opens the history at `path`, or creates it. Child processes do not inherit the open file, because the standard
+    /// library sets `O_CLOEXEC`.
     ///
     /// # Errors
     ///
@@ -46,12 +46,12 @@ impl Writer {
     ///
     /// # Errors
     ///
-    /// If the record was not written, or only a part of it. In the latter case the file can no longer be read as a
-    /// history.
+    /// If the record was not written, or only a part of it. If only a part was written, the file cannot be read as a
+    /// history any more.
     pub fn append(&self, record: &Record) -> io::Result<()> {
         let bytes = codec::encode(record);
-        // This must not be `write_all`, which would write the rest of a record in a second call, and another process
-        // might append in between.
+        // This must not be `write_all`: it would write the rest of an incomplete record by a second call, and another
+        // process could append its own record between the two calls.
         let written = (&self.file).write(&bytes)?;
         if written == SIZE { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
     }
@@ -59,7 +59,7 @@ impl Writer {
 
 /// Reads the history at `path`, in the order in which it was written.
 ///
-/// An incomplete last record is left out: its writer was killed while it wrote.
+/// An incomplete last record is left out, because its writer was killed while it wrote the record.
 ///
 /// # Errors
 ///
@@ -72,7 +72,7 @@ pub fn read(path: impl AsRef<Path>) -> Result<Vec<Record>, Damage> {
 ///
 /// # Errors
 ///
-/// [`Damage::Record`] if 64 of the bytes are not a record.
+/// [`Damage::Record`] if any 64 bytes at a place where a record should be are not a record.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Vec<Record>, Damage> {
     let (whole, _torn) = bytes.as_chunks::<SIZE>();
     let records = whole.iter().enumerate().map(|(index, bytes)| {

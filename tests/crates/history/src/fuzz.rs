@@ -1,5 +1,5 @@
-//! Fuzzes the reading of histories. A file may be cut short by a kill, or be any other file: it is either read or
-//! refused, without a panic.
+//! Fuzzes the reading of histories. A history file may be cut short because its writer was killed, and a file that is
+//! given to the reader need not be a history at all. The reader has to return records or an error, and must not panic.
 
 use coordination_fuzzing::{Bytes, Mutants, run};
 use proptest::prelude::*;
@@ -25,7 +25,8 @@ fn samples() -> Vec<[u8; SIZE]> {
     events.map(|event| encode(&record(event))).to_vec()
 }
 
-/// Gives each record the right format byte and checksum, so that mutated bytes reach the checks behind these two.
+/// Gives each record the right format byte and checksum. Otherwise the reader would refuse nearly all mutated bytes by
+/// these two checks, and its other checks would not be tested.
 fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
     for bytes in bytes.as_chunks_mut::<SIZE>().0 {
         bytes[0] = FORMAT;

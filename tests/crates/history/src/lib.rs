@@ -1,12 +1,12 @@
 //! Records of what the clients of a test run did and saw, and a checker of such a history.
 //!
-//! Clients write a fixed-size [`Record`] of each thing that they do and each result that they get: in memory, or with a
-//! [`Writer`] to a file that several processes share and that remains if they are killed. [`check`] checks the records
-//! of all clients together against [`Rules`] and returns a [`Report`].
+//! For each thing that a client does, and for each result that it gets, the client writes a fixed-size [`Record`]. It
+//! keeps the records in memory, or writes them with a [`Writer`] to a file that several processes share and that
+//! remains if they are killed. [`check`] compares the records of all clients with [`Rules`] and returns a [`Report`].
 //!
 //! | rule | what holds | module under `rules` |
 //! | --- | --- | --- |
-//! | [`O1`](Rule::O1) | no more clients hold at once than may, and a lost guard stays lost | `exclusion` |
+//! | [`O1`](Rule::O1) | an object never has more holders at once than allowed, and a lost guard stays lost | `exclusion` |
 //! | [`O2`](Rule::O2) | the later grant has the larger token | `tokens` |
 //! | [`O3`](Rule::O3) | the fenced resource applies no write of an old holder, and loses no applied write | `fence` |
 //! | [`O4`](Rule::O4) | first come, first served | `order` |
@@ -16,11 +16,13 @@
 //!
 //! # No false alarms
 //!
-//! Every reported violation is a real one, never a guess. This needs one clock for all clients, [`now`], which each
-//! client reads before or after a call as [`Event`] says for each event. Something that a client did happened at an
-//! unknown moment between two readings of the clock. The checker reports only what is wrong for every possible choice
-//! of these moments. A simulation uses its own clock. The checker takes records of equal time as unordered, so a
-//! simulation has to give each record another time; it may for example count its steps as nanoseconds.
+//! Every reported violation is a real one, never a guess. For this, all clients have to read the same clock, [`now`],
+//! either before or after each call; [`Event`] says for each event which of the two is right. So the exact moment at
+//! which a client's call took effect is unknown, but it lies between two readings of the clock. The checker reports a
+//! violation only if the rule is broken for every possible choice of these moments.
+//!
+//! A simulation uses its own clock. The checker does not know the order of two records that have the same time, so a
+//! simulation has to give each record a different time. It may, for example, count its steps as nanoseconds.
 //!
 //! # Examples
 //!

@@ -1,4 +1,4 @@
-//! What is recorded: one [`Record`] for each thing that a client did, saw or suffered.
+//! The records of a history: one [`Record`] for each thing that a client did, that it saw, or that happened to it.
 
 use coordination::ErrorKind;
 
@@ -11,12 +11,13 @@ pub const NEVER: u64 = u64::MAX;
 /// One event of one client.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Record {
-    /// The time in nanoseconds, as of [`now`](crate::now). [`Event`] says for each event whether the clock is read
-    /// before or after the call.
+    /// The time in nanoseconds, as of [`now`](crate::now). [`Event`] says for each event whether the recording client
+    /// reads the clock before or after the call.
     pub at: u64,
     /// The process or simulated client. A client that is restarted gets a new number.
     pub client: u32,
-    /// Joins the events of one acquire; unique for its client. 0: the event belongs to no acquire.
+    /// A number for each acquire; all events of one acquire have the same number. It is unique only within its client.
+    /// 0: the event belongs to no acquire.
     pub attempt: u64,
     /// Which lock, semaphore or value, by its id in [`Rules::objects`](crate::Rules::objects). 0: none.
     pub object: u32,
@@ -24,15 +25,15 @@ pub struct Record {
     pub event: Event,
 }
 
-/// What happened. Each event says whether the clock is read before or after the call; the wrong side leads to false
-/// alarms.
+/// What happened. Each event says whether the recording client has to read the clock before or after the call. If the
+/// client reads it on the wrong side, the checker reports violations that are none.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Event {
     /// An acquire begins; the clock is read before it.
     Call {
         /// Whether the acquire is for shared mode.
         shared: bool,
-        /// In nanoseconds. [`NEVER`]: no timeout. 0: a try, which does not wait.
+        /// The timeout in nanoseconds. [`NEVER`]: the acquire has no timeout. 0: a try, which does not wait.
         timeout: u64,
     },
     /// The acquire returned a guard; the clock is read after it.
@@ -40,7 +41,7 @@ pub enum Event {
         /// The guard's fencing token.
         token: u64,
         /// The slot of a semaphore or limiter; [`NO_SLOT`] if the object has none. An acquire of several permits is
-        /// recorded as an attempt for each.
+        /// recorded as several attempts, one for each permit.
         slot: u32,
     },
     /// The acquire returned without a guard; the clock is read after it.
@@ -48,7 +49,7 @@ pub enum Event {
         /// The reason that it returned.
         why: Why,
     },
-    /// The caller dropped the acquire's future.
+    /// The caller dropped the acquire's future before it returned.
     Cancelled,
     /// `is_held` was called on the guard; the record's time is read after the call.
     Probe {
@@ -57,7 +58,8 @@ pub enum Event {
         /// What `is_held` returned.
         held: bool,
     },
-    /// The guard reported that it is lost; the record's time is when the listening task saw it.
+    /// The guard reported that it is lost. The record's time is the moment at which the test's task that listens for
+    /// the loss saw the report.
     Lost {
         /// The guard's last deadline on this clock; [`NEVER`] if it is not known.
         deadline: u64,
@@ -68,7 +70,8 @@ pub enum Event {
     ReleaseCall,
     /// The release returned; the clock is read after it.
     ReleaseReturn {
-        /// 0: released, and the entry is gone. 1: the guard was lost already. 2: not known.
+        /// The result: 0 if the guard was released and its entry is gone, 1 if the guard had been lost before, 2 if it
+        /// is unknown.
         outcome: u8,
     },
     /// The fenced resource was asked to apply `value` under `token`. The resource itself writes this record, in the
@@ -76,7 +79,8 @@ pub enum Event {
     Write {
         /// The writer's token.
         token: u64,
-        /// The value, which no other write to this resource has.
+        /// The value. No other write to this resource has the same value, so that the checker can tell the writes
+        /// apart.
         value: u64,
         /// Whether the resource applied the value.
         accepted: bool,
@@ -91,7 +95,8 @@ pub enum Event {
         /// The value.
         value: u64,
     },
-    /// The process was killed; whoever killed it writes this record when the process is dead.
+    /// The process was killed. The process that killed it writes this record, after it has seen that the killed process
+    /// is dead.
     Crash,
     /// The process is stopped by a signal; the clock is read before the signal.
     Paused,
@@ -114,11 +119,11 @@ pub enum Event {
         /// The number of entries.
         entries: u64,
     },
-    /// A short operation on a value, a counter or an election; the record's time is read after it.
+    /// A short operation on a value, a counter or an election. The record's time is read after the operation.
     ///
-    /// A client that may be killed also writes this record before the operation, with [`Answer::Unknown`] and an
-    /// [`attempt`](Record::attempt) other than 0. The record that it writes after the operation, with the same attempt,
-    /// replaces the first.
+    /// A client that may be killed during the operation writes this record twice with the same
+    /// [`attempt`](Record::attempt), which is not 0: before the operation with [`Answer::Unknown`], and after it with
+    /// the result. The second record replaces the first. If the client is killed in between, the first record remains.
     Operation {
         /// The time read before the operation.
         call: u64,
@@ -132,9 +137,9 @@ pub enum Event {
 /// Why an acquire returned without a guard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Why {
-    /// A try found the object taken, or the timeout passed.
+    /// The object was not free: a try found it taken, or the timeout passed.
     NotFree,
-    /// The store did not reply, or it refused.
+    /// The store did not reply, or it refused the call.
     Unavailable,
     /// The session was lost.
     Lost,
@@ -157,7 +162,7 @@ impl From<ErrorKind> for Why {
 }
 
 impl Event {
-    /// The event for what a release returned.
+    /// The event to record for the result of a release.
     pub fn released(returned: &coordination::Result<()>) -> Self {
         let outcome = match returned {
             Ok(()) => 0,
@@ -171,40 +176,42 @@ impl Event {
 /// A short operation, which O7 checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
-    /// Reads a shared value: [`Answer::Value`] or [`Answer::Absent`].
+    /// Reads a shared value. The result is [`Answer::Value`] or [`Answer::Absent`].
     Read,
-    /// Writes the value, whatever it was: [`Answer::Written`].
+    /// Writes the value unconditionally. The result is [`Answer::Written`].
     Set {
         /// The new value.
         value: u32,
     },
-    /// Writes the value if it still has this version: [`Answer::Written`] or [`Answer::Mismatch`].
+    /// Writes the value if its present version is `expected`. The result is [`Answer::Written`] or
+    /// [`Answer::Mismatch`].
     CompareAndSet {
-        /// The version that the value must still have; 0: no value may exist.
+        /// The version that the value has to have; 0: the value has to be absent.
         expected: u64,
         /// The new value.
         value: u32,
     },
-    /// Deletes the value: [`Answer::Deleted`] or [`Answer::Absent`].
+    /// Deletes the value. The result is [`Answer::Deleted`], or [`Answer::Absent`] if no value existed.
     Delete,
-    /// Deletes the value if it still has this version: [`Answer::Deleted`] or [`Answer::Mismatch`].
+    /// Deletes the value if its present version is `expected`. The result is [`Answer::Deleted`] or
+    /// [`Answer::Mismatch`].
     CompareAndDelete {
-        /// The version that the value must still have.
+        /// The version that the value has to have.
         expected: u64,
     },
-    /// Adds to a counter; [`Answer::Number`] is the sum after it.
+    /// Adds to a counter. The result is [`Answer::Number`] with the sum after the addition.
     Add {
         /// The number to add.
         by: i64,
     },
-    /// Reads a counter: [`Answer::Number`].
+    /// Reads a counter. The result is [`Answer::Number`].
     Count,
-    /// Asks an election who leads: [`Answer::Leader`] or [`Answer::Nobody`].
+    /// Asks an election who leads. The result is [`Answer::Leader`] or [`Answer::Nobody`].
     Leader,
 }
 
 impl Operation {
-    /// Whether the operation can have this result.
+    /// Whether the operation can have this result; if not, the recording test is wrong.
     pub(crate) fn may_answer(self, answer: Answer) -> bool {
         if matches!(answer, Answer::Unknown | Answer::NotDone) {
             return true;
@@ -228,13 +235,13 @@ impl Operation {
 pub enum Answer {
     /// Not known: the operation may have taken effect, or may still take effect.
     Unknown,
-    /// The operation certainly had no effect. The result says nothing about the object's state.
+    /// The operation certainly had no effect. Its result tells nothing about the object's state.
     NotDone,
     /// There is no value.
     Absent,
     /// The current value.
     Value {
-        /// The version that its write got.
+        /// The version that the value got when it was written.
         version: u64,
         /// The value.
         value: u32,

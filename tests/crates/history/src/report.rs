@@ -26,7 +26,7 @@ pub enum Rule {
 }
 
 impl Rule {
-    /// Whether a slow machine can make this rule fail. The other rules hold at any speed.
+    /// Whether a slow machine can make this rule fail although the library is right. The other rules hold at any speed.
     pub fn is_of_time(self) -> bool {
         matches!(self, Self::O5 | Self::O6)
     }
@@ -47,18 +47,20 @@ impl fmt::Display for Violation {
     }
 }
 
-/// How many violations of each rule are kept as text.
+/// How many violations of each rule the report describes; further ones are only counted.
 pub(crate) const TOLD: u64 = 10;
 
 /// What a history contains, and its violations.
 ///
-/// A report without violations says little if the history has little to check. So compare the numbers with what the run
-/// should have produced, and require [`misfits`](Self::misfits) and [`undecided`](Self::undecided) to be 0.
+/// If a history has few records, a report without violations says little. So a test should compare the numbers with
+/// what its run should have produced, and require [`misfits`](Self::misfits) and [`undecided`](Self::undecided) to be
+/// 0.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// The first violations of each rule.
+    /// Descriptions of the first violations of each rule.
     pub violations: Vec<Violation>,
-    /// The number of violations of each rule. Counting at one object stops when it has many.
+    /// The number of violations of each rule. It is a lower bound: after many violations at one object, the rule stops
+    /// checking that object.
     pub broken: BTreeMap<Rule, u64>,
     /// Number of records.
     pub records: u64,
@@ -72,7 +74,7 @@ pub struct Report {
     pub refused: BTreeMap<Why, u64>,
     /// Acquires dropped by their caller.
     pub cancelled: u64,
-    /// Acquires that neither returned nor were dropped, including those of killed clients.
+    /// Acquires that neither returned nor were dropped, for instance because their client was killed.
     pub unanswered: u64,
     /// Guards that reported their loss.
     pub lost: u64,
@@ -88,7 +90,7 @@ pub struct Report {
     pub stale_writes: u64,
     /// Short operations on values, counters and elections.
     pub operations: u64,
-    /// Objects whose entries at the store were counted at the end.
+    /// Records [`Event::Remains`]: how often the entries of an object at the store were counted at the end.
     pub counted: u64,
     /// Kills of a client.
     pub crashes: u64,
@@ -98,10 +100,11 @@ pub struct Report {
     pub faults: BTreeMap<String, u64>,
     /// Grants that O1 did not check, because a fault of [`Rules::untimed`](crate::Rules::untimed) was present.
     pub excused: u64,
-    /// Objects whose linearizability search (O7) was given up: neither right nor wrong.
+    /// Objects of which O7 is unknown, because the search for an order of their operations visited too many states and
+    /// was given up.
     pub undecided: u64,
-    /// Records that contradict others: a second result of one attempt, an unknown object. Then the recording test is
-    /// wrong.
+    /// Records that contradict other records or the rules, for instance a second result of one attempt, or an unknown
+    /// object. If there are any, the test that wrote the records is wrong.
     pub misfits: u64,
 }
 

@@ -1,4 +1,4 @@
-//! A history in order of time, with the records of each acquire joined.
+//! Sorts the records of a history by time, and collects the records of each acquire in one `Attempt`.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -10,10 +10,10 @@ use crate::record::{Answer, Event, NEVER, NO_SLOT, Operation, Record, Why};
 use crate::report::Report;
 use crate::rules::{Kind, Object, Rules};
 
-/// One moment of an attempt, and the index of its record.
+/// The time of one event of an attempt, and the index of the record that has this event.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mark {
-    /// The time; [`NEVER`] if this moment never came.
+    /// The time; [`NEVER`] if the event never happened.
     pub(crate) at: u64,
     pub(crate) index: usize,
 }
@@ -25,13 +25,13 @@ impl Mark {
         self.at != NEVER
     }
 
-    /// The time, if it happened.
+    /// The time; `None` if the event never happened.
     pub(crate) fn time(self) -> Option<u64> {
         self.is_some().then_some(self.at)
     }
 }
 
-/// All that is recorded of one acquire.
+/// Everything that is recorded of one acquire and its guard.
 #[derive(Clone, Debug)]
 pub(crate) struct Attempt {
     pub(crate) client: u32,
@@ -46,9 +46,10 @@ pub(crate) struct Attempt {
     pub(crate) granted: Mark,
     pub(crate) refused: Mark,
     pub(crate) cancelled: Mark,
-    /// When the last call of `is_held` that returned true began.
+    /// The beginning of the last call of `is_held` that returned true. Calls after a downgrade are left out, because
+    /// the guard is not exclusive then.
     pub(crate) held: Mark,
-    /// When the first call of `is_held` that returned false had returned.
+    /// The return of the first call of `is_held` that returned false.
     pub(crate) not_held: Mark,
     pub(crate) lost: Mark,
     downgraded: Mark,
@@ -82,7 +83,7 @@ impl Attempt {
         }
     }
 
-    /// Adds a record of this attempt; false if it contradicts the earlier ones.
+    /// Adds a record of this attempt. Returns false if the record contradicts the earlier ones.
     fn add(&mut self, at: u64, index: usize, event: &Event) -> bool {
         let mark = Mark { at, index };
         match *event {
@@ -126,7 +127,7 @@ impl Attempt {
         }
     }
 
-    /// Whether the acquire neither returned nor was dropped.
+    /// Whether the acquire is still running as far as is known: it has neither returned nor been dropped.
     fn is_open(&self) -> bool {
         self.answered().is_none() && !self.cancelled.is_some()
     }
@@ -136,14 +137,14 @@ impl Attempt {
         self.granted.time().or(self.refused.time())
     }
 
-    /// The end of the time in which the grant held for certain, which begins when its acquire returns. Equal to the
-    /// beginning if no call of `is_held` returned true.
+    /// The end of the time in which the grant held for certain; this time begins when the acquire returns. If no call
+    /// of `is_held` returned true, the end equals the beginning.
     pub(crate) fn held_until(&self) -> u64 {
         self.held.time().map_or(self.granted.at, |held| held.max(self.granted.at))
     }
 
-    /// When the attempt's entry was certainly gone from the store, if an ended attempt leaves its entry there for
-    /// `bound` at most.
+    /// When the attempt's entry was certainly gone from the store: at the confirmed release, or `bound` after the
+    /// attempt ended in any other way. `crashed` is when its client was found to be dead.
     pub(crate) fn gone(&self, crashed: Option<u64>, bound: u64) -> u64 {
         if let (true, Some(released)) = (self.released, self.release_return.time()) {
             return released;
@@ -155,7 +156,7 @@ impl Attempt {
     }
 }
 
-/// Sets a mark if it is not set; returns whether it did.
+/// Sets a mark that is not set yet; returns whether it was not set.
 fn set(place: &mut Mark, mark: Mark) -> bool {
     let first = !place.is_some();
     if first {
@@ -168,7 +169,7 @@ fn set(place: &mut Mark, mark: Mark) -> bool {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Small {
     pub(crate) call: u64,
-    /// [`NEVER`]: the result is unknown, and the operation may still take effect.
+    /// When the operation returned. [`NEVER`]: its result is unknown, and it may still take effect.
     pub(crate) returned: u64,
     pub(crate) what: Operation,
     pub(crate) answer: Answer,
@@ -181,7 +182,8 @@ pub(crate) struct Scope<'a> {
     pub(crate) object: &'a Object,
     pub(crate) attempts: Vec<&'a Attempt>,
     pub(crate) operations: Vec<Small>,
-    /// Indices of the records of the fenced resource and of remaining entries.
+    /// Indices of the records [`Write`](Event::Write), [`Final`](Event::Final), [`Kept`](Event::Kept) and
+    /// [`Remains`](Event::Remains).
     pub(crate) told: Vec<usize>,
 }
 
@@ -190,7 +192,8 @@ impl<'a> Scope<'a> {
         Self { object, attempts: Vec::new(), operations: Vec::new(), told: Vec::new() }
     }
 
-    /// The grants in groups, within which tokens rise and grants exclude each other: one group, or one for each slot.
+    /// The grants in groups. Within a group tokens rise and grants exclude each other. A lock or an election has one
+    /// group, a semaphore or limiter has one for each slot.
     pub(crate) fn groups(&self) -> Vec<Vec<&'a Attempt>> {
         let mut granted: Vec<_> =
             self.attempts.iter().copied().filter(|attempt| attempt.granted.is_some()).collect();
@@ -203,7 +206,7 @@ impl<'a> Scope<'a> {
     }
 }
 
-/// The whole history, sorted and joined.
+/// The whole history: records in order of time, with the attempts and operations that they belong to.
 pub(crate) struct Timeline<'a> {
     pub(crate) records: Cow<'a, [Record]>,
     attempts: Vec<Attempt>,
@@ -218,7 +221,7 @@ impl<'a> Timeline<'a> {
     pub(crate) fn new(records: &'a [Record], rules: &Rules, report: &mut Report) -> Self {
         let mut records = Cow::Borrowed(records);
         if !records.is_sorted_by_key(|record| record.at) {
-            // The sort is stable, so records of equal time stay in the order in which they were written.
+            // The sort is stable, so records with equal times stay in the order in which they were written.
             records.to_mut().sort_by_key(|record| record.at);
         }
         let mut gather = Gather::new(rules);
@@ -259,7 +262,7 @@ impl<'a> Timeline<'a> {
     }
 }
 
-/// Joins the records of a history.
+/// Collects attempts and operations while it reads the records of a history one by one.
 struct Gather {
     objects: HashMap<u32, usize, Quick>,
     known: HashMap<(u32, u64), usize, Quick>,
@@ -282,7 +285,7 @@ impl Gather {
         }
     }
 
-    /// Takes the next record; false if it contradicts the earlier ones.
+    /// Takes the next record. Returns false if the record contradicts the earlier ones.
     fn take(&mut self, index: usize, record: &Record) -> bool {
         match record.event {
             Event::Crash
@@ -347,7 +350,7 @@ impl Gather {
     }
 }
 
-/// A fast hasher. The hashed numbers come from our own tests, so nobody chooses them to collide.
+/// A hasher that is fast but easy to make collide. That is no danger here, because the numbers come from our own tests.
 type Quick = BuildHasherDefault<Mix>;
 
 #[derive(Default)]

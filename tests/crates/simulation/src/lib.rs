@@ -1,4 +1,4 @@
-//! Runs the simulation for given seeds.
+//! Runs the simulation for the seeds that the command line names.
 //!
 //! ```text
 //! simulate --seeds 20000 [--from N] [--threads N]   runs many seeds; fails if anything is wrong with one
@@ -7,9 +7,10 @@
 //! simulate --canaries                                prints the names of the deliberate mistakes
 //! ```
 //!
-//! With `COORDINATION_CANARY=name` the library makes the deliberate mistake of that name: see `docs/testing.md`.
+//! With the environment variable `COORDINATION_CANARY=name`, the library makes the deliberate mistake of that name, and
+//! the simulation has to find it: see `docs/testing.md`.
 //!
-//! The simulated world is in the library only if that is built with `--cfg coordination_internals`; otherwise this
+//! The library has the simulated world only if it is built with `--cfg coordination_internals`. In other builds this
 //! crate is empty.
 #![cfg(coordination_internals)]
 
@@ -31,9 +32,10 @@ use stage::lock;
 
 const USAGE: &str = "simulate [--seeds N] [--from N] [--threads N] [--seconds N] [--twice] | --seed N [--history] | --canaries";
 
-/// How many seeds are run by default.
+/// How many seeds are run if the command line does not say.
 const SEEDS: u64 = 1_000;
-/// The longest real time of a seed's run. A run that takes longer is stuck in a loop in which no simulated time passes.
+/// The longest real time that the run of one seed may take. A run that takes longer is in a loop in which no simulated
+/// time passes, so it would never end.
 const STUCK: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
@@ -42,9 +44,10 @@ struct Options {
     seeds: Option<u64>,
     threads: u64,
     seconds: Option<u64>,
-    /// Run each seed twice; both runs have to be the same.
+    /// Whether each seed is run twice. Both runs have to be the same; otherwise a failure could not be repeated by its
+    /// seed.
     twice: bool,
-    /// Run only this seed.
+    /// If set, only this seed is run.
     seed: Option<u64>,
     history: bool,
     canaries: bool,
@@ -120,7 +123,7 @@ fn tell(seed: u64, outcome: &Outcome) {
     }
 }
 
-/// Sums over many runs.
+/// Counts over all runs, shared by the threads that run them.
 #[derive(Default)]
 struct Sum {
     next: AtomicU64,
@@ -132,7 +135,7 @@ struct Sum {
     judged: Mutex<BTreeMap<&'static str, u64>>,
     has_failed: AtomicBool,
     failed: Mutex<Vec<u64>>,
-    /// For each thread, the seed that it runs, and since when.
+    /// For each thread, the seed that it runs at present, and since when. The program finds stuck runs by this.
     running: Mutex<BTreeMap<u64, (u64, Instant)>>,
 }
 
@@ -145,7 +148,7 @@ impl Sum {
         };
     }
 
-    /// Ends the program if a run takes too long; returns when no run is left.
+    /// Ends the whole program if a run is stuck. Returns when no thread runs a seed any more.
     fn watch(&self) {
         loop {
             std::thread::sleep(Duration::from_millis(100));

@@ -12,8 +12,8 @@ use crate::plan::{Fault, weather};
 use crate::stage::{Process, Stage};
 use crate::work;
 
-/// Causes faults, one after the other and at the same time, until the run is over; then waits for their end and lets
-/// the network work normally.
+/// Causes faults until the run is over; several faults may last at the same time. Then waits until the last fault has
+/// ended, and lets the network work normally.
 pub(crate) async fn rage(stage: Arc<Stage>) {
     let mut faults = JoinSet::new();
     while !stage.is_over() {
@@ -31,7 +31,7 @@ pub(crate) async fn rage(stage: Arc<Stage>) {
             stage.record(0, 0, 0, Event::FaultEnd { kind: fault.number() });
         });
     }
-    // Waits for faults to end by themselves: a fault that is aborted would not undo its effect.
+    // Each fault has to end by itself, because a task that is aborted would not undo its fault.
     while let Some(ended) = faults.join_next().await {
         ended.expect("a fault does not fail");
     }
@@ -71,8 +71,8 @@ async fn strike(stage: &Arc<Stage>, fault: Fault) {
         Fault::EarlyEnd => {
             stage.breaks_word(false);
             stage.world.end_some_session();
-            // The holder may believe that it holds the lock until a watch, or the next heartbeat that gets through,
-            // reports the loss.
+            // For up to this time the holder may believe that it still holds the lock. Then a watch, or a heartbeat
+            // that gets through, reports the loss.
             tokio::time::sleep(ttl).await;
         }
         Fault::Wipe => {
@@ -109,7 +109,7 @@ async fn kill(stage: &Arc<Stage>, victim: &Process, length: Duration) {
     victim.client.crash();
     stage.remove(victim.number);
     stage.record(victim.number, 0, 0, Event::Crash);
-    // The dead process's session lasts until its lease is over.
+    // The session of the dead process lasts until its lease is over.
     tokio::time::sleep(length).await;
     work::start(stage).await;
 }

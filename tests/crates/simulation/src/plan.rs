@@ -6,7 +6,7 @@ use coordination::simulation::{Clocks, Traits, Weather};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-/// By how much the wall clocks of two clients differ at most, in runs with a recipe that uses wall clocks.
+/// The wall clocks of two clients differ by at most this, in runs with a recipe that relies on wall clocks.
 pub(crate) const WALL_CLOCKS_DIFFER: Duration = Duration::from_millis(40);
 
 /// The kinds of faults.
@@ -14,7 +14,7 @@ pub(crate) const WALL_CLOCKS_DIFFER: Duration = Duration::from_millis(40);
 pub(crate) enum Fault {
     /// A client is paused.
     Pause,
-    /// A client's machine is suspended: the client is paused, and its monotonic clock too.
+    /// A client's machine is suspended: the client is paused, and its monotonic clock stops too.
     Suspend,
     /// A client is killed, and another one starts.
     Kill,
@@ -30,11 +30,13 @@ pub(crate) enum Fault {
     Restart,
     /// An operator removes the entry of a waiter.
     WaiterRemoved,
-    /// The network behaves in a different way for a while.
+    /// The network begins to behave differently, for instance to lose or delay messages, for a while.
     Weather,
-    /// The store ends a session too early, so it may grant a lock while the former holder still claims it.
+    /// The store ends a session too early. So it may grant a lock to another client while the former holder still
+    /// believes that it holds it.
     EarlyEnd,
-    /// The store loses all data. Timed exclusion may break as with `EarlyEnd`, but tokens still have to rise.
+    /// The store loses all data. As with `EarlyEnd`, two clients may then believe that they hold a lock. Tokens still
+    /// have to rise.
     Wipe,
 }
 
@@ -54,16 +56,17 @@ impl Fault {
         Self::Wipe,
     ];
 
-    /// The faults by which the store breaks a promise, so that the run does not check timed exclusion.
+    /// Faults by which the store breaks a promise, so that two clients may hold a lock at once. During such a fault the
+    /// run does not check that they do not.
     pub(crate) const UNTIMED: [Self; 2] = [Self::EarlyEnd, Self::Wipe];
 
-    /// The index in [`Fault::ALL`], by which histories name it.
+    /// The index in [`Fault::ALL`]. Histories have this number instead of the name.
     pub(crate) fn number(self) -> u32 {
         self as u32
     }
 }
 
-/// Recipes that are used beside the locks. Each run has two or three of them, so that each is used often in its runs.
+/// The recipes other than locks. Each run uses only two or three of them, so that it uses each of these often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Recipe {
     Group,
@@ -100,25 +103,25 @@ pub(crate) struct Plan {
     pub(crate) traits: Traits,
     pub(crate) ttl: Duration,
     pub(crate) clients: u32,
-    /// The number of tasks of each client.
+    /// The number of tasks of each client that work at the same time.
     pub(crate) tasks: u32,
-    /// After this many grants all faults end, and then the run ends.
+    /// After this many grants the faults end, and then the run ends.
     pub(crate) grants: u64,
     pub(crate) faults: Vec<Fault>,
-    /// The longest time between the beginnings of two faults.
+    /// The longest time from the beginning of a fault to the beginning of the next one.
     pub(crate) calm: Duration,
-    /// The longest time for which something is held.
+    /// The longest time for which a client holds what it has acquired.
     pub(crate) hold: Duration,
-    /// The longest pause between two attempts of a task.
+    /// The longest time that a task waits between two actions.
     pub(crate) think: Duration,
-    /// The probability, in percent, that an acquire is dropped before it returns.
+    /// How many percent of all acquires are dropped by their caller before they return.
     pub(crate) cancelled: u32,
     pub(crate) weather: Weather,
     pub(crate) recipes: Vec<Recipe>,
 }
 
 impl Plan {
-    /// L5: how long after the last fault it may take until observers have caught up.
+    /// L5: observers have to see the last state at most this long after the last fault has ended.
     pub(crate) fn recovery(&self) -> Duration {
         3 * self.ttl + Duration::from_secs(7)
     }
@@ -126,7 +129,7 @@ impl Plan {
     pub(crate) fn of(seed: u64) -> Self {
         let mut random = StdRng::seed_from_u64(seed ^ 0x706c_616e);
         let random = &mut random;
-        // In one run of five the store is within the process, as memory and file are.
+        // In one run of five the store is in the same process as its clients, as memory and file are.
         let is_remote = !random.random_ratio(1, 5);
         let traits = Traits {
             is_remote,
@@ -153,9 +156,9 @@ impl Plan {
         }
     }
 
-    /// The clocks of a client; they differ from the world's within assumption A1.
+    /// Chooses the clocks of a client. They may differ from the world's time as far as assumption A1 allows.
     pub(crate) fn clocks(&self, random: &mut StdRng) -> Clocks {
-        // Recipes that use wall clocks promise something only if these clocks differ little.
+        // Recipes that rely on wall clocks promise something only if the wall clocks of all clients differ little.
         let ahead = match self.recipes.contains(&Recipe::Once) {
             true => WALL_CLOCKS_DIFFER.as_micros() as i64 / 2,
             false => 3_600_000_000,
@@ -168,7 +171,8 @@ impl Plan {
     }
 }
 
-/// Chosen with a random generator of its own, so that adding a recipe does not change the rest of each seed's plan.
+/// Chooses the recipes of a run. It uses a random generator of its own, so that the rest of each seed's plan stays the
+/// same when a recipe is added to the list.
 fn recipes(seed: u64) -> Vec<Recipe> {
     let mut random = StdRng::seed_from_u64(seed ^ 0x7265_6369);
     let count = random.random_range(2..=3);
@@ -182,7 +186,8 @@ fn recipes(seed: u64) -> Vec<Recipe> {
     chosen
 }
 
-/// Chooses some kinds of faults, so that each kind also happens without the others.
+/// Chooses some kinds of faults for a run and leaves others out, so that in some runs each kind happens without the
+/// others.
 fn faults(random: &mut StdRng, is_remote: bool) -> Vec<Fault> {
     let breaks_its_word = random.random_ratio(1, 5);
     let possible = Fault::ALL.iter().filter(|fault| match fault {
@@ -195,14 +200,14 @@ fn faults(random: &mut StdRng, is_remote: bool) -> Vec<Fault> {
     chosen
 }
 
-/// Chooses how the network behaves for a while.
+/// Chooses at random how the network behaves for a while.
 pub(crate) fn weather(random: &mut StdRng, ttl: Duration) -> Weather {
     let calm = Weather::calm();
     let ttl = ttl.as_millis() as u64;
     match random.random_range(0..6) {
         0 => calm,
         1 => Weather { delay: 1..=10, ..calm },
-        // Replies that arrive just before their timeout, so what they prove is already old.
+        // Some replies arrive just before the call's timeout, so that what they say is already old.
         2 => Weather { slow_reply: (300_000, 0..=ttl / 6), ..calm },
         3 => Weather {
             delay: 0..=3,

@@ -1,4 +1,4 @@
-//! One run: from a seed to everything that was wrong in it.
+//! Runs one seed, and collects everything that was wrong in the run.
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
@@ -16,28 +16,28 @@ use crate::plan::{Fault, Plan};
 use crate::stage::{EVERYTHING, Process, Stage};
 use crate::work;
 
-/// The longest simulated time of a run; a run that takes longer hangs.
+/// The longest simulated time of a run. A run that takes longer counts as hanging.
 const LONGEST: Duration = Duration::from_secs(3_600);
 
 /// The result of a run.
 pub(crate) struct Outcome {
     pub(crate) records: Vec<Record>,
     pub(crate) report: Report,
-    /// Descriptions of everything that is wrong; empty if nothing is.
+    /// Descriptions of everything that was wrong in the run; empty if nothing was.
     pub(crate) wrong: Vec<String>,
     /// How often the simulated network misbehaved by chance, for instance lost, delayed or repeated a message. Faults of
     /// the run's plan are not counted.
     pub(crate) mishaps: u64,
-    /// How often each promise was really tested.
+    /// For each promise, how often the run would have noticed that the promise is broken.
     pub(crate) judged: BTreeMap<&'static str, u64>,
 }
 
 impl Outcome {
-    /// A hash that is equal for two runs with the same events.
+    /// A hash by which two runs are compared: it is equal if both runs had the same events and results.
     pub(crate) fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         self.records.iter().for_each(|record| encode(record).hash(&mut hasher));
-        // The results are included because most recipes leave no records in the history.
+        // `judged` and `wrong` are included because most recipes leave no records in the history.
         (&self.judged, &self.wrong).hash(&mut hasher);
         hasher.finish()
     }
@@ -46,7 +46,8 @@ impl Outcome {
 /// Runs a seed.
 pub(crate) fn run(seed: u64) -> Outcome {
     let mut builder = Builder::new_current_thread();
-    // Tokio uses random numbers too, for instance for the order in which a `watch` channel wakes its receivers.
+    // Tokio draws random numbers too, for instance for the order in which a `watch` channel wakes its receivers. With
+    // this seed it draws the same ones in each run of the seed.
     #[cfg(tokio_unstable)]
     builder.rng_seed(tokio::runtime::RngSeed::from_bytes(&seed.to_le_bytes()));
     let runtime = builder.enable_time().start_paused(true).build();
@@ -75,14 +76,15 @@ pub(crate) fn run(seed: u64) -> Outcome {
 
 fn rules(plan: &Plan) -> Rules {
     let recovery = plan.recovery().as_nanos() as u64;
-    // How long waiters may have to wait: the time to notice a loss, to open a session, for a dead holder's lease to
-    // end, and for all waiters to have their turns.
+    // The longest time that a waiter may have to wait: until the loss of a session is noticed, a session is opened, and
+    // a dead holder's lease has ended (`recovery`), and until all waiters before it have held and released (`turns`).
     let turns = u64::from(plan.clients * plan.tasks) * (plan.hold.as_nanos() as u64 + 300_000_000);
     Rules {
         faults: Fault::ALL.iter().map(|fault| format!("{fault:?}")).collect(),
         untimed: Fault::UNTIMED.map(Fault::number).to_vec(),
         wait_bound: recovery + turns,
-        // C2 can be checked only if nothing keeps the library from removing an entry.
+        // C2, that entries are removed at once, can be checked only if nothing keeps the library from removing an
+        // entry.
         entry_bound: if plan.traits.is_remote || !plan.faults.is_empty() {
             NEVER
         } else {
@@ -92,7 +94,7 @@ fn rules(plan: &Plan) -> Rules {
     }
 }
 
-/// Runs the clients and the faults, and then ends them in order.
+/// Starts the clients and the faults. When enough was granted, ends the faults and then the clients.
 async fn live(stage: &Arc<Stage>) {
     for _ in 0..stage.plan.clients {
         work::start(stage).await;
@@ -132,8 +134,8 @@ async fn finish(stage: &Stage, process: &Process, task: JoinHandle<()>) {
     }
 }
 
-/// Waits until no entry is left at the store: all calls have ended, so the library has to remove all entries, although
-/// the sessions live on.
+/// Waits until no entry is left at the store, although the sessions live on: all calls have ended, so the library has
+/// to remove all entries. Then records how many entries are left.
 async fn settle(stage: &Stage) {
     let bound = nanos() + 3 * stage.plan.ttl.as_nanos() as u64 + 5_000_000_000;
     while stage.world.entries() > 0 && nanos() < bound {
@@ -142,7 +144,7 @@ async fn settle(stage: &Stage) {
     stage.record(0, EVERYTHING, 0, Event::Remains { entries: stage.world.entries() });
 }
 
-/// L6: a stop returns in time, and is confirmed by the store.
+/// L6: checks that a stop returns in time and without an error, which means that the store has confirmed it.
 async fn stop(stage: &Stage, process: &Arc<Process>) {
     let begun = nanos();
     let coordinator = process.coordinator.clone();

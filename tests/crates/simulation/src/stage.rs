@@ -1,4 +1,4 @@
-//! What the parts of a run share: the simulated world, its clients, and what was recorded of them.
+//! The state that all parts of a run share: the simulated world, its clients, and the records.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,10 +18,11 @@ use crate::work::held::Held;
 use crate::work::resize::{MOST, SIZED};
 use crate::work::several::PERMITS;
 
-/// The objects that clients contend for: the id in the history, the name, and how many may hold it at once.
+/// The objects for which clients contend: the id in the history, the name, and how many clients may hold the object at
+/// once.
 pub(crate) const OBJECTS: [(u32, &str, Kind); 11] = [
     (1, "a", Kind::Lock),
-    // One name begins with the other one; the locks must be independent nevertheless.
+    // The name "ab" begins with the name "a". The two locks have to be independent nevertheless.
     (2, "ab", Kind::Lock),
     (3, "pool", Kind::Slots { count: 2 }),
     (4, "gate", Kind::Slots { count: 1 }),
@@ -34,10 +35,11 @@ pub(crate) const OBJECTS: [(u32, &str, Kind); 11] = [
     (EVERYTHING, "everything", Kind::Other),
 ];
 
-/// An object in the history that stands for all queues of the store.
+/// The id of an object in the history that stands for all queues of the store together.
 pub(crate) const EVERYTHING: u32 = 99;
 
-/// A simulated process: a client of the world and its coordinator.
+/// A simulated process: a client of the simulated world, with its own clocks and network link, and the coordinator in
+/// it.
 pub(crate) struct Process {
     pub(crate) number: u32,
     pub(crate) client: Arc<Client>,
@@ -51,7 +53,7 @@ struct Live {
     held: Arc<Held>,
 }
 
-/// A short operation that has begun and has no result yet.
+/// A short operation whose call has begun and has no result yet.
 struct Under {
     client: u32,
     object: u32,
@@ -68,7 +70,7 @@ pub(crate) struct Stage {
     random: Mutex<StdRng>,
     processes: Mutex<Vec<Arc<Process>>>,
     tasks: Mutex<Vec<(Arc<Process>, JoinHandle<()>)>>,
-    /// The versions of the value that clients have seen, by number.
+    /// The versions of the value that clients have seen, by their numbers in the history.
     versions: Mutex<BTreeMap<u64, Version>>,
     last_version: AtomicU64,
     /// Short operations that have no result yet.
@@ -76,14 +78,14 @@ pub(crate) struct Stage {
     numbers: AtomicU64,
     grants: AtomicU64,
     is_over: AtomicBool,
-    /// When the store last broke a promise (it ended a session early, or lost data); zero for never.
+    /// When the store last broke a promise, that is, ended a session early or lost data; zero if it never did.
     word_broken: AtomicU64,
     has_lost_data: AtomicBool,
-    /// One ledger for each recipe, with what its promises are checked against.
+    /// For each recipe, a ledger of what clients did with it. The recipe's promises are checked against the ledger.
     pub(crate) ledgers: Ledgers,
-    /// How often each promise was really tested.
+    /// For each promise, how often the run would have noticed that the promise is broken.
     judged: Mutex<BTreeMap<&'static str, u64>>,
-    /// Broken promises that were found without the history checker.
+    /// Descriptions of broken promises that were found by the run itself and not by the history checker.
     broken: Mutex<Vec<String>>,
 }
 
@@ -117,12 +119,12 @@ impl Stage {
         })
     }
 
-    /// The settings of a coordinator with this member id.
+    /// The settings of a coordinator that has this member id.
     pub(crate) fn config(&self, member: String) -> Config {
         Config { member_id: Some(member), ttl: Some(self.plan.ttl), ..Config::default() }
     }
 
-    /// Starts another process and connects it, and retries until that succeeds.
+    /// Starts another process and connects its coordinator; retries until the connection succeeds.
     pub(crate) async fn start(&self) -> Arc<Process> {
         let number = self.number() as u32;
         let client = self.world.client(self.plan.clocks(&mut lock(&self.random)));
@@ -144,7 +146,7 @@ impl Stage {
         lock(&self.processes).clone()
     }
 
-    /// Records that this task of a process has to end when the run is over.
+    /// Keeps the task of a process, so that the run can wait for the task's end when the run is over.
     pub(crate) fn expect(&self, process: &Arc<Process>, task: JoinHandle<()>) {
         lock(&self.tasks).push((Arc::clone(process), task));
     }
@@ -153,7 +155,8 @@ impl Stage {
         std::mem::take(&mut lock(&self.tasks))
     }
 
-    /// Removes a process from the run before it is killed.
+    /// Takes a process that is about to be killed out of the run: out of the lists, and out of operations that have no
+    /// result yet.
     pub(crate) fn remove(&self, number: u32) {
         lock(&self.processes).retain(|process| process.number != number);
         let of_it = |under: &Under| under.client == number;
@@ -171,7 +174,7 @@ impl Stage {
         draw(&mut lock(&self.random))
     }
 
-    /// A random time of up to `longest`.
+    /// A random time between zero and `longest`.
     pub(crate) fn up_to(&self, longest: Duration) -> Duration {
         let longest = longest.as_millis() as u64;
         Duration::from_millis(self.draw(|random| random.random_range(0..=longest)))
@@ -187,7 +190,8 @@ impl Stage {
         lock(&self.records).push(record);
     }
 
-    /// Registers a new grant, and asks all earlier holders of the object whether they still claim to hold it.
+    /// Records a new grant. Then calls `is_held` on all guards of the object that were granted earlier, which shows at
+    /// once whether two clients hold it.
     pub(crate) fn granted(
         &self,
         process: &Arc<Process>,
@@ -208,12 +212,12 @@ impl Stage {
 
     fn ask(&self, object: u32, live: &Live) {
         let before = moment();
-        // Asked within the holder's process, so that `is_held` uses that process's clock.
+        // `is_held` is called within the holder's process, so that it uses that process's clock.
         let held = live.process.client.enter(|| live.held.is_held());
         self.record(live.process.number, object, live.attempt, Event::Probe { before, held });
     }
 
-    /// The attempt that claims at this moment to hold this lock exclusively, if there is one.
+    /// The attempt that has this lock exclusively at this moment according to its own guard, if there is one.
     pub(crate) fn who_excludes(&self, object: u32) -> Option<u64> {
         let live = lock(&self.live);
         let excludes = |live: &&Live| {
@@ -222,7 +226,7 @@ impl Stage {
         live.get(&object)?.iter().find(excludes).map(|live| live.attempt)
     }
 
-    /// The tokens of all that claim at this moment to hold something of this object.
+    /// The tokens of all guards of this object that say at this moment that they are held.
     pub(crate) fn who_holds(&self, object: u32) -> Vec<FencingToken> {
         let live = lock(&self.live);
         let holding = live.get(&object).into_iter().flatten();
@@ -230,14 +234,14 @@ impl Stage {
         holding.map(|live| live.held.token()).collect()
     }
 
-    /// Removes a guard from those that are asked.
+    /// Removes a guard from those on which `is_held` is called at each later grant.
     pub(crate) fn forget(&self, object: u32, attempt: u64) {
         if let Some(live) = lock(&self.live).get_mut(&object) {
             live.retain(|live| live.attempt != attempt);
         }
     }
 
-    /// The number of the version that a client saw last; zero if there was no value.
+    /// The number of the version that any client saw last; zero if the value did not exist then.
     pub(crate) fn last_version(&self) -> u64 {
         self.last_version.load(Ordering::Relaxed)
     }
@@ -265,8 +269,8 @@ impl Stage {
         else {
             return;
         };
-        // Once the store has lost data, results prove nothing, because an earlier operation may have seen the lost
-        // data.
+        // Once the store has lost data, the results of operations prove nothing, because an earlier operation may have
+        // seen the lost data.
         let answer = if self.has_all_data() { answer } else { Answer::Unknown };
         self.record(client, object, 0, Event::Operation { call, what, answer });
     }
@@ -283,27 +287,27 @@ impl Stage {
         self.is_over.store(true, Ordering::Relaxed);
     }
 
-    /// Records that the store breaks a promise: it ends a session early, or loses its data.
+    /// Records that the store now breaks a promise: it ends a session early, or loses its data.
     pub(crate) fn breaks_word(&self, loses_data: bool) {
         self.word_broken.store(nanos().max(1), Ordering::Relaxed);
         self.has_lost_data.fetch_or(loses_data, Ordering::Relaxed);
     }
 
-    /// Whether a guard that was granted at `since` can be relied on for as long as it claims to be held. That is so
-    /// unless the store has broken a promise after that moment, or so shortly before it that some client may still have
-    /// relied on an older reply.
+    /// Whether a guard that was granted at `since` is really held for as long as its `is_held` says so. This is not
+    /// certain if the store has broken a promise after `since`. It is not certain either if the store did so less than
+    /// two lease times before `since`, because some client may still have relied on an older reply.
     pub(crate) fn is_sound(&self, since: u64) -> bool {
         let broken = self.word_broken.load(Ordering::Relaxed);
         broken == 0 || broken + 2 * (self.plan.ttl.as_nanos() as u64) < since
     }
 
-    /// Whether the store still has everything that was written.
+    /// Whether the store still has everything that was written to it.
     pub(crate) fn has_all_data(&self) -> bool {
         !self.has_lost_data.load(Ordering::Relaxed)
     }
 
-    /// Counts that a promise was really tested, that is, that a wrong result would have been noticed. A run without
-    /// such tests would prove nothing.
+    /// Counts one real test of a promise, that is, a moment at which a wrong result would have been noticed. A promise
+    /// that a run never tests in this way is not proved by the run.
     pub(crate) fn judges(&self, promise: &'static str) {
         *lock(&self.judged).entry(promise).or_default() += 1;
     }
@@ -312,7 +316,7 @@ impl Stage {
         std::mem::take(&mut lock(&self.judged))
     }
 
-    /// Reports an error of a call, unless it is of a kind that the simulated faults can cause.
+    /// Reports the error of a call as a broken promise, unless the simulated faults can cause an error of this kind.
     pub(crate) fn failed(&self, what: &str, error: &Error) {
         let may_be = matches!(
             error.kind(),
@@ -323,7 +327,8 @@ impl Stage {
         }
     }
 
-    /// Reports an error of a call without a timeout, which has to wait until the store is back.
+    /// Reports the error of a call without a timeout. Such a call has to wait until the store is back, so it must not
+    /// fail because the store does not reply.
     pub(crate) fn failed_without_limit(&self, what: &str, error: &Error) {
         match error.kind() {
             ErrorKind::Unavailable | ErrorKind::Timeout => {
@@ -333,7 +338,7 @@ impl Stage {
         }
     }
 
-    /// Reports a broken promise that was found without the history.
+    /// Reports a broken promise that was found by the run itself and not by the history checker.
     pub(crate) fn broken(&self, text: String) {
         lock(&self.broken).push(format!("{} ms: {text}", nanos() / 1_000_000));
     }

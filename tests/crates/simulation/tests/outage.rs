@@ -1,4 +1,5 @@
-//! Calls without a timeout survive an outage of each kind, whichever of their requests the outage hits.
+//! Checks that calls without a timeout survive an outage of each kind, whichever of a call's requests the outage
+//! interrupts.
 #![cfg(coordination_internals)]
 
 use std::sync::Arc;
@@ -10,40 +11,42 @@ use tokio::runtime::Builder;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
-/// The latency of each message, in milliseconds.
+/// How long each message is on its way, in milliseconds.
 const WAY: u64 = 10;
-/// The latest beginning of an outage. Without an outage, each call has ended by then, or waits for something that
-/// happens only after the outage.
+/// An outage begins at the latest this many milliseconds after the call. Without an outage, the call would have
+/// returned by then, unless it waits for something that happens only after the outage.
 const LONGEST: u64 = 160;
-/// An outage of the store.
+/// How long the store is down, and how long the lease of its clients is.
 #[derive(Clone, Copy)]
 struct Outage {
     lasts: Duration,
-    /// The lease of the clients.
+    /// The lease time of the clients.
     lease: Duration,
 }
 
-/// An outage that is longer than any attempt, and longer than the lease.
+/// This outage is longer than any single attempt of a call, and longer than the lease.
 const LONG: Outage = Outage { lasts: Duration::from_secs(3), lease: Duration::from_secs(1) };
-/// An outage that is longer than any attempt, and shorter than the lease.
+/// This outage is longer than any single attempt of a call, but shorter than the lease.
 const SHORT: Outage = Outage { lasts: Duration::from_secs(8), lease: Duration::from_secs(30) };
 
-/// The kinds of outage: no message arrives, or each call fails with this kind of error.
+/// The kinds of outage. `None`: no message arrives. Otherwise each call fails with an error of this kind.
 const KINDS: [Option<ErrorKind>; 4] =
     [None, Some(ErrorKind::Refused), Some(ErrorKind::Dns), Some(ErrorKind::Tls)];
 
-/// What is acquired: each for the first time, so that the settings in the queue's value are stored by the call. Several
-/// locks at once are not included, because a call that loses one of them while it waits for another one fails (ML1).
+/// What is acquired. Each name is used for the first time, so the call also has to store the recipe's settings in the
+/// queue's value. Several locks at once are not included: such a call fails if it loses one of its locks while it waits
+/// for another (ML1).
 const RECIPES: [&str; 7] =
     ["lock", "share", "semaphore", "limiter", "latest", "leadership", "barrier"];
 
-/// What is waited for, and happens only after the outage.
+/// What a call waits for. It happens only after the outage.
 const WAITS: [&str; 5] = ["lock", "semaphore", "leadership", "barrier", "latch"];
 
-/// A wait for which the caller first gives up its own place; the place is lost with its lease.
+/// A wait that begins when the caller gives up its own place in the barrier. The place is lost if the lease ends, so this
+/// wait is tested only with the outage that is shorter than the lease.
 const LEAVING: &str = "leaving a double barrier";
 
-/// Signals between the tasks that work and the outage.
+/// Signals between the task that makes the calls and the one that causes the outage.
 #[derive(Default)]
 struct Moments {
     /// Notified when everything that the call needs has been prepared.
@@ -71,7 +74,7 @@ async fn acquire(recipe: &str, coordinator: &Coordinator) -> Result<()> {
     Ok(())
 }
 
-/// Waits in the process of `one` until `other` has done its part, which it does once the outage is over.
+/// Makes a call of `one` that waits until `other` does its part. `other` does so once the outage is over.
 async fn wait(recipe: &str, one: Coordinator, other: Coordinator, now: Arc<Moments>) -> Result<()> {
     match recipe {
         "lock" => {
@@ -80,7 +83,7 @@ async fn wait(recipe: &str, one: Coordinator, other: Coordinator, now: Arc<Momen
             now.ready.notify_one();
             let freeing = async {
                 now.over.notified().await;
-                // The lock may have been lost in the outage.
+                // The lock may have been lost in the outage, so an error of the release is ignored.
                 drop(held.release().await);
                 Ok(())
             };
@@ -148,7 +151,8 @@ async fn connect(client: &Arc<Client>, lease: Duration) -> Coordinator {
     client.connect(config).await.expect("the store is there")
 }
 
-/// Runs `work` in a world of its own, in which an outage begins after `down_after` milliseconds. Returns what is wrong.
+/// Runs `work` in a simulated world of its own. An outage begins `down_after` milliseconds after `work` has notified
+/// `ready`, which it does right before the call that is tested. Returns a description of what is wrong, if anything is.
 async fn outlives<W>(
     outage: Outage,
     kind: Option<ErrorKind>,
@@ -179,7 +183,7 @@ where
             None => world.set_down(false),
             _ => world.set_failing(None),
         }
-        // The clients have opened sessions again by then.
+        // By this time the clients have opened sessions again.
         sleep(Duration::from_secs(2)).await;
         moments.over.notify_one();
     };
@@ -192,7 +196,8 @@ where
     }
 }
 
-/// Checks that each of these calls survives an outage of each kind, beginning at each moment.
+/// Checks that each of these calls survives an outage of each kind. The outages begin at moments that are `step`
+/// milliseconds apart.
 fn all_outlive<W>(
     outage: Outage,
     recipes: &[&'static str],

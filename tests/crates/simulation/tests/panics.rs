@@ -1,4 +1,5 @@
-//! F-70: each kind of background work for which callers wait panics once, and everything goes on.
+//! F-70: in each kind of background work for which callers wait, causes one panic. All calls have to succeed
+//! nevertheless.
 #![cfg(coordination_internals)]
 
 use std::sync::Arc;
@@ -11,10 +12,11 @@ use tokio::runtime::Builder;
 use tokio::time::{sleep, timeout};
 
 const TTL: Duration = Duration::from_secs(1);
-/// The time limit: longer than the work takes, including retries.
+/// The time limit of all the work; the work with its retries takes less.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// The kinds of background work of a session, by the store's calls and by what they wait for.
+/// The kinds of background work of a session. Each is named after the store's call that it makes, or after what it
+/// waits for.
 const WORKS: [&str; 10] = [
     "open", "acquire", "gone", "watch", "observe", "changed", "proclaim", "renew", "release",
     "stop",
@@ -24,7 +26,7 @@ async fn connect(client: &Arc<Client>) -> Result<Coordinator> {
     client.connect(Config { ttl: Some(TTL), ..Config::default() }).await
 }
 
-/// Uses everything that has a background task.
+/// Makes calls of everything that has a background task.
 async fn work(client: &Arc<Client>) -> Result<()> {
     let (one, other) = (connect(client).await?, connect(client).await?);
     let mut state = one.state();

@@ -1,4 +1,4 @@
-//! The seeds of the simulation that the gate runs; `tests/simulate` runs any number of seeds.
+//! The gate runs these seeds of the simulation. `tests/simulate` runs any number of other seeds.
 #![cfg(coordination_internals)]
 
 use std::process::Command;

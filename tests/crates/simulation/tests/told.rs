@@ -1,4 +1,4 @@
-//! A guard reports its loss even if notifications fail; errors say why the store does not reply.
+//! Checks that a guard reports its loss even if notifications fail, and that errors say why the store does not reply.
 #![cfg(coordination_internals)]
 
 use std::time::Duration;
@@ -25,7 +25,8 @@ fn in_a_world(ttl: Duration, work: impl AsyncFnOnce(&World, Coordinator)) {
     });
 }
 
-/// All watches break, and all notifications are lost; entries can be read.
+/// All watches break and all notifications are lost, but entries can be read. So the removal can be noticed only by
+/// reading the entry.
 #[test]
 fn an_entry_that_is_removed_while_watches_fail_is_noticed() {
     in_a_world(TTL, async |world, coordinator| {
@@ -44,7 +45,7 @@ fn an_entry_that_is_removed_while_watches_fail_is_noticed() {
     });
 }
 
-/// Kinds of errors that do not go away by waiting, because somebody has to change something.
+/// Kinds of errors that do not go away with time, because somebody has to change a setting first.
 const LASTING: [ErrorKind; 4] =
     [ErrorKind::Auth, ErrorKind::Permission, ErrorKind::Tls, ErrorKind::Config];
 

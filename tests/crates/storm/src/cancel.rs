@@ -1,12 +1,12 @@
-//! Drops futures at random moments.
+//! Drops futures before they complete.
 
 use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
 
-/// Polls a future at most this many times, and then drops it; `None` if it was dropped.
+/// Polls a future at most this many times. `None` if it has not completed by then and was dropped.
 ///
-/// The future is polled whether or not it was woken, so that it may be dropped at any of its awaits.
+/// The future is polled again even if nothing has woken it, so that it can be dropped at any of its awaits.
 pub(crate) async fn within_polls<F: Future>(polls: u32, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     let mut left = polls;

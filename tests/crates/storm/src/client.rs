@@ -1,4 +1,4 @@
-//! One client: a coordinator, and tasks that acquire, drop their calls, hold and release.
+//! One client of the storm: a coordinator, and tasks that acquire, drop their calls, hold and release.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,9 +18,9 @@ pub(crate) struct Client {
     pub(crate) seed: u64,
     pub(crate) diary: Diary,
     pub(crate) targets: Arc<[Target]>,
-    /// Counts the grants.
+    /// The number of grants of all clients that share this counter.
     pub(crate) granted: Arc<AtomicU64>,
-    /// Set when the storm is to end.
+    /// Set to true when the storm is to end.
     pub(crate) over: Arc<AtomicBool>,
 }
 
@@ -35,7 +35,7 @@ enum Held {
 }
 
 impl Client {
-    /// Runs this many tasks until the storm ends; returns when all of them have ended.
+    /// Runs this many tasks, and returns when the storm has ended and all tasks have ended.
     pub(crate) async fn run(self, url: &str, tasks: u32) -> coordination::Result<()> {
         let coordinator = Coordinator::connect(url).await?;
         let doors: Result<Vec<_>, _> =
@@ -62,7 +62,7 @@ async fn storm(client: Arc<Client>, doors: Arc<Vec<Door>>, mut dice: Dice) {
             client.granted.fetch_add(1, Ordering::Relaxed);
             hold(held, attempt, round).await;
         }
-        // A task whose calls all succeed at once would never let other tasks run.
+        // If all calls of a task succeed at once, the task never waits. So it yields here, so that other tasks can run.
         tokio::task::yield_now().await;
     }
 }
@@ -87,7 +87,8 @@ async fn acquire(door: &Door, attempt: Attempt<'_>, round: Round) -> Option<Held
         }
         Some(Err(error)) => {
             let is_expected = is_expected(&error, limit);
-            // An error that this call should not have is recorded as `Other`, whatever its kind.
+            // If this call cannot fail with this error, the error is recorded as `Other`, which the verdict reports as
+            // a violation.
             let why = if is_expected { error.kind().into() } else { Why::Other };
             attempt.note(Event::Refused { why });
             if !is_expected {
@@ -118,20 +119,20 @@ async fn hold(held: Held, attempt: Attempt<'_>, round: Round) {
         Ending::ReleaseDropped(polls) => within_polls(polls, held.release()).await,
         Ending::Dropped => return drop(held),
     };
-    // A release that was dropped goes on in the background.
+    // If the release's future was dropped, the library releases in the background, and no result is recorded.
     if let Some(returned) = returned {
         attempt.note(Event::released(&returned));
     }
 }
 
-/// The time as histories have it.
+/// The duration as a number of nanoseconds, the unit of histories.
 pub(crate) fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(NEVER)
 }
 
-/// Whether an acquire may fail in this way, although the store never fails.
+/// Whether an acquire with this timeout may fail with this error, although the store never fails.
 fn is_expected(error: &Error, limit: Option<Duration>) -> bool {
-    // With a short timeout, the time may be over before the store was asked.
+    // If the timeout is short, it may pass before the store has replied.
     limit.is_some() && matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unavailable)
 }
 

@@ -1,6 +1,6 @@
-//! The records of one client: a history file for each object, so that each object can be checked alone.
+//! The records of one client. Each object has a history file of its own, so that each object can be checked alone.
 //!
-//! Each record is written by one system call, so the file has it even if the process is killed right after.
+//! Each record is written by one system call. So it is in the file even if the process is killed right after.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,7 @@ pub(crate) struct Diary {
     writers: Vec<Writer>,
 }
 
-/// One acquire, with all that follows from it.
+/// One acquire. It records its events in the history of its object.
 #[derive(Clone, Copy)]
 pub(crate) struct Attempt<'a> {
     diary: &'a Diary,
@@ -34,18 +34,18 @@ impl Diary {
         })
     }
 
-    /// A new attempt at the target with this index.
+    /// Begins a new attempt to acquire the object with this index.
     pub(crate) fn attempt(&self, index: usize) -> Attempt<'_> {
         let number = self.attempts.fetch_add(1, Ordering::Relaxed) + 1;
         Attempt { diary: self, index, number }
     }
 
-    /// Writes an event of another client into the histories of all objects.
+    /// Records an event of another client in the histories of all objects, for instance that the client was killed.
     pub(crate) fn note_of_client(&self, client: u32, event: Event) {
         (0..self.writers.len()).for_each(|index| self.note(index, client, 0, event));
     }
 
-    /// Writes an event that belongs to no attempt.
+    /// Records an event of this client that belongs to no attempt, in the history of the object with this index.
     pub(crate) fn note_of(&self, index: usize, event: Event) {
         self.note(index, self.client, 0, event);
     }
@@ -57,7 +57,7 @@ impl Diary {
 }
 
 impl Attempt<'_> {
-    /// Writes an event of this attempt, with the present time.
+    /// Records an event of this attempt at the present time.
     pub(crate) fn note(self, event: Event) {
         self.diary.note(self.index, self.diary.client, self.number, event);
     }

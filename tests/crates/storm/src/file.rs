@@ -1,4 +1,4 @@
-//! The storm on `file://`: processes on one directory, one of which is killed every second.
+//! The storm on `file://`: several processes use one directory, and every second one of them is killed.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -22,26 +22,28 @@ use crate::{Complaint, ENDING, Progress};
 
 /// The time between two kills.
 const KILLING: Duration = Duration::from_secs(1);
-/// How often a process reports its number of grants.
+/// The time between two reports of a process about its number of grants.
 const REPORTING: Duration = Duration::from_millis(20);
 
-/// A client process. It ends when its standard input is closed, so it also ends if the driver is killed.
+/// A client process, as the driver sees it. The process ends when its standard input is closed, so it also ends if the
+/// driver is killed.
 struct Process {
     id: u32,
     child: Child,
     input: Option<ChildStdin>,
-    /// The grants that the process has reported; later grants of a killed process are not counted.
+    /// The number of grants that the process has reported. If the process is killed, its grants after the last report
+    /// are not counted.
     granted: Arc<AtomicU64>,
     listener: Option<JoinHandle<()>>,
 }
 
-/// The driver of the storm, with all processes.
+/// The driver of the storm: it starts and kills the client processes.
 struct Driver<'a> {
     options: &'a Options,
     diary: Diary,
     processes: Vec<Process>,
     started: u32,
-    /// Grants of processes that were killed.
+    /// The number of grants that killed processes had reported.
     granted: u64,
 }
 
@@ -66,7 +68,7 @@ impl Driver<'_> {
         self.processes.push(Process::start(self.options, self.started));
     }
 
-    /// Kills and starts processes until there were enough grants.
+    /// Kills processes and starts others until there were enough grants.
     async fn storm(&mut self) -> Result<(), Complaint> {
         let mut random = StdRng::seed_from_u64(self.options.seed);
         let mut next_kill = Instant::now() + KILLING;
@@ -104,7 +106,7 @@ impl Driver<'_> {
         self.granted + living.sum::<u64>()
     }
 
-    /// Lets all processes end.
+    /// Tells all processes to end, and waits until they have ended.
     async fn end(&mut self) -> Result<(), Complaint> {
         for process in &mut self.processes {
             process.input = None;
@@ -139,7 +141,7 @@ impl Process {
         let (output, told) = (child.stdout.take(), Arc::clone(&granted));
         let listener = thread::spawn(move || {
             let output = BufReader::new(output.expect("it is piped"));
-            // The last line of a killed process may be incomplete.
+            // A killed process may leave an incomplete last line, which is not counted if it is no number.
             for count in output.lines().map_while(Result::ok).filter_map(|line| line.parse().ok()) {
                 told.fetch_max(count, Ordering::Relaxed);
             }
@@ -147,12 +149,12 @@ impl Process {
         Self { id, input: child.stdin.take(), child, granted, listener: Some(listener) }
     }
 
-    /// Whether the process has ended: then its output ends too.
+    /// Whether the process has ended. Its output ends with the process, so the listener has ended then.
     fn has_ended(&self) -> bool {
         self.listener.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// The number of grants that the process reported before it ended.
+    /// Waits until the output of the process has ended, and returns the number of grants that it has reported.
     fn told(&mut self) -> u64 {
         let listened = self.listener.take().map(JoinHandle::join);
         listened.transpose().expect("it only reads");
@@ -160,7 +162,7 @@ impl Process {
     }
 }
 
-/// The program of one client process.
+/// Runs one client process of the storm.
 pub(crate) fn client(options: &Options, id: u32) -> ExitCode {
     match storm(options, id) {
         Ok(()) => ExitCode::SUCCESS,
@@ -192,12 +194,13 @@ fn storm(options: &Options, id: u32) -> Result<(), Complaint> {
     })
 }
 
-/// Prints the number of grants to standard output, repeatedly.
+/// Starts a thread that keeps printing the number of grants to standard output.
 fn report(granted: &Arc<AtomicU64>) {
     let granted = Arc::clone(granted);
     thread::spawn(move || {
         loop {
-            // Fails if the driver was killed; then this process ends because its input is closed.
+            // Printing fails if the driver was killed. The error is ignored, because this process then ends by its
+            // closed input.
             let _ = writeln!(std::io::stdout(), "{}", granted.load(Ordering::Relaxed));
             thread::sleep(REPORTING);
         }
@@ -212,7 +215,7 @@ fn end_with_input(over: &Arc<AtomicBool>) {
     });
 }
 
-/// The threads and file descriptors of this process.
+/// How many threads and file descriptors this process has. At the end it must not have more than at the beginning.
 #[derive(Clone, Copy, Debug)]
 struct Own {
     threads: usize,
@@ -236,7 +239,7 @@ fn count(directory: &str) -> Result<usize, Complaint> {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // If all went well, the process has ended already.
+        // If all went well, the process has ended already and these calls do nothing.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

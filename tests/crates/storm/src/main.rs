@@ -1,15 +1,17 @@
-//! A million grants in real time, without simulation: many threads on memory, many processes on `file://`. A tenth of
-//! all acquires is cancelled, and on `file://` a process is killed every second.
+//! Makes a million grants in real time, without simulation: by many threads on memory, or by many processes on
+//! `file://`. A tenth of all acquires is cancelled, and on `file://` one process is killed every second.
 //!
 //! ```text
 //! storm memory [--grants N] [--threads N] [--seed N]
 //! storm file [--grants N] [--processes N] [--seed N]
 //! ```
 //!
-//! Every client writes a [history](coordination_history) of its calls and their results. In the end each object's
-//! history is checked: no overlap, rising tokens, no forgotten waiter, nothing left behind. The seed determines what
-//! every task does, but not which task is faster, so a seed repeats the load and not the run. After a violation the
-//! histories are kept.
+//! Every client writes a [history](coordination_history) of its calls and their results. In the end the history of each
+//! object is checked: no two clients held it at once, tokens rose, no waiter was forgotten, and no entry is left. After
+//! a violation the histories are kept.
+//!
+//! The seed determines what every task does, but not which task is faster. So the same seed makes the same calls, but
+//! not the same run.
 
 mod cancel;
 mod client;
@@ -28,15 +30,15 @@ use std::time::{Duration, Instant};
 
 use options::{Command, Kind, Options};
 
-/// Without a grant for this long, the storm counts as stuck.
+/// If there is no grant for this long, the storm counts as stuck.
 const STUCK: Duration = Duration::from_secs(10);
-/// How long it may take until all waiters are served after the storm has ended.
+/// After the storm has ended, all waiters have to be served within this time.
 const ENDING: Duration = Duration::from_secs(10);
 
 /// A description of what went wrong.
 type Complaint = String;
 
-/// How many grants there were, and when the last one was seen.
+/// The number of grants so far, and when this number last rose.
 struct Progress {
     granted: u64,
     since: Instant,
@@ -47,7 +49,7 @@ impl Progress {
         Self { granted: 0, since: Instant::now() }
     }
 
-    /// Reports the present number of grants; an error if the storm is stuck.
+    /// Takes the present number of grants. Returns an error if it has not risen for too long.
     fn saw(&mut self, granted: u64) -> Result<(), Complaint> {
         if granted > self.granted {
             *self = Self { granted, since: Instant::now() };

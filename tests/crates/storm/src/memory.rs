@@ -1,4 +1,4 @@
-//! The storm on memory: threads with a runtime and a coordinator each.
+//! The storm on memory: several threads, each with a runtime and a coordinator of its own.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,8 @@ use crate::remains::{self, is_soon};
 use crate::{Complaint, ENDING, Progress};
 
 pub(crate) async fn run(options: &Options) -> Result<(), Complaint> {
-    // The store exists only as long as a client is connected, so this client stays connected.
+    // The memory store exists only as long as a client is connected, so this client stays connected until all checks
+    // are done.
     let witness = Coordinator::connect(&options.url()).await.expect("memory is always there");
     let (granted, over) = (Arc::default(), Arc::default());
     let threads: Vec<_> = (1..=options.clients)
@@ -63,7 +64,7 @@ fn storm(client: Client, url: &str, tasks: u32) -> Result<(), Complaint> {
     let runtime = runtime.map_err(|error| error.to_string())?;
     runtime.block_on(async {
         client.run(url, tasks).await.map_err(|error| error.to_string())?;
-        // The library's tasks for a coordinator end with the coordinator.
+        // The library's background tasks have to end with their coordinator.
         let metrics = Handle::current().metrics();
         match is_soon(ENDING, || metrics.num_alive_tasks() == 0).await {
             true => Ok(()),

@@ -13,10 +13,10 @@ pub(crate) enum Kind {
     File,
 }
 
-/// What the program is to do.
+/// What the command line tells the program to do.
 pub(crate) enum Command {
     Storm(Options),
-    /// Run one client process of a storm, with this number.
+    /// Run one client process of a storm. The number is the client's.
     Client(Options, u32),
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Options {
     pub(crate) tasks: u32,
     pub(crate) locks: usize,
     pub(crate) seed: u64,
-    /// The directory for histories, and for the locks of `file://`.
+    /// The directory in which the histories are, and the locks of `file://`.
     pub(crate) directory: PathBuf,
 }
 
@@ -85,7 +85,8 @@ impl Options {
         })
     }
 
-    /// By default, the names and tasks are so many that two cores are busy for almost a minute.
+    /// The default parameters. The numbers of names and tasks are chosen so that two cores are busy for almost a
+    /// minute.
     fn default(kind: Kind, seed: u64) -> Self {
         let (clients, tasks, locks) = match kind {
             Kind::Memory => (8, 8, 8),
@@ -114,7 +115,7 @@ impl Options {
         }
     }
 
-    /// The arguments that repeat the storm.
+    /// The command line that starts a storm with the same parameters.
     pub(crate) fn command_line(&self) -> String {
         let Self { kind, grants, clients, tasks, locks, seed, .. } = self;
         let (name, number) = (kind.name(), kind.clients());
@@ -124,7 +125,7 @@ impl Options {
     }
 }
 
-/// A directory beside the build's output: it is on a disk with room, and ignored by git.
+/// A new directory next to the build's output. There the disk has room, and git ignores it.
 fn own_directory(kind: Kind, seed: u64) -> Result<PathBuf, String> {
     let program =
         std::env::current_exe().map_err(|error| format!("no path of its own: {error}"))?;

@@ -1,4 +1,4 @@
-//! The objects of the storm, and the random choices of its tasks.
+//! The objects that clients acquire in the storm, and the random choices of the tasks.
 
 use std::time::Duration;
 
@@ -13,17 +13,17 @@ pub(crate) struct Target {
     pub(crate) permits: Option<u32>,
 }
 
-/// The objects that the clients contend for: this many locks, and one semaphore.
+/// The objects for which the clients contend: one semaphore, and as many locks as `locks` says.
 pub(crate) fn targets(locks: usize) -> Vec<Target> {
     let lock = |number| Target { name: format!("lock-{number}"), permits: None };
     let semaphore = Target { name: "semaphore".to_owned(), permits: Some(3) };
     (1..=locks).map(lock).chain([semaphore]).collect()
 }
 
-/// How an acquire ends if it is not granted before.
+/// When a caller gives up an acquire that was not granted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Patience {
-    /// The acquire is called with this timeout; `None` waits for ever, and zero tries once.
+    /// The acquire is called with this timeout. `None` waits for ever, and zero does not wait.
     Timeout(Option<Duration>),
     /// The future is dropped after this many polls.
     Polls(u32),
@@ -40,7 +40,7 @@ pub(crate) enum Ending {
     Dropped,
 }
 
-/// The choices for one acquire and its hold.
+/// The random choices for one acquire and for the hold that follows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Round {
     pub(crate) target: usize,
@@ -48,12 +48,12 @@ pub(crate) struct Round {
     pub(crate) patience: Patience,
     /// How often the holder yields to other tasks.
     pub(crate) yields: u32,
-    /// How long it then holds the object; mostly none.
+    /// How long the holder then sleeps before it ends the hold; mostly not at all.
     pub(crate) pause: Option<Duration>,
     pub(crate) ending: Ending,
 }
 
-/// The random choices of one task; the same seed makes the same choices.
+/// The random choices of one task. A task with the same seed and numbers makes the same choices in each run.
 pub(crate) struct Dice(StdRng);
 
 impl Dice {
@@ -65,7 +65,8 @@ impl Dice {
     pub(crate) fn round(&mut self, targets: &[Target]) -> Round {
         let Self(random) = self;
         let semaphore = targets.len() - 1;
-        // A semaphore is chosen rarely: its waiters read the whole queue, which costs several times as much as a lock.
+        // A semaphore is chosen rarely, because its waiters read the whole queue. So it costs several times as much as
+        // a lock.
         let target = match random.random_ratio(1, 50) {
             true => semaphore,
             false => random.random_range(0..semaphore),

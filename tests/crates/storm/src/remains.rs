@@ -1,4 +1,4 @@
-//! Checks that nothing is left at the store when all clients have gone.
+//! Checks, after all clients have gone, that nothing is left at the store.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -11,10 +11,12 @@ use crate::Complaint;
 use crate::diary::Diary;
 use crate::options::Options;
 
-/// After a crash a lock is free within 50 ms; the rest is for a busy machine.
+/// How long a lock may stay taken after a crash. The promise is 50 ms; the rest is allowed because the machine may be
+/// busy.
 pub(crate) const BOUND: Duration = Duration::from_millis(250);
 
-/// Counts the entries of each object, and then acquires each object completely.
+/// Waits until each object has no entry and records the number that is left. Then acquires the whole object, which must
+/// not have to wait.
 pub(crate) async fn look(
     coordinator: &Coordinator,
     options: &Options,
@@ -49,7 +51,7 @@ async fn count(
     Ok(entries as u64)
 }
 
-/// Acquires an object completely, and releases it.
+/// Acquires a lock, or all permits of a semaphore, without waiting; then releases it.
 async fn take(
     coordinator: &Coordinator,
     name: &str,
@@ -65,7 +67,7 @@ async fn take(
     }
 }
 
-/// Checks the directory of `file://`: only the session of the checking client may be left.
+/// Checks the directory of `file://`: it may contain only the session of the client that makes this check.
 pub(crate) fn look_at_files(options: &Options) -> Result<(), Complaint> {
     let namespace = options.store().join("coordination");
     for directory in ["sessions", "members"] {
@@ -79,7 +81,7 @@ pub(crate) fn look_at_files(options: &Options) -> Result<(), Complaint> {
     Ok(())
 }
 
-/// Whether the condition becomes true within this time.
+/// Whether the condition becomes true within `limit`.
 pub(crate) async fn is_soon(limit: Duration, is_so: impl Fn() -> bool) -> bool {
     let begun = Instant::now();
     while !is_so() {

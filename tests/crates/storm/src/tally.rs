@@ -1,43 +1,43 @@
-//! Statistics of an object: how often it passed from one client to another, and how long waits took.
+//! Statistics of an object: how often another client was granted it than before, and how long waits took.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use coordination_history::{Event, Record};
 
-/// The statistics of one object, or of all.
+/// The statistics of one object, or the sum of those of several objects.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tally {
-    /// Grants after a grant of another client.
+    /// How often a grant went to another client than the grant before it.
     pub(crate) hand_overs: u64,
-    /// Holders that were killed while another client waited.
+    /// How often a holder was killed while another client waited for the object.
     pub(crate) orphaned: u64,
-    /// The longest time from a call to its grant.
+    /// The longest time from the call of an acquire to its grant.
     pub(crate) longest_wait: Duration,
-    /// The longest time from the death of a holder to the next grant.
+    /// The longest time from the kill of a holder to the next grant to a client that was already waiting.
     pub(crate) slowest_freeing: Duration,
 }
 
-/// A holder of the object, which may have been killed since.
+/// A client that was granted the object and has not released it. It may have been killed.
 struct Hold {
     client: u32,
-    /// Whether it holds the object exclusively.
+    /// Whether it holds a lock exclusively.
     alone: bool,
 }
 
-/// The state of an object at one moment of its history.
+/// The state of an object at one moment, computed from the records up to that moment.
 #[derive(Default)]
 struct Moment {
     is_lock: bool,
-    /// The attempts that wait: since when, and whether for a shared lock.
+    /// The attempts that wait, with the time of the call and whether they want the lock shared.
     waiting: HashMap<(u32, u64), (u64, bool)>,
     holding: HashMap<(u32, u64), Hold>,
-    /// When each client was killed.
+    /// When each killed client was killed.
     killed: HashMap<u32, u64>,
 }
 
 impl Tally {
-    /// The statistics of an object's records, which are in the order of time.
+    /// Computes the statistics of an object from its records, which have to be in the order of time.
     pub(crate) fn of(records: &[Record], is_lock: bool) -> Self {
         let (mut tally, mut moment) = (Self::default(), Moment { is_lock, ..Moment::default() });
         let mut by_token = Vec::new();
@@ -65,7 +65,7 @@ impl Tally {
             Event::ReleaseCall => {
                 moment.holding.remove(&attempt);
             }
-            // This record is written before the signal is sent.
+            // The driver writes this record right before it sends the signal that kills the client.
             Event::Fault { .. } => {
                 moment.killed.insert(record.client, record.at);
             }
@@ -83,7 +83,7 @@ impl Tally {
         self.longest_wait = self.longest_wait.max(Duration::from_nanos(record.at - since));
         let killed = &moment.killed;
         let died = moment.holding.extract_if(|_, hold| killed.contains_key(&hold.client));
-        // Only a waiter that was waiting when the holder was killed has waited because of that.
+        // Only an attempt that was already waiting when the holder was killed had to wait because of the kill.
         let died = died.filter_map(|(_, hold)| killed.get(&hold.client)).filter(|at| since < **at);
         if let Some(at) = died.max() {
             self.orphaned += 1;

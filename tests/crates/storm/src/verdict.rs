@@ -1,6 +1,7 @@
 //! Checks the history of each object, one after the other.
 //!
-//! One at a time, because only the records of one object fit into memory, and there are millions.
+//! Each object has its own history file, because the records of all objects together, many millions, do not fit into
+//! memory.
 
 use std::fmt;
 use std::time::Duration;
@@ -14,25 +15,27 @@ use crate::plan::Target;
 use crate::remains;
 use crate::tally::Tally;
 
-/// Waiters have to be served within this time, whatever happened before (L2); holds are short here.
+/// Every waiter has to be served within this time, whatever happened before (L2), because holds are short here.
 ///
-/// The library re-checks waiters every 5 s, which could hide that a waiter was not woken. This time is shorter.
+/// This time is shorter than the 5 s after which the library checks waiters again. Otherwise such a check could hide
+/// that a waiter was not woken.
 const SERVED: Duration = Duration::from_secs(2);
-/// How late a call may return (L4), with an addition for a busy machine.
+/// How late a call may return after its timeout: the bound of L4, and more because the machine may be busy.
 const LATE: Duration = Duration::from_millis(900);
 
 /// The result of a storm.
 #[derive(Debug, Default)]
 pub(crate) struct Verdict {
     grants: u64,
-    /// Acquires whose future was dropped.
+    /// Acquires whose caller dropped their future.
     cancelled: u64,
-    /// Acquires that timed out, or tried in vain.
+    /// Acquires whose timeout passed, and tries of objects that were not free.
     refused: u64,
     /// Processes that were killed.
     kills: u64,
     tally: Tally,
-    /// How many violations of O1 the checker found; `inversions` are those of O2 and O4.
+    /// `overlaps` is the number of violations of O1 that the checker found, `inversions` the number of those of O2 and
+    /// O4.
     overlaps: u64,
     inversions: u64,
     pub(crate) violations: Vec<String>,
@@ -64,7 +67,8 @@ impl Verdict {
         self.grants += report.grants;
         self.cancelled += report.cancelled;
         self.refused += report.refused.values().sum::<u64>();
-        // Each kill is recorded in the history of each object, so the sum would count it several times.
+        // Each kill is recorded in the histories of all objects, so the sum over all objects would count it several
+        // times.
         self.kills = self.kills.max(report.crashes);
         let broken = |rule| report.broken.get(&rule).copied().unwrap_or_default();
         self.overlaps += broken(Rule::O1);
@@ -72,7 +76,7 @@ impl Verdict {
         let told =
             report.violations.iter().map(|violation| format!("{}: {violation}", target.name));
         self.violations.extend(told);
-        // The store does not fail, so no guard may be lost, and no acquire may fail except by its own timeout.
+        // The store does not fail in a storm. So no guard may be lost, and an acquire may fail only by its own timeout.
         let refused = |why| report.refused.get(&why).copied().unwrap_or_default();
         for (what, count) in [
             ("guards that were lost", report.lost + report.not_held),

@@ -1,19 +1,20 @@
-//! O1: no more clients hold at once than may.
+//! O1: an object never has more holders at once than allowed.
 //!
-//! A grant holds *for certain* from the return of its acquire until the last call of `is_held` that returned true
-//! began: a lost guard stays lost, so the guard was held all the time between. Reported are
+//! A grant holds *for certain* from the return of its acquire until the beginning of the last call of `is_held` that
+//! returned true. A lost guard stays lost, so the guard cannot have been lost between these two moments. The checker
+//! reports
 //!
-//! * two grants that both hold for certain at one moment (an exclusive one and any other, or two of one slot), and more
-//!   such grants of a semaphore than it has permits;
-//! * a grant that still holds for certain when a **later** one has returned, even if `is_held` was never called on the
-//!   later one: the store granted the later one before its acquire returned, and by S3 the earlier one had ended by
-//!   then. The later of two grants is the one with the larger token, or the one that was called after the other had
-//!   returned;
-//! * a guard whose `is_held` returns true again after it returned false, or after the guard reported its loss or was
-//!   released (S4).
+//! * two grants that both hold for certain at one moment, if one of them is exclusive or if both have the same slot;
+//! * grants of a semaphore that hold for certain at one moment, if they are more than its permits;
+//! * a grant that still holds for certain when a **later** grant returns, even if `is_held` was never called on the
+//!   later grant. The store granted the later one before its acquire returned, and by S3 the earlier one had to have
+//!   ended by then. Of two grants, the later one is the one with the larger token, or the one whose acquire was called
+//!   after the other's had returned;
+//! * a guard whose `is_held` returns true although an earlier call returned false, or although the guard had reported
+//!   its loss or was released (S4).
 //!
-//! Not found: overlaps between two calls of `is_held`. So a test should call it often, and a last time right before
-//! each release.
+//! The checker does not find an overlap if `is_held` was not called during it. So a test should call `is_held` often,
+//! and once more right before each release.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -37,7 +38,8 @@ pub(super) fn judge(scope: &Scope<'_>, found: &mut Found<'_>) {
     finality(scope, found);
 }
 
-/// Sorts by the time at which the acquire returned; of equal times, the grant held longest comes first.
+/// Sorts the grants by the time at which their acquire returned. If two have the same time, the one that held longer
+/// comes first.
 fn by_return(grants: &mut [&Attempt]) {
     grants.sort_by_key(|grant| (grant.granted.at, Reverse(grant.held_until())));
 }
@@ -67,8 +69,9 @@ fn pairs(scope: &Scope<'_>, grants: &[&Attempt], found: &mut Found<'_>) {
     }
 }
 
-/// Reports a violation if both certainly held at one moment, or if `other` is certainly the later grant; returns
-/// whether it reported one. `one` returned first, and still holds for certain when `other` returns.
+/// Reports a violation if both grants certainly held at one moment, or if `other` is certainly the later grant. Returns
+/// whether it reported a violation. The caller has checked that `one` returned first and still holds for certain when
+/// `other` returns.
 fn judge_pair(scope: &Scope<'_>, one: &Attempt, other: &Attempt, found: &mut Found<'_>) -> bool {
     let from = other.granted.at;
     let both = one.held_until().min(other.held_until()).saturating_sub(from);
@@ -87,12 +90,12 @@ fn judge_pair(scope: &Scope<'_>, one: &Attempt, other: &Attempt, found: &mut Fou
     true
 }
 
-/// Whether `other` was called after `one` had returned.
+/// Whether the acquire of `other` was called after the acquire of `one` had returned.
 fn is_after(other: &Attempt, one: &Attempt) -> bool {
     other.call.time().is_some_and(|call| one.granted.at < call)
 }
 
-/// No more grants hold at once than there are permits, whichever slots they have.
+/// Checks that never more grants hold for certain than there are permits, whichever slots the grants have.
 fn permits(scope: &Scope<'_>, count: usize, found: &mut Found<'_>) {
     let granted = scope.attempts.iter().copied().filter(|attempt| attempt.granted.is_some());
     let mut grants: Vec<_> = granted.filter(|grant| !found.excused(grant)).collect();
@@ -130,7 +133,7 @@ fn permits(scope: &Scope<'_>, count: usize, found: &mut Found<'_>) {
     }
 }
 
-/// A guard that is lost or released stays so.
+/// Checks that `is_held` never returns true after the guard was lost or released.
 fn finality(scope: &Scope<'_>, found: &mut Found<'_>) {
     let mut violations = 0;
     for grant in scope.attempts.iter().filter(|attempt| attempt.held.is_some()) {

@@ -1,12 +1,12 @@
 //! O3: the fenced resource behind the lock.
 //!
-//! The resource writes its own records, in the order in which it decides. Reported are
+//! The resource writes its own records, in the order in which it decides on the writes. The checker reports
 //!
 //! * a write that the resource applied after a write with a larger token: an old holder wrote after a new one;
-//! * a value that the resource applied but does not hold at the end, or that it refused but holds. This needs a record
-//!   [`Final`](crate::Event::Final).
+//! * a value that the resource applied but does not have at the end, or that it refused but has at the end. This is
+//!   checked only if the history has a record [`Final`](crate::Event::Final).
 //!
-//! A resource that does not compare tokens is not checked. A lock cannot protect such a resource.
+//! A resource that does not compare tokens must not write such records, because a lock cannot protect it.
 
 use std::collections::HashSet;
 
@@ -20,13 +20,14 @@ pub(super) fn judge(scope: &Scope<'_>, found: &mut Found<'_>) {
     kept(scope, &applied, found);
 }
 
-/// Returns all applied values.
+/// Checks that the tokens of applied writes never fall. Returns the values of all applied writes.
 fn rising(scope: &Scope<'_>, found: &mut Found<'_>) -> HashSet<u64> {
     let records = &found.timeline.records;
     let mut applied = HashSet::new();
     let mut stale = Vec::new();
-    // The largest token of all writes before the time `now`, and of those at `now`, each with its record's index. They
-    // are separate because records of equal time are unordered.
+    // `before` is the largest token of all writes before the time `now`, and `here` the largest of those at `now`; each
+    // has the index of its record. They are separate because the order of records with equal times is unknown, so a
+    // write is compared only with `before`.
     let (mut before, mut here, mut now) = ((0, usize::MAX), (0, usize::MAX), 0);
     for index in &scope.told {
         let record = &records[*index];
@@ -74,7 +75,7 @@ fn kept(scope: &Scope<'_>, applied: &HashSet<u64>, found: &mut Found<'_>) {
     });
     let wrong: Vec<_> = wrong.take(ENOUGH as usize).collect();
     if kept.len() as u64 != total {
-        // Some values have no `Kept` record, so a value without one may be in the resource nevertheless.
+        // Some values have no `Kept` record, so a value without a `Kept` record may be in the resource nevertheless.
         found.report.misfits += 1;
         return;
     }

@@ -1,13 +1,13 @@
-//! O7, leaders: an observer that reads a leader reads one that the store had as leader at some moment during the read.
+//! O7, leaders: if an observer reads a leader, the store had that leader at some moment during the read.
 //!
-//! Reported is a read that returns
+//! The checker reports a read that returns
 //!
-//! * a term that was never granted, before anybody was a candidate; or a term whose leader became a candidate only
-//!   after the read, or whose resignation was confirmed before the read;
-//! * a smaller term than one that was granted, or read, before this read began;
-//! * no leader, or another leader, while one leader held for certain throughout the read.
+//! * a term that was never granted, if no attempt had been called by the end of the read;
+//! * a term whose leader called its acquire only after the read, or whose resignation was confirmed before the read;
+//! * a term that is smaller than a term that was granted or read before this read began;
+//! * no leader, or another leader, although one leader held for certain throughout the read.
 //!
-//! Reads while the leader changes are not checked.
+//! If the leader may have changed during a read, the read may return the old leader, the new one, or none.
 
 use std::collections::HashMap;
 
@@ -30,8 +30,9 @@ pub(super) fn judge(scope: &Scope<'_>, found: &mut Found<'_>) {
     let mut terms: Vec<_> = granted.collect();
     terms.sort_by_key(|term| term.granted.at);
     let by_token: HashMap<_, _> = terms.iter().map(|term| (term.token, *term)).collect();
-    // From here on an unknown term may be read. If a candidate's session is lost before its campaign returns, the
-    // candidate had an entry whose token nobody recorded, and the store may have granted it the election.
+    // From this moment on, a read may return a term that no record has. If a candidate's session is lost before its
+    // acquire returns, nobody recorded the token of the candidate's entry, and the store may have made that candidate
+    // the leader.
     let nameless = scope.attempts.iter().map(|attempt| attempt.call.time().unwrap_or(0)).min();
     let mut violations = 0;
     for read in &reads {
@@ -58,7 +59,8 @@ pub(super) fn judge(scope: &Scope<'_>, found: &mut Found<'_>) {
     }
 }
 
-/// Whether the term was read before it can have begun, or after its end.
+/// Why the term cannot have been read: the read ended before the term can have begun, or began after the term had
+/// ended.
 fn outside(term: &Attempt, read: &Small) -> Option<(&'static str, usize)> {
     if term.call.time().is_some_and(|call| call > read.returned) {
         return Some(("a term was read before its leader was a candidate", term.call.index));
@@ -70,7 +72,7 @@ fn outside(term: &Attempt, read: &Small) -> Option<(&'static str, usize)> {
     None
 }
 
-/// Whether another leader held throughout the read.
+/// Why the result cannot be right: a leader that the read did not return held for certain throughout the read.
 fn another(terms: &[&Attempt], read: &Small, found: &Found<'_>) -> Option<(&'static str, usize)> {
     let before = terms.partition_point(|term| term.granted.at < read.call);
     let term = terms.get(before.checked_sub(1)?)?;
@@ -81,7 +83,7 @@ fn another(terms: &[&Attempt], read: &Small, found: &Found<'_>) -> Option<(&'sta
     Some(("somebody else led all the time", term.held.index))
 }
 
-/// Terms that are read or granted rise with time.
+/// Checks that no read returns a smaller term than one that was read or granted before the read began.
 fn rising(scope: &Scope<'_>, reads: &[&Small], terms: &[&Attempt], found: &mut Found<'_>) {
     let read = reads.iter().filter_map(|read| match read.answer {
         Answer::Leader { token } => Some((read.returned, token, read.index)),

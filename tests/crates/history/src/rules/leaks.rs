@@ -1,7 +1,8 @@
 //! O6: no entries are left at the store.
 //!
-//! At its end the test waits until everything of killed clients has expired, counts the entries of each object, and
-//! writes [`Remains`](crate::Event::Remains). Objects without such a record are not checked.
+//! At its end the test waits until all entries of killed clients have expired. Then it counts the entries of each
+//! object at the store and writes the number as [`Remains`](crate::Event::Remains). An object without such a record is
+//! not checked.
 
 use super::Found;
 use crate::record::Event;

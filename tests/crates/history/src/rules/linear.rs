@@ -1,11 +1,13 @@
-//! Searches for an order of operations that explains all results, with the algorithm of Wing and Gong and Lowe's cache
-//! of visited states.
+//! Searches for an order of operations that explains all results. It uses the algorithm of Wing and Gong, with Lowe's
+//! cache of visited states.
 //!
 //! Each operation took effect at one moment between its call and its return. The search applies operations to a model
-//! in the order of their calls. If the next event is the return of an operation that was not applied, the search undoes
-//! its last choice. It also goes back when the same set of operations led to the same state before. An operation without
-//! a result may take effect at any time after its call, or never. The search applies it only where no other operation is
-//! possible, because most such operations explain no result.
+//! in the order of their calls. If it comes to the return of an operation that it has not applied, its choices so far
+//! are wrong, and it undoes the last one. It also undoes a choice that leads to a set of applied operations and a state
+//! which it has seen before.
+//!
+//! An operation without a result may take effect at any time after its call, or never. The search applies such an
+//! operation only if it can apply no other, because most of them are not needed to explain the results.
 
 use std::collections::{HashMap, HashSet};
 
@@ -22,10 +24,11 @@ pub(super) enum Verdict {
     Undecided,
 }
 
-/// The list node before the first entry and after the last.
+/// The index in `entries` of a dummy entry, which stands before the first entry of the linked list and after its last.
 const EDGE: usize = 0;
 
-/// How many visited states a search may store: the first number for each operation, and the second in addition.
+/// A search is given up when it has visited too many states: for each operation the first number, plus the second
+/// number.
 const STATES: (usize, usize) = (4, 500_000);
 
 #[derive(Clone, Copy)]
@@ -38,31 +41,33 @@ enum Entry {
 #[derive(Clone, Copy)]
 enum Cursor {
     Entry(usize),
-    /// The operation with this index in `open`.
+    /// An operation without a result: its index in `open`.
     Open(usize),
 }
 
 struct Search<'a, M> {
     operations: &'a [Small],
     entries: Vec<Entry>,
-    /// For the entry of a call, the index of its return's entry.
+    /// For the entry of a call, the index of the entry of the same operation's return.
     partner: Vec<usize>,
     next: Vec<usize>,
     previous: Vec<usize>,
-    /// Operations without a result, in order of their calls; and whether each is applied at present.
+    /// The operations without a result, in the order of their calls, each with whether the search has applied it at
+    /// present.
     open: Vec<(usize, bool)>,
-    /// For each element of `open`, the one before it with the same operation. Of equal operations that are not applied,
-    /// the search tries only the first, because the others would lead to the same states.
+    /// For each element of `open`, the index of the preceding element with an equal operation. Of several equal
+    /// operations that are not applied, the search tries only the first, because the others would lead to the same
+    /// states.
     twin: Vec<Option<usize>>,
     state: M,
-    /// The set of applied operations, as the XOR of their keys.
+    /// The set of the operations that are applied at present, as the XOR of their keys.
     taken: u128,
     seen: HashSet<(u128, M)>,
     undo: Vec<(Cursor, M)>,
     left: usize,
 }
 
-/// Whether an order exists that explains all results from the default state on.
+/// Searches for an order of the operations that explains all their results, beginning with the model's default state.
 pub(super) fn search<M: Model>(operations: &[Small]) -> Verdict {
     let mut search = Search::<M>::new(operations);
     let mut cursor = Cursor::Entry(search.next[EDGE]);
@@ -95,7 +100,8 @@ impl<'a, M: Model> Search<'a, M> {
             if operation.returned == crate::record::NEVER {
                 open.push((place, false));
             } else {
-                // At equal times calls come before returns, because the operations may have overlapped.
+                // If a call and a return have the same time, the call comes first, because the two operations may have
+                // overlapped.
                 moments.push((operation.call, 0, place));
                 moments.push((operation.returned, 1, place));
             }
@@ -137,7 +143,8 @@ impl<'a, M: Model> Search<'a, M> {
         }
     }
 
-    /// Tries the operation at the cursor. Returns where to continue, or `None` if nothing is left to try there.
+    /// Tries to apply the operation at the cursor. Returns where the search goes on, or `None` if no operation is left
+    /// to try there.
     fn forward(&mut self, cursor: Cursor) -> Option<Cursor> {
         match cursor {
             Cursor::Entry(entry) => {
@@ -165,7 +172,8 @@ impl<'a, M: Model> Search<'a, M> {
         }
     }
 
-    /// Undoes the last applied operation. Returns the cursor after it.
+    /// Undoes the operation that was applied last. Returns the cursor behind that operation, where the search goes on;
+    /// `None` if no operation is applied.
     fn back(&mut self) -> Option<Cursor> {
         let (cursor, state) = self.undo.pop()?;
         self.state = state;
@@ -187,8 +195,8 @@ impl<'a, M: Model> Search<'a, M> {
         }
     }
 
-    /// Applies the operation to the state. False if its result does not fit, or if the set and state that follow were
-    /// visited before.
+    /// Applies the operation to the state. Returns false, and changes nothing, if the operation cannot have its result
+    /// in this state, or if the search has seen the resulting set and state before.
     fn take(&mut self, place: usize, cursor: Cursor) -> bool {
         let Small { what, answer, .. } = self.operations[place];
         let Some(state) = self.state.step(what, answer) else { return false };
@@ -201,7 +209,8 @@ impl<'a, M: Model> Search<'a, M> {
         true
     }
 
-    /// When the first of the operations that are not applied returned.
+    /// The earliest return of the operations that are not applied: an operation that was called later cannot come
+    /// before that one. 0 if all that returned are applied.
     fn blocked_at(&self) -> u64 {
         let mut entry = self.next[EDGE];
         while let Entry::Call(_) = self.entries[entry] {
@@ -219,7 +228,7 @@ impl<'a, M: Model> Search<'a, M> {
         self.previous[next] = previous;
     }
 
-    /// Reverts [`unlink`](Self::unlink). Calls have to be in reverse order.
+    /// Reverts [`unlink`](Self::unlink). The entries have to be linked again in the reverse order of their unlinking.
     fn relink(&mut self, entry: usize) {
         let (previous, next) = (self.previous[entry], self.next[entry]);
         self.next[previous] = entry;
@@ -235,7 +244,8 @@ impl<'a, M: Model> Search<'a, M> {
     }
 }
 
-/// A random-looking 128-bit key for an operation. Two different sets practically never have the same XOR of keys.
+/// A key for an operation that looks like a random number of 128 bits. So two different sets of operations practically
+/// never have the same XOR of keys.
 fn key(place: usize) -> u128 {
     let half = |seed: u64| {
         let mut mixed = (place as u64).wrapping_add(seed).wrapping_mul(0x9e37_79b9_7f4a_7c15);

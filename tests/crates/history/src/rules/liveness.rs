@@ -1,17 +1,21 @@
 //! O5: acquires and losses are reported in time.
 //!
-//! Reported are
+//! The checker reports
 //!
-//! * a waiter that gets no result, or a late one, though nothing was broken for
-//!   [`wait_bound`](super::Rules::wait_bound) since [`Healed`](crate::Event::Healed) and since the waiter's call. The
-//!   next fault, pause or crash ends such a quiet period; a crash ends it at the last record of the client that died;
-//! * an acquire that has not returned within [`timeout_slack`](super::Rules::timeout_slack) after its timeout. This
-//!   does not apply to a try, which has no timeout;
-//! * a loss that is reported later than [`lost_slack`](super::Rules::lost_slack) after the deadline, or after `is_held`
-//!   returned false; and, with [`losses_told`](super::Rules::losses_told), a loss that is never reported.
+//! * a waiter that gets no result, or a late one, in a quiet period. A quiet period begins with
+//!   [`Healed`](crate::Event::Healed) and ends with the next fault, pause or crash. The waiter has to get a result
+//!   within [`wait_bound`](super::Rules::wait_bound), counted from the beginning of the quiet period or from the
+//!   waiter's call, whichever is later. The exact moment of a crash is unknown, so the quiet period ends at the last
+//!   record of the client that died;
+//! * an acquire that has not returned within [`timeout_slack`](super::Rules::timeout_slack) after its timeout. A try
+//!   has no timeout, so it is not checked;
+//! * a loss that is reported later than [`lost_slack`](super::Rules::lost_slack) after the deadline, or after a call of
+//!   `is_held` that returned false;
+//! * a loss that is never reported, if [`losses_told`](super::Rules::losses_told) is set.
 //!
-//! The time in which the client was paused does not count. An acquire is not checked if its caller dropped it, or if
-//! its client was killed before the acquire returned, because the exact moment of the client's death is not known.
+//! Time in which the client was paused is not counted. An acquire is not checked if its caller dropped it. It is not
+//! checked either if its client was killed before the acquire returned, because the exact moment of the client's death
+//! is unknown.
 
 use super::{ENOUGH, Found};
 use crate::display::Span;
@@ -30,7 +34,7 @@ pub(super) fn judge(scope: &Scope<'_>, found: &mut Found<'_>) {
     }
 }
 
-/// Reports whether the acquire returned too late.
+/// Adds a violation if the acquire returned too late or not at all; returns whether it did.
 fn acquire(scope: &Scope<'_>, attempt: &Attempt, found: &mut Found<'_>) -> bool {
     let Some(call) = attempt.call.time() else { return false };
     let clients = &found.timeline.clients;
@@ -57,7 +61,8 @@ fn acquire(scope: &Scope<'_>, attempt: &Attempt, found: &mut Found<'_>) -> bool 
     true
 }
 
-/// For a waiter that waited from `call` to `seen`: when it should have had a result, if that was before `seen`.
+/// For a waiter of this client that called at `call` and had no result until `seen`: the moment at which the waiter
+/// should have had a result. `None` if the waiter is not late.
 fn lost_in(client: u32, call: u64, seen: u64, found: &Found<'_>) -> Option<u64> {
     let clients = &found.timeline.clients;
     let bound = found.rules.wait_bound;
@@ -73,7 +78,7 @@ fn lost_in(client: u32, call: u64, seen: u64, found: &Found<'_>) -> Option<u64> 
     .next()
 }
 
-/// Reports whether the guard's loss was reported too late or never.
+/// Adds a violation if the guard's loss was reported too late or never; returns whether it did.
 fn loss(scope: &Scope<'_>, grant: &Attempt, found: &mut Found<'_>) -> bool {
     let (clients, slack) = (&found.timeline.clients, found.rules.lost_slack);
     if !grant.granted.is_some() || slack == NEVER {
@@ -84,7 +89,7 @@ fn loss(scope: &Scope<'_>, grant: &Attempt, found: &mut Found<'_>) -> bool {
         return false;
     }
     let due = clients.due_at(grant.client, over.max(grant.granted.at), slack);
-    // A test no longer listens for the loss of a guard that it has released.
+    // Once a test has released a guard, it does not listen for the guard's loss any more.
     if grant.release_call.time().is_some_and(|release| release <= due) {
         return false;
     }

@@ -1,8 +1,8 @@
 //! The checker: one module for each rule.
 //!
-//! The clock of every record was read before or after its call as [`Event`](crate::Event) says, so the moment at which
-//! something happened lies between two records. A rule reports only what is wrong for every possible choice of these
-//! moments. Two records of equal time are unordered.
+//! The clock of each record was read before or after a call, as [`Event`](crate::Event) says. So the exact moment at
+//! which the call took effect is unknown, but it lies between two records. A rule reports a violation only if it is
+//! broken for every possible choice of these moments. The order of two records with equal times is unknown.
 
 mod exclusion;
 mod fence;
@@ -25,17 +25,17 @@ use crate::timeline::{Attempt, Timeline};
 /// A lock, value or other thing that clients use together.
 #[derive(Clone, Debug)]
 pub struct Object {
-    /// The number in [`Record::object`].
+    /// The number by which a record names this object, in [`Record::object`].
     pub id: u32,
-    /// The name of the thing in messages.
+    /// The name of the object in messages.
     pub name: String,
-    /// What clients may do with the object at once.
+    /// How many clients may hold the object at once.
     pub kind: Kind,
-    /// Whether a token is a place in the queue, so that grants come in the order of tokens.
+    /// Whether an acquire gets its token when it enters the queue, so that grants come in the order of the tokens.
     pub fifo: bool,
 }
 
-/// What clients may do with an object at once.
+/// How many clients may hold an object at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// One exclusive holder, or any number of shared ones.
@@ -45,40 +45,45 @@ pub enum Kind {
         /// How many clients may hold the object at once.
         count: u32,
     },
-    /// One leader at a time: an election.
+    /// One leader at a time: an election. Unlike a lock, it has no shared mode.
     Leadership,
     /// The object is not held: a value, a counter, the fenced resource.
     Other,
 }
 
-/// What a history is checked against. Times are in nanoseconds; with [`NEVER`] as its bound, a rule is not checked.
+/// The objects and limits against which a history is checked. Times are in nanoseconds. [`NEVER`] as a limit means that
+/// the rule is not checked.
 #[derive(Clone, Debug)]
 pub struct Rules {
     /// All objects of the history.
     pub objects: Vec<Object>,
-    /// Names of the faults; [`Event::Fault`](crate::Event::Fault)'s `kind` is an index into them.
+    /// The names of the faults. The `kind` of [`Event::Fault`](crate::Event::Fault) is an index in this list.
     pub faults: Vec<String>,
-    /// Kinds of faults after which a store may grant while a holder still believes that it holds: data loss, a session
-    /// that was ended early. O1 skips grants during such a fault; O2 does not.
+    /// The kinds of faults during which a store may grant a lock while the former holder still believes that it holds
+    /// it: the store loses data, or ends a session early. O1 does not check grants during such a fault; O2 does.
     pub untimed: Vec<u32>,
-    /// Whether tokens rise throughout the run. False where an etcd cluster loses its data.
+    /// Whether tokens rise throughout the run. False for a run in which an etcd cluster loses its data, because its
+    /// tokens begin again then.
     pub tokens_rise: bool,
-    /// O5: time within which a waiter gets a result, from [`Healed`](crate::Event::Healed) or from the waiter's call,
-    /// whichever is later.
+    /// O5: within this time a waiter has to get a result. The time is counted from [`Healed`](crate::Event::Healed) or
+    /// from the waiter's call, whichever is later.
     pub wait_bound: u64,
-    /// O5: how long after its timeout an acquire may return.
+    /// O5: an acquire may return at most this long after its timeout.
     pub timeout_slack: u64,
-    /// O5: how long after the deadline, or after the first `is_held` that returned false, a loss may be reported.
+    /// O5: a loss may be reported at most this long after the deadline, or after the first call of `is_held` that
+    /// returned false.
     pub lost_slack: u64,
-    /// O5: whether every guard has a listener that records its loss, so that a missing report is a violation.
+    /// O5: whether the test listens on every guard and records its loss. Only then is a missing record of a loss a
+    /// violation.
     pub losses_told: bool,
-    /// O7: how long an entry may stay at the store after its attempt ended without a confirmed release.
+    /// O7: an entry may stay at the store at most this long after its attempt ended without a confirmed release.
     pub entry_bound: u64,
 }
 
 impl Rules {
-    /// Rules with the bounds that the clauses of `docs/guarantees.md` give. They give none for waiting and for entries
-    /// that are left, so these two bounds are [`NEVER`] until the caller sets them.
+    /// Rules with the bounds that the clauses of `docs/guarantees.md` give. The clauses give no bound for how long
+    /// waiters wait, and none for how long entries stay at the store. So `wait_bound` and `entry_bound` are [`NEVER`]
+    /// until the caller sets them.
     pub fn new(objects: Vec<Object>) -> Self {
         Self {
             objects,
@@ -96,9 +101,10 @@ impl Rules {
 
 /// Checks a history; the records may be in any order.
 ///
-/// All that is reported is a violation, as long as the test read the clock where [`Event`](crate::Event) says. Some
-/// violations cannot be seen from outside, so they are not reported. Takes O(n log n) time, except for the values and
-/// counters of O7.
+/// Every reported violation is a real one, as long as the test read the clock where [`Event`](crate::Event) says. Some
+/// violations cannot be seen from outside, so they are not reported.
+///
+/// Takes O(n log n) time, except for the search for an order of the operations on values and counters (O7).
 pub fn check(records: &[Record], rules: &Rules) -> Report {
     let mut report = Report::default();
     let timeline = Timeline::new(records, rules, &mut report);
@@ -117,7 +123,7 @@ pub fn check(records: &[Record], rules: &Rules) -> Report {
     found.report
 }
 
-/// What the rules check, and the report to which they add.
+/// What all rules use: the history, the limits, and the report to which a rule adds the violations that it finds.
 struct Found<'a> {
     timeline: &'a Timeline<'a>,
     rules: &'a Rules,
@@ -125,7 +131,7 @@ struct Found<'a> {
 }
 
 impl Found<'_> {
-    /// Adds a violation of `rule` at an object, with the records at the indices `proof`.
+    /// Adds a violation of `rule` at an object. Its text includes the records with the indices `proof`.
     fn add(&mut self, rule: Rule, object: &Object, what: impl fmt::Display, proof: &[usize]) {
         let count = self.report.broken.entry(rule).or_default();
         *count += 1;
@@ -139,13 +145,14 @@ impl Found<'_> {
         self.report.violations.push(Violation { rule, text });
     }
 
-    /// Whether a fault of [`Rules::untimed`] was present while this grant may have existed.
+    /// Whether a fault of [`Rules::untimed`] lasted at any moment from the grant's call to the end of its certain hold.
+    /// Such a grant proves nothing about O1 and O4.
     fn excused(&self, attempt: &Attempt) -> bool {
         let from = attempt.call.time().unwrap_or(0);
         self.timeline.clients.untimed(from, attempt.held_until())
     }
 }
 
-/// After this many violations, a rule stops checking the object or slot. Further violations mostly follow from the
-/// first ones, and finding them takes time.
+/// How many violations at one object or slot a rule finds before it stops checking there. Further violations mostly
+/// follow from the first ones, and finding them takes time.
 const ENOUGH: u64 = 20;

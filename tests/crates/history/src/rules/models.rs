@@ -1,4 +1,4 @@
-//! Sequential models of a value and of a counter: the results when one operation runs after another.
+//! Models of a value and of a counter: they say which results operations can have if they run one after another.
 
 use std::fmt::Debug;
 use std::hash::Hash;
@@ -7,8 +7,8 @@ use crate::record::{Answer, Operation};
 
 /// The state of one object, without concurrent operations.
 pub(super) trait Model: Copy + Debug + Default + Eq + Hash {
-    /// The state after the operation; `None` if the operation cannot have this result. [`Answer::Unknown`] means that
-    /// the operation took effect.
+    /// Returns the state after the operation, or `None` if the operation cannot have this result in this state. Here
+    /// [`Answer::Unknown`] means that the operation took effect and its result is unknown.
     fn step(self, what: Operation, answer: Answer) -> Option<Self>;
 }
 
@@ -16,7 +16,8 @@ pub(super) trait Model: Copy + Debug + Default + Eq + Hash {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Register {
     value: Option<u32>,
-    /// The last write's version, if `exact` is set. Otherwise that version is only known to be larger than this.
+    /// If `exact` is set: the version of the last write. Otherwise that version is unknown, except that it is larger
+    /// than this number.
     version: u64,
     exact: bool,
 }
@@ -28,35 +29,36 @@ impl Default for Register {
 }
 
 impl Register {
-    /// The state once `version` is known to be the value's version; `None` if the value has another version or does not
-    /// exist.
+    /// The state after the value was seen with `version`; `None` if it cannot have had this version, because it has
+    /// another one or does not exist.
     fn at(self, version: u64) -> Option<Self> {
         let is_it = if self.exact { version == self.version } else { version > self.version };
         (self.value.is_some() && is_it).then_some(Self { version, exact: true, ..self })
     }
 
-    /// The state as it is; `None` if a value exists.
+    /// The unchanged state if no value exists, otherwise `None`.
     fn absent(self) -> Option<Self> {
         self.value.is_none().then_some(self)
     }
 
-    /// The state if a compare with `version` succeeds, otherwise `None`; 0 expects that no value exists.
+    /// The state if a comparison with `version` can succeed, otherwise `None`. Version 0 expects that no value exists.
     fn expected(self, version: u64) -> Option<Self> {
         if version == 0 { self.absent() } else { self.at(version) }
     }
 
-    /// The state after a write that got an unknown version.
+    /// The state after a write whose version is unknown.
     fn changed(self, value: u32) -> Self {
         let version = self.version.saturating_add(u64::from(!self.exact));
         Self { value: Some(value), version, exact: false }
     }
 
-    /// The state after a delete. The delete may or may not have used a version.
+    /// The state after a delete. It keeps the version, because some stores use up a version for a delete and others do
+    /// not.
     fn deleted(self) -> Self {
         Self { value: None, ..self }
     }
 
-    /// The state after a write with this result.
+    /// The state after a write with this result; `None` if the write cannot have it.
     fn written(self, value: u32, answer: Answer) -> Option<Self> {
         let changed = self.changed(value);
         match answer {
@@ -66,9 +68,10 @@ impl Register {
         }
     }
 
-    /// The state as it is, if a compare with `expected` can fail; otherwise `None`.
+    /// The unchanged state if a comparison with `expected` can fail, otherwise `None`.
     fn mismatch(self, expected: u64) -> Option<Self> {
-        // If the exact version is unknown, it may differ from `expected`.
+        // If only a lower bound of the version is known, the version may differ from `expected`, so the comparison can
+        // fail.
         let equal = if expected == 0 {
             self.value.is_none()
         } else {

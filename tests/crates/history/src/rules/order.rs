@@ -1,12 +1,17 @@
-//! O4: first come, first served; a token is the place in the queue.
+//! O4: first come, first served. An acquire gets its token when it enters the queue, so the token is its place in the
+//! queue.
 //!
-//! Reported is a grant that returned **before** another one that has a smaller token, excludes it, and held for certain
-//! after its return. If the smaller token had been granted first, both would have held at once. So the smaller token
-//! was granted second: it was overtaken. Where the object is not [`fifo`](super::Object::fifo), tokens are given at the
-//! grant, and such a grant is a violation of O2.
+//! The checker reports a grant that was overtaken by one with a larger token. The proof needs three facts: the grant
+//! with the larger token returned **before** the other one, the two exclude each other, and the one with the smaller
+//! token held for certain after its own return. If the smaller token had been granted first, both would have held at
+//! once. So it was granted second, which is wrong.
 //!
-//! Not found: a grant that was overtaken, but on which `is_held` was never called; which of two acquires came first, if
-//! neither has a token yet. The moment at which an acquire takes its place in the queue is not visible from outside.
+//! If the object is not [`fifo`](super::Object::fifo), tokens are given at the grant and not in the queue. Then such a
+//! pair of grants breaks O2, and is reported as that.
+//!
+//! The checker does not find an overtaken grant on which `is_held` was never called. It does not know either which of
+//! two acquires without tokens came first, because the moment at which an acquire enters the queue cannot be seen from
+//! outside.
 
 use super::{ENOUGH, Found, Kind};
 use crate::report::Rule;
@@ -25,7 +30,7 @@ pub(super) fn judge(scope: &Scope<'_>, found: &mut Found<'_>) {
 
 fn overtaken(scope: &Scope<'_>, grants: &[&Attempt], found: &mut Found<'_>) {
     let rule = if scope.object.fifo { Rule::O4 } else { Rule::O2 };
-    // These are, of the grants that returned so far, the exclusive one and the shared one with the largest token.
+    // The grants with the largest tokens among those that returned so far: the exclusive one and the shared one.
     let (mut alone, mut sharing): (Option<&Attempt>, Option<&Attempt>) = (None, None);
     let mut violations = 0;
     for grant in grants {
@@ -36,7 +41,8 @@ fn overtaken(scope: &Scope<'_>, grants: &[&Attempt], found: &mut Found<'_>) {
             && grant.held.is_some()
             && other.granted.at < grant.granted.at
             && other.granted.at < grant.held.at
-            // O1 reports grants that hold at once, O2 those that were called later.
+            // Two other cases are reported elsewhere: by O1 if both held at once, by O2 if this grant was called after
+            // the other had returned.
             && other.held_until() <= grant.granted.at
             && grant.call.time().is_none_or(|call| call <= other.granted.at)
         {

@@ -1,13 +1,15 @@
-//! O7, tries: a try returns "not free" only while somebody else may hold the object or wait for it.
+//! O7, tries: a try may return "not free" only while another attempt may hold the object or wait for it.
 //!
-//! An attempt may have an entry at the store from its call until its release is confirmed, or until
-//! [`entry_bound`](super::Rules::entry_bound) after it ended in any other way. Reported is a refused try if too few
-//! attempts of others may have had an entry at any moment between the try's call and its return. A shared try of a lock
-//! needs one exclusive attempt, any other try needs one of any kind. One is enough for a semaphore too, whatever its
-//! number of permits: its entries are decided in order, and a try behind an undecided entry is refused.
+//! An attempt may have an entry at the store from its call until its release is confirmed. If it ends in any other way,
+//! its entry may stay for [`entry_bound`](super::Rules::entry_bound) after its end. The checker reports a refused try
+//! if no other attempt may have had an entry at any moment between the call and the return of the try. For a shared try
+//! of a lock, only exclusive attempts count, because shared ones do not block it. For a semaphore one attempt is
+//! enough, whatever its number of permits: its entries are decided in their order, so a try is refused if the entry
+//! before it is still undecided.
 //!
-//! Not found: a refusal while another attempt could have been in the way, but was not. A smaller `entry_bound` finds
-//! more. Set it for runs that break nothing, and leave it out where an entry may stay as long as its session.
+//! The checker does not find a try that was refused while another attempt could have blocked it, but did not. A smaller
+//! `entry_bound` finds more of these. A run without faults should set it. A run in which an entry may stay as long as
+//! its session must not.
 
 use super::{ENOUGH, Found, Kind};
 use crate::record::Why;
@@ -32,7 +34,7 @@ pub(super) fn judge(scope: &Scope<'_>, found: &mut Found<'_>) {
         let Some(call) = refused.call.time() else { continue };
         let shares = lock && refused.shared;
         let others = if shares { &alone } else { &all };
-        // The refused try itself is among the attempts that are counted, unless only exclusive attempts are counted.
+        // `others` includes the refused try itself, unless it has only exclusive attempts and the try is shared.
         let met = others.between(call, refused.refused.at);
         if met <= usize::from(!shares) {
             let proof = [refused.call.index, refused.refused.index];
@@ -46,7 +48,8 @@ pub(super) fn judge(scope: &Scope<'_>, found: &mut Found<'_>) {
     }
 }
 
-/// The times at which entries may have been added to and removed from the store, each sorted.
+/// When entries may have appeared at the store (`begins`) and when they were certainly gone (`ends`). Both lists are
+/// sorted.
 struct Entries {
     begins: Vec<u64>,
     ends: Vec<u64>,
@@ -66,7 +69,8 @@ impl Entries {
         Self { begins, ends }
     }
 
-    /// How many entries may have been at the store at some moment between `from` and `to`.
+    /// How many entries may have been at the store at any moment from `from` to `to`: all that had begun by `to`,
+    /// without those that had ended before `from`.
     fn between(&self, from: u64, to: u64) -> usize {
         let begun = self.begins.partition_point(|begin| *begin <= to);
         begun.saturating_sub(self.ends.partition_point(|end| *end < from))

@@ -1,10 +1,11 @@
 //! O2: the later grant has the larger token.
 //!
-//! A grant is certainly later than another if it was called after the other had returned. All grants of a lock are
-//! compared, exclusive and shared; those of a semaphore only within a slot, as tokens rise only there. Two grants never
-//! have the same token.
+//! A grant is certainly later than another one if its acquire was called after the other's acquire had returned. All
+//! grants of a lock are compared with each other, exclusive and shared ones. Grants of a semaphore are compared only
+//! within a slot, because tokens rise only there. Two grants never have the same token.
 //!
-//! The order of grants whose acquires ran at the same time is not checked here. O4 checks some of them.
+//! If two acquires ran at the same time, the order of their grants is unknown, so it is not checked here. O4 checks
+//! some of these grants.
 
 use super::{ENOUGH, Found};
 use crate::report::Rule;
@@ -33,7 +34,7 @@ fn rising(scope: &Scope<'_>, grants: &mut [&Attempt], found: &mut Found<'_>) {
                 highest = Some(grant);
             }
         }
-        // Equal tokens are reported by `unique`.
+        // A grant with the same token as another is reported by `unique`, not here.
         let Some(earlier) = highest.filter(|highest| highest.token > later.token) else { continue };
         let what = format!("token {} after token {}", later.token, earlier.token);
         let proof = [earlier.granted.index, later.call.index, later.granted.index];

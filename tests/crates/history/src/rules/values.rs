@@ -1,11 +1,11 @@
-//! O7, values and counters: their results are possible if operations run one after another.
+//! O7, values and counters: their results have to be possible if the operations run one after another.
 //!
-//! Each object is checked by itself: if each is linearizable, all together are. A value is absent at first, a counter
-//! zero. A read without a result says nothing. A write without a result may have taken effect at any time since its
-//! call, or never.
+//! Each object is checked alone, because a history is linearizable if the history of each object is. A value is absent
+//! at first, and a counter is zero at first. A read without a result is ignored. A write without a result may have
+//! taken effect at any time since its call, or never.
 //!
-//! An object is not checked if the search was given up: see [`undecided`](crate::Report::undecided). That happens only
-//! with very many operations at once, or with many whose results are not known.
+//! If the search is given up, the object counts as [`undecided`](crate::Report::undecided). This happens only if very
+//! many operations ran at once, or if the results of many are unknown.
 
 use super::Found;
 use super::linear::{Verdict, search};
@@ -43,7 +43,8 @@ fn conclude(
         Verdict::Undecided => found.report.undecided += 1,
         Verdict::Not(place) => {
             let wrong = &operations[place];
-            // The proof: the operations that ran at the same time as the wrong one, and the last few before it.
+            // As proof the report lists the operations that ran at the same time as the wrong one, and up to four that
+            // returned before it.
             let met = operations.iter().filter(|other| other.call <= wrong.returned);
             let mut met: Vec<_> = met.map(|other| (other.returned, other.index)).collect();
             met.sort_unstable();

@@ -7,7 +7,7 @@ use crate::story::{
     told, whole,
 };
 
-/// Two clients. The second holds from 30 to 50, the first from 10 to `until`.
+/// Records of two clients that hold one lock: the first from 10 to `until`, the second from 30 to 50.
 fn two(until: u64) -> Vec<Record> {
     [whole(1, 5, 10, until, granted(1)), whole(2, 6, 30, 50, granted(2))].concat()
 }
@@ -34,8 +34,8 @@ fn a_hold_inside_a_hold() {
 
 #[test]
 fn still_held_when_the_next_had_returned() {
-    // No `is_held` was called on the second grant. It is the later one by its token, and in the second case by its
-    // call.
+    // `is_held` is never called on the second grant. In both cases it is the later one: in the first case by its larger
+    // token only, in the second also because it was called after the first had returned.
     let next = |call, token| vec![of(2, call, CALL), of(2, 30, granted(token))];
     for (call, token) in [(6, 2), (20, 2)] {
         let records = |until| [whole(1, 5, 10, until, granted(1)), next(call, token)].concat();
@@ -51,8 +51,8 @@ fn still_held_when_the_next_had_returned() {
 
 #[test]
 fn a_paused_client_may_learn_of_its_grant_late() {
-    // No violation: the first client was granted, then paused before it could record the grant, and its grant expired
-    // before the second client was granted.
+    // This is allowed: the store granted the lock to the first client, which was then paused before it could record the
+    // grant. Its grant expired before the second client was granted the lock.
     let late = [of(1, 5, CALL), of(1, 40, granted(1)), of(1, 42, not_held(41))];
     passes(&lock(), &[late.to_vec(), whole(2, 6, 30, 60, granted(2))].concat());
     let wrong = [of(1, 5, CALL), of(1, 40, granted(1)), of(1, 42, held(41))];
@@ -80,7 +80,7 @@ fn shares() {
     let alone = whole(4, 8, 60, 80, granted(4));
     breaks(Rule::O1, &lock(), &[shares.clone(), alone.clone(), share(5, 9, 79, 90, 5)].concat());
     passes(&lock(), &[shares, alone, share(5, 9, 80, 90, 5)].concat());
-    // Elections and slots have no shared mode, so these two count as exclusive.
+    // Elections and slots have no shared mode, so two shared grants of them count as exclusive and break the rule.
     let two = [share(1, 5, 10, 40, 1), share(2, 6, 11, 40, 2)].concat();
     breaks(Rule::O1, &rules(Kind::Leadership), &two);
 }
@@ -109,7 +109,7 @@ fn one_slot_twice() {
         |other| [whole(1, 5, 10, 50, slot(1, 0)), whole(2, 6, 20, 40, slot(2, other))].concat();
     breaks(Rule::O1, &semaphore, &two(0));
     passes(&semaphore, &two(1));
-    // Tokens of different slots are unordered.
+    // Tokens of different slots have no order, so the smaller token of the later grant is no violation.
     let records = [whole(1, 5, 10, 50, slot(9, 0)), whole(2, 60, 61, 70, slot(2, 1))].concat();
     passes(&semaphore, &records);
 }
@@ -127,7 +127,8 @@ fn more_than_there_are_permits() {
     };
     breaks(Rule::O1, &semaphore, &three(39));
     passes(&semaphore, &three(40));
-    // No `is_held` was called on the third grant. It counts only if it was called after the others had returned.
+    // `is_held` is never called on the third grant. So it is known to hold at the same time as the others only if it
+    // was called after they had returned.
     let third = |call| {
         let mut records = three(39);
         records.truncate(10);

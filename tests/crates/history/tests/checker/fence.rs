@@ -21,7 +21,7 @@ fn an_old_holder_writes() {
     };
     breaks(Rule::O3, &resource, &records(true));
     passes(&resource, &records(false));
-    // Two writes of equal time are unordered.
+    // The order of two writes with equal times is unknown, so the write with the smaller token may have been the first.
     passes(&resource, &[write(10, 7, 1, true), write(10, 5, 2, true)]);
 }
 

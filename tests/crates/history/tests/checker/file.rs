@@ -12,7 +12,7 @@ use proptest::prelude::*;
 
 use crate::story::{of, rules};
 
-/// Times, tokens and versions.
+/// A strategy for times, tokens and versions.
 type Numbers = BoxedStrategy<u64>;
 
 fn any_operation(number: Numbers) -> impl Strategy<Value = Operation> {
@@ -90,7 +90,8 @@ fn any_record() -> impl Strategy<Value = Record> {
     )
 }
 
-/// A record with any event, but with few different clients, objects and times, so that some records belong together.
+/// A strategy for a record with any event. There are only few different clients, objects and times, so that some
+/// records belong to the same attempt.
 fn near_record() -> impl Strategy<Value = Record> {
     let event = any_event(prop_oneof![9 => 0..40_u64, 1 => any::<u64>()].boxed());
     (0..40_u64, 0..3_u32, 0..3_u64, 0..4_u32, event).prop_map(

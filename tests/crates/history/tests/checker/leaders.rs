@@ -13,7 +13,8 @@ fn read(call: u64, at: u64, token: u64) -> Record {
     small(9, call, at, Operation::Leader, answer)
 }
 
-/// Term 1 between 20 and 44, held for certain from 30 to 40; term 2 between 35 and 64, held for certain from 50 to 60.
+/// Records of an election: term 1 may exist from 20 to 44 and holds for certain from 30 to 40; term 2 may exist from 35
+/// to 64 and holds for certain from 50 to 60.
 fn terms(also: &[Record]) -> Vec<Record> {
     let terms = [whole(1, 20, 30, 40, granted(1)), whole(2, 35, 50, 60, granted(2))].concat();
     [terms, also.to_vec()].concat()
@@ -56,7 +57,7 @@ fn terms_do_not_go_back() {
     passes(&election(), &terms(&[read(40, 42, 1), read(42, 43, 2)]));
     passes(&election(), &terms(&[read(40, 42, 2), read(42, 43, 1)]));
     breaks(Rule::O7, &election(), &terms(&[read(40, 42, 2), read(43, 44, 1)]));
-    // An older term than one that was granted before.
+    // The read begins after the second term was granted, and returns the first term.
     let mut late = terms(&[read(51, 52, 1)]);
     late.retain(|record| record.client != 1 || record.at < 42);
     let report = coordination_history::check(&late, &election());

@@ -14,7 +14,7 @@ fn process(client: u32, at: u64, event: Event) -> Record {
     Record { attempt: 0, object: 0, ..of(client, at, event) }
 }
 
-/// A last record, so that the history lasts until this moment.
+/// A record that breaks no rule, so that the history lasts until this moment.
 fn until(at: u64) -> Record {
     told(at, Event::Remains { entries: 0 })
 }
@@ -24,7 +24,7 @@ fn a_lost_waiter() {
     let waits = |healed, end| vec![of(1, 50, CALL), told(healed, Event::Healed), until(end)];
     breaks(Rule::O5, &bounds(), &waits(60, 161));
     passes(&bounds(), &waits(60, 160));
-    // The waiter called after the run had healed, so its bound begins at its call.
+    // The waiter calls after the run has healed, so its time limit begins at its call.
     breaks(Rule::O5, &bounds(), &waits(20, 151));
     passes(&bounds(), &waits(20, 150));
     passes(&lock(), &waits(60, 1000));
@@ -54,7 +54,7 @@ fn new_faults_end_the_quiet() {
     }
     breaks(Rule::O5, &bounds(), &fault(told(162, Event::Fault { kind: 0 })));
     breaks(Rule::O5, &bounds(), &fault(process(2, 162, Event::Paused)));
-    // A second `Healed` begins a new quiet period.
+    // A second `Healed` begins a new quiet period, in which the waiter is late.
     let mut again = fault(told(160, Event::Fault { kind: 0 }));
     again.push(told(200, Event::Healed));
     breaks(Rule::O5, &bounds(), &again);
@@ -65,7 +65,7 @@ fn the_dead_wait_for_nothing() {
     let waits = [of(1, 50, CALL), told(60, Event::Healed)].to_vec();
     let crash = |client, at| vec![process(client, at, Event::Crash), until(900)];
     passes(&bounds(), &[waits.clone(), crash(1, 500)].concat());
-    // Another client died, at an unknown moment after its last record. That ends the quiet period.
+    // Another client dies at an unknown moment after its last record. The quiet period ends at that record.
     let word = |at| vec![Record { attempt: 7, ..of(2, at, TRY) }];
     passes(&bounds(), &[waits.clone(), word(160), crash(2, 500)].concat());
     breaks(Rule::O5, &bounds(), &[waits, word(162), crash(2, 500)].concat());
@@ -73,7 +73,8 @@ fn the_dead_wait_for_nothing() {
 
 #[test]
 fn a_waiter_that_is_stopped() {
-    // The pause began before the quiet period and ended within it.
+    // The waiter's pause began before the quiet period and ended within it, so its time limit begins when it is
+    // resumed.
     let waits = |answered| {
         vec![
             of(1, 50, CALL),
@@ -114,7 +115,7 @@ fn a_stopped_acquire_has_more_time() {
     };
     passes(&bounds(), &stopped(360));
     breaks(Rule::O5, &bounds(), &stopped(361));
-    // The pause of another client gives no more time.
+    // If another client is paused, this one gets no more time.
     let mut other = stopped(300);
     other[1].client = 2;
     other[2].client = 2;
@@ -128,7 +129,7 @@ fn a_loss_is_told_late() {
     };
     passes(&bounds(), &lost(105));
     breaks(Rule::O5, &bounds(), &lost(106));
-    // The acquire returned only after the guard's deadline.
+    // The acquire returns only after the guard's deadline, so the time for the report begins at the return.
     passes(
         &bounds(),
         &[of(1, 5, CALL), of(1, 200, granted(1)), of(1, 205, Event::Lost { deadline: 100 })],
@@ -136,9 +137,9 @@ fn a_loss_is_told_late() {
     let stopped = |to| vec![process(1, 90, Event::Paused), process(1, to, Event::Resumed)];
     passes(&bounds(), &[lost(305), stopped(300)].concat());
     breaks(Rule::O5, &bounds(), &[lost(306), stopped(300)].concat());
-    // A pause that ended before the deadline gives no more time.
+    // The pause ended before the deadline, so it gives no more time.
     breaks(Rule::O5, &bounds(), &[lost(106), stopped(95)].concat());
-    // No loss report is due after the release.
+    // After the release, the loss need not be reported any more.
     passes(&bounds(), &[lost(306), vec![of(1, 104, Event::ReleaseCall)]].concat());
 }
 

@@ -1,4 +1,5 @@
-//! Tests of the checker: for each rule, histories that break it, each next to a similar one that does not.
+//! Tests of the checker. For each rule there are histories that break it, and each stands next to a similar history
+//! that does not.
 
 mod exclusion;
 mod fence;

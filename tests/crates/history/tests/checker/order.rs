@@ -5,12 +5,13 @@ use coordination_history::{Rule, Rules};
 use crate::story::{CALL, breaks, granted, held, lock, not_held, of, passes, share, whole};
 
 fn overtaken(rules: &Rules, rule: Rule) {
-    // Client 2 has token 1 and waits; client 3 comes later and is granted first.
+    // Client 2 entered the queue first and has token 1. Client 3 entered later, has token 2, and is granted the lock
+    // first.
     let third = whole(3, 8, 20, 30, granted(2));
     let second = |asked| vec![of(2, 5, CALL), of(2, 40, granted(1)), of(2, 42, asked)];
     breaks(rule, rules, &[third.clone(), second(held(41))].concat());
-    // No violation is proved if client 2 does not hold after its return: it may have been granted first and then paused
-    // before it could record that.
+    // If `is_held` returns false after the return of client 2, no violation is proved: client 2 may have been granted
+    // the lock first, and then have been paused before it recorded the grant.
     passes(rules, &[third, second(not_held(41))].concat());
     let in_turn = [whole(2, 5, 20, 30, granted(1)), whole(3, 8, 40, 50, granted(2))].concat();
     passes(rules, &in_turn);
@@ -29,6 +30,6 @@ fn a_share_overtakes() {
     let writer = whole(2, 5, 40, 50, granted(2));
     breaks(Rule::O4, &lock(), &[share(3, 6, 20, 30, 3), writer.clone()].concat());
     passes(&lock(), &[share(3, 6, 20, 30, 1), writer].concat());
-    // Shared grants do not wait for each other.
+    // Shared grants do not wait for each other, so their order may differ from the order of their tokens.
     passes(&lock(), &[share(3, 6, 20, 30, 3), share(4, 6, 25, 35, 2)].concat());
 }

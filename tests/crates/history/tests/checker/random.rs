@@ -1,5 +1,5 @@
-//! Random histories of a queue that is too simple to be wrong, and the same histories with one change that breaks a
-//! rule.
+//! Random histories of a simulated queue, which is so simple that it is right. The checker has to accept these
+//! histories, and has to find the fault after one change that breaks a rule.
 
 use std::collections::BTreeMap;
 
@@ -32,13 +32,13 @@ enum State {
     Idle,
     Called,
     Waiting,
-    /// The store granted the acquire; the client has not recorded the grant yet.
+    /// The store has granted the acquire, but the client has not recorded the grant yet.
     Returning,
-    /// The store refused the try; the client has not recorded the refusal yet.
+    /// The store has refused the try, but the client has not recorded the refusal yet.
     Refusing,
     Holding,
     Releasing,
-    /// The client's entry is gone; the client has not recorded the release yet.
+    /// The client's entry is gone from the store, but the client has not recorded the release yet.
     Released,
 }
 
@@ -53,7 +53,7 @@ struct Client {
     slot: u32,
 }
 
-/// The store, with entries in the order in which they came, and its clients.
+/// The simulated store, with its entries in the order in which they came, and its clients.
 struct World {
     kind: Kind,
     dice: Dice,
@@ -151,7 +151,7 @@ impl World {
     fn may_enter(&self, which: usize, place: usize) -> bool {
         let mut ahead = self.queue[..place].iter();
         match self.kind {
-            // Slots are given in the order of the queue, so that the tokens of each slot rise.
+            // A slot is given only when all entries before have theirs, so that the tokens of each slot rise.
             Kind::Slots { count } => {
                 place < count as usize && ahead.all(|other| self.clients[*other].slot != NO_SLOT)
             }
@@ -190,7 +190,7 @@ impl World {
         State::Releasing
     }
 
-    /// The client is killed and its session ends. A new client takes its place.
+    /// Kills the client, which ends its session and removes its entry. A new client takes its place.
     fn crash(&mut self, which: usize) {
         self.queue.retain(|other| *other != which);
         let id = self.clients[which].id;
@@ -200,7 +200,7 @@ impl World {
     }
 }
 
-/// What a history says about one grant.
+/// What the records of a history say about one grant.
 #[derive(Clone, Copy)]
 struct Grant {
     client: u32,
@@ -236,7 +236,8 @@ impl Grant {
         Record { attempt: self.attempt, ..of(self.client, at, event) }
     }
 
-    /// The history without all records of this grant after its `Granted`, and without a crash of its client after it.
+    /// The history without the records that end this grant: its own records after `Granted`, and a later crash of its
+    /// client.
     fn without_end(&self, records: &[Record]) -> Vec<Record> {
         let own = |record: &Record| (record.client, record.attempt) == (self.client, self.attempt);
         let dead = |record: &Record| record.client == self.client && record.event == Event::Crash;
@@ -264,7 +265,8 @@ fn nothing_is_found_where_nothing_is_wrong() {
     }
 }
 
-/// Changes many random histories with `change`, and checks that each changed history breaks the rule.
+/// Applies `change` to two successive grants of many random histories, and checks that each changed history breaks the
+/// rule.
 fn all_caught(
     rule: Rule,
     rules: &Rules,
@@ -302,7 +304,8 @@ fn an_overlap_is_caught() {
 fn swapped_tokens_are_caught() {
     for kind in [Kind::Lock, Kind::Leadership, Kind::Slots { count: 1 }] {
         all_caught(Rule::O2, &judged(kind), |records, _, other| {
-            // The last grant that returned before `other` was called.
+            // The last grant whose acquire had returned before `other` was called: only of such a pair is the order
+            // known.
             let one = grants(records).into_iter().rfind(|one| one.granted < other.call)?;
             let mut bad = records.to_vec();
             let with = |index: usize, token| match records[index].event {
@@ -319,7 +322,7 @@ fn swapped_tokens_are_caught() {
 #[test]
 fn a_release_that_wakes_nobody_is_caught() {
     all_caught(Rule::O5, &judged(Kind::Leadership), |records, one, other| {
-        // The history ends when `one` is granted, though `other` already waits.
+        // The changed history ends when `one` is granted. If `other` already waits then, it never gets a result.
         let waits = other.call < one.granted;
         let mut bad: Vec<_> =
             records.iter().filter(|record| record.at <= one.granted).copied().collect();

@@ -4,7 +4,7 @@ use coordination_history::{Event, Kind, Record, Rule, Rules, Why};
 
 use crate::story::{CALL, NOT_FREE, TRY, breaks, granted, lock, of, passes, rules, share, whole};
 
-/// A try of client 9 that is refused, from its call to its return.
+/// Records of client 9: a try that is called at `call` and refused at `at`.
 fn refused(call: u64, at: u64) -> Vec<Record> {
     vec![of(9, call, TRY), of(9, at, NOT_FREE)]
 }
@@ -16,7 +16,7 @@ fn bounded(mut rules: Rules) -> Rules {
 
 #[test]
 fn somebody_may_have_it() {
-    // A try may be refused from the holder's call to the end of its release.
+    // A try may be refused while the holder may have an entry: from the holder's call to the return of its release.
     let holder = whole(1, 20, 30, 40, granted(1));
     for (call, at) in [(5, 20), (25, 26), (30, 39), (44, 50)] {
         passes(&lock(), &[holder.clone(), refused(call, at)].concat());
@@ -37,7 +37,8 @@ fn entries_outlive_their_attempts() {
             other.push(of(1, 25, granted(1)));
         }
         other.push(of(1, 30, end));
-        // The other attempt may itself be a refused try, refused because of this one.
+        // The other attempt may itself be a refused try. It was refused because of this try, which may have had an
+        // entry at that time.
         passes(&bounded(lock()), &[other.clone(), refused(20, 40)].concat());
         passes(&bounded(lock()), &[other.clone(), refused(40, 50), refused_earlier()].concat());
         breaks(
@@ -47,7 +48,7 @@ fn entries_outlive_their_attempts() {
         );
         passes(&lock(), &[other, refused(900, 950), refused_earlier()].concat());
     }
-    // A holder without an end, and one that was killed.
+    // First a holder that never ends, then one whose client is killed.
     let held = vec![of(1, 20, CALL), of(1, 25, granted(1))];
     passes(&bounded(lock()), &[held.clone(), refused(900, 950)].concat());
     let crash = Record { attempt: 0, object: 0, ..of(1, 30, Event::Crash) };
@@ -55,7 +56,7 @@ fn entries_outlive_their_attempts() {
     breaks(Rule::O7, &bounded(lock()), &[held, vec![crash], refused(41, 50)].concat());
 }
 
-/// A holder that explains a refusal at 20 to 30, and no later one.
+/// Records of a holder whose entry explains a refusal between 20 and 30, but none after that.
 fn refused_earlier() -> Vec<Record> {
     [of(8, 21, CALL), of(8, 22, granted(9)), of(8, 23, Event::ReleaseCall)]
         .into_iter()
@@ -75,7 +76,7 @@ fn a_share_is_refused_for_the_lock_only() {
 
 #[test]
 fn one_in_the_way_is_enough_for_a_semaphore() {
-    // The one attempt in the way may be waiting for several permits, or its grant may be undecided.
+    // One other attempt is enough: it may be waiting for several permits, or its entry may still be undecided.
     let semaphore = rules(Kind::Slots { count: 2 });
     let one = whole(1, 20, 30, 40, granted(1));
     passes(&semaphore, &[one.clone(), refused(35, 36)].concat());

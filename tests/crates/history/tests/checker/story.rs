@@ -1,4 +1,4 @@
-//! Short functions that build histories.
+//! Short functions that build the histories of the tests.
 
 use coordination_history::{
     Answer, Event, Kind, NEVER, NO_SLOT, Object, Operation, Record, Report, Rule, Rules, Why, check,
@@ -14,12 +14,12 @@ pub(crate) fn lock() -> Rules {
     rules(Kind::Lock)
 }
 
-/// A record of the client's only attempt.
+/// A record of the only attempt of this client.
 pub(crate) fn of(client: u32, at: u64, event: Event) -> Record {
     Record { at, client, attempt: 1, object: 1, event }
 }
 
-/// A record that belongs to no attempt: of a fault, of the fenced resource, or of the end of the run.
+/// A record that belongs to no attempt: about a fault, the fenced resource, or the end of the run.
 pub(crate) fn told(at: u64, event: Event) -> Record {
     Record { at, client: 99, attempt: 0, object: 1, event }
 }
@@ -51,7 +51,7 @@ pub(crate) fn not_held(before: u64) -> Event {
     Event::Probe { before, held: false }
 }
 
-/// An acquire that is called at `call`, holds for certain from `from` to `to`, and is then released.
+/// Records of an acquire that is called at `call`, holds for certain from `from` to `to`, and is then released.
 pub(crate) fn whole(client: u32, call: u64, from: u64, to: u64, grant: Event) -> Vec<Record> {
     vec![
         of(client, call, CALL),

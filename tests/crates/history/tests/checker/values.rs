@@ -98,10 +98,11 @@ fn an_unknown_write_may_have_been_carried_out_at_any_time_or_never() {
     bad(&[first, unknown, read(50, 60, 8, 3), read(70, 80, 7, 1)]);
     bad(&[first, unknown, read(21, 29, 8, 3)]);
     bad(&[first, unknown, read(50, 60, 8, 1)]);
-    // The unknown write's version is not known, so a compare with 4 may succeed, but only once.
+    // The version of the unknown write may be 4, so a compare-and-set that expects 4 may succeed. But then no later
+    // read may see version 4 again.
     good(&[first, unknown, compare_and_set(50, 60, 4, 9, 5), read(61, 62, 9, 5)]);
     bad(&[first, unknown, compare_and_set(50, 60, 4, 9, 5), read(61, 62, 8, 4)]);
-    // A write that certainly had no effect explains nothing.
+    // A write that certainly had no effect cannot explain the value that is read later.
     let refused = small(1, 30, 40, Operation::Set { value: 8 }, Answer::NotDone);
     bad(&[first, refused, read(50, 60, 8, 3)]);
 }
@@ -155,7 +156,8 @@ fn answers_that_are_none() {
 
 #[test]
 fn a_search_that_takes_too_long_is_given_up() {
-    // Thirty unknown operations at once, each of which adds another power of two: every subset has a different sum.
+    // Thirty operations without results run at once, and each adds a different power of two. So each subset of them has
+    // a different sum, and the search visits too many states.
     let add = |place: u64| {
         let what = Operation::Add { by: 1 << place };
         small(1, 10 + place, 90, what, Answer::Unknown)
@@ -166,7 +168,7 @@ fn a_search_that_takes_too_long_is_given_up() {
     assert!(!report.is_clean());
 }
 
-/// Whether some order of the operations explains their results, found by trying all orders.
+/// Whether any order of the operations explains their results. It tries all orders, so it is slow but simple.
 fn explained(left: &[Record], state: i64) -> bool {
     let returned = |record: &Record| match record.event {
         Event::Operation { answer: Answer::Unknown, .. } => NEVER,

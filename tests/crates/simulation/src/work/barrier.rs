@@ -1,4 +1,4 @@
-//! A barrier: a waiter returns only if the barrier was open.
+//! A barrier. The run checks that a waiter returns only if the barrier was open.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use rand::RngExt;
 use super::within;
 use crate::stage::{Process, Stage, lock};
 
-/// All changes of the barrier in this run, from which follows when a waiter may return.
+/// All calls of this run that open or close the barrier. From them follows whether a waiter may return.
 #[derive(Default)]
 pub(crate) struct Ledger {
     changes: Vec<Change>,
@@ -22,13 +22,13 @@ pub(crate) struct Ledger {
 struct Change {
     opens: bool,
     call: u64,
-    /// When the call had returned; [`NEVER`] if it is unknown whether and when the call has an effect.
+    /// When the call returned; [`NEVER`] if it is unknown whether the call has taken effect, and when.
     end: u64,
 }
 
 impl Ledger {
-    /// Whether the barrier was certainly open (or closed) from `call` to `end`: a call that made it so had ended
-    /// before, and no call could have changed it since.
+    /// Whether the barrier was certainly open (or closed, if `open` is false) from `call` to `end`: a call that made it
+    /// so had returned before `call`, and no call that may have changed it since then overlaps this time.
     fn was(&self, open: bool, call: u64, end: u64) -> bool {
         let last = self.changes.iter().filter(|change| change.opens == open && change.end < call);
         let Some(last) = last.max_by_key(|change| change.call) else { return false };
@@ -43,7 +43,7 @@ fn barrier(process: &Process) -> Barrier {
     process.coordinator.barrier("barrier").expect("the name is one")
 }
 
-/// Closes the barrier, opens it, reads it, or waits at it.
+/// Closes the barrier, opens it, reads its state, or waits at it.
 pub(crate) async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
     let barrier = barrier(process);
     match stage.draw(|random| random.random_range(0..8)) {
@@ -88,13 +88,14 @@ async fn wait(stage: &Stage, barrier: &Barrier) {
     }
 }
 
-/// BR1: checks a result which means that the barrier was open (or closed) at some moment since `call`.
+/// BR1: checks a result that says that the barrier was open (or closed, if `is_open` is false) at some moment since
+/// `call`.
 fn judge(stage: &Stage, is_open: bool, call: u64, what: &str) {
     let (ledger, now) = (lock(&stage.ledgers.barrier), moment());
     if !stage.has_all_data() {
         return;
     }
-    // The test counts only if the opposite result would have been noticed as wrong.
+    // The test of the promise counts only if the opposite result would have been noticed as wrong.
     if ledger.was(is_open, call, now) {
         stage.judges(if is_open { "BR1 open" } else { "BR1 closed" });
     }
@@ -104,7 +105,7 @@ fn judge(stage: &Stage, is_open: bool, call: u64, what: &str) {
     }
 }
 
-/// BR1: when the barrier is opened, all waiters return.
+/// BR1: checks after the run that all waiters return when the barrier is opened, and none before.
 pub(crate) async fn conclude(stage: &Arc<Stage>) {
     let processes = stage.processes();
     let Some(first) = processes.first() else { return };

@@ -1,4 +1,4 @@
-//! A double barrier: parties enter together and leave together.
+//! A double barrier. The run checks that parties enter together and leave together.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ const PARTIES: u32 = 2;
 
 #[derive(Default)]
 pub(crate) struct Ledger {
-    /// When each party came, and until when its entry may exist, by a unique number.
+    /// For each party, by a unique number: when it called `enter`, and until when its entry may exist.
     came: BTreeMap<u64, (u64, u64)>,
     /// The parties that are inside.
     inside: BTreeMap<FencingToken, Guest>,
@@ -39,7 +39,8 @@ pub(crate) async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
     let timeout = stage.up_to(Duration::from_millis(300));
     let inside = match barrier(process).enter(Some(timeout)).await {
         Ok(inside) => Arc::new(inside),
-        // The entry of a failed call may exist for a while, or arrive later.
+        // The entry of a failed call may exist for a while, or may arrive at the store later. So the party stays in
+        // `came` without an end.
         Err(error) => return stage.failed("enter", &error),
     };
     let token = inside.token();
@@ -47,8 +48,8 @@ pub(crate) async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
     let guest = Guest { process: Arc::clone(process), inside, since: moment() };
     lock(&stage.ledgers.double_barrier).inside.insert(token, guest);
     tokio::time::sleep(stage.up_to(stage.plan.hold)).await;
-    // From here on, no other party may count on this one being inside. Its entry may exist until the store has
-    // confirmed the leave.
+    // From here on, this party may leave at any moment, so it no longer counts as being inside. But its entry may exist
+    // until the store has confirmed the leave, so `came` has it until then.
     let Some(guest) = lock(&stage.ledgers.double_barrier).inside.remove(&token) else { return };
     let since = guest.since;
     let Some(inside) = Arc::into_inner(guest.inside) else {
@@ -68,7 +69,7 @@ pub(crate) async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
     }
 }
 
-/// BR2: at one moment there were as many parties as needed, including this one.
+/// BR2: checks that at some moment since `call` there were as many parties as the barrier needs, including this one.
 fn judge_in(stage: &Stage, number: u64, call: u64) {
     let ledger = lock(&stage.ledgers.double_barrier);
     let others = ledger.came.iter().filter(|(of, (_, end))| **of != number && *end >= call);
@@ -76,7 +77,7 @@ fn judge_in(stage: &Stage, number: u64, call: u64) {
     if !stage.has_all_data() {
         return;
     }
-    // The test counts only if one party less would have been too few.
+    // The test counts only if the barrier would have been wrong to open with one party less.
     if others + 1 == PARTIES as usize {
         stage.judges("BR2 in");
     }
@@ -85,7 +86,7 @@ fn judge_in(stage: &Stage, number: u64, call: u64) {
     }
 }
 
-/// BR2: all parties of this round and of earlier rounds are out.
+/// BR2: checks, when a party has left, that all parties of its round and of earlier rounds have left too.
 fn judge_out(stage: &Stage, token: FencingToken, since: u64) {
     stage.judges("BR2 out");
     let ledger = lock(&stage.ledgers.double_barrier);

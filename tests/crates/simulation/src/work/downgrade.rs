@@ -1,7 +1,7 @@
-//! A lock that is downgraded to a shared lock.
+//! A lock that is held exclusively first, and is then downgraded to a shared lock.
 //!
-//! In the history the lock ends with the downgrade. A shared lock with the same token would look like a second grant
-//! there, so what happens after the downgrade is checked here, without the history.
+//! In the history the attempt's hold ends with the downgrade, and only the release is recorded after it: a shared lock
+//! with the same token would look like a second grant. So this module itself checks the shared hold.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use coordination_history::Event;
 use super::held::Held;
 use crate::stage::{Process, Stage};
 
-/// Holds the lock exclusively, then shared.
+/// Holds the lock exclusively for a while, downgrades it, and holds it shared for a while.
 pub(super) async fn hold(
     stage: &Arc<Stage>,
     process: &Arc<Process>,

@@ -1,4 +1,4 @@
-//! Observers of an election, and leaders that proclaim values.
+//! An election: observers of the leader, and leaders that proclaim values.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use coordination::{Election, ErrorKind, FencingToken, Term};
 use super::{becomes, within};
 use crate::stage::{Process, Stage, lock};
 
-/// The last term that each process's observer has seen.
+/// For each process, the last term that its observer has returned.
 #[derive(Default)]
 pub(crate) struct Ledger {
     told: BTreeMap<u32, Option<Term>>,
-    /// For each term, the value whose proclamation was confirmed last.
+    /// For each term, the last value whose `proclaim` has returned without an error.
     said: BTreeMap<FencingToken, u64>,
 }
 
@@ -21,7 +21,7 @@ fn election(process: &Process) -> Election {
     process.coordinator.election("observed").expect("the name is one")
 }
 
-/// E2: an observer sees terms rise.
+/// E2: follows the leaders in a process, and checks that the terms which it sees never fall.
 pub(crate) async fn follow(stage: Arc<Stage>, process: Arc<Process>) {
     let mut terms = election(&process).observe();
     let mut highest = None;
@@ -41,7 +41,7 @@ pub(crate) async fn follow(stage: Arc<Stage>, process: Arc<Process>) {
     }
 }
 
-/// Leads for a while, and proclaims a few numbers.
+/// Becomes leader, proclaims a few numbers, and resigns.
 pub(crate) async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
     let election = election(process);
     let timeout = Some(stage.up_to(Duration::from_millis(200)));
@@ -64,7 +64,7 @@ pub(crate) async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
     }
 }
 
-/// E2: of several proclaimed values the last one prevails: every reader sees it, as long as the term lasts.
+/// E2: a reader sees the value that the leader proclaimed last, or a newer one, as long as the term lasts.
 async fn look(stage: &Stage, election: &Election, mine: FencingToken, said: u64) {
     let term = match election.leader().await {
         Ok(Some(term)) if term.term == mine => term,
@@ -78,7 +78,7 @@ async fn look(stage: &Stage, election: &Election, mine: FencingToken, said: u64)
     }
 }
 
-/// E2: all observers reach the last term, and the value that was proclaimed last.
+/// E2: checks after the run that all observers see the last term, with the value that was proclaimed last.
 pub(crate) async fn conclude(stage: &Arc<Stage>) {
     let Some(process) = stage.processes().first().cloned() else { return };
     let election = election(&process);

@@ -1,4 +1,4 @@
-//! Acquire, hold and release, for everything that has a guard.
+//! Acquires, holds and releases a lock, a permit, a work slot or a leadership, and records all of it.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -15,7 +15,7 @@ use super::downgrade;
 use super::held::Held;
 use crate::stage::{Process, Stage};
 
-/// What a task wants to acquire.
+/// What a task wants to acquire, and how long it waits.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wish {
     pub(super) object: u32,
@@ -30,21 +30,21 @@ enum Kind {
     Shared,
     Permit,
     Work,
-    /// Like `Work`, but with `latest_wins`: the contender that comes last is next.
+    /// Like `Work`, but with `latest_wins`: of all waiting contenders, the one that came last is granted next.
     Latest,
     Leader,
 }
 
-/// Whether and when the caller drops an acquire.
+/// Whether a caller drops the future of its acquire, and when.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Drops {
     Never,
-    /// The future is dropped after this many polls.
+    /// The future is dropped after it was polled this often.
     Polled(u32),
     After(Duration),
 }
 
-/// One attempt to acquire something, which is held for a while if it was granted.
+/// One attempt to acquire something. If it is granted, the guard is held for a while.
 pub(crate) async fn attempt(stage: &Arc<Stage>, process: &Arc<Process>) {
     let wish = wish(stage);
     let attempt = stage.number();
@@ -116,7 +116,7 @@ pub(super) fn drops(stage: &Stage) -> Drops {
     })
 }
 
-/// Awaits a future, or drops it before it completes.
+/// Awaits a future, or drops it before it completes; `None` if it was dropped.
 pub(super) async fn dropped<F: Future>(drops: Drops, future: F) -> Option<F::Output> {
     match drops {
         Drops::Never => Some(future.await),
@@ -179,9 +179,9 @@ pub(super) async fn acquire(
 enum Ends {
     Released,
     Dropped,
-    /// Released by a call whose future is dropped after this many polls.
+    /// The caller calls the release, and drops its future after it was polled this often.
     ReleaseDropped(u32),
-    /// Released by a timed release, this long after the grant.
+    /// The caller gives the guard to a timed release, which releases it this long after the grant.
     Timed(Duration),
 }
 
@@ -237,7 +237,7 @@ pub(super) async fn hold(
     }
 }
 
-/// TR1: a timed release does not release before its time, unless the guard was lost.
+/// TR1: checks that a timed release does not release the guard before its time, unless the guard was lost.
 async fn timed(stage: &Stage, held: Held, called: u64, held_for: Duration) {
     let before = held.is_held();
     let Some(timed) = held.release_after(held_for) else { return };
@@ -256,12 +256,13 @@ async fn timed(stage: &Stage, held: Held, called: u64, held_for: Duration) {
     }
 }
 
-/// Holds the guard for a while; returns true if it was lost during that time.
+/// Holds the guard for a while. Returns true if the guard was lost during that time.
 async fn stay(stage: &Stage, held: &Held, record: &impl Fn(Event)) -> bool {
     let end = nanos() + stage.up_to(stage.plan.hold).as_nanos() as u64;
     let mut lost = pin!(held.lost());
     let mut seems_lost = false;
-    // Once the guard is seen to be lost, `lost()` has to complete soon, so the loop waits for it.
+    // If `is_held` has returned false, the guard is lost, and `lost()` has to complete soon. So the loop waits for
+    // that, however long it takes.
     while nanos() < end || seems_lost {
         let step = stage.up_to(stage.plan.hold / 3) + Duration::from_millis(1);
         tokio::select! {
@@ -281,7 +282,7 @@ async fn stay(stage: &Stage, held: &Held, record: &impl Fn(Event)) -> bool {
     false
 }
 
-/// Polls a future up to `times` times, and then drops it.
+/// A future that polls another future up to `times` times, and then returns `None`.
 struct Polled<F: Future> {
     future: Pin<Box<F>>,
     times: u32,

@@ -1,4 +1,4 @@
-//! A group: what its members know of themselves is compared with what others read.
+//! A group. The run compares what members know of themselves with what other clients read.
 
 mod ledger;
 mod member;
@@ -15,7 +15,7 @@ pub(crate) use self::watcher::follow;
 use super::{becomes, within};
 use crate::stage::{Process, Stage, lock};
 
-/// Member ids that clients of several processes want.
+/// The member ids, so few that clients of several processes want the same ones.
 const IDS: [&str; 3] = ["disk-0", "disk-1", "disk-2"];
 
 fn group(process: &Process) -> Group {
@@ -35,7 +35,7 @@ pub(crate) async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
     }
 }
 
-/// G1 and G4: reads the members once and checks the result.
+/// G1 and G4: reads the list of members once, and checks the list.
 async fn read(stage: &Stage, process: &Process) {
     let (call, left) = (moment(), lock(&stage.ledgers.group).left());
     let claims = lock(&stage.ledgers.group).said();
@@ -57,7 +57,8 @@ async fn read(stage: &Stage, process: &Process) {
 async fn create(stage: &Stage, process: &Process) {
     let call = moment();
     match group(process).create().await {
-        // This call has created the group, so the group did not exist before and can have had no member.
+        // This call has created the group. So the group did not exist at some moment of the call, and had no member
+        // then.
         Ok(()) => lock(&stage.ledgers.group).judge_missing(stage, call),
         Err(error) if error.kind() == ErrorKind::GroupExists => {}
         Err(error) => stage.failed("create", &error),
@@ -85,10 +86,10 @@ async fn names(stage: &Stage, process: &Process) {
     }
 }
 
-/// Removes a member, as an operator does.
+/// Removes a member by its id, as an operator does.
 async fn remove(stage: &Stage, process: &Process) {
     let id = IDS[stage.draw(|random| random.random_range(0..IDS.len()))];
-    // Recorded before the call, because the removal may happen whatever the call returns.
+    // The removal is entered in the ledger before the call, because it may happen even if the call fails.
     lock(&stage.ledgers.group).removes(id);
     if let Err(error) = group(process).remove(id).await {
         let is_out = matches!(error.kind(), ErrorKind::GroupMissing | ErrorKind::NotJoined);
@@ -99,7 +100,7 @@ async fn remove(stage: &Stage, process: &Process) {
     lock(&stage.ledgers.group).removed(id);
 }
 
-/// G2: in the end every watch reports the last state.
+/// G2: checks after the run that every watch reaches the last state.
 pub(crate) async fn conclude(stage: &Arc<Stage>) {
     let Some(process) = stage.processes().first().cloned() else { return };
     let group = group(&process);

@@ -1,4 +1,4 @@
-//! A second coordinator in a process, which stops or is dropped while it holds something.
+//! A second coordinator in a process. It is stopped or dropped while a guard of it is held.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,10 +12,12 @@ use super::grants::{acquire, hold, wish};
 use super::held::Held;
 use crate::stage::{Process, Stage};
 
-/// How long after a stop the guards may take to report their loss.
+/// How long after a stop a guard may take to report its loss. The bound is generous, because only a missing report is
+/// to be found.
 const TOLD: Duration = Duration::from_secs(60);
 
-/// Connects, acquires something, and stops or drops the coordinator while it holds that.
+/// Connects a second coordinator and acquires something. Then it stops or drops the coordinator while the guard is
+/// held.
 pub(crate) async fn visit(stage: &Arc<Stage>, process: &Arc<Process>) {
     let attempt = stage.number();
     let config = stage.config(format!("guest-{attempt}"));
@@ -29,7 +31,7 @@ pub(crate) async fn visit(stage: &Arc<Stage>, process: &Arc<Process>) {
             stop(stage, process, wish.object, attempt, coordinator, Arc::new(held)).await;
         }
         Ok(Some(held)) => {
-            // C7: the guard keeps the session alive.
+            // C7: the coordinator is dropped, but the guard has to keep the session alive.
             drop(coordinator);
             hold(stage, process, wish.object, (attempt, called), Arc::new(held)).await;
         }
@@ -41,7 +43,8 @@ pub(crate) async fn visit(stage: &Arc<Stage>, process: &Arc<Process>) {
     }
 }
 
-/// C7: a stop loses what is held, before anybody else gets it.
+/// C7: checks that a stop makes all guards report their loss; the history checks that this is before anybody else is
+/// granted the lock.
 async fn stop(
     stage: &Arc<Stage>,
     process: &Arc<Process>,
@@ -55,7 +58,8 @@ async fn stop(
     let delay = stage.up_to(stage.plan.hold);
     let stopping = process.client.spawn(async move {
         tokio::time::sleep(delay).await;
-        // The guards are lost whether the store has confirmed the stop or not.
+        // The result of the stop is ignored: the guards have to be lost whether or not the store has confirmed the
+        // stop.
         drop(coordinator.stop().await);
     });
     stage.judges("C7");

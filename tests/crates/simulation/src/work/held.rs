@@ -1,4 +1,4 @@
-//! [`Held`], a guard of any recipe, so that all are held and released by the same code.
+//! [`Held`], a guard of any recipe, so that the same code can hold and release all kinds of guards.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ pub(crate) enum Held {
     Permit(Permit),
     Work(WorkSlot),
     Leader(Leadership),
-    /// One of several objects that one guard holds.
+    /// One of several objects that a common guard holds; the number is the object's index.
     Part(Arc<Bundle>, usize),
 }
 
@@ -34,7 +34,7 @@ impl Deref for Held {
 }
 
 impl Held {
-    /// The slot, if the recipe has slots.
+    /// The slot, or [`NO_SLOT`] if the recipe has no slots.
     pub(crate) fn slot(&self) -> u32 {
         match self {
             Self::Permit(permit) => permit.slot(),
@@ -44,7 +44,7 @@ impl Held {
         }
     }
 
-    /// Whether it is a lock that is held exclusively.
+    /// Whether the guard holds a lock exclusively.
     pub(crate) fn excludes(&self) -> bool {
         match self {
             Self::Lock(guard) => !guard.is_shared(),
@@ -59,12 +59,13 @@ impl Held {
             Self::Permit(permit) => permit.release().await,
             Self::Work(slot) => slot.release().await,
             Self::Leader(leadership) => leadership.resign().await,
-            // All of them are released with their common guard.
+            // The common guard releases all of its objects together, so nothing is done for a single one.
             Self::Part(..) => Ok(()),
         }
     }
 
-    /// Converts the guard into a timed release; none if it is one of several objects.
+    /// Converts the guard into a timed release. Returns `None` for one of several objects, because they have a common
+    /// guard.
     pub(crate) fn release_after(self, held_for: Duration) -> Option<TimedRelease> {
         Some(match self {
             Self::Lock(guard) => guard.release_after(held_for),

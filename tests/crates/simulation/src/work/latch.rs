@@ -1,4 +1,4 @@
-//! Latches, one after the other: each call that counts down takes effect exactly once.
+//! Latches, one after the other. The run checks that each call of `count_down` takes effect exactly once.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,18 +12,19 @@ use crate::stage::{Process, Stage, lock};
 
 const COUNT: u32 = 5;
 
-/// The current latch.
+/// The latch that all clients use at present.
 #[derive(Default)]
 pub(crate) struct Ledger {
     number: u32,
-    /// How many calls that count down were begun, and how many of them were confirmed.
+    /// How many calls of `count_down` have begun (`begun`), and how many of them have returned without an error
+    /// (`confirmed`).
     begun: u32,
     confirmed: u32,
     answers: BTreeSet<u32>,
 }
 
 impl Ledger {
-    /// The number of the current latch; begins the next one if the current one is done.
+    /// Returns the number of the current latch. If that latch has reached zero, begins the next one.
     fn present(&mut self) -> u32 {
         if self.confirmed >= COUNT {
             *self = Self { number: self.number + 1, ..Self::default() };
@@ -82,14 +83,15 @@ async fn count(stage: &Stage, latch: &Latch, number: u32) {
     }
 }
 
-/// BR3: at least as many counts as were confirmed have been counted, and at most as many as were begun.
+/// BR3: checks a count. At least as many calls as had returned before the read (`confirmed`) must have been counted,
+/// and at most as many as have begun.
 fn judge(stage: &Stage, number: u32, confirmed: u32, remaining: u32) {
     if !stage.has_all_data() {
         return;
     }
     stage.judges("BR3");
     let ledger = lock(&stage.ledgers.latch);
-    // Earlier latches are at zero.
+    // An earlier latch has reached zero, so all of its counts were begun.
     let begun = if ledger.number == number { ledger.begun } else { COUNT };
     let counted = COUNT.saturating_sub(remaining);
     if !(confirmed.min(COUNT)..=begun).contains(&counted) {
@@ -98,7 +100,7 @@ fn judge(stage: &Stage, number: u32, confirmed: u32, remaining: u32) {
     }
 }
 
-/// BR3: when the count is zero, all waiters return.
+/// BR3: checks after the run that all waiters return when the count is zero.
 pub(crate) async fn conclude(stage: &Arc<Stage>) {
     let Some(process) = stage.processes().first().cloned() else { return };
     let number = lock(&stage.ledgers.latch).present();

@@ -1,4 +1,4 @@
-//! What the tasks of the clients do.
+//! The work that the tasks of the clients do in a run.
 
 mod barrier;
 mod double_barrier;
@@ -27,7 +27,7 @@ use rand::RngExt;
 use crate::plan::Recipe;
 use crate::stage::{Process, Stage};
 
-/// The ledger of each recipe, against which its promises are checked.
+/// For each recipe, a ledger of what clients did with it. The recipe's promises are checked against the ledger.
 #[derive(Default)]
 pub(crate) struct Ledgers {
     barrier: Mutex<barrier::Ledger>,
@@ -55,7 +55,7 @@ pub(crate) async fn start(stage: &Arc<Stage>) -> Arc<Process> {
     process
 }
 
-/// One task: performs one action after the other until the run is over.
+/// One task of a process: it performs one action after the other until the run is over.
 async fn work(stage: Arc<Stage>, process: Arc<Process>) {
     while !stage.is_over() {
         let think = stage.up_to(stage.plan.think);
@@ -70,14 +70,15 @@ async fn work(stage: Arc<Stage>, process: Arc<Process>) {
             8 => resize::act(&stage, &process).await,
             _ => grants::attempt(&stage, &process).await,
         }
-        // The calls of a store within the process take no time, so simulated time would never pass.
+        // If the store is within the process, its calls take no time. Without this sleep, simulated time might never
+        // pass.
         if !stage.plan.traits.is_remote && stage.draw(|random| random.random_ratio(1, 10)) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
 }
 
-/// Starts what a process does for a recipe in the background.
+/// Starts the background task that a process runs for this recipe, if it has one: most follow the changes of something.
 fn follow(stage: &Arc<Stage>, process: &Arc<Process>, recipe: Recipe) {
     let (stage, of) = (Arc::clone(stage), Arc::clone(process));
     match recipe {
@@ -89,7 +90,7 @@ fn follow(stage: &Arc<Stage>, process: &Arc<Process>, recipe: Recipe) {
     }
 }
 
-/// Performs an action with one of the run's recipes.
+/// Performs an action with one of the recipes that this run uses.
 async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
     let recipes = &stage.plan.recipes;
     match recipes[stage.draw(|random| random.random_range(0..recipes.len()))] {
@@ -108,7 +109,7 @@ async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
 
 /// After the faults have ended, checks for each recipe that observers and waiters reach the last state.
 pub(crate) async fn conclude(stage: &Arc<Stage>) {
-    // Messages that were sent before may arrive this late.
+    // A message that was sent before may arrive this late, so the checks begin after that.
     tokio::time::sleep(5 * stage.plan.ttl).await;
     for recipe in &stage.plan.recipes {
         match recipe {
@@ -126,7 +127,8 @@ pub(crate) async fn conclude(stage: &Arc<Stage>) {
     }
 }
 
-/// Checks repeatedly until nothing is wrong; returns what is wrong if that never happens.
+/// Repeats a check until it finds nothing wrong. Returns what is wrong if this does not happen within the time for
+/// recovery.
 async fn becomes(stage: &Stage, mut wrong: impl AsyncFnMut() -> Option<String>) -> Option<String> {
     let bound = nanos() + stage.plan.recovery().as_nanos() as u64;
     loop {
@@ -138,7 +140,7 @@ async fn becomes(stage: &Stage, mut wrong: impl AsyncFnMut() -> Option<String>) 
     }
 }
 
-/// Runs the task within a process, by that process's clocks.
+/// Runs the task within a process, so that the task uses that process's clocks.
 async fn within<T: Send + 'static>(
     process: &Process,
     task: impl Future<Output = T> + Send + 'static,

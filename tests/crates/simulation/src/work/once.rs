@@ -1,4 +1,4 @@
-//! Claims that are made once per period, by processes whose wall clocks differ a little.
+//! Claims that may be made once per period. The wall clocks of the processes differ a little.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::stage::{Process, Stage, lock};
 
 const PERIOD: Duration = Duration::from_millis(150);
 
-/// All claims, by their numbers.
+/// All claims that were made, by their tokens.
 #[derive(Default)]
 pub(crate) struct Ledger {
     claims: BTreeMap<FencingToken, Made>,
@@ -24,11 +24,11 @@ struct Made {
     end: u64,
     at: SystemTime,
     next: SystemTime,
-    /// Whether the client may have given the claim back.
+    /// Whether the client has given the claim back, or may have done so.
     is_given_back: bool,
 }
 
-/// Claims the period if it is free, and sometimes gives the claim back.
+/// Tries to claim the period, and sometimes gives the claim back.
 pub(crate) async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
     let once = process.coordinator.once_per("once", PERIOD).expect("the name is one");
     let call = nanos();
@@ -62,7 +62,7 @@ async fn return_it(stage: &Stage, claim: Claim) {
     }
 }
 
-/// ON1: two claims are a period apart, unless the first one was given back.
+/// ON1: checks that two successive claims are a period apart, unless the first one was given back.
 pub(crate) fn conclude(stage: &Stage) {
     if !stage.has_all_data() {
         return;

@@ -1,4 +1,4 @@
-//! Keys that are partitioned among the members of a group.
+//! Keys that are distributed over the members of a group.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ fn group(process: &Process) -> Group {
     process.coordinator.group("shards").expect("the name is one")
 }
 
-/// Creates a partitioner that lives as long as the process.
+/// Creates the process's partitioner, which lives as long as the process.
 pub(crate) async fn follow(stage: Arc<Stage>, process: Arc<Process>) {
     loop {
         match group(&process).partitioner(PARTITIONS).await {
@@ -39,7 +39,7 @@ pub(crate) async fn follow(stage: Arc<Stage>, process: Arc<Process>) {
     }
 }
 
-/// Joins with a weight for a while.
+/// Joins the group with a random weight, and leaves after a while.
 pub(crate) async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
     let (weight, called) = (stage.draw(|random| random.random_range(0..4)), nanos());
     let (membership, mut partitioner) = match group(process).join_partitioned(weight).await {
@@ -69,11 +69,11 @@ pub(crate) async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
     }
 }
 
-/// HR1: all processes that see the same members place every key on the same member.
+/// HR1: checks after the run that all processes that see the same members assign every key to the same member.
 pub(crate) async fn conclude(stage: &Arc<Stage>) {
     if !stage.has_all_data() {
-        // The group was lost with the store's data. The partitioners still follow it, so they would not see members
-        // that join now.
+        // The group was lost with the store's data. The partitioners still follow the lost group, so they would never
+        // see the members that join now.
         return;
     }
     let processes = stage.processes();

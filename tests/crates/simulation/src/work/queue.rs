@@ -1,4 +1,4 @@
-//! A work queue: items that are claimed, acknowledged and given back.
+//! A work queue, whose items are claimed, acknowledged and given back.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,24 +18,24 @@ const ROUNDS: usize = 3;
 
 #[derive(Default)]
 pub(crate) struct Ledger {
-    /// One handle for each process, as a program should have.
+    /// One handle for each process: a program should not have more, and the simulation does as a program should.
     queues: BTreeMap<u32, WorkQueue>,
     items: BTreeMap<ItemId, Item>,
-    /// Claims that a client holds.
+    /// The claims that clients hold at present.
     live: Vec<Live>,
     highest: Option<FencingToken>,
 }
 
-/// What is known of an item.
+/// What the run knows of an item.
 #[derive(Default)]
 struct Item {
     /// Whether its post was confirmed.
     is_posted: bool,
     /// The largest token of a claim that got the item.
     highest: Option<FencingToken>,
-    /// When the call that acknowledged the item had returned.
+    /// When a call returned that acknowledged the item; `None` if no call has.
     done: Option<u64>,
-    /// How many acknowledgements have no known outcome yet.
+    /// How many calls have tried to acknowledge the item and have no known result yet.
     open: usize,
 }
 
@@ -44,7 +44,7 @@ struct Live {
     process: Arc<Process>,
     claim: Arc<WorkClaim>,
     since: u64,
-    /// Items of the claim that were neither acknowledged nor given back.
+    /// The items of the claim that the client has neither acknowledged nor given back.
     items: BTreeSet<ItemId>,
 }
 
@@ -53,7 +53,7 @@ fn queue(stage: &Stage, process: &Process) -> WorkQueue {
     lock(&stage.ledgers.queue).queues.entry(process.number).or_insert_with(made).clone()
 }
 
-/// Posts items, or claims some and acknowledges or gives back part of them.
+/// Posts some items, and then makes a few claims. Of the items of a claim it acknowledges some and gives back others.
 pub(crate) async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
     let queue = queue(stage, process);
     if stage.draw(|random| random.random_ratio(1, 2)) {
@@ -74,7 +74,7 @@ pub(crate) async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
     }
 }
 
-/// Makes a claim and works on it; returns false if there was nothing to claim.
+/// Makes one claim and works on its items. Returns false if there was nothing to claim.
 async fn claim_some(stage: &Arc<Stage>, process: &Arc<Process>, queue: &WorkQueue) -> bool {
     let limit = stage.draw(|random| random.random_range(1..=4));
     let ttl = [20, 40, 150, 2_000][stage.draw(|random| random.random_range(0..4))];
@@ -94,7 +94,7 @@ async fn claim_some(stage: &Arc<Stage>, process: &Arc<Process>, queue: &WorkQueu
     let claim = Arc::new(claim);
     begin(stage, process, &claim, call, highest);
     if stage.draw(|random| random.random()) {
-        // Some workers sleep so long that their claim may have ended and others have its items.
+        // Some workers sleep so long that their claim may end, and that others claim its items.
         tokio::time::sleep(stage.up_to(Duration::from_millis(2 * ttl.min(150)))).await;
     }
     for item in claim.items() {
@@ -119,7 +119,8 @@ async fn claim_some(stage: &Arc<Stage>, process: &Arc<Process>, queue: &WorkQueu
     true
 }
 
-/// WK1: no other client believes that it has one of these items, and the token is larger than those of earlier claims.
+/// WK1: checks a new claim. No other client may believe that it has one of the claim's items, and the token has to be
+/// larger than those of earlier claims.
 fn begin(
     stage: &Stage,
     process: &Arc<Process>,
@@ -145,8 +146,9 @@ fn begin(
                 continue;
             }
             stage.judges("WK1");
-            // Asked within the other owner's process, so that `is_held` uses that process's clock. This claim may be
-            // over already, because the reply to it may have arrived late.
+            // `is_held` of the other claim is called within its own process, so that it uses that process's clock. The
+            // new claim may be over already, if the reply to its call arrived late; then the items may belong to the
+            // other claim.
             if claim.is_held() && other.process.client.enter(|| other.claim.is_held()) {
                 stage.broken(format!("WK1: {} has two claims that are held", item.id()));
             }
@@ -158,13 +160,14 @@ fn begin(
     ledger.live.push(Live { process, claim, since: call, items });
 }
 
-/// WK2, WK3: an item is acknowledged once, by the claim that has it, and disappears for no other reason.
+/// WK2 and WK3: acknowledges an item, and checks the result: only the claim that has the item can acknowledge it, and
+/// only once, and no item disappears for another reason.
 async fn acknowledge(stage: &Stage, claim: &WorkClaim, id: ItemId) {
     let taken = {
         let mut ledger = lock(&stage.ledgers.queue);
         let item = ledger.items.entry(id).or_default();
         item.open += 1;
-        // True if a later claim than this one had got the item before this call began.
+        // Whether a later claim had got the item before this call began. If so, the call must not succeed.
         item.highest > Some(claim.token())
     };
     let answer = claim.ack(id).await;
@@ -197,20 +200,22 @@ async fn acknowledge(stage: &Stage, claim: &WorkClaim, id: ItemId) {
     }
 }
 
-/// Errors that mean that the claim is over, or does not have the item any more, so that the call changed nothing.
+/// Whether the error means that the claim is over, or does not have the item any more. In both cases the call changed
+/// nothing.
 fn is_refusal(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::NoSuchClaim | ErrorKind::NotClaimed | ErrorKind::NotClaimedBy)
 }
 
-/// WK2, WK4: in the end, whatever happened to earlier claims, all items that are left can be claimed and acknowledged,
-/// and no item is lost.
+/// WK2 and WK4: checks after the run that all items that are left can be claimed and acknowledged, whatever happened to
+/// earlier claims, and that no item is lost.
 pub(crate) async fn conclude(stage: &Arc<Stage>) {
     let Some(process) = stage.processes().first().cloned() else { return };
     lock(&stage.ledgers.queue).live.clear();
     let queue = queue(stage, &process);
     finished(stage, &process, &queue).await;
     drop(queue);
-    // Dropping the last handle of each process also removes the entry that the process has for its claims.
+    // When the last handle of a process is dropped, the library also removes the entry that the process has for its
+    // claims.
     let mut queues = std::mem::take(&mut lock(&stage.ledgers.queue).queues);
     for process in stage.processes() {
         process.client.enter(|| drop(queues.remove(&process.number)));
@@ -236,7 +241,8 @@ async fn finished(stage: &Arc<Stage>, process: &Arc<Process>, queue: &WorkQueue)
     }
 }
 
-/// Claims and acknowledges everything that is ready; returns what is left, if anything is.
+/// Claims and acknowledges all items that can be claimed. Returns a description of the items that are left, if there
+/// are any.
 async fn finish(stage: &Stage, queue: &WorkQueue) -> Option<String> {
     loop {
         match queue.claim(ClaimOptions::default().limit(100)).await {

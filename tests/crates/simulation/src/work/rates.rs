@@ -1,4 +1,4 @@
-//! A rate limiter: every window has a limited number of permits.
+//! A rate limiter. The run checks that no window has more permits than allowed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,12 +15,14 @@ const WINDOW: Duration = Duration::from_millis(120);
 
 #[derive(Default)]
 pub(crate) struct Ledger {
-    /// One limiter for each process, because a limiter learns from its calls.
+    /// One limiter for each process. A limiter learns from its calls, so all calls of a process have to use the same
+    /// one.
     limiters: BTreeMap<u32, RateLimiter>,
     given: Vec<Given>,
 }
 
-/// A permit. `call` and `end` are when its call began and ended, by the world's time; `slot` is by the store's clock.
+/// A permit that was given. `call` and `end` are the beginning and the return of the call, in the world's time. `slot`
+/// is the time of the permit on the store's clock.
 struct Given {
     call: u64,
     end: u64,
@@ -34,7 +36,7 @@ fn limiter(stage: &Stage, process: &Process) -> RateLimiter {
     limiter.or_insert_with(|| made().expect("the settings are right")).clone()
 }
 
-/// Takes some permits, at once or after a wait.
+/// Takes one or two permits: either at once or not at all, or after waiting for them.
 pub(crate) async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
     let limiter = limiter(stage, process);
     let permits = stage.draw(|random| random.random_range(1..=2));
@@ -46,7 +48,7 @@ pub(crate) async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
         Err(error) => return stage.failed("rate", &error),
     };
     let end = nanos();
-    // The store's clock is the world's time.
+    // The store's clock shows the world's time, so `slot` can be compared with it.
     let slot = permit.slot();
     let is_early = stage.plan.traits.has_clock && Duration::from_nanos(end) < slot;
     if is_early && stage.has_all_data() {
@@ -66,7 +68,7 @@ async fn acquire(limiter: &RateLimiter, permits: u32, waits: bool) -> Result<Opt
     })
 }
 
-/// RL1: no window has more permits than allowed.
+/// RL1: checks after the run that no window has more permits than allowed.
 pub(crate) fn conclude(stage: &Stage) {
     if !stage.has_all_data() {
         return;
@@ -76,7 +78,8 @@ pub(crate) fn conclude(stage: &Stage) {
     let window = WINDOW.as_nanos() as u64;
     for first in &ledger.given {
         stage.judges("RL1");
-        // All these slots are within less than a window, whatever they are exactly.
+        // The slot of each of these permits lies between the beginning of the first call and less than a window later.
+        // So all of them are in one window, whatever their exact slots are.
         let within = |it: &&Given| it.call >= first.call && it.end < first.call + window;
         let count = ledger.given.iter().filter(within).count();
         if count > most {

@@ -14,34 +14,35 @@ use crate::stage::{Process, Stage, lock};
 
 /// The semaphore's id in the history.
 pub(crate) const SIZED: u32 = 10;
-/// The largest number of permits that the semaphore is ever given.
+/// The largest number of permits that any call gives the semaphore.
 pub(crate) const MOST: u32 = 3;
-/// The number of permits that the semaphore has first.
+/// The number of permits that the semaphore has at first.
 const FIRST: u32 = 2;
 
-/// The numbers of permits that the semaphore was given, in the order in which the calls began.
+/// The numbers of permits that calls have given the semaphore, in the order in which the calls began.
 #[derive(Default)]
 pub(crate) struct Ledger(Vec<Size>);
 
 struct Size {
     permits: u32,
     called: u64,
-    /// When the store had confirmed the number; `None` if that is unknown, so that the number may come into force at
+    /// When the store had confirmed the number. `None`: the number was never confirmed, so it may come into force at
     /// any time.
     confirmed: Option<u64>,
 }
 
 impl Ledger {
-    /// The number that was confirmed last.
+    /// The number whose confirmation is the latest.
     fn last(&self) -> u32 {
         let confirmed = self.0.iter().filter(|size| size.confirmed.is_some());
         confirmed.max_by_key(|size| size.confirmed).map_or(FIRST, |size| size.permits)
     }
 
-    /// The largest number of permits that may have been in force at some moment since `since`.
+    /// The largest number of permits that may have been in force at any moment since `since`.
     fn most_since(&self, since: u64) -> u32 {
         let confirmed = |size: &Size| size.confirmed.unwrap_or(u64::MAX);
-        // A number that was confirmed before a later call began is not in force any more.
+        // If a number was confirmed before a later call began, and that later call was confirmed before `since`, the
+        // earlier number is not in force any more.
         let ruling = self.0.iter().filter(|size| confirmed(size) < since);
         let ruled_since = ruling.map(|size| size.called).max();
         let may_rule = |size: &&Size| ruled_since.is_none_or(|moment| confirmed(size) >= moment);
@@ -50,7 +51,7 @@ impl Ledger {
     }
 }
 
-/// Acquires a permit, and sometimes resizes the semaphore while it holds the permit.
+/// Acquires a permit, and resizes the semaphore while it holds the permit.
 pub(crate) async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
     let size = lock(&stage.ledgers.resize).last();
     let semaphore = process.coordinator.semaphore("sized", size).expect("the name is one");
@@ -72,7 +73,8 @@ pub(crate) async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
         Err(error) => {
             record(Event::Refused { why: error.kind().into() });
             match (error.kind(), timeout) {
-                // Another client has resized the semaphore since this one read its size.
+                // Another client has resized the semaphore after this client read its size, so this client's number
+                // does not match any more.
                 (ErrorKind::Mismatch, _) => resize(stage, semaphore).await,
                 (_, None) => stage.failed_without_limit("acquire", &error),
                 _ => stage.failed("acquire", &error),
@@ -81,8 +83,8 @@ pub(crate) async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
     }
 }
 
-/// P1: entries are decided in the order of their tokens, so the holder with the largest token has counted all other
-/// holders.
+/// P1: checks that a grant does not exceed the number of permits. Entries are decided in the order of their tokens. So
+/// of all holders, the one with the largest token was decided last, with all others counted.
 fn judge(stage: &Stage, process: &Process, held: &Held, called: u64) {
     let others = stage.who_holds(SIZED);
     let is_last = others.iter().all(|other| *other < held.token());
@@ -115,7 +117,7 @@ async fn resize(stage: &Stage, mut semaphore: Semaphore) {
         Err(error) => {
             stage.failed("resize", &error);
             if error.effect() == Effect::None {
-                // The resize did not happen. Zero never counts as the largest number.
+                // The resize did not happen. A zero has no effect here, because only the largest numbers are used.
                 lock(&stage.ledgers.resize).0[index].permits = 0;
             }
         }

@@ -1,7 +1,7 @@
-//! Several objects at once: two locks by one guard, or several permits of one semaphore.
+//! Several objects at once: two locks held by one guard, or several permits of one semaphore.
 //!
-//! In the history, each lock and each permit is an attempt of its own, so that the checker compares it with those of
-//! single guards.
+//! In the history, each lock and each permit has an attempt of its own, so that the checker can compare it with guards
+//! of single objects.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,10 +15,10 @@ use super::grants::{dropped, drops};
 use super::held::Held;
 use crate::stage::{Process, Stage};
 
-/// The number of permits of the semaphore with the object id 8.
+/// The number of permits of the semaphore "wide", whose object id in the history is 8.
 pub(crate) const PERMITS: u32 = 3;
 
-/// A guard that holds several objects.
+/// One guard that holds several objects.
 pub(crate) enum Bundle {
     Locks(MultiGuard),
     Permits(Permit),
@@ -83,7 +83,7 @@ impl Wish {
     }
 }
 
-/// One attempt to acquire several objects, which are held for a while if they were granted.
+/// One attempt to acquire several objects. If it is granted, they are held for a while.
 pub(crate) async fn attempt(stage: &Arc<Stage>, process: &Arc<Process>) {
     let (wish, timeout) = stage.draw(|random| {
         let wish = match random.random_range(0..4) {
@@ -109,8 +109,8 @@ pub(crate) async fn attempt(stage: &Arc<Stage>, process: &Arc<Process>) {
                 None => stage.failed_without_limit("several", &error),
                 Some(_) => stage.failed("several", &error),
             }
-            // The call failed because one of the objects was not free, which does not mean that each of them was not
-            // free.
+            // The call failed because one of the objects was not free. The others may have been free, so `NotFree`
+            // would be wrong for them.
             let why = match error.kind().into() {
                 Why::NotFree => Why::Other,
                 why => why,
@@ -120,7 +120,7 @@ pub(crate) async fn attempt(stage: &Arc<Stage>, process: &Arc<Process>) {
     }
 }
 
-/// Writes the same event for each of the objects.
+/// Records the same event for each of the objects.
 fn record(stage: &Stage, process: &Process, parts: &[(u32, u64)], event: Event) {
     for (object, attempt) in parts {
         stage.record(process.number, *object, *attempt, event);
@@ -129,7 +129,8 @@ fn record(stage: &Stage, process: &Process, parts: &[(u32, u64)], event: Event) 
 
 async fn acquire(process: &Process, wish: Wish, timeout: Option<Duration>) -> Result<Bundle> {
     Ok(match wish {
-        // The names are in the wrong order, and one is there twice, which the library has to correct.
+        // The names are not sorted, and one name is there twice. The library has to sort them, and to lock each name
+        // once.
         Wish::Locks { shared } => {
             let locks = process.coordinator.locks(["ab", "a", "ab"])?;
             Bundle::Locks(match shared {

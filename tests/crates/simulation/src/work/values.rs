@@ -1,4 +1,4 @@
-//! Short operations on a value, a counter and an election.
+//! Short operations on a value, a counter and an election, whose results the history checker compares (O7).
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use crate::stage::{Process, Stage};
 /// Performs one operation on the value, the counter, or the election.
 pub(crate) async fn operate(stage: &Arc<Stage>, process: &Arc<Process>) {
     let (object, what) = choose(stage);
-    // The operation is registered before the call, because it may be carried out even if its process is killed during
-    // the call.
+    // The operation is registered before the call: even if the process is killed during the call, the store may carry
+    // the operation out.
     let operation = stage.begins(process, object, what);
     let outcome = match object {
         6 => value(stage, process, what).await,

@@ -1,4 +1,4 @@
-//! Watchers of a value.
+//! Watches of a value.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,13 +8,13 @@ use coordination::{ErrorKind, Versioned};
 use super::{becomes, within};
 use crate::stage::{Process, Stage, lock};
 
-/// The version that each process's watch reported last.
+/// For each process, the version that its watch reported last.
 #[derive(Default)]
 pub(crate) struct Ledger {
     told: BTreeMap<u32, Option<Versioned<u32>>>,
 }
 
-/// VA3: a watch reports rising versions.
+/// VA3: watches the value in a process, and checks that the reported versions rise.
 pub(crate) async fn follow(stage: Arc<Stage>, process: Arc<Process>) {
     let value = process.coordinator.value::<u32>("value").expect("the name is one");
     let mut watch = value.watch();
@@ -36,7 +36,7 @@ pub(crate) async fn follow(stage: Arc<Stage>, process: Arc<Process>) {
     }
 }
 
-/// VA3: every watch reaches the last value.
+/// VA3: checks after the run that every watch reports the last value.
 pub(crate) async fn conclude(stage: &Arc<Stage>) {
     let Some(process) = stage.processes().first().cloned() else { return };
     let value = process.coordinator.value::<u32>("value").expect("the name is one");

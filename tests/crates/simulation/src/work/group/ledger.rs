@@ -1,4 +1,4 @@
-//! The memberships that clients claim to have, and what has to be true because of them.
+//! The memberships that clients believe they have, and the checks that follow from them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,20 +7,22 @@ use coordination::{FencingToken, Members, Membership};
 
 use crate::stage::{Process, Stage};
 
-/// A membership, as its own client knows it.
+/// A membership, as the client that joined knows it.
 pub(super) struct Claim {
     pub(super) process: Arc<Process>,
     pub(super) membership: Arc<Membership>,
-    /// When the join had returned.
+    /// When the call of `join` returned.
     pub(super) since: u64,
-    /// The number in its capabilities: the last one that is certain, and the newest one that is possible.
+    /// The number that the member stores in its capabilities: the last one whose update is confirmed, and the newest
+    /// one whose update has begun.
     pub(super) says: (u64, u64),
-    /// Whether another client has removed the member, or may have.
+    /// Whether another client has removed the member, or may have done so.
     is_removed: bool,
 }
 
 impl Claim {
-    /// Whether the membership claims to be held at this moment, and the store has kept its promises.
+    /// Whether the membership says at this moment that it is held, and the store has broken no promise that would make
+    /// this untrue.
     fn is_held(&self, stage: &Stage) -> bool {
         let client = &self.process.client;
         !self.is_removed
@@ -33,16 +35,17 @@ impl Claim {
 #[derive(Default)]
 pub(crate) struct Ledger {
     claims: BTreeMap<FencingToken, Claim>,
-    /// Incarnations that have left, as the store has confirmed.
+    /// The incarnations whose leave was confirmed by the store.
     left: BTreeSet<FencingToken>,
     /// The largest incarnation that any client has seen.
     highest: Option<FencingToken>,
-    /// For each member id, how many calls that remove the member are running.
+    /// For each member id, how many calls are running that remove the member with this id.
     removing: BTreeMap<String, u32>,
-    /// How many removals have ended, and the number of the last removal of each member id.
+    /// `removals` counts the removals that have ended. `removed` has, for each member id, the number of its last
+    /// removal in this count.
     removals: u64,
     removed: BTreeMap<String, u64>,
-    /// The members that each process's watch has reported.
+    /// For each process, the members that its watch reported last.
     seen: BTreeMap<u32, Members>,
 }
 
@@ -59,13 +62,14 @@ impl Ledger {
         self.left.clone()
     }
 
-    /// The incarnations that claim to be members, with the last certain number in their capabilities.
+    /// For each incarnation that its client believes to be a member, the last number that its capabilities certainly
+    /// had.
     pub(super) fn said(&self) -> BTreeMap<FencingToken, u64> {
         self.claims.iter().map(|(token, claim)| (*token, claim.says.0)).collect()
     }
 
-    /// G1 and G3: records a join. When its call began, `highest` was the largest incarnation, and there had been
-    /// `removals` removals.
+    /// G1 and G3: records a join, and checks it. `highest` was the largest incarnation when the call of `join` began,
+    /// and `removals` the number of removals that had ended by then.
     pub(super) fn joined(
         &mut self,
         stage: &Stage,
@@ -80,7 +84,7 @@ impl Ledger {
         }
         self.highest = self.highest.max(Some(incarnation));
         let (process, membership) = (Arc::clone(process), Arc::clone(membership));
-        // The member may have been removed while the answer to its join was on its way.
+        // An operator may have removed the member before the reply to its `join` arrived.
         let is_removed = self.removing.contains_key(id)
             || self.removed.get(id).is_some_and(|number| *number > removals);
         let says = (says, says);
@@ -93,7 +97,7 @@ impl Ledger {
         self.claims.insert(incarnation, new);
     }
 
-    /// Records that the member's capabilities are being changed to this number, or have been.
+    /// Records that an update of the member's capabilities to this number begins or, if `is_certain`, was confirmed.
     pub(super) fn says(&mut self, incarnation: FencingToken, number: u64, is_certain: bool) {
         if let Some(claim) = self.claims.get_mut(&incarnation) {
             claim.says.1 = number;
@@ -103,7 +107,7 @@ impl Ledger {
         }
     }
 
-    /// Records that the member is about to leave.
+    /// Records that the member is about to leave, so that it may be missing in lists from now on.
     pub(super) fn leaves(&mut self, incarnation: FencingToken) {
         self.claims.remove(&incarnation);
     }
@@ -127,7 +131,8 @@ impl Ledger {
         self.removing.retain(|_, count| *count > 0);
     }
 
-    /// G1 and G4: checks a list of members, given the claims when the read began.
+    /// G1 and G4: checks a list of members. `claims` are the memberships and numbers that were certain when the read
+    /// began.
     pub(super) fn judge_listed(
         &self,
         stage: &Stage,
@@ -155,7 +160,8 @@ impl Ledger {
         }
     }
 
-    /// G1: the group did not exist at some moment since `call`, so it can have had no member then.
+    /// G1: at some moment since `call` the group did not exist. Checks that no membership that is older than `call` is
+    /// still held.
     pub(super) fn judge_missing(&self, stage: &Stage, call: u64) {
         let mut claims = self.claims.values();
         let is_in = |claim: &&Claim| claim.since < call && claim.is_held(stage);

@@ -25,7 +25,7 @@ pub(super) async fn join(stage: &Arc<Stage>, process: &Arc<Process>) {
     lock(&stage.ledgers.group).joined(stage, process, joined, before);
     for _ in 0..stage.draw(|random| random.random_range(0..4)) {
         tokio::time::sleep(stage.up_to(stage.plan.hold)).await;
-        // Once `join` or `update` has returned, every reader sees the member with the capabilities of that call.
+        // Once `join` or `update` has returned, every reader has to see the member with the capabilities of that call.
         super::read(stage, process).await;
         let number = stage.number();
         lock(&stage.ledgers.group).says(token, number, false);
@@ -70,7 +70,7 @@ fn refused(stage: &Stage, error: &Error) {
     }
 }
 
-/// G3: a membership that comes back after a loss has a larger incarnation.
+/// G3: checks that a membership which comes back after a loss has a larger incarnation than before.
 pub(super) async fn rejoin(stage: &Arc<Stage>, process: &Arc<Process>) {
     let number = stage.number();
     let mut membership = match enter(stage, process, number).await {
@@ -102,7 +102,8 @@ pub(super) async fn rejoin(stage: &Arc<Stage>, process: &Arc<Process>) {
             }
         }
     }
-    // An incarnation that was lost before may be listed until its lease is over.
+    // An incarnation that was lost earlier may be listed until its lease is over, so the ledger does not record this
+    // leave.
     if let Err(error) = membership.leave().await {
         stage.failed("leave of a rejoining member", &error);
     }

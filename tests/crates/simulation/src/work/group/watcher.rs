@@ -1,5 +1,5 @@
-//! G2: applies the events of a watch to a list of members, and checks that the list stays equal to the members that the
-//! watch reports.
+//! G2: applies the events of a watch to a list of members. The list has to stay equal to the list that the watch itself
+//! reports.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use coordination::{ErrorKind, GroupEvent, GroupWatch, Member, Members};
 use super::group;
 use crate::stage::{Process, Stage, lock};
 
-/// Watches the group for as long as the process lives. When the group was deleted, a new watch begins.
+/// Watches the group for as long as the process lives. Begins a new watch whenever the group was deleted.
 pub(crate) async fn follow(stage: Arc<Stage>, process: Arc<Process>) {
     let group = group(&process);
     loop {
@@ -51,7 +51,7 @@ async fn replay(stage: &Stage, process: u32, mut watch: GroupWatch) {
     }
 }
 
-/// Why an event does not fit to the events before it, if it does not.
+/// Why an event cannot follow on the events before it; `None` if it can.
 fn unfit(members: &Members, event: &GroupEvent) -> Option<&'static str> {
     let has = |member: &Member| members.get(&member.id).map(|member| member.incarnation);
     match event {
