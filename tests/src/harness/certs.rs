@@ -1,4 +1,5 @@
-//! Certificates made for one test: an authority, and identities that are right or wrong in one way.
+//! Certificates that are made for one test: those of an authority, of servers and of clients. Some are valid, and each
+//! of the others is wrong in one way.
 
 use std::{
     fs,
@@ -12,11 +13,11 @@ use rcgen::{
 
 use super::Scratch;
 
-/// Common name of [`Certificates::client`]; if etcd's authentication is on, also the name of the etcd user that the
-/// certificate authenticates.
+/// The common name of [`Certificates::client`]. If etcd's authentication is on, a client with this certificate is the
+/// etcd user of this name.
 pub const CLIENT_NAME: &str = "tester";
 
-/// The names by which a client reaches a server on this machine.
+/// The names by which a client reaches a server on this machine; server certificates have to contain them.
 const LOCAL: [&str; 2] = ["localhost", "127.0.0.1"];
 
 /// The PEM files of a certificate and its private key.
@@ -28,22 +29,24 @@ pub struct Identity {
     pub key: PathBuf,
 }
 
-/// A certificate authority, certificates that it signed, and certificates that a client or server has to refuse.
+/// A certificate authority, the certificates that it has signed, and certificates that a client or a server has to
+/// refuse.
 #[derive(Debug)]
 pub struct Certificates {
-    /// The authority a client should trust.
+    /// The authority that clients and servers should trust.
     pub authority: PathBuf,
     /// The certificate of a server at `localhost` and `127.0.0.1`.
     pub server: Identity,
     /// The certificate of a client named [`CLIENT_NAME`].
     pub client: Identity,
-    /// An authority nobody should trust.
+    /// Another authority, which nobody should trust.
     pub other_authority: PathBuf,
-    /// Like `server`, signed by the other authority.
+    /// Like `server`, but signed by the other authority.
     pub other_server: Identity,
-    /// Like `client`, signed by the other authority.
+    /// Like `client`, but signed by the other authority.
     pub other_client: Identity,
-    /// Signed by the authority, for `elsewhere.example` only.
+    /// A server certificate, signed by the authority, that names only the host `elsewhere.example`. So it is wrong for
+    /// a server on this machine.
     pub wrong_host: Identity,
     /// Like `server`, but expired.
     pub expired: Identity,
@@ -60,7 +63,7 @@ impl Certificates {
         Self::within(Scratch::new("certificates"))
     }
 
-    /// Makes all certificates anew, with new authorities, in the same files.
+    /// Makes all certificates again, with new authorities. The new files replace the old ones at the same paths.
     pub fn replace(&mut self) {
         let directory = std::mem::replace(&mut self.directory, Scratch::new("certificates"));
         *self = Self::within(directory);
@@ -125,8 +128,8 @@ fn parameters(name: &str, hosts: &[&str]) -> CertificateParams {
     let mut parameters = CertificateParams::new(hosts).expect("the names are ASCII");
     parameters.distinguished_name.push(DnType::CommonName, name);
     parameters.use_authority_key_identifier_extension = true;
-    // A certificate is for both purposes, because etcd's HTTP gateway connects to its own server as a client, with the
-    // server's certificate.
+    // Each certificate may be used by servers and by clients: etcd's HTTP gateway connects to its own server as a
+    // client, and uses the server's certificate for it.
     parameters.extended_key_usages =
         vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
     parameters

@@ -1,10 +1,12 @@
 //! Child processes that can be paused and killed, and never outlive the test.
 //!
-//! A child is addressed only through its handle, and only this process waits for it, so its process id cannot have been
-//! given to another process. It is killed on drop. If this process dies without dropping it, the kernel kills it:
-//! `setpriv --pdeathsig KILL` sets the parent-death signal and then executes the program, which keeps the process id.
-//! The kernel sends that signal when the *thread* that started the child ends, so one thread, which never ends, starts
-//! all children (`spawn`).
+//! A child's process id cannot have been given to another process, because only this process waits for the child, and
+//! only through the child's handle.
+//!
+//! A child is killed on drop. If this process dies without dropping the handle, the kernel kills the child: `setpriv
+//! --pdeathsig KILL` sets the parent-death signal and then executes the program, which keeps the process id. The kernel
+//! sends this signal when the *thread* that started the child ends. So all children are started by one thread, which
+//! never ends (`spawn`).
 
 use std::{
     ffi::{OsStr, OsString},
@@ -32,7 +34,8 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// `program` (a path, or a name looked up in `PATH`), with its output appended to `log`.
+    /// Prepares to start `program`, which is a path or a name that is looked up in `PATH`. Its output is appended to
+    /// `log`.
     pub fn new(program: impl AsRef<OsStr>, log: impl Into<PathBuf>) -> Self {
         let program = program.as_ref();
         let mut command = Command::new("setpriv");
@@ -58,20 +61,21 @@ impl Launch {
         self
     }
 
-    /// Removes our environment except `PATH`, so that settings of the shell do not affect a server.
+    /// Gives the process none of our environment variables except `PATH`, so that settings of the shell do not affect a
+    /// server.
     pub fn clear_env(mut self) -> Self {
         self.command.env_clear().envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
         self
     }
 
-    /// Connects standard input and output to pipes; the log then gets standard error only.
+    /// Connects standard input and output to pipes. The log then gets only standard error.
     pub fn piped(mut self) -> Self {
         self.piped = true;
         self
     }
 
-    /// Signals to the process are also sent to the processes that it has started, as a server that consists of several
-    /// processes needs.
+    /// Sends each signal also to the processes that the process has started. A server that consists of several
+    /// processes needs this.
     pub fn with_children(mut self) -> Self {
         self.with_children = true;
         self
@@ -81,7 +85,8 @@ impl Launch {
     ///
     /// # Panics
     ///
-    /// If it cannot be started. If only `setpriv` does not find the program, that is visible later, in the log.
+    /// If the process cannot be started. If `setpriv` starts but does not find the program, this call succeeds, and the
+    /// error is in the log.
     pub fn start(mut self) -> Child {
         let log = File::options()
             .create(true)
@@ -102,7 +107,7 @@ impl Launch {
     }
 }
 
-/// A running process; killed and waited for on drop.
+/// A running process. On drop it is killed and waited for.
 #[derive(Debug)]
 pub struct Child {
     pid: Pid,
@@ -117,7 +122,7 @@ impl Child {
         self.pid.as_raw_nonzero().get().cast_unsigned()
     }
 
-    /// Stops the process with SIGSTOP; on return it is stopped. Does nothing if the process has ended.
+    /// Pauses the process with SIGSTOP, and waits until it is stopped. Does nothing if the process has ended.
     pub fn pause(&self) {
         let mut process = self.lock();
         if !is_running(&mut process) || is_stopped(self.id()) {
@@ -131,7 +136,7 @@ impl Child {
     /// Sends SIGSTOP and waits until the process is stopped.
     fn stop(&self) {
         self.signal(Signal::STOP);
-        // The signal is sent at once, but the process stops a little later.
+        // The kernel sends the signal at once, but the process stops a little later.
         let stopped = wait_until(Duration::from_secs(2), || {
             let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
             let change = rustix::process::waitid(WaitId::Pid(self.pid), options);
@@ -148,10 +153,10 @@ impl Child {
         }
     }
 
-    /// The processes that this one has started, if signals are sent to them too.
+    /// The processes that this process has started, if signals are to be sent to them too; otherwise none.
     ///
-    /// Invariant: the process is stopped while its children are signalled. While it is stopped it does not wait for
-    /// them, so none of their ids can have been given to another process.
+    /// Invariant: the caller has stopped this process before it signals the children. A stopped process cannot wait for
+    /// its children. So the id of a child that has ended is not given to another process.
     fn children(&self) -> Vec<Pid> {
         if !self.with_children {
             return Vec::new();
@@ -162,7 +167,7 @@ impl Child {
         ids.filter(is_ours).filter_map(Pid::from_raw).collect()
     }
 
-    /// Kills the process with SIGKILL, paused or not, and waits for its end.
+    /// Kills the process with SIGKILL, even if it is paused, and waits for its end.
     pub fn kill(&self) -> ExitStatus {
         count_fault();
         self.end()
@@ -176,8 +181,8 @@ impl Child {
             }
             self.children().iter().for_each(|child| send(*child, Signal::KILL));
         }
-        // Fails only if the process has ended already. A paused process must not get a SIGCONT before SIGKILL: it would
-        // run, and send, for a moment.
+        // `kill` fails only if the process has ended already. A paused process must not get a SIGCONT before: it would
+        // run for a moment, and could send something.
         let _ = process.kill();
         process.wait().expect("the child is ours to wait for")
     }
@@ -191,7 +196,7 @@ impl Child {
         self.end()
     }
 
-    /// Whether the process has not ended; a paused process counts as running.
+    /// Whether the process is still there; a paused process counts as running.
     pub fn is_running(&self) -> bool {
         is_running(&mut self.lock())
     }
@@ -207,7 +212,8 @@ impl Child {
         self.exit_status()
     }
 
-    /// The pipes, if the process was started with [`Launch::piped`]; only the first call returns them.
+    /// The pipes to standard input and output, if the process was started with [`Launch::piped`]. Only the first call
+    /// returns them.
     pub fn pipes(&self) -> Option<(ChildStdin, ChildStdout)> {
         let mut process = self.lock();
         process.stdin.take().zip(process.stdout.take())
@@ -221,8 +227,8 @@ impl Child {
     }
 
     fn signal(&self, signal: Signal) {
-        // Invariant: the caller has locked the process and nobody has waited for it yet, so the id cannot belong to
-        // another process yet.
+        // Invariant: the caller has locked the process and knows that nobody has waited for it. So the id cannot have
+        // been given to another process.
         rustix::process::kill_process(self.pid, signal).expect("our child can be signalled");
     }
 
@@ -243,8 +249,8 @@ impl Drop for Child {
     }
 }
 
-/// The parent of the process is stopped, so nobody has waited for the process even if it has ended: its id is still its
-/// own.
+/// Sends a signal to a child of our child. Our child is stopped, so it cannot have waited for the process. So the id
+/// still belongs to the process, even if the process has ended.
 fn send(process: Pid, signal: Signal) {
     let _ = rustix::process::kill_process(process, signal);
 }
@@ -258,8 +264,8 @@ fn is_running(process: &mut std::process::Child) -> bool {
     matches!(process.try_wait(), Ok(None))
 }
 
-/// Whether the process is stopped already. Then waiting for it to stop would not end, because the kernel reports each
-/// stop only once.
+/// Whether the process is stopped already. If it is, `stop` must not be called again, because the kernel reports each
+/// stop only once and the call would wait in vain.
 fn is_stopped(id: u32) -> bool {
     fs::read_to_string(format!("/proc/{id}/stat"))
         .is_ok_and(|stat| stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" T")))
@@ -267,8 +273,8 @@ fn is_stopped(id: u32) -> bool {
 
 type Order = (Command, mpsc::Sender<io::Result<std::process::Child>>);
 
-/// Starts a process on a thread that lives as long as this process, because the kernel kills the child when that thread
-/// ends.
+/// Starts a process on a thread that lives as long as this process. The kernel would kill the child when the thread
+/// that started it ends.
 fn spawn(command: Command) -> io::Result<std::process::Child> {
     static ORDERS: OnceLock<mpsc::Sender<Order>> = OnceLock::new();
     let orders = ORDERS.get_or_init(|| {
@@ -277,7 +283,7 @@ fn spawn(command: Command) -> io::Result<std::process::Child> {
             .name("parent-of-children".to_owned())
             .spawn(move || {
                 for (mut command, answer) in orders {
-                    // Cannot fail, because `spawn` waits for the result.
+                    // This cannot fail, because `spawn` waits for the result on the other end of the channel.
                     let _ = answer.send(command.spawn());
                 }
             })

@@ -1,4 +1,4 @@
-//! Threads that connect to a store and stop again, repeatedly, for as long as a check runs.
+//! Threads that connect to a store and disconnect again, over and over, while a check runs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -10,8 +10,8 @@ use coordination::blocking::Coordinator;
 
 const THREADS: usize = 24;
 
-/// Threads that connect and stop until this value is dropped. The drop panics if one of the threads could not connect
-/// or stop.
+/// Threads that connect and stop until this value is dropped. The drop panics if any of the threads had an error when
+/// it connected or stopped.
 #[derive(Debug)]
 pub struct Connecting {
     end: Arc<AtomicBool>,
@@ -20,7 +20,7 @@ pub struct Connecting {
 }
 
 impl Connecting {
-    /// Starts the threads. Each pauses for this long after each time that it has connected and stopped.
+    /// Starts the threads. After each time that a thread has connected and stopped, it sleeps for `pause`.
     pub fn start(url: &str, pause: Duration) -> Self {
         let (end, count) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
         let thread = |_| {
@@ -43,7 +43,7 @@ impl Connecting {
         self.count.load(Ordering::SeqCst)
     }
 
-    /// Whether one of the threads has given up because of an error.
+    /// Whether any thread has ended because of an error.
     pub fn has_failed(&self) -> bool {
         self.threads.iter().any(JoinHandle::is_finished)
     }
@@ -54,7 +54,7 @@ impl Drop for Connecting {
         self.end.store(true, Ordering::SeqCst);
         for thread in self.threads.drain(..) {
             let outcome = thread.join().expect("no panic");
-            // A second panic while the check already panics would hide the check's own message.
+            // If the check has panicked already, another panic here would hide the check's own message.
             if !thread::panicking() {
                 outcome.expect("it connects and stops while others do");
             }

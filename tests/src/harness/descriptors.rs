@@ -10,9 +10,9 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use super::violation::why;
 use super::{Launch, Scratch};
 
-/// An environment variable that is set in the process that runs with few descriptors.
+/// The environment variable that is set in the child process which runs the test with few descriptors.
 const INSIDE: &str = "COORDINATION_TEST_DESCRIPTORS";
-/// How long the process may run: longer than any such test takes.
+/// How long the child process may run. This is longer than any such test takes.
 const LIMIT: Duration = Duration::from_secs(240);
 
 /// Whether this process is the child that [`with_descriptors`] started.
@@ -20,8 +20,9 @@ pub(super) fn is_inside() -> bool {
     env::var_os(INSIDE).is_some()
 }
 
-/// Runs the current test, which it knows by the name of this thread, again in a child process that may have at most
-/// `most` descriptors. In the child it runs `body`. In the parent it returns `None` after the child has passed.
+/// Runs the current test again, in a child process that may have at most `most` file descriptors. The name of this
+/// thread is the name of the test. In the child this function runs `body` and returns its result. In the parent it
+/// returns `None` after the test has passed in the child.
 ///
 /// # Panics
 ///

@@ -1,4 +1,4 @@
-//! A client for the HTTP requests of the harness, without TLS and without keep-alive.
+//! A client for the HTTP requests that the harness sends. It has no TLS and no keep-alive.
 
 use std::{
     io::{self, Read, Write},
@@ -8,10 +8,10 @@ use std::{
 
 use crate::bounds::ANSWER;
 
-/// Ends the wait for an answer from a paused server, which accepts connections but never answers.
+/// How long to wait for an answer. A paused server accepts connections, but never answers.
 const TIMEOUT: Duration = Duration::from_millis(1_000);
 
-/// The body of a `200 OK` answer to `GET path`.
+/// Sends `GET path`, and returns the body of the answer if its status is 200.
 pub(crate) fn get(address: SocketAddr, path: &str) -> io::Result<String> {
     match exchange(address, ("GET", path), "", "", TIMEOUT)? {
         (200, body) => Ok(body),
@@ -19,7 +19,8 @@ pub(crate) fn get(address: SocketAddr, path: &str) -> io::Result<String> {
     }
 }
 
-/// The status and the body of an answer with any status. Each further header in `headers` ends with a line break.
+/// Sends a request, and returns the status and the body of the answer. `headers` are further headers, each with a line
+/// break at its end.
 pub(crate) fn request(
     address: SocketAddr,
     (method, path): (&str, &str),
@@ -39,7 +40,8 @@ fn exchange(
     let mut stream = TcpStream::connect_timeout(&address, limit)?;
     stream.set_read_timeout(Some(limit))?;
     let length = body.len();
-    // HTTP 1.0, so that the body is not chunked and ends with the connection.
+    // The request is HTTP 1.0, so that the server does not send the body in chunks and closes the connection at its
+    // end.
     write!(
         stream,
         "{method} {path} HTTP/1.0\r\nHost: {address}\r\n{headers}Content-Length: {length}\r\n\r\n{body}"

@@ -1,4 +1,4 @@
-//! The clock of all events that several processes record.
+//! The clock by which all processes of a test record events.
 
-/// Nanoseconds on the clock shared by all processes of this machine.
+/// The time in nanoseconds on a clock that all processes of this machine share.
 pub use coordination_history::now as now_ns;

@@ -1,13 +1,13 @@
-//! Starts, pauses, cuts off and kills the servers and client processes that the tests run against.
+//! Starts, pauses, cuts off and kills the servers and client processes that the tests use.
 //!
-//! Faults are made from outside: signals for processes ([`child`]), a TCP proxy for the network ([`proxy`]),
-//! administration commands for the store ([`Server`], and [`etcd`] for one). The library under test takes no part in
-//! the faults. Its types appear in [`Server`], whose bounds and refusals are in the library's words; the clock
-//! ([`log`]) is the one by which histories are written.
+//! Faults are caused from outside: processes get signals ([`child`]), the network has a TCP proxy ([`proxy`]), and
+//! stores get commands of an administrator ([`Server`], for instance [`etcd`]). The library under test does not cause
+//! faults itself. Only its types appear here: in [`Server`], which gives bounds and refusals as the library has them,
+//! and in [`log`], whose clock histories use.
 //!
-//! Every process is on loopback, or in a network namespace that is removed with the test ([`netns`]), and has a
-//! directory of its own. Every process ends with the test: it is killed on drop, and by the kernel if the test process
-//! itself dies.
+//! All processes are on loopback, or in a network namespace that is removed with the test ([`netns`]), and each has a
+//! directory of its own. All processes end with the test: they are killed on drop, and by the kernel if the test
+//! process itself dies.
 
 pub mod certs;
 pub mod child;

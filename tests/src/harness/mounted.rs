@@ -9,7 +9,7 @@ use std::{
 
 use super::Scratch;
 
-/// A mounted tmpfs, unmounted on drop.
+/// A mounted tmpfs. It is unmounted on drop.
 #[derive(Debug)]
 pub struct Mounted {
     path: PathBuf,
@@ -44,7 +44,8 @@ impl Mounted {
         mount(&["-o", &format!("remount,{options}")], &self.path);
     }
 
-    /// Fills the file system with one file until no room is left, and returns that file's path.
+    /// Fills the file system with one file until no room is left. Returns the path of that file, so that the test can
+    /// make room by removing it.
     ///
     /// # Panics
     ///
@@ -59,7 +60,7 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // `--lazy`, because processes of a test that failed may still use the file system.
+        // `--lazy` is needed because processes of a failed test may still use the file system.
         let _ = Command::new("umount").arg("--lazy").arg(&self.path).status();
     }
 }

@@ -1,9 +1,9 @@
-//! Host names with several addresses, some of which are silent: a connection attempt gets no answer at all, not even a
-//! refusal.
+//! Host names that have several addresses, some of which are silent: a client that connects to a silent address gets no
+//! answer at all, not even a refusal.
 //!
-//! The library looks up a name that ends with `.test` in a file of that name, if the file exists
-//! (`coordination/src/env/names.rs`). An address is made silent by a listening socket whose queue is full: the kernel
-//! drops each request for a connection, as a network does when no host has the address.
+//! If a name ends with `.test`, and a file of that name exists, the library takes the name's addresses from the file
+//! (`coordination/src/env/names.rs`). An address is made silent by a listening socket whose queue is full. The kernel
+//! then drops each request for a connection, as a network does if no host has the address.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -14,27 +14,28 @@ use std::{env, fs};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, listen, socket_with};
 
-/// How many connections to make to a silent address: enough to fill the listening socket's queue, so that it accepts no
-/// more.
+/// How many connections are made to a silent address. They fill the queue of the listening socket, so that it accepts
+/// no more.
 const FULL: usize = 4;
 
-/// A host name whose first addresses are silent and whose last one is 127.0.0.1. It is removed on drop.
+/// A host name whose last address is 127.0.0.1, and whose other addresses are silent. The name is removed on drop.
 #[derive(Debug)]
 pub struct Named {
     file: PathBuf,
     name: String,
     /// The addresses that the name has at first.
     first: Vec<Ipv4Addr>,
-    /// The sockets that listen at the silent addresses, and the connections that fill their queues.
+    /// The sockets that listen at the silent addresses, and the connections that fill the queues of these sockets.
     _silent: Vec<OwnedFd>,
 }
 
 impl Named {
-    /// A host name with `silent` addresses at which nothing answers, at each of these ports.
+    /// Makes a host name with `silent` silent addresses, followed by 127.0.0.1. The addresses are silent at each of
+    /// these ports.
     ///
     /// # Panics
     ///
-    /// If the file cannot be written, or an address is in use already.
+    /// If the file cannot be written, or if an address is in use already.
     pub fn new(silent: u32, ports: &[u16]) -> Self {
         let dead: Vec<_> = (0..silent).map(|_| unused()).collect();
         let at =
@@ -49,7 +50,7 @@ impl Named {
         named
     }
 
-    /// From now on the name is not found.
+    /// Makes lookups of the name fail from now on.
     ///
     /// # Panics
     ///
@@ -58,7 +59,7 @@ impl Named {
         self.set(&[]);
     }
 
-    /// Gives the name the addresses again that it had at first.
+    /// Gives the name its first addresses again.
     pub fn come_back(&self) {
         self.set(&self.first);
     }
@@ -73,7 +74,8 @@ impl Named {
         fs::write(&self.file, lines.join("\n")).expect("the file is ours");
     }
 
-    /// An authority such as `127.0.0.1:1,127.0.0.1:2`, with the name instead of the addresses.
+    /// Turns an authority of addresses, such as `127.0.0.1:1,127.0.0.1:2`, into one that has the name instead of
+    /// 127.0.0.1.
     pub fn authority(&self, of_addresses: &str) -> String {
         of_addresses.replace("127.0.0.1", &self.name)
     }
@@ -89,7 +91,7 @@ fn name() -> String {
     format!("n{}-{}.test", std::process::id(), next())
 }
 
-/// An address of this host that no other test uses.
+/// A loopback address that no other test uses.
 fn unused() -> Ipv4Addr {
     let [_, high, middle, low] = next().to_be_bytes();
     Ipv4Addr::new(127, 77 + high, middle, low)
@@ -100,7 +102,8 @@ fn next() -> u32 {
     LAST.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Listens at this address with a full queue: connection attempts get no answer until the returned sockets are closed.
+/// Listens at this address, and fills the queue. Attempts to connect get no answer until the returned sockets are
+/// closed.
 fn silence(address: SocketAddr) -> Vec<OwnedFd> {
     let socket = || {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

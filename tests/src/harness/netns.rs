@@ -1,14 +1,16 @@
-//! Three network namespaces, client – router – server, for tests with lost packets that no kernel acknowledges.
+//! Three network namespaces in a line, client – router – server, for tests in which packets are lost before any kernel
+//! acknowledges them.
 //!
-//! [`Proxy`](super::Proxy) can only drop bytes that it has read, so the sender's kernel has already received an
-//! acknowledgement. Here a `blackhole` route of the router drops the packet: TCP retransmits it again and again, and a
-//! new connection gets no answer at all.
+//! [`Proxy`](super::Proxy) can only drop bytes that it has read, and by then the proxy's kernel has acknowledged them
+//! to the sender. Here instead, a `blackhole` route of the router drops the packets. So TCP retransmits them again and
+//! again, and a new connection gets no answer at all.
 //!
-//! [`within`] runs a test once more, as a child process in a network namespace of its own. That is the server's
-//! namespace; it has its own loopback, so that everything in this harness works as usual. The client's and the router's
-//! namespace belong to processes that do nothing. None of the namespaces has a name, so they disappear with their
-//! processes, however these end. The machine's own network is not touched. All this requires root, or the right to
-//! create user namespaces.
+//! [`within`] runs a test again, as a child process in a new network namespace. This is the server's namespace; it has
+//! its own loopback, so that everything else in this harness works as usual. The namespaces of client and router belong
+//! to two processes that do nothing. No namespace has a name, so each disappears with its processes, however these end.
+//! The machine's own network is not touched.
+//!
+//! All this requires root, or the right to create user namespaces.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -19,9 +21,9 @@ use super::rerun::count_fault;
 use super::violation::why;
 use super::{Child, Direction, Launch, Scratch, wait_until};
 
-/// An environment variable that is set in the child process, which runs in the namespace.
+/// The environment variable that is set in the child process which runs in the namespace.
 const INSIDE: &str = "COORDINATION_TEST_NETNS";
-/// How long the child process may run: longer than any such test takes.
+/// How long the child process may run. This is longer than any such test takes.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// The server's address, as the client reaches it.
@@ -35,12 +37,13 @@ pub(super) fn is_inside() -> bool {
     env::var_os(INSIDE).is_some()
 }
 
-/// Runs the body of the test called `name` (with its crate and modules) in a network namespace.
+/// Runs `body` in a new network namespace. `name` is the name of the test with its crate and modules, by which the
+/// child process runs it.
 ///
 /// # Panics
 ///
-/// If the body fails, or if this machine does not allow namespaces: skipping the test would hide that it proves
-/// nothing.
+/// If the body fails, or if this machine does not allow namespaces. In the latter case the test could be skipped, but
+/// that would hide that it proves nothing.
 pub fn within(name: &str, body: impl FnOnce(&Lines)) {
     if is_inside() {
         return body(&Lines::new());
@@ -68,7 +71,7 @@ pub fn within(name: &str, body: impl FnOnce(&Lines)) {
     assert!(log.contains("1 passed"), "there is no test called {name}");
 }
 
-/// The command line that runs the program after it in a new network namespace.
+/// The first words of a command line: they run the program whose command line follows them, in a new network namespace.
 fn unshare() -> Vec<String> {
     let plain = ["unshare", "--net", "--"];
     let as_user = ["unshare", "--net", "--user", "--map-root-user", "--"];
@@ -84,7 +87,7 @@ fn unshare() -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
-/// The virtual network between the client's namespace and the server's; this process is in the latter.
+/// The virtual network between the namespaces of client and server. This process is in the server's namespace.
 #[derive(Debug)]
 pub struct Lines {
     router: Child,
@@ -128,12 +131,13 @@ impl Lines {
         self.client_ip("link set client0 up");
         ip(&format!("route add {CLIENT} via {SERVER_SIDE}"));
         self.client_ip(&format!("route add {SERVER} via {CLIENT_SIDE}"));
-        // Each namespace has its own `ip_forward`; a process sees the one of its own namespace.
+        // Each namespace has its own `ip_forward`, and a process sees only that of its own namespace. So the command
+        // runs in the router's.
         let forward = "echo 1 > /proc/sys/net/ipv4/ip_forward";
         run(enter(&router).args(["sh", "-c", forward]));
     }
 
-    /// From now on the router drops the packets that go in these directions.
+    /// Makes the router drop all packets in these directions from now on.
     pub fn lose(&self, ways: &[Direction]) {
         count_fault();
         for way in ways {
@@ -141,15 +145,15 @@ impl Lines {
         }
     }
 
-    /// The router forwards the packets in these directions again.
+    /// Makes the router forward the packets in these directions again.
     pub fn heal(&self, ways: &[Direction]) {
         for way in ways {
             self.router_ip(&format!("route del blackhole {}/32", target(*way)));
         }
     }
 
-    /// Writes a script that runs `program` in the client's namespace, and returns its path. The script is removed with
-    /// this value.
+    /// Writes a script that runs `program` in the client's namespace, and returns the script's path. The script is
+    /// removed when this value is dropped.
     ///
     /// # Panics
     ///
@@ -157,7 +161,8 @@ impl Lines {
     pub fn at_client(&self, program: &str) -> String {
         let script = self.scratch.join("at-client");
         let namespace = namespace(&self.client);
-        // `exec` replaces the shell, so that a test that pauses or kills the process hits the program itself.
+        // `exec` replaces the shell by the program. So if a test pauses or kills the process, it hits the program
+        // itself.
         let text =
             format!("#!/bin/sh\nexec nsenter --net={} {program} \"$@\"\n", namespace.display());
         fs::write(&script, text).expect("the directory is ours");
@@ -175,7 +180,7 @@ impl Lines {
     }
 }
 
-/// The destination address of the packets in this direction.
+/// The destination address of packets in this direction.
 fn target(way: Direction) -> &'static str {
     match way {
         Direction::ToServer => SERVER,

@@ -1,10 +1,12 @@
-//! Free loopback ports, one owner each.
+//! Free loopback ports, each of which has one owner.
 //!
-//! A server under test is killed and started again on the same port, so the port must stay reserved while nobody
-//! listens on it. Binding port 0 does not reserve: once the socket is closed, the kernel gives the same port to the
-//! next caller, or to an outgoing connection. So ports are taken from below the kernel's ephemeral range, and each is
-//! reserved by a locked file until this process ends. Test processes that run at the same time (cargo-nextest)
-//! therefore never share a port.
+//! A server under test is killed and started again on the same port. So the port has to stay reserved while nobody
+//! listens on it. Binding port 0 does not reserve a port: once the socket is closed, the kernel gives the same port to
+//! the next caller, or to an outgoing connection.
+//!
+//! So ports are taken from below the range that the kernel uses for outgoing connections (the ephemeral range). Each
+//! port is reserved by a locked file until this process ends. So test processes that run at the same time
+//! (cargo-nextest) never share a port.
 
 use std::{
     fs::{self, File},
@@ -14,17 +16,17 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-/// Lowest port handed out; well-known server defaults (2379, 6379, 8500…) are below it.
+/// The lowest port that is given out. The well-known ports of servers (2379, 6379, 8500…) are below it.
 const LOWEST: u16 = 12_000;
 
-/// The reservations of this process: each file is locked until the process ends.
+/// The reservations of this process: one file per port, which stays locked until the process ends.
 static RESERVED: Mutex<Vec<File>> = Mutex::new(Vec::new());
 
-/// A loopback port nobody listens on, reserved for this process.
+/// Returns a loopback port on which nobody listens, and reserves it for this process.
 ///
 /// # Panics
 ///
-/// When no port can be found.
+/// If no port can be found.
 pub fn free_port() -> u16 {
     let range = LOWEST..ephemeral_start();
     let size = range.end.saturating_sub(range.start).max(1);
@@ -39,7 +41,7 @@ pub fn free_address() -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()))
 }
 
-/// Takes the port for this process, unless a living process (this one included) has it.
+/// Reserves the port for this process. Returns false if a living process, possibly this one, has reserved it already.
 fn reserve(port: u16) -> bool {
     let directory = directory();
     fs::create_dir_all(&directory).expect("the temporary directory is writable");
@@ -56,14 +58,14 @@ fn directory() -> PathBuf {
     std::env::temp_dir().join(format!("coordination-test-ports-{user}"))
 }
 
-/// Whether nobody listens on the port. This connects instead of binding: if another thread starts a process at this
-/// moment, the process has copies of all sockets until its program begins, so a port that was bound for a test would
-/// stay taken until then.
+/// Whether nobody listens on the port. This connects to the port instead of binding it. If another thread starts a
+/// process at this moment, that process has copies of all our sockets until its program begins. So a port that was
+/// bound here would stay taken until then.
 fn is_free(port: u16) -> bool {
     TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err()
 }
 
-/// First port of the range from which the kernel picks the ports of outgoing connections.
+/// The first port of the range from which the kernel takes the ports of outgoing connections.
 fn ephemeral_start() -> u16 {
     fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range")
         .ok()

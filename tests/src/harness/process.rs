@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::{Child, Launch};
 
-/// One server process, the only one or one of several.
+/// One process of a server. A server may consist of several.
 pub struct Node {
     name: String,
     address: SocketAddr,
     launch: Box<dyn Fn() -> Launch + Send + Sync>,
     state: Mutex<State>,
-    /// Whatever is done to this process (pause, kill, restart) is done to these processes, too.
+    /// Further processes. If this process is paused, resumed, killed or restarted, the same is done to each of them.
     others: OnceLock<Vec<Arc<Node>>>,
 }
 
@@ -23,8 +23,8 @@ struct State {
 }
 
 impl Node {
-    /// Starts the process that `launch` describes. Each restart calls `launch` again and must get the same command.
-    /// When the server is ready, it serves clients at `address`.
+    /// Starts the process that `launch` describes. Each restart calls `launch` again, which must describe the same
+    /// command. When the server is ready, it serves clients at `address`.
     pub fn start(
         name: impl Into<String>,
         address: SocketAddr,
@@ -36,8 +36,8 @@ impl Node {
         Self { name, address, launch, state, others: OnceLock::new() }
     }
 
-    /// From now on, whatever is done to this process is done to `others` as well: one server may consist of several
-    /// processes.
+    /// From now on, whenever this process is paused, resumed, killed or restarted, the same is done to `others`. For a
+    /// server that consists of several processes.
     pub fn stand_for(&self, others: Vec<Arc<Self>>) {
         self.others.set(others).expect("nobody has said so before");
     }
@@ -64,7 +64,7 @@ impl Node {
         state.paused = true;
     }
 
-    /// Lets the process run on.
+    /// Lets the process run again after a pause.
     pub fn resume(&self) {
         self.others().iter().for_each(|other| other.resume());
         let mut state = self.state();
@@ -72,7 +72,7 @@ impl Node {
         state.paused = false;
     }
 
-    /// Kills the process with SIGKILL. Its data and its ports stay.
+    /// Kills the process with SIGKILL. Its data stay, and its ports stay reserved.
     pub fn kill(&self) {
         self.others().iter().for_each(|other| other.kill());
         let mut state = self.state();
@@ -80,7 +80,7 @@ impl Node {
         state.paused = false;
     }
 
-    /// Starts the process again with the same data and ports, killing it first if it runs.
+    /// Starts the process again with the same data and ports. If it runs, it is killed first.
     ///
     /// Returns at once; [`Server::wait_ready`](super::Server::wait_ready) waits until the server serves clients.
     pub fn restart(&self) {

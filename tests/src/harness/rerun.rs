@@ -1,17 +1,18 @@
-//! Decides whether a check that failed is a failure, is run again, or is reported as unstable.
+//! Decides what a failure of a check means: the test fails, the check is run again, or it is reported as unstable.
 //!
-//! * A [violation](super::violation) fails the test at once, whatever a repetition would show.
-//! * Time that the machine withheld ([`SchedulerLag`]) is added to the bounds, but there is a limit to that. On a
-//!   *starved* machine responses come after their timeout and leases expire although nothing is wrong with the library.
-//!   A failure there proves nothing. The check runs again, from the beginning and alone on this machine, until the
-//!   machine is not starved, and fails after [a few](STARVED) attempts.
-//! * A check that fails in any other way, for instance because a bound in time was exceeded or a server did not start,
-//!   runs [twice more](AGAIN), alone. If one of the two runs fails too, the check has failed. If both pass, the check
-//!   is *unstable*.
+//! * If the failure is a [violation](super::violation), the test fails at once, and the check is not repeated.
+//! * A machine that withholds processor time delays everything. What it withheld ([`SchedulerLag`]) is added to the
+//!   bounds of a check, but only up to a limit. A machine that withholds more is *starved*: answers come after their
+//!   timeouts and leases expire, although nothing is wrong with the library. So a failure on a starved machine proves
+//!   nothing. The check runs again from the beginning, with no other check at the same time, until the machine is not
+//!   starved. After [a few](STARVED) attempts the test fails.
+//! * If a check fails in any other way, for instance because it exceeded a bound in time or a server did not start, it
+//!   runs [twice more](AGAIN), with no other check at the same time. If it fails in one of these two runs, the test
+//!   fails. If it passes both, the check is *unstable*.
 //!
-//! An unstable check does not fail the test, but somebody has to find the cause later: it is printed and added to the
-//! list that `COORDINATION_TEST_UNSTABLE` names, and its first failure is in `target/unstable`. `tests/run` allows ten
-//! unstable checks in one run.
+//! An unstable check does not fail the test, but somebody has to find the cause later. So it is printed, and added to
+//! the list that `COORDINATION_TEST_UNSTABLE` names. Its first failure is written to a file in `target/unstable`.
+//! `tests/run` allows ten unstable checks in one run.
 
 use std::cell::Cell;
 use std::fmt::Debug;
@@ -28,26 +29,26 @@ use super::scheduler_lag::{SchedulerLag, Withheld, processors};
 use super::violation::{Account, is_violation, keep_accounts};
 use super::{descriptors, netns};
 
-/// How many attempts a check gets, alone, while the machine is starved.
+/// How many attempts a check gets while the machine is starved. No other check runs at the same time.
 const STARVED: usize = 3;
-/// How often a check whose first failure may be a matter of time has to pass, alone.
+/// How often a check has to pass after a failure that may be a matter of time. No other check runs at the same time.
 const AGAIN: usize = 2;
-/// The machine is starved if at least this number of threads want each processor, on average: a thread that computes
-/// then gets a quarter of the time that it asks for. Twenty processes that only compute, on two processors, are ten for
-/// each.
+/// The machine is starved if, on average, at least this number of threads want each processor. A thread that only
+/// computes then gets a quarter of the time that it needs. For comparison: with twenty processes that only compute, on
+/// two processors, the number is ten.
 const CROWD: f64 = 4.0;
-/// The machine is also starved if it withholds this part (a fifth) of the time even from a thread that only wants to
-/// wake up. Beside the twenty processes above it withholds half.
+/// The machine is also starved if it withholds this part of the time, a fifth, even from a thread that only wants to
+/// wake up. With the twenty processes of [`CROWD`], it withholds half.
 const SHARE: u32 = 5;
-/// In a short check, [`SHARE`] applies only if at least this much was withheld in all.
+/// [`SHARE`] applies only if at least this much was withheld in sum, because in a short check a fifth is very little.
 const ENOUGH: Duration = Duration::from_millis(100);
-/// The machine is also starved if it lets no thread run for this long at a time: half of the time that a heartbeat may
-/// take with the shortest leases of the tests.
+/// The machine is also starved if it lets no thread run for this long at a time. With the shortest leases of the tests,
+/// a heartbeat may take twice as long.
 const STALL: Duration = Duration::from_millis(150);
 
 /// The result of a check.
 pub trait Outcome {
-    /// Why the check failed, if it did.
+    /// Why the check failed; `None` if it passed.
     fn fault(&self) -> Option<String>;
 }
 
@@ -63,8 +64,8 @@ impl<E: Debug> Outcome for Result<(), E> {
     }
 }
 
-/// Runs a check; runs it again, alone, if it failed without a violation. The check starts everything that it needs
-/// itself.
+/// Runs a check. If it fails without a violation, runs it again, with no other check at the same time. The check has to
+/// start everything that it needs itself.
 ///
 /// # Panics
 ///
@@ -73,7 +74,8 @@ pub fn rerun_if_starved<T: Outcome>(check: impl Fn() -> T) -> T {
     on_this_machine(&check, false)
 }
 
-/// Runs a check that takes so much of the machine that others could not run beside it: alone, already the first time.
+/// Runs a check that takes so much of the machine that no other check can run at the same time. So already the first
+/// run is alone.
 ///
 /// # Panics
 ///
@@ -83,8 +85,8 @@ pub fn rerun_alone<T: Outcome>(check: impl Fn() -> T) -> T {
 }
 
 fn on_this_machine<T: Outcome>(check: &dyn Fn() -> T, is_alone: bool) -> T {
-    // A check in a network namespace or with few descriptors runs in a child process that executes the same test again.
-    // The child only runs the check; the parent process decides about reruns.
+    // A check in a network namespace, or with few descriptors, runs in a child process, which executes the same test
+    // again. In the child this function only runs the check, because the parent process decides whether to repeat it.
     if netns::is_inside() || descriptors::is_inside() {
         return check();
     }
@@ -104,8 +106,8 @@ pub fn rerun_on_threads<T: Outcome>(check: impl AsyncFn() -> T) -> T {
     rerun_if_starved(|| on_threads(check()))
 }
 
-/// Runs `future` on a runtime with threads of its own. After the future has ended or panicked, threads that are still
-/// blocked after a second are left behind: they may wait for something that never comes because of the panic.
+/// Runs `future` on a runtime with threads of its own. When the future has ended or panicked, waits at most a second
+/// for the threads: after a panic they may wait for something that never comes.
 ///
 /// # Panics
 ///
@@ -123,8 +125,8 @@ pub fn on_threads<T>(future: impl Future<Output = T>) -> T {
     threads.0.as_ref().expect("it is taken at the end").block_on(future)
 }
 
-/// Marks that this thread runs a check, and panics if it runs one already: the inner check could need [the lock](turn)
-/// exclusively and would wait for the outer check, for ever.
+/// Marks that this thread runs a check. Panics if the thread already runs one: if the inner check needed [the
+/// lock](turn) exclusively, it would wait for ever for the outer check.
 struct Judged;
 
 thread_local! {
@@ -153,14 +155,16 @@ fn name() -> String {
     format!("{program} {}", thread::current().name().unwrap_or_default())
 }
 
-/// The lock file is beside the test programs, so that all programs of one target directory share it.
+/// The path of the lock file. It is next to the test programs, so that all test programs of one target directory share
+/// it.
 fn lock_file() -> PathBuf {
     std::env::current_exe().expect("a test runs").with_file_name("coordination-checks.lock")
 }
 
-/// How to run a check, and where. The functions are replaced in unit tests.
+/// How checks are run on this machine. In unit tests the functions are replaced.
 struct Machine {
-    /// A file that each check locks while it runs: shared, or exclusively if the check is to run alone.
+    /// A file that each check locks while it runs. The lock is shared, or exclusive if no other check may run at the
+    /// same time.
     lock: PathBuf,
     withheld: fn(&SchedulerLag) -> Withheld,
     tell: fn(&Failure, &str, &str),
@@ -188,7 +192,8 @@ impl Machine {
         outcome
     }
 
-    /// Runs the check alone, and again while the machine is starved, at most [`STARVED`] times.
+    /// Runs the check with no other check at the same time. As long as the machine is starved, repeats it, up to
+    /// [`STARVED`] runs in all.
     fn alone<T: Outcome>(&self, name: &str, check: &dyn Fn() -> T) -> Result<T, Failure> {
         let mut attempt = self.attempt(check, true);
         for _ in 1..STARVED {
@@ -205,8 +210,8 @@ impl Machine {
 
     /// Runs the check once.
     fn attempt<T: Outcome>(&self, check: &dyn Fn() -> T, is_alone: bool) -> Result<T, Failure> {
-        // Invariant: no thread acquires this file lock while it holds it (`Judged` sees to that); the thread would wait
-        // for itself.
+        // Invariant: a thread never acquires this file lock while it holds it already, because it would wait for
+        // itself. `Judged` makes sure of that.
         let _turn = turn(&self.lock, is_alone);
         let lag = SchedulerLag::start();
         drop(Account::take());
@@ -223,8 +228,8 @@ impl Machine {
     }
 }
 
-/// Waits for the right to run a check: a lock on this file, exclusive for a check that runs alone. The lock is released
-/// when the file is dropped.
+/// Waits until a check may run, by locking this file: exclusively if no other check may run at the same time. The lock
+/// is released when the returned file is dropped.
 fn turn(lock: &Path, is_alone: bool) -> File {
     let file = File::options().create(true).append(true).open(lock);
     let file = file.expect("there is room beside the tests");
@@ -243,15 +248,15 @@ impl Withheld {
 /// Why a check has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// A promise of the library was broken.
+    /// The library has broken a promise.
     Violation,
-    /// The machine was starved.
+    /// The machine was starved, so the failure proves nothing.
     Starved,
     /// Any other failure, probably because something took too long.
     Time,
 }
 
-/// The word with which an unstable check is printed.
+/// The word before the name of an unstable check in the output.
 const UNSTABLE: &str = "unstable";
 
 impl Kind {
@@ -268,7 +273,7 @@ impl Kind {
 struct Failure {
     kind: Kind,
     fault: String,
-    /// The panic with its backtrace, if the check's own thread panicked; otherwise the same as `fault`.
+    /// The panic with its backtrace, if it was on the check's own thread; otherwise the same as `fault`.
     account: String,
     withheld: Withheld,
 }
@@ -284,8 +289,8 @@ impl Failure {
         Self { kind, fault, account, withheld }
     }
 
-    /// Prints the failure to stderr directly, because the test harness of Rust shows what it captures only for tests
-    /// that fail in the end. The text begins with a line break, because the harness may have printed dots on the line.
+    /// Prints the failure directly to stderr, because Rust's test harness shows captured output only for tests that
+    /// fail in the end. The text begins with a line break, because the harness may have printed dots on the same line.
     fn tell(&self, name: &str, word: &str) {
         let Self { withheld, fault, .. } = self;
         let fault = one_line(fault);
@@ -302,7 +307,7 @@ impl Failure {
         }
     }
 
-    /// Writes the failure, with its backtrace, to a file in this folder.
+    /// Writes the failure with its backtrace to a file in this folder.
     fn keep(&self, folder: &Path, name: &str) {
         let text = format!("{name}\n{}\n{}\n", self.withheld, self.account);
         let path = folder.join(format!("{}.log", name.replace([' ', ':'], "_")));
@@ -310,7 +315,7 @@ impl Failure {
         kept.expect("there is room beside the tests");
     }
 
-    /// Makes the test fail with this failure.
+    /// Ends the test with this failure. `first` is the failure of the first run, if this is a later one.
     fn end(&self, name: &str, first: Option<&Self>) -> ! {
         let Self { kind, fault, withheld, .. } = self;
         let before = first.map(|first| format!("; the first time: {}", first.fault));
@@ -324,16 +329,16 @@ fn one_line(text: &str) -> String {
     text.replace(['\n', '\t'], "; ")
 }
 
-/// Counts a fault that a test causes, for the table of `tests/soak`.
+/// Counts one fault that a test causes, for the table that `tests/soak` prints.
 pub(super) fn count_fault() {
     note("COORDINATION_TEST_FAULTS", "fault\n");
 }
 
-/// Appends a line to the file whose path this environment variable contains, if the variable is set.
+/// Appends a line to the file whose path is in this environment variable. Does nothing if the variable is not set.
 pub(crate) fn note(variable: &str, line: &str) {
     if let Some(path) = std::env::var_os(variable) {
         let file = File::options().create(true).append(true).open(path);
-        // The line is one write, because several test processes may append to the file at the same time.
+        // The line is written by one call, because several test processes may append to the file at the same time.
         file.and_then(|mut file| file.write_all(line.as_bytes())).expect("the list can be written");
     }
 }
@@ -368,8 +373,8 @@ mod tests {
         Machine { lock: scratch.join("lock"), withheld, tell: |_, _, _| {} }
     }
 
-    /// Runs a check that fails in those runs for which `fails` is true, with the message `text`. Returns how often it
-    /// was run, and the verdict.
+    /// Runs a check that fails with the message `text` in those runs for which `fails` is true. Returns how often the
+    /// check was run, and whether it has failed in the end.
     fn runs(
         fails: impl Fn(usize) -> bool,
         text: &str,
@@ -425,7 +430,7 @@ mod tests {
         machine.tell =
             |_, name, word| TOLD.lock().expect("no panic").push(format!("{word}: {name}"));
         let count = AtomicUsize::new(0);
-        // Fails in the first run, and then in every third one, so that both repetitions pass.
+        // The check fails in the first run and then in every third one, so both repetitions pass.
         let check = || assert!(!count.fetch_add(1, Ordering::SeqCst).is_multiple_of(3), "late");
         machine.judge("third", &check, false);
         assert_eq!(*TOLD.lock().expect("no panic"), ["failed once: third", "unstable: third"]);

@@ -1,4 +1,4 @@
-//! Repeats an action each second, in the background, so that a store is never left in peace while its checks run.
+//! Repeats an action each second in the background, for settings in which something at a store changes all the time.
 
 use std::fmt;
 use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
@@ -14,7 +14,7 @@ pub(super) struct Restless {
 }
 
 impl Restless {
-    /// Starts the thread. `act` has to ignore errors, because a check may have stopped the server.
+    /// Starts the thread that repeats `act`. `act` has to ignore errors, because a check may have stopped the server.
     pub(super) fn start(mut act: impl FnMut() + Send + 'static) -> Self {
         let (stop, stopped) = mpsc::sync_channel(0);
         let thread = thread::spawn(move || {

@@ -1,14 +1,14 @@
-//! A semaphore for heavy processes: of the tests that run side by side, not all may start their servers at once. The
-//! servers would keep one another from the processors for longer than the bounds of the tests allow.
+//! Limits how many heavy processes run at a time. If all tests that run side by side started their servers at once, the
+//! servers would wait for the processors for longer than the bounds of the tests allow.
 
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// A test that has some places and wants more could wait for another such test for ever. After this time it takes its
-/// places although there are not enough.
+/// How long a test waits for places. Two tests that have some places and want more could wait for each other for ever.
+/// So after this time, a test takes its places although not enough are free.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
-/// A limited number of places, which checks in this process take and return.
+/// A limited number of places. Each check of this process takes as many as it has heavy processes, and gives them back.
 #[derive(Debug)]
 pub(super) struct Room {
     size: usize,
@@ -16,7 +16,7 @@ pub(super) struct Room {
     left: Condvar,
 }
 
-/// Places that a test has taken; they are given back on drop.
+/// Places that a test has taken. They are given back on drop.
 #[derive(Debug)]
 pub(super) struct Places {
     room: &'static Room,
@@ -29,7 +29,7 @@ impl Room {
         Self { size, taken: Mutex::new(0), left: Condvar::new() }
     }
 
-    /// Waits until this number of places is free, or [`LONGEST_WAIT`] is over, and takes them.
+    /// Takes this number of places. Waits before until they are free, or until [`LONGEST_WAIT`] is over.
     pub(super) fn take(&'static self, count: usize) -> Places {
         let begun = Instant::now();
         let mut taken = self.taken();

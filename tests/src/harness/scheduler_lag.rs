@@ -1,11 +1,11 @@
-//! Measures how much processor time the machine withholds: a thread that should wake every two milliseconds measures
-//! how late it is, and counts how many threads want a processor.
+//! Measures how much processor time the machine withholds. For this, a thread that should wake every two milliseconds
+//! measures how late it wakes, and counts how many threads want a processor.
 //!
-//! The scheduler prefers a thread that mostly sleeps, so its lateness is the least that any thread suffers. A thread or
-//! a server that computes more waits longer.
+//! The scheduler prefers a thread that mostly sleeps. So the lateness of the measuring thread is the least that any
+//! thread suffers; a thread or a server that computes more waits longer.
 //!
-//! The bounds that are checked are tight, and tests share two cores with servers and compilers. What the machine
-//! withheld is added to a bound; on a calm machine that is a millisecond.
+//! The measurement is needed because the bounds of the checks are tight, and the tests share two processors with
+//! servers and compilers. What the machine withheld is added to a bound. On a calm machine that is about a millisecond.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,12 +16,12 @@ use std::{fmt, fs, thread};
 use super::log::now_ns;
 
 const BEAT_NS: u64 = 2_000_000;
-/// Lateness below this is not recorded.
+/// A smaller lateness than this is not recorded.
 const NOTABLE_NS: u64 = 1_000_000;
-/// The measuring thread counts the threads that want a processor only every tenth time that it wakes.
+/// The measuring thread counts the threads that want a processor only each time that it has woken this often.
 const COUNTED: u64 = 10;
 
-/// The measurements of this process.
+/// The measurements of this process, which all values of [`SchedulerLag`] share.
 static BEATS: Mutex<Beats> = Mutex::new(Beats {
     late: Vec::new(),
     due_ns: u64::MAX,
@@ -31,13 +31,13 @@ static BEATS: Mutex<Beats> = Mutex::new(Beats {
 #[derive(Debug)]
 struct Beats {
     late: Vec<Late>,
-    /// When the measuring thread should wake next.
+    /// When the measuring thread should wake the next time.
     due_ns: u64,
     counts: Counts,
 }
 
-/// The counts of threads that want a processor, on the whole machine: how often they were counted, and the sum of all
-/// counts.
+/// How often the threads that want a processor were counted, on the whole machine (`times`), and the sum of all these
+/// counts (`found`).
 #[derive(Clone, Copy, Debug)]
 struct Counts {
     times: u64,
@@ -46,7 +46,7 @@ struct Counts {
     lately: f64,
 }
 
-/// One occasion on which the measuring thread woke too late.
+/// One time at which the measuring thread woke too late.
 #[derive(Clone, Copy, Debug)]
 struct Late {
     /// When the thread should have woken.
@@ -62,7 +62,8 @@ impl Late {
     }
 }
 
-/// What the machine withheld since this value was created. One thread measures for all such values in this process.
+/// Tells what the machine withheld since this value was created. One thread measures for all such values of this
+/// process.
 #[derive(Debug)]
 pub struct SchedulerLag {
     from_ns: AtomicU64,
@@ -78,24 +79,25 @@ impl SchedulerLag {
         Self { from_ns: AtomicU64::new(now_ns()), counts: lock().counts }
     }
 
-    /// The longest time that the measuring thread waited for a processor between these two moments.
+    /// The longest time for which the measuring thread waited for a processor between these two moments.
     pub fn worst_between(&self, from_ns: u64, to_ns: u64) -> Duration {
         self.between(from_ns, to_ns).1
     }
 
-    /// Begins to measure anew: ignores what was withheld before this call.
+    /// Begins to measure again: what was withheld before this call is ignored.
     pub fn forget(&self) {
         self.from_ns.store(now_ns(), Ordering::Relaxed);
     }
 
-    /// What to add to a bound of an operation that ran between these moments. It is a multiple of the longest lateness,
-    /// because several processes and threads take part in an operation and each waits for its turn.
+    /// The time to add to a bound of an operation that ran between these two moments. It is four times the longest
+    /// lateness, because several processes and threads take part in an operation, and each may have to wait for a
+    /// processor.
     pub fn allowance(&self, from_ns: u64, to_ns: u64) -> Duration {
         4 * self.worst_between(from_ns, to_ns)
     }
 
-    /// How much was withheld from an operation that has just ended after `taken`: the allowance, or, if that is more,
-    /// the time that threads that compute were kept waiting.
+    /// How much time was withheld from an operation that has just ended and took `taken`. This is the allowance, or, if
+    /// that is longer, the time for which threads that only compute had to wait.
     pub fn lately(taken: Duration) -> Duration {
         let now_ns = now_ns();
         let taken_ns = u64::try_from(taken.as_nanos()).unwrap_or(u64::MAX);
@@ -105,7 +107,7 @@ impl SchedulerLag {
         lag.allowance(0, now_ns).max(taken.mul_f64(share))
     }
 
-    /// All that was withheld until now.
+    /// Everything that was withheld from the beginning of the measurement until now.
     pub fn withheld(&self) -> Withheld {
         let now_ns = now_ns();
         let (total, worst) = self.between(0, now_ns);
@@ -120,7 +122,7 @@ impl SchedulerLag {
     fn between(&self, from_ns: u64, to_ns: u64) -> (Duration, Duration) {
         let from_ns = from_ns.max(self.from_ns.load(Ordering::Relaxed));
         let beats = lock();
-        // The measuring thread may be late at this very moment; that is not recorded yet.
+        // The measuring thread may be late at this moment. This lateness is not recorded yet, so it is added.
         let waiting = Late { due_ns: beats.due_ns, to_ns: now_ns() };
         let ended = beats.late.iter().rev().take_while(|late| late.to_ns > from_ns);
         let within = ended.chain([&waiting]).map(|late| late.within(from_ns, to_ns));
@@ -135,7 +137,7 @@ pub struct Withheld {
     pub total: Duration,
     /// The longest time that was withheld without a break.
     pub worst: Duration,
-    /// How long the measured work ran.
+    /// How long the measured work took.
     pub of: Duration,
     /// The mean number of threads on the whole machine that ran or wanted to run.
     pub running: f64,
@@ -171,18 +173,19 @@ fn beat() {
     }
 }
 
-/// How many threads can run at a time.
+/// How many threads can run at the same time.
 pub(super) fn processors() -> f64 {
     thread::available_parallelism().map_or(1.0, |count| count.get() as f64)
 }
 
-/// How many threads run or want to run at this moment. For `0.71 0.42 0.20 2/164 31505` in `/proc/loadavg` it is two.
+/// How many threads on the whole machine run or want to run at this moment. If `/proc/loadavg` says `0.71 0.42 0.20
+/// 2/164 31505`, it is two.
 fn running() -> Option<u64> {
     let text = fs::read_to_string("/proc/loadavg").ok()?;
     text.split(' ').nth(3)?.split('/').next()?.parse().ok()
 }
 
-/// How long each thread of a process has waited for a processor since the thread began, in nanoseconds, by thread id.
+/// For each thread of a process, by thread id: how long it has waited for a processor since it began, in nanoseconds.
 pub fn waited(process: u32) -> BTreeMap<String, u64> {
     let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     let waited = threads.filter_map(|thread| {
@@ -193,9 +196,9 @@ pub fn waited(process: u32) -> BTreeMap<String, u64> {
     waited.collect()
 }
 
-/// How long all threads of a process waited for a processor between two calls of [`waited`], in sum.
+/// The sum of the times for which the threads of a process waited for a processor between two calls of [`waited`].
 pub fn waited_between(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>) -> Duration {
-    // The waiting time of a thread that has ended in between is unknown, and not included.
+    // If a thread has ended in between, its waiting time is unknown and not included.
     let of_thread = |(thread, waited): (&String, &u64)| {
         waited.saturating_sub(before.get(thread).copied().unwrap_or_default())
     };

@@ -1,8 +1,8 @@
-//! Temporary directories for the data and logs of servers, removed after the test.
+//! Temporary directories for the data and logs of servers. They are removed after the test.
 //!
-//! They are in memory (`/dev/shm`) if that is writable. A store calls `fsync` for each write; on a shared disk its
-//! latency, and so the tests' timing, would be erratic. `COORDINATION_TEST_SCRATCH` chooses another place, for example
-//! a real disk.
+//! They are in memory (`/dev/shm`) if that can be written to. A store calls `fsync` for each write, which takes a
+//! different time each time on a shared disk, so the timing of the tests would vary. The environment variable
+//! `COORDINATION_TEST_SCRATCH` chooses another place, for example a real disk.
 
 use std::{
     env, fs,
@@ -14,13 +14,14 @@ use std::{
 
 const PREFIX: &str = "coordination-test-";
 const LOCK: &str = "in-use";
-/// A directory younger than this may not have locked its file yet, so it is not removed as abandoned.
+/// A directory that is younger than this is never removed as abandoned, because its test may not have locked it yet.
 const SETTLED: Duration = Duration::from_secs(60);
 
-/// A new directory, removed on drop.
+/// A new directory. It is removed on drop.
 #[derive(Debug)]
 pub struct Scratch {
-    // Invariant: locked while the directory is in use, so that `sweep` in another test process does not remove it.
+    // Invariant: this file is locked while the directory is in use, so that `sweep` in another test process does not
+    // remove the directory.
     _lock: File,
     directory: tempfile::TempDir,
 }
@@ -49,7 +50,7 @@ impl Scratch {
         self.directory.path()
     }
 
-    /// The path of `name` inside it.
+    /// The path of the file `name` in the directory.
     pub fn join(&self, name: impl AsRef<Path>) -> PathBuf {
         self.path().join(name)
     }
@@ -68,12 +69,12 @@ fn parent() -> PathBuf {
     }
 }
 
-/// Removes the directories that killed test processes left behind (64 MiB per etcd node).
+/// Removes directories that killed test processes have left behind, because each may have 64 MiB per etcd node.
 fn sweep(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let ours = entry.file_name().to_string_lossy().starts_with(PREFIX);
         if ours && is_abandoned(&entry) {
-            // Another process may remove the same directory at the same moment.
+            // Fails if another process removes the same directory at the same time, which does not matter.
             let _ = fs::remove_dir_all(entry.path());
         }
     }

@@ -1,6 +1,6 @@
-//! The trait of a store's test servers: what checks and fault rows can do with any of them.
+//! The trait [`Server`]: what checks and tests of faults can do with the test servers of any store.
 //!
-//! Each store with a server implements [`Server`], in a folder of its own beside this file. Checks and rows that
+//! Each store that has a server implements the trait, in a folder of its own next to this file. Checks and tests that
 //! several stores share use only this trait, and never name a store.
 
 use std::collections::BTreeMap;
@@ -11,21 +11,22 @@ use coordination::ErrorKind;
 
 use super::{Node, Proxy, Unit, wait_until};
 
-/// How long servers may take to agree on a leader.
+/// How long the servers may take until they have agreed on a leader.
 const ELECTED: Duration = Duration::from_secs(10);
 
-/// Which servers a test asks for.
+/// The servers that a test asks for.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// How many servers; one by default.
     pub nodes: usize,
-    /// Whether the servers reach one another only through proxies, so that one can be [isolated](Server::isolate).
+    /// Whether the servers connect to one another only through proxies, so that a test can [isolate](Server::isolate)
+    /// one.
     pub peers_by_proxy: bool,
-    /// A further address at which the servers listen for clients, on the same ports: the address of the server's side
-    /// of a network namespace.
+    /// A further address at which the servers serve clients, on the same ports. In a test with network namespaces, this
+    /// is the address on the server's side.
     pub also_at: Option<String>,
-    /// A special configuration, by the name that the store's harness gives it: `tokens`, `proxy`, `sentinels`. Empty:
-    /// none.
+    /// A special configuration, such as `tokens`, `proxy` or `sentinels`, by the name that the store's harness gives
+    /// it. Empty for none.
     pub setting: &'static str,
 }
 
@@ -47,13 +48,13 @@ impl Setup {
     }
 }
 
-/// The running servers of a store; they and their data are removed on drop.
+/// The running servers of a store. On drop, the servers are killed and their data are removed.
 ///
-/// A string identifies an *entry*, in a form that each implementation chooses: a key, a path, or whatever it needs to
-/// find the entry. A string identifies a *session* in the same way. Only the store's own implementation interprets the
-/// string. All calls block.
+/// A string names an *entry*. Each implementation chooses the form of the string: a key, a path, or whatever it needs
+/// to find the entry. In the same way a string names a *session*. Only the implementation that has made a string can
+/// interpret it. All calls block.
 pub trait Server: Debug + Send + Sync {
-    /// Starts the servers; on return they are ready, and empty.
+    /// Starts the servers. When this returns, they are ready and empty.
     fn set_up(setup: &Setup) -> Self
     where
         Self: Sized;
@@ -80,21 +81,21 @@ pub trait Server: Debug + Send + Sync {
     /// If a server does not serve clients in time.
     fn wait_ready(&self);
 
-    /// How many requests of each kind the running servers have received, from any client, by the servers' own counters.
-    /// A server that restarts may begin at zero.
+    /// How many requests of each kind the running servers have received from all clients, by the servers' own counters.
+    /// A server that restarts may begin again at zero.
     fn request_counts(&self) -> BTreeMap<String, u64>;
 
     // How clients reach the servers.
 
-    /// The nodes as the authority of a URL: `127.0.0.1:p1,127.0.0.1:p2`.
+    /// The addresses of the nodes as the authority of a URL: `127.0.0.1:p1,127.0.0.1:p2`.
     fn authority(&self) -> String {
         let addresses: Vec<_> =
             self.nodes().iter().map(|node| node.address().to_string()).collect();
         addresses.join(",")
     }
 
-    /// The URL of this namespace on the servers at `authority`, which may be a proxy's address; an empty
-    /// namespace is the library's default.
+    /// The URL of this namespace on the servers at `authority`, which may be the address of a proxy. If the namespace
+    /// is empty, the URL names none, so the library takes its default.
     fn url(&self, authority: &str, namespace: &str) -> String {
         match namespace {
             "" => format!("{}://{authority}", self.scheme()),
@@ -102,8 +103,8 @@ pub trait Server: Debug + Send + Sync {
         }
     }
 
-    /// URLs of other namespaces on the same servers. Each differs from the URL of `namespace`, and from the other URLs,
-    /// in a part that distinguishes namespaces.
+    /// URLs of other namespaces on the same servers, very similar to the one of `namespace`. Locks under different URLs
+    /// have to be independent.
     fn other_urls(&self, authority: &str, namespace: &str) -> Vec<String> {
         ["a", "A", ".a"].map(|more| self.url(authority, &format!("{namespace}{more}"))).into()
     }
@@ -113,27 +114,27 @@ pub trait Server: Debug + Send + Sync {
         self.url(authority, namespace).replacen("://", "s://", 1)
     }
 
-    /// URLs for which connecting to these servers fails, each with the kind of error: wrong users and passwords
-    /// (`secret` is each wrong password), options that contradict each other.
+    /// URLs with which connecting to these servers fails, each with the kind of the error. They have wrong users or
+    /// passwords (each wrong password is `secret`), or options that contradict each other.
     fn refused_urls(&self) -> Vec<(String, ErrorKind)>;
 
-    /// The part of a URL before the authority, with this password.
+    /// The part of a URL before the authority: a user with this password.
     fn user_information(&self, password: &str) -> String {
         format!("user:{password}@")
     }
 
-    /// Starts a proxy in front of a node that knows where messages of the store's protocol begin and end.
+    /// Starts a proxy in front of a node. The proxy knows where messages of the store's protocol begin and end.
     fn proxy_to(&self, index: usize) -> Proxy {
         Proxy::start(self.node(index).address())
     }
 
-    /// The units at which a test can cut the traffic of a connection, the coarsest first; only messages if the protocol
-    /// has nothing else.
+    /// The units by which a test can cut the traffic of a connection, the largest first. If the protocol has no smaller
+    /// unit, only messages.
     fn units(&self) -> &'static [Unit] {
         &[Unit::Messages]
     }
 
-    /// How many connections one process may have open, however many waits it has.
+    /// The largest number of connections that one process may have open, however many waits it has.
     fn most_connections(&self) -> usize {
         5
     }
@@ -143,46 +144,48 @@ pub trait Server: Debug + Send + Sync {
     /// The entries of all queues of one kind (`lock`, `group`, `election`…) in a namespace.
     fn entries(&self, namespace: &str, kind: &str) -> Vec<String>;
 
-    /// The number by which the store orders an entry: the fencing token of its grant.
+    /// The fencing token of the entry's grant: the number by which the store orders entries.
     fn token_of(&self, entry: &str) -> u64;
 
-    /// The session that an entry belongs to.
+    /// The session to which the entry belongs.
     fn session_of(&self, entry: &str) -> Option<String>;
 
-    /// The ids of all members of the namespace: the clients that have a session.
+    /// The ids of all members of the namespace, that is, of the clients that have a session.
     fn members(&self, namespace: &str) -> Vec<String>;
 
     /// The session of a member.
     fn session_of_member(&self, namespace: &str, member: &str) -> Option<String>;
 
-    /// Removes an entry without the client's knowledge; false if there was none.
+    /// Removes an entry without the client's knowledge. Returns false if the entry did not exist.
     fn delete_entry(&self, entry: &str) -> bool;
 
-    /// Ends a session without the client's knowledge, as if its lease had expired; false if there was none.
+    /// Ends a session without the client's knowledge, as if its lease had expired. Returns false if the session did not
+    /// exist.
     fn end_session(&self, session: &str) -> bool;
 
-    /// Writes keys that are not entries beside the entries of the only group in a namespace, and returns them, for
-    /// [`delete_entry`](Self::delete_entry) to delete. Returns nothing if the store has no place for such keys.
+    /// Writes keys that are no entries next to the entries of the only group in a namespace. Returns the keys, so that
+    /// a test can delete them by [`delete_entry`](Self::delete_entry). Returns nothing if the store has no place for
+    /// such keys.
     fn put_strangers(&self, namespace: &str) -> Vec<String>;
 
-    /// Whether the store has a clock of its own, which clients read along with each queue.
+    /// Whether the store has a clock of its own, which clients read together with each queue.
     fn has_clock(&self) -> bool {
         false
     }
 
-    /// Removes the history of old versions, so that a watch cannot start from an old version. Does nothing if the store
-    /// keeps no history.
+    /// Removes the old versions of the store's data, so that a watch cannot begin at one of them. Does nothing if the
+    /// store keeps no old versions.
     fn forget_history(&self) {}
 
     // Several servers.
 
-    /// The node that considers itself the leader; none while there is no leader, or while it is paused. A leader that
-    /// is cut off from the others still counts until it notices.
+    /// The index of the node that believes to be the leader. `None` if there is no leader, or if the leader is paused
+    /// and cannot be asked. A leader that is cut off from the others still believes to be the leader until it notices.
     fn leader_index(&self) -> Option<usize> {
         self.nodes().iter().position(|node| node.is_running())
     }
 
-    /// Waits for a leader.
+    /// Waits until there is a leader, and returns its index.
     ///
     /// # Panics
     ///
@@ -196,7 +199,8 @@ pub trait Server: Debug + Send + Sync {
         leader.expect("a majority of the nodes should elect a leader")
     }
 
-    /// Cuts a node off from all others, both ways, until [`rejoin`](Self::rejoin); clients still reach it.
+    /// Cuts a node off from all other nodes, in both directions, until [`rejoin`](Self::rejoin). Clients can still
+    /// reach the node.
     ///
     /// # Panics
     ///
@@ -205,47 +209,49 @@ pub trait Server: Debug + Send + Sync {
         panic!("node {index} has no others to be cut off from");
     }
 
-    /// Ends all isolation: all nodes reach one another again.
+    /// Ends all isolation: all nodes can reach one another again.
     fn rejoin(&self) {}
 
     // The store's promises about time.
 
-    /// The lease that clients in the checks ask for; the store grants it in full.
+    /// The lease for which clients in the checks ask. The store grants it in full.
     fn ttl(&self) -> Duration {
         Duration::from_secs(2)
     }
 
-    /// The heartbeat interval of clients of the checks.
+    /// The time between two heartbeats of clients in the checks.
     fn heartbeat(&self) -> Duration {
         Duration::from_millis(250)
     }
 
-    /// L1: how soon after a holder's death the next waiter has the lock.
+    /// L1: the longest time after a holder's death until the next waiter has the lock.
     fn crash_release(&self, ttl: Duration) -> Duration;
 
-    /// T3: how soon a client learns that its entry was removed: 50 ms if the store's client watches entries. If each
-    /// heartbeat looks for the entries instead, a heartbeat interval is added.
+    /// T3: the longest time until a client learns that its entry was removed. It is 50 ms if the store's client watches
+    /// entries. If the client looks for its entries with each heartbeat instead, the time between two heartbeats is
+    /// added.
     fn notice(&self, heartbeat: Duration) -> Duration;
 
-    /// F-22: how soon a client learns that its session was ended. With some stores it learns that only when it connects
-    /// again.
+    /// F-22: the longest time until a client learns that its session was ended. With some stores the client learns it
+    /// only when it connects again.
     fn notice_of_end(&self, heartbeat: Duration) -> Duration {
         self.notice(heartbeat)
     }
 
-    /// F-12: for how long at most a client that receives no answers continues to send heartbeats that renew its
-    /// session.
+    /// F-12: if a client receives no answers, but its heartbeats still renew its session: the longest time for which it
+    /// goes on sending them.
     fn insists_for(&self, ttl: Duration) -> Duration {
         ttl
     }
 
-    /// If a confirmed heartbeat only proves that the session lived when an earlier one was sent: how much earlier that
-    /// was.
+    /// How much earlier than a confirmed heartbeat the session is proved to have lived. Zero if a confirmed heartbeat
+    /// proves that the session lived when this heartbeat was sent; otherwise the time since an earlier heartbeat.
     fn proof_lag(&self, _heartbeat: Duration) -> Duration {
         Duration::ZERO
     }
 
-    /// How long at most a session with this lease is valid after a heartbeat was sent: its deadline (T1).
+    /// T1: how long a session with this lease is valid after the last confirmed heartbeat was sent, at most. This is
+    /// its deadline.
     fn valid_for(&self, ttl: Duration, _heartbeat: Duration) -> Duration {
         ttl.mul_f64(0.995) - (ttl / 100).max(Duration::from_millis(10))
     }

@@ -1,13 +1,13 @@
-//! Violations: failures that prove that the library broke a promise, so that the check is not repeated.
+//! Violations: failures that prove that the library broke a promise. After a violation the check is not repeated.
 //!
-//! Two holders of a lock, a token that does not rise, an update that the fence let through, a wrong result: a slow
-//! machine is no excuse for them. Checks report them by [`must_hold!`](crate::must_hold) and [`violated`]; any panic in
-//! the library is one, too. Any other failure may have happened because the machine was slow:
+//! Examples are two holders of a lock, a token that does not rise, an update of an old holder that the fence let
+//! through, or a wrong result. A slow machine is no excuse for any of these. Checks report violations by
+//! [`must_hold!`](crate::must_hold) and [`violated`]. A panic in the library is a violation too. Every other failure
+//! may have happened because the machine was slow:
 //! [`rerun_if_starved`](super::rerun_if_starved) runs the check again.
 //!
-//! A violation is recognised by the beginning of its message. The message survives on its way from a task or thread of
-//! the check to the check itself, where `expect` or `join` turns a panic into a panic with another type; only the text
-//! stays.
+//! A violation is recognised by the beginning of its message. The panic may come from a task or thread of the check,
+//! where `expect` or `join` turns it into a panic of another type. Only its text stays the same.
 
 use std::backtrace::Backtrace;
 use std::cell::RefCell;
@@ -16,13 +16,13 @@ use std::sync::Once;
 
 use super::rerun::note;
 
-/// The beginning of the message of a violation.
+/// The message of a violation begins with this text.
 const MARK: &str = "violation: ";
-/// A panic with this text was injected by a test into the library's code, and is no violation.
+/// If a panic has this text, a test has injected it into the library's code, so it is no violation.
 const ON_PURPOSE: &str = "on purpose";
 
-/// Asserts a promise that the library keeps however slow the machine is. If the condition is false, the check fails at
-/// once and is not repeated.
+/// Asserts a promise that the library has to keep, however slow the machine is. If the condition is false, the check
+/// fails at once and is not repeated.
 #[macro_export]
 macro_rules! must_hold {
     ($condition:expr $(,)?) => {
@@ -48,18 +48,18 @@ pub fn violated(what: &str) -> ! {
 }
 
 thread_local! {
-    /// The last panic of this thread, kept by the hook that [`keep_accounts`] installs.
+    /// The last panic of this thread. The hook that [`keep_accounts`] installs writes it.
     static LAST: RefCell<Option<Account>> = const { RefCell::new(None) };
 }
 
-/// The text of a panic with its backtrace, and whether it was in the library's code.
+/// The text of a panic with its backtrace, and whether the panic was in the library's code.
 pub(super) struct Account {
     pub(super) text: String,
     is_of_library: bool,
 }
 
 impl Account {
-    /// Takes the record of this thread's last panic.
+    /// Takes what the hook has recorded of this thread's last panic.
     pub(super) fn take() -> Option<Self> {
         LAST.take()
     }
@@ -71,13 +71,13 @@ impl Account {
     }
 }
 
-/// Whether a failure is a violation: by its message, or because the library panicked.
+/// Whether a failure is a violation: its message says so, or the library has panicked.
 pub(super) fn is_violation(fault: &str, account: Option<&Account>) -> bool {
     fault.contains(MARK) || account.is_some_and(|account| account.is_of_library)
 }
 
-/// Finds the cause in the log of a test that ran in a process of its own: the violation, or else the message of the
-/// first panic.
+/// Finds the cause of a failure in the log of a test that ran in a process of its own. This is the message of a
+/// violation, or, if there is none, that of the first panic.
 pub(super) fn why(log: &str) -> &str {
     let mut lines = log.lines();
     let violation = log.lines().find(|line| line.contains(MARK));
@@ -85,8 +85,9 @@ pub(super) fn why(log: &str) -> &str {
     violation.or_else(panic).unwrap_or("it did not say why")
 }
 
-/// Installs a panic hook that keeps each panic for the verdict. A panic of the library on a thread that no check joins
-/// is appended to the list that `COORDINATION_TEST_VIOLATIONS` names.
+/// Installs a panic hook that records each panic, so that it can be decided later whether it is a violation. The
+/// library may panic on a thread for which no check waits. So each panic of the library is also appended to the list
+/// that `COORDINATION_TEST_VIOLATIONS` names.
 pub(super) fn keep_accounts() {
     static KEPT: Once = Once::new();
     KEPT.call_once(|| {
@@ -103,7 +104,8 @@ pub(super) fn keep_accounts() {
     });
 }
 
-/// Whether this source file is the library's own code. The suite for stores is a test, but is in the library's folder.
+/// Whether this source file is the library's own code. The test suite for stores is in the library's folder too, but
+/// does not count.
 fn is_library(place: &Location<'_>) -> bool {
     place.file().starts_with("coordination/src/") && !place.file().contains("/suite/")
 }

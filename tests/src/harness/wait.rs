@@ -1,4 +1,4 @@
-//! Waiting for a condition instead of sleeping for a guessed time.
+//! Waits for a condition. This is better than sleeping for a guessed time.
 
 use std::{
     panic::Location,
@@ -6,12 +6,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How often a condition is checked.
+/// The time between two checks of a condition.
 const STEP: Duration = Duration::from_millis(5);
 
-/// Waits until `condition` holds and returns how long that took.
+/// Waits until `condition` is true, and returns how long that took.
 ///
-/// This waits by tokio's clock, so in a test with paused time it takes no real time.
+/// The time is that of tokio's clock. So in a test with paused time, the wait takes no real time.
 ///
 /// # Panics
 ///
@@ -58,7 +58,7 @@ pub fn eventually_async<F: Future<Output = bool>>(
     }
 }
 
-/// Blocks the thread until `condition` holds; false when it does not within `timeout`.
+/// Blocks the thread until `condition` is true. Returns false if it is not true within `timeout`.
 pub fn wait_until(timeout: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let deadline = Instant::now() + timeout;
     loop {

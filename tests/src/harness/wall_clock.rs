@@ -1,5 +1,5 @@
-//! Client processes whose wall clock is ahead. `LD_PRELOAD` loads a library, which is compiled here, before the C
-//! library, and its functions return a later time.
+//! Client processes whose wall clock is ahead. For this, a library is compiled here, and `LD_PRELOAD` loads it before
+//! the C library. Its functions return a later time than those of the C library.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ int clock_gettime(clockid_t id, struct timespec *now) {
 }
 "#;
 
-/// A library for `LD_PRELOAD` that changes the wall clock that a process sees.
+/// A library for `LD_PRELOAD` that changes the wall clock which a process sees.
 #[derive(Debug)]
 pub struct WallClock {
     library: PathBuf,
@@ -51,7 +51,7 @@ impl WallClock {
         Self { library, _scratch: scratch }
     }
 
-    /// The environment for a process that is to see a clock that is ahead by this much.
+    /// The environment variables for a process that is to see a wall clock which is ahead by this much.
     pub fn ahead(&self, ahead: Duration) -> [(&'static str, String); 2] {
         let library = Path::display(&self.library).to_string();
         [("LD_PRELOAD", library), ("CLOCK_AHEAD", ahead.as_millis().to_string())]

@@ -1,31 +1,31 @@
-//! Tests with several client *processes*: each worker is a process that executes the commands of the test.
+//! Tests with several client *processes*: each worker is a process that executes commands which the test sends to it.
 //!
-//! The worker is this package's own binary (`src/bin/worker/`), which an integration test finds as
-//! `env!("CARGO_BIN_EXE_worker")`. This works under `cargo test` and `cargo nextest` alike, and no test binary has to
-//! run itself.
+//! The worker is a binary of this package (`src/bin/worker/`). An integration test finds it as
+//! `env!("CARGO_BIN_EXE_worker")`. This works under `cargo test` and under `cargo nextest`, and a test program need not
+//! start itself as a worker.
 //!
 //! # Protocol
 //!
-//! One JSON object on each line. The test writes commands to the worker's standard input:
+//! Each line is one JSON object. The test writes commands to the worker's standard input:
 //!
 //! ```json
 //! {"id": 1, "command": "acquire", "name": "vol-7", "timeout_ms": 5000}
 //! ```
 //!
-//! The worker answers each command once on its standard output, in any order, with the same `id` and the result or the
-//! error:
+//! The worker answers each command once, on its standard output. An answer has the same `id` as its command, and the
+//! result or the error. The order of the answers may differ from that of the commands:
 //!
 //! ```json
 //! {"id": 1, "ok": {"token": 17}}
 //! {"id": 1, "error": {"kind": "Timeout", "message": "…"}}
 //! ```
 //!
-//! Commands run concurrently, so an `acquire` that waits does not delay others. A line without an `id` is an event,
-//! which the worker sends on its own: `{"event": "lost", "name": "vol-7", "t_ns": 123}`. The worker ends when its
-//! standard input is closed. Its standard error is written to its log.
+//! Commands run at the same time, so an `acquire` that waits does not delay other commands. A line without an `id` is
+//! an event, which the worker sends without being asked: `{"event": "lost", "name": "vol-7", "t_ns": 123}`. The worker
+//! ends when its standard input is closed. Its standard error is written to its log.
 //!
-//! Every worker knows `ping` (answers `{"pid": …, "t_ns": …}`) and `exit` (`{"code": 0}`, no
-//! answer); the rest is described at the top of `src/bin/worker/main.rs`.
+//! Every worker knows the commands `ping`, with the answer `{"pid": …, "t_ns": …}`, and `exit`, with the argument
+//! `{"code": 0}` and without an answer. The other commands are described at the top of `src/bin/worker/main.rs`.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -44,10 +44,10 @@ use serde_json::Value;
 use super::{Child, Launch, Scratch};
 use crate::bounds::LONG;
 
-/// The environment variable with the URL of the store for a worker.
+/// The environment variable that has the URL of the store for a worker.
 pub const URL: &str = "COORDINATION_WORKER_URL";
 
-/// A client process that executes commands of the test; killed on drop.
+/// A client process that executes the commands of a test. It is killed on drop.
 #[derive(Debug)]
 pub struct Worker {
     child: Child,
@@ -57,7 +57,7 @@ pub struct Worker {
     _scratch: Option<Scratch>,
 }
 
-/// Answers and events that the worker has sent and that no caller has taken yet.
+/// The answers and events that the worker has sent and no caller has taken yet.
 #[derive(Debug, Default)]
 struct Inbox {
     state: Mutex<Said>,
@@ -72,11 +72,11 @@ struct Said {
 }
 
 impl Worker {
-    /// Starts `binary` as a client of the store at `url`, with `environment` added to ours.
+    /// Starts the program `binary` as a client of the store at `url`. Its environment is ours with `environment` added.
     ///
     /// # Panics
     ///
-    /// When it cannot be started.
+    /// If the program cannot be started.
     pub fn start(binary: &str, url: &str, environment: &[(&str, &str)]) -> Self {
         let scratch = Scratch::new("worker");
         let launch = Launch::new(binary, scratch.join("worker.log")).env(URL, url);
@@ -85,11 +85,11 @@ impl Worker {
         Self { _scratch: Some(scratch), ..Self::launch(launch) }
     }
 
-    /// Starts any program that speaks the protocol; its log is written where `launch` says.
+    /// Starts any program that speaks the protocol. Its log is where `launch` says.
     ///
     /// # Panics
     ///
-    /// When it cannot be started.
+    /// If the program cannot be started.
     pub fn launch(launch: Launch) -> Self {
         let child = launch.piped().start();
         let (commands, answers) = child.pipes().expect("it was started with pipes");
@@ -111,67 +111,68 @@ impl Worker {
     ///
     /// # Panics
     ///
-    /// When the answer is an error, or none comes within [`LONG`].
+    /// If the answer is an error, or if there is no answer within [`LONG`].
     pub fn call(&self, command: Value) -> Value {
         self.try_call(command.clone()).unwrap_or_else(|error| panic!("{command} failed: {error}"))
     }
 
-    /// Sends a command and waits for its answer: the result, or the error. Blocks the thread.
+    /// Sends a command and waits for its answer: a result or an error. Blocks the thread.
     ///
     /// # Errors
     ///
-    /// The worker's `error`.
+    /// The error that the worker answered.
     ///
     /// # Panics
     ///
-    /// When no answer comes within [`LONG`].
+    /// If there is no answer within [`LONG`].
     pub fn try_call(&self, command: Value) -> Result<Value, Value> {
         let id = self.send(command.clone());
         self.receive(id, LONG)
             .unwrap_or_else(|| panic!("no answer to {command}; log:\n{}", self.child.log()))
     }
 
-    /// Sends a command, an object, and returns the number by which to ask for its answer.
+    /// Sends a command, which has to be a JSON object. Returns the number by which the caller can ask for the answer.
     ///
     /// # Panics
     ///
-    /// When `command` is not an object. A worker that has ended is no panic: no answer will come.
+    /// If `command` is not an object. This does not panic if the worker has ended, but then there will be no answer.
     pub fn send(&self, mut command: Value) -> u64 {
         let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
         command.as_object_mut().expect("a command is an object").insert("id".to_owned(), id.into());
         let mut commands = lock(&self.commands);
-        // The command is sent by one write, which is small enough to fit into the pipe of a paused worker, so that it
-        // does not block.
+        // The command is sent by one write. It is so small that it fits into the pipe even if the worker is paused and
+        // does not read, so the write does not block.
         let _ = commands.write_all(format!("{command}\n").as_bytes());
         id
     }
 
-    /// Waits for the answer to command `id`; none if `timeout` passes or the worker has ended.
+    /// Waits for the answer to the command with this id. `None` if `timeout` passes or the worker has ended.
     pub fn receive(&self, id: u64, timeout: Duration) -> Option<Result<Value, Value>> {
         self.inbox.take(timeout, |said| said.answers.remove(&id)).map(into_result)
     }
 
-    /// The answer to command `id` if it has arrived; to be used with [`super::eventually`].
+    /// The answer to the command with this id; `None` if it has not arrived yet. For use in conditions of
+    /// [`super::eventually`].
     pub fn poll(&self, id: u64) -> Option<Result<Value, Value>> {
         self.receive(id, Duration::ZERO)
     }
 
-    /// Waits for the next event; none if `timeout` passes or the worker has ended.
+    /// Waits for the next event. `None` if `timeout` passes or the worker has ended.
     pub fn event(&self, timeout: Duration) -> Option<Value> {
         self.inbox.take(timeout, |said| said.events.pop_front())
     }
 
-    /// Stops the process with SIGSTOP.
+    /// Pauses the process with SIGSTOP.
     pub fn pause(&self) {
         self.child.pause();
     }
 
-    /// Lets the process run on.
+    /// Lets the process run again after a pause.
     pub fn resume(&self) {
         self.child.resume();
     }
 
-    /// Kills the process with SIGKILL. Answers and events that it sent before can still be received.
+    /// Kills the process with SIGKILL. The caller can still receive answers and events that the process sent before.
     pub fn kill(&self) {
         self.child.kill();
     }
@@ -183,10 +184,11 @@ impl Worker {
 }
 
 impl Inbox {
-    /// Reads and sorts the worker's output until the worker ends; runs on a thread of its own.
+    /// Reads the worker's output until the worker ends, and sorts it into answers and events. Runs on a thread of its
+    /// own.
     fn fill(&self, output: ChildStdout) {
         for line in BufReader::new(output).lines().map_while(Result::ok) {
-            // A worker that was killed may leave an incomplete line.
+            // A worker that was killed may leave an incomplete line, which is ignored.
             let Ok(said) = serde_json::from_str::<Value>(&line) else {
                 continue;
             };

@@ -1,4 +1,4 @@
-//! What an administrator does to the store without the clients' knowledge, and the servers' own counters.
+//! What an administrator does to Consul without the clients' knowledge, and the counters of the servers.
 
 use std::collections::BTreeMap;
 
@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 use super::super::http;
 use super::{Consul, MASTER, TOKEN};
 
-/// The name of the sessions by which the harness finds out whether a server is ready.
+/// The name of the sessions that the harness creates to find out whether a server is ready.
 const PROBE: &str = "harness";
 
 impl Consul {
-    /// Sends a request to a running server, as the administrator; returns the status and the body of the answer.
+    /// Sends a request to a running server as the administrator. Returns the status and the body of the answer.
     ///
     /// # Panics
     ///
@@ -19,7 +19,7 @@ impl Consul {
     pub fn ask(&self, method: &str, path: &str, body: &str) -> (u16, String) {
         let running = (0..self.nodes.len()).filter(|index| self.nodes[*index].is_running());
         let answers = running.filter_map(|index| self.ask_node(index, method, path, body));
-        // A server without a leader answers 500, so the next one is asked.
+        // A server that knows no leader answers with status 500. Then the next server is asked.
         let mut answers = answers.filter(|(status, _)| *status != 500);
         answers.next().unwrap_or_else(|| panic!("no answer to {method} {path}"))
     }
@@ -36,7 +36,7 @@ impl Consul {
         http::request(self.plain[index], (method, path), header, body).ok()
     }
 
-    /// Whether the server creates sessions.
+    /// Whether the server can create sessions, which it cannot without a leader.
     pub(super) fn is_ready(&self, index: usize) -> bool {
         let wanted = json!({ "Name": PROBE, "NodeChecks": [], "Checks": [] }).to_string();
         let created = self.ask_node(index, "PUT", "/v1/session/create", &wanted);
@@ -47,7 +47,7 @@ impl Consul {
         destroyed.is_some_and(|(status, _)| status == 200)
     }
 
-    /// Creates the token for a client of this namespace.
+    /// Creates the token with the rights that a client of this namespace needs.
     pub(super) fn make_token(&self, namespace: &str) {
         let rules = format!(
             "key_prefix \"{namespace}/\" {{ policy = \"write\" }}\n\
@@ -79,7 +79,7 @@ impl Consul {
         }
     }
 
-    /// A key with all its fields, as Consul returns them; null if there is none.
+    /// A key with all its fields, as Consul returns them; null if the key does not exist.
     pub fn key(&self, key: &str) -> Value {
         match self.ask("GET", &format!("/v1/kv/{}?consistent", escape(key)), "") {
             (200, found) => {
@@ -106,22 +106,22 @@ impl Consul {
         id
     }
 
-    /// Deletes a key; false if there was none.
+    /// Deletes a key; returns false if it did not exist.
     pub fn delete_key(&self, key: &str) -> bool {
         let is_there = !self.key(key).is_null();
         self.ask("DELETE", &format!("/v1/kv/{}", escape(key)), "");
         is_there
     }
 
-    /// Destroys a session; false if there was none.
+    /// Destroys a session; returns false if it did not exist.
     pub fn destroy_session(&self, id: &str) -> bool {
         let (_, found) = self.ask("GET", &format!("/v1/session/info/{id}"), "");
         let (status, _) = self.ask("PUT", &format!("/v1/session/destroy/{id}"), "");
         status == 200 && found.contains(id)
     }
 
-    /// The ids of all sessions, without those of the harness (`PROBE`): such a session is left over if the answer to its
-    /// creation was lost.
+    /// The ids of all sessions that clients have created. Sessions of the harness, named `PROBE`, are left out: if the
+    /// answer to the creation of such a session was lost, the session still exists.
     pub fn sessions(&self) -> Vec<String> {
         let (_, listed) = self.ask("GET", "/v1/session/list", "");
         let listed: Vec<Value> = serde_json::from_str(&listed).unwrap_or_default();
@@ -130,8 +130,8 @@ impl Consul {
         ids.map(str::to_owned).collect()
     }
 
-    /// How many requests of each kind the running servers have served, including the harness's own. A blocking query is
-    /// counted when it is answered.
+    /// How many requests of each kind the running servers have served, including those of the harness. A blocking query
+    /// is counted only when it is answered.
     pub fn request_counts(&self) -> BTreeMap<String, u64> {
         let mut counts = BTreeMap::new();
         for index in 0..self.nodes.len() {
@@ -145,12 +145,13 @@ impl Consul {
     }
 }
 
-/// A key as a part of a request's path.
+/// Escapes a key for the path of a request.
 fn escape(key: &str) -> String {
     key.replace('%', "%25")
 }
 
-/// Parses `consul_http_PUT_v1_txn_count 3`; ignores kinds of requests that only administrators send.
+/// Parses a line such as `consul_http_PUT_v1_txn_count 3`. Returns `None` for requests to the agent, which only
+/// administrators send.
 fn parse_count(line: &str) -> Option<(String, u64)> {
     let (kind, count) = line.strip_prefix("consul_http_")?.split_once("_count ")?;
     let kind = kind.replace("_v1_", " ").trim_end_matches('_').to_owned();

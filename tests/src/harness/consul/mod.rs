@@ -1,6 +1,6 @@
-//! Consul servers: one or three, on loopback, with TLS and ACLs on request.
+//! Consul servers: one or three, on loopback, with TLS and ACLs if a test wants them.
 //!
-//! The binary is Debian's (1.8.7). If it is not installed, the test fails; it is not skipped. After a restart a server
+//! The binary is Debian's (1.8.7). If it is not installed, the test fails; it is not skipped. A server that restarts
 //! takes about two seconds to become the leader, because Consul first waits for a heartbeat of another leader.
 
 mod admin;
@@ -19,18 +19,18 @@ use super::{Launch, Node, Scratch, ports::free_address, ports::free_port, wait_u
 
 /// The administrator's token, if ACLs are on.
 pub const MASTER: &str = "6f1a5b1e-9c1d-4d6b-8d3a-canary9f2b01";
-/// The token with just those rights that the documentation asks for, if ACLs are on.
+/// The client's token, if ACLs are on. It has exactly the rights that the documentation asks for.
 pub const TOKEN: &str = "0b7c2d3e-4f5a-4b6c-9d7e-8f9a0b1c2d3e";
 
-/// How long servers may take to be ready.
+/// How long the servers may take until they are ready.
 const READY: Duration = Duration::from_secs(20);
 
-/// Running Consul servers; their processes and data are removed on drop.
+/// Running Consul servers. On drop, the processes are killed and the data are removed.
 #[derive(Debug)]
 pub struct Consul {
-    // Declared before `scratch`, so that the processes end before their directory is removed.
+    // The fields before `scratch` are dropped before it, so that the processes end before their directory is removed.
     nodes: Vec<Node>,
-    /// Where each server answers the harness, without TLS.
+    /// The address at which each server serves the harness, always without TLS.
     plain: Vec<SocketAddr>,
     options: ConsulOptions,
     scratch: Scratch,
@@ -82,7 +82,7 @@ impl Consul {
         consul
     }
 
-    /// Where its servers keep their data and their logs.
+    /// The directory in which the servers keep their data and their logs.
     pub fn directory(&self) -> &Path {
         self.scratch.path()
     }
@@ -92,16 +92,16 @@ impl Consul {
         &self.nodes
     }
 
-    /// Whether all servers run and create sessions.
+    /// Whether all servers run and can create sessions.
     pub fn is_well(&self) -> bool {
         (0..self.nodes.len()).all(|index| self.nodes[index].is_running() && self.is_ready(index))
     }
 
-    /// Waits until every server whose process runs creates sessions.
+    /// Waits until each server whose process runs can create sessions.
     ///
     /// # Panics
     ///
-    /// If a server does not within twenty seconds.
+    /// If a server cannot create sessions within twenty seconds.
     pub fn wait_ready(&self) {
         let start = Instant::now();
         for (index, node) in self.nodes.iter().enumerate().filter(|(_, node)| node.is_running()) {
@@ -117,7 +117,7 @@ impl Consul {
     }
 }
 
-/// Fails the test if the binary is missing, and prints the version once.
+/// Fails the test if the binary is not installed. Prints the version once per test process.
 fn require_binary() {
     static CHECKED: Once = Once::new();
     CHECKED.call_once(|| {

@@ -1,4 +1,4 @@
-//! Options of a Consul under test.
+//! Options with which a test starts Consul.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::super::{Scratch, certs};
 use super::{Consul, MASTER};
 
-/// The server's certificates for TLS on the port that clients use.
+/// The certificates with which a server offers TLS to its clients.
 #[derive(Clone, Debug)]
 pub struct ConsulTls {
     server: certs::Identity,
@@ -26,13 +26,13 @@ impl ConsulTls {
         }
     }
 
-    /// Presents another certificate: an expired one, one for another host…
+    /// Makes the server present another certificate, for instance an expired one, or one for another host.
     pub fn server(mut self, identity: &certs::Identity) -> Self {
         self.server = identity.clone();
         self
     }
 
-    /// Refuses clients that present no certificate signed by the authority.
+    /// Makes the server refuse clients that present no certificate signed by the authority.
     pub fn require_client(mut self) -> Self {
         self.client_required = true;
         self
@@ -68,15 +68,15 @@ impl ConsulOptions {
         self
     }
 
-    /// Turns ACLs on: only [`super::MASTER`] may do everything, and [`super::TOKEN`] may do what a client of this
-    /// namespace needs.
+    /// Turns ACLs on. The token [`super::MASTER`] may do everything. The token [`super::TOKEN`] may do only what a
+    /// client of this namespace needs.
     pub fn acl(mut self, namespace: &str) -> Self {
         self.acl = Some(namespace.to_owned());
         self
     }
 
-    /// Also serves clients at this address, on the same ports. Used when the test runs in a network namespace of its
-    /// own.
+    /// Also serves clients at this address, on the same ports. A test that runs in a network namespace of its own needs
+    /// this.
     pub fn also_at(mut self, address: impl Into<String>) -> Self {
         self.also_at = Some(address.into());
         self
@@ -127,7 +127,8 @@ impl ConsulOptions {
                 "grpc": -1,
             },
             "telemetry": { "prometheus_retention_time": "24h", "disable_hostname": true },
-            // Otherwise the cluster removes a server that is paused, and the sessions of its agent end with it.
+            // Otherwise the cluster would remove a server that is paused, and the sessions of that server's agent would
+            // end.
             "autopilot": { "cleanup_dead_servers": false },
             "disable_update_check": true,
             "leave_on_terminate": false,

@@ -56,13 +56,15 @@ impl Server for Consul {
     }
 
     fn most_connections(&self) -> usize {
-        // Each request in flight has its own connection: four calls, three blocking queries, one heartbeat.
+        // Each request in flight has its own connection. A client has at most four calls, three blocking queries and
+        // one heartbeat in flight.
         8
     }
 
     fn entries(&self, namespace: &str, kind: &str) -> Vec<String> {
         let mut keys = self.keys(&format!("{namespace}/{kind}/"));
-        // Keys with `/.` are the queue's own value, as a group has one; no entry's name begins with a dot.
+        // A key that contains `/.` is the queue's own value, for instance that of a group. No entry's name begins with
+        // a dot.
         keys.retain(|key| !key.contains("/."));
         keys
     }
@@ -102,7 +104,8 @@ impl Server for Consul {
             self.put_key(&key, value);
             key
         });
-        // Puts two more keys, whose names look like those of entries: one without a session, one locked by a session.
+        // Puts two more keys whose names look like those of entries. The first has no session, and the second is locked
+        // by a session that is not a client's.
         let [free, locked] = [7, 8].map(|number| format!("{group}{number:016x}-{number:06}"));
         self.put_key(&free, "");
         self.lock_key(&locked, "{{{");
@@ -118,8 +121,8 @@ impl Server for Consul {
     }
 
     fn ttl(&self) -> Duration {
-        // The lease is longer than a server takes to restart, or than three servers take to notice that their leader is
-        // paused.
+        // The lease is longer than one server takes to restart, and longer than three servers take to notice that their
+        // leader is paused.
         Duration::from_secs(if self.nodes.len() > 1 { 6 } else { 4 })
     }
 

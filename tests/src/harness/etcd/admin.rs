@@ -1,4 +1,4 @@
-//! What an administrator does to the store without the clients' knowledge, by `etcdctl`.
+//! What an administrator does to etcd without the clients' knowledge, by `etcdctl`.
 
 use std::{
     io::Write,
@@ -12,17 +12,18 @@ use serde_json::Value;
 use super::super::{Launch, Node as Process, ports::free_address, wait_until};
 use super::{Etcd, ROOT, ROOT_PASSWORD, USER, USER_PASSWORD};
 
-/// A key that [`Etcd::compact`] writes so that there is something to compact; outside the namespaces of all tests.
+/// A key that [`Etcd::compact`] writes, so that the store has a new revision to compact. It is outside the namespaces
+/// of all tests.
 const COMPACTION_KEY: &str = "harness-compaction";
 
 impl Etcd {
     /// Runs `etcdctl` against the running nodes, as the administrator. Blocks.
     ///
-    /// It accepts any certificate that the server presents, also a wrong one.
+    /// `etcdctl` accepts any certificate that the server presents, even a wrong one.
     ///
     /// # Panics
     ///
-    /// If `etcdctl` cannot be started. Other failures are in the output.
+    /// If `etcdctl` cannot be started. If `etcdctl` itself fails, its error is in the output.
     pub fn etcdctl(&self, arguments: &[&str]) -> Output {
         let mut command = self.plain_etcdctl();
         if let Some(tls) = &self.options.tls {
@@ -37,16 +38,16 @@ impl Etcd {
         run(command.args(arguments))
     }
 
-    /// Runs `etcdctl` with only the endpoints and `arguments`, without a user and without certificates.
+    /// Runs `etcdctl` without a user and without certificates, with only the endpoints and `arguments`.
     pub fn etcdctl_as_stranger(&self, arguments: &[&str]) -> Output {
         run(self.plain_etcdctl().args(arguments))
     }
 
-    /// The standard output of an [`Etcd::etcdctl`] that must succeed.
+    /// Runs `etcdctl` like [`Etcd::etcdctl`], and returns its standard output.
     ///
     /// # Panics
     ///
-    /// When the command fails.
+    /// If the command fails.
     pub fn administer(&self, arguments: &[&str]) -> String {
         let output = self.etcdctl(arguments);
         assert!(
@@ -66,8 +67,8 @@ impl Etcd {
         self.administer(&["snapshot", "save", &snapshot.display().to_string()]);
     }
 
-    /// Restores the only node from a snapshot as an operator does it: stops it, replaces its data directory, starts it
-    /// again.
+    /// Restores the only node from a snapshot, as an operator does it: kills the node, replaces its data directory, and
+    /// starts it again.
     ///
     /// # Panics
     ///
@@ -103,14 +104,14 @@ impl Etcd {
             .collect()
     }
 
-    /// Seconds until the lease ends unless it is renewed; none if there is no such lease.
+    /// In how many seconds the lease ends if it is not renewed; `None` if there is no such lease.
     pub fn lease_remaining(&self, id: i64) -> Option<u64> {
         let answer = self.administer_json(&["lease", "timetolive", &format!("{id:x}")]);
-        // The number is negative if the lease has ended.
+        // If the lease has ended, the number is negative, and `as_u64` returns `None`.
         answer["ttl"].as_u64()
     }
 
-    /// The keys that start with `prefix`, in order. They must not contain a line break.
+    /// The keys that begin with `prefix`, sorted. Keys with a line break would be returned in parts.
     pub fn keys(&self, prefix: &str) -> Vec<String> {
         self.administer(&["get", "--prefix", "--keys-only", "--", prefix])
             .lines()
@@ -119,7 +120,7 @@ impl Etcd {
             .collect()
     }
 
-    /// Writes a value that may be too large for a command line. A failure is in the output.
+    /// Writes a value that may be too large for a command line. If `etcdctl` fails, its error is in the output.
     ///
     /// # Panics
     ///
@@ -143,24 +144,24 @@ impl Etcd {
         assert!(output.status.success(), "the password stays: {message}");
     }
 
-    /// Deletes a key; false if there was none.
+    /// Deletes a key; returns false if it did not exist.
     pub fn delete_key(&self, key: &str) -> bool {
         self.administer(&["del", "--", key]).trim() == "1"
     }
 
-    /// Revokes every lease, which deletes all keys that are attached to leases. Returns how many.
+    /// Revokes all leases, which deletes all keys that are attached to them. Returns how many leases it has revoked.
     pub fn revoke_all_leases(&self) -> usize {
         let leases = self.lease_ids();
         leases.iter().filter(|id| self.revoke_lease(**id)).count()
     }
 
-    /// Revokes a lease; false if there was none.
+    /// Revokes a lease; returns false if it did not exist.
     pub fn revoke_lease(&self, id: i64) -> bool {
         let output = self.etcdctl(&["lease", "revoke", &format!("{id:x}")]);
         output.status.success()
     }
 
-    /// The ids of the nodes in the cluster, in hexadecimal, in the order of `nodes`.
+    /// The ids of all nodes as members of the cluster, in hexadecimal, in the order of `nodes`.
     pub(super) fn member_ids(&self) -> Vec<String> {
         // Each line of the list begins with a node's id, state and name: `8211f1d0f64f3269, started, n0, …`
         let list = self.administer(&["member", "list"]);
@@ -170,7 +171,7 @@ impl Etcd {
         ids.map(str::to_owned).collect()
     }
 
-    /// Adds a learner to a cluster of one node, and starts it. A learner answers serializable reads, but not
+    /// Adds a learner to a cluster of one node, and starts it. A learner answers serializable reads, but refuses
     /// linearizable ones.
     ///
     /// # Panics
@@ -204,15 +205,15 @@ impl Etcd {
         learner
     }
 
-    /// Removes all history up to now: from then on, a watch or read at an older revision fails.
+    /// Removes all old revisions of the store. After that, a watch or a read at an older revision fails.
     pub fn compact(&self) {
-        // Compacting the same revision twice is an error, so this writes something first.
+        // Compacting the same revision a second time is an error, so this first makes a new revision.
         let put = self.administer_json(&["put", COMPACTION_KEY, "now"]);
         let revision = put["header"]["revision"].as_i64().expect("each answer tells the revision");
         self.administer(&["compact", "--physical", &revision.to_string()]);
     }
 
-    /// Creates the users and turns authentication on.
+    /// Creates the administrator and the client's user, and turns authentication on.
     pub(super) fn enable_users(&mut self) {
         let prefix = self.options.user_prefix.clone().unwrap_or_default();
         let root = format!("{ROOT}:{ROOT_PASSWORD}");
@@ -259,7 +260,7 @@ impl Etcd {
 fn run_with(command: &mut Command, input: &[u8]) -> Output {
     let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("etcdctl is installed: checked at start");
-    // Fails if the command has ended early; the reason is in its output.
+    // Writing fails if the command has ended early. The reason is in its output then.
     let _ = child.stdin.take().expect("it is piped").write_all(input);
     child.wait_with_output().expect("the child is ours to wait for")
 }

@@ -1,9 +1,9 @@
-//! etcd servers: one node or a cluster, on loopback, with TLS and users on request.
+//! etcd servers: one node or a cluster, on loopback, with TLS and users if a test wants them.
 //!
 //! The binaries are Debian's (`etcd-server` and `etcd-client`, 3.4). If they are not installed, the test fails; it is
-//! not skipped. Elections are fast (500 ms), so that faults are over within a test. Each node serves `/health` and
-//! `/metrics` on a third port without TLS or users, so that the harness can send requests whatever the client port
-//! demands.
+//! not skipped. An election takes only 500 ms, so that the effects of a fault are over within a test. Each node also
+//! serves `/health` and `/metrics` on a third port, without TLS and without users. So the harness can always ask it,
+//! whatever its client port demands.
 
 mod admin;
 mod node;
@@ -26,32 +26,33 @@ use super::restless::Restless;
 use super::{Node as Process, Proxy, Scratch, ports::free_address, wait_until};
 use node::Addresses;
 
-/// The administrator, if authentication is on.
+/// The name of the administrator, if authentication is on.
 pub const ROOT: &str = "root";
-/// The administrator's password; recognisable, so that a test can search logs for it.
+/// The administrator's password. It is an unusual text, so that a test can search logs for it.
 pub const ROOT_PASSWORD: &str = "root-canary-9f2b";
-/// The user who has rights on one prefix only, if authentication is on.
+/// The name of a user who has rights on one prefix only, if authentication is on.
 pub const USER: &str = super::certs::CLIENT_NAME;
-/// The password of [`USER`]; it has characters that a URL must escape: see [`Etcd::user_information`].
+/// The password of [`USER`]. It has characters that have to be escaped in a URL: see [`Etcd::user_information`].
 pub const USER_PASSWORD: &str = "user-canary-71@c/e%d";
-/// The password of [`USER`] as written in a URL.
+/// The password of [`USER`], escaped for a URL.
 const USER_PASSWORD_IN_URL: &str = "user-canary-71%40c%2Fe%25d";
 
-/// How long servers may take to be ready.
+/// How long the servers may take until they are ready.
 const READY: Duration = Duration::from_secs(10);
 
-/// A running etcd; its processes and data are removed on drop.
+/// A running etcd. On drop, its processes are killed and its data are removed.
 #[derive(Debug)]
 pub struct Etcd {
-    // Declared before `scratch`, so that the processes end before their directory is removed.
-    /// A thread that changes a right each second, if the setting asks for it.
+    // The fields before `scratch` are dropped before it, so that the processes end before their directory is removed.
+    /// A thread that changes a right each second, if the test's setting asks for it.
     restless: Option<Restless>,
     /// The `grpc-proxy` to which clients connect, if there is one.
     front: Option<Process>,
     nodes: Vec<Node>,
-    /// The proxy in front of each node's peer port; empty unless [`EtcdOptions::peers_by_proxy`] was chosen.
+    /// For each node, the proxy in front of its peer port. Empty unless [`EtcdOptions::peers_by_proxy`] was called.
     peer_links: Vec<Proxy>,
-    /// The nodes' ids in the cluster; empty unless the nodes are connected by proxies.
+    /// For each node, its id as a member of the cluster. Empty unless the nodes are connected by proxies, which need
+    /// the ids.
     members: Vec<String>,
     options: EtcdOptions,
     users_on: bool,
@@ -74,7 +75,7 @@ impl Etcd {
         EtcdOptions::default()
     }
 
-    /// Starts the servers that `options` describe; they are ready on return.
+    /// Starts the servers that `options` describe. They are ready when this returns.
     ///
     /// # Panics
     ///
@@ -124,14 +125,15 @@ impl Etcd {
         &self.nodes
     }
 
-    /// Where its nodes keep their data and their logs.
+    /// The directory in which the nodes keep their data and their logs.
     pub fn directory(&self) -> &Path {
         self.scratch.path()
     }
 
-    /// Cuts a node off from all others, in both directions, until [`Etcd::rejoin`]; clients still reach it.
+    /// Cuts a node off from all other nodes, in both directions, until [`Etcd::rejoin`]. Clients can still reach the
+    /// node.
     ///
-    /// The node's connections to other nodes are reset, and new ones refused.
+    /// The node's connections with other nodes are reset, and new ones are refused.
     ///
     /// # Panics
     ///
@@ -144,12 +146,12 @@ impl Etcd {
         }
     }
 
-    /// Ends all isolation: all nodes reach one another again.
+    /// Ends all isolation: all nodes can reach one another again.
     pub fn rejoin(&self) {
         self.peer_links.iter().for_each(Proxy::admit_all);
     }
 
-    /// The nodes' client URLs, `http://127.0.0.1:…` or `https://…`.
+    /// The URLs at which the nodes serve clients, `http://127.0.0.1:…` or `https://…`.
     pub fn client_urls(&self) -> Vec<String> {
         let scheme = match self.options.tls {
             Some(_) => "https",
@@ -158,22 +160,22 @@ impl Etcd {
         self.nodes.iter().map(|node| format!("{scheme}://{}", node.address())).collect()
     }
 
-    /// The nodes as the authority of a URL: `127.0.0.1:p1,127.0.0.1:p2`.
+    /// The addresses of all nodes as the authority of a URL: `127.0.0.1:p1,127.0.0.1:p2`.
     pub fn authority(&self) -> String {
         let nodes: Vec<_> = self.nodes.iter().map(|node| node.address().to_string()).collect();
         nodes.join(",")
     }
 
-    /// The user with few rights, as written before the authority of a URL: `name:password@`, escaped.
+    /// The user with few rights, as it is written before the authority of a URL: `name:password@`, escaped.
     pub fn user_information() -> String {
         format!("{USER}:{USER_PASSWORD_IN_URL}@")
     }
 
-    /// Waits until every node whose process runs answers a linearizable read.
+    /// Waits until each node whose process runs answers a linearizable read.
     ///
     /// # Panics
     ///
-    /// If a node does not within ten seconds.
+    /// If a node answers none within ten seconds.
     pub fn wait_ready(&self) {
         let start = Instant::now();
         for node in self.nodes.iter().filter(|node| node.is_running()) {
@@ -188,16 +190,18 @@ impl Etcd {
         }
     }
 
-    /// The node that considers itself the leader; none while there is no leader, or while it is paused.
+    /// The node that believes to be the leader. `None` if there is no leader, or if the leader is paused and cannot be
+    /// asked.
     ///
-    /// A leader that is cut off from the others still counts until it notices.
+    /// A leader that is cut off from the others still believes to be the leader until it notices.
     pub fn leader_index(&self) -> Option<usize> {
         self.nodes.iter().position(Node::is_leader)
     }
 
-    /// How many calls of each gRPC method the running nodes have begun to serve: `Txn`, `LeaseGrant`, `Watch`…
+    /// How many calls of each gRPC method the running nodes have begun to serve, for instance of `Txn`, `LeaseGrant` or
+    /// `Watch`.
     ///
-    /// A stream is one call. Calls made by [`Etcd::etcdctl`] are included. A node that restarts begins at zero.
+    /// A stream counts as one call. Calls by [`Etcd::etcdctl`] are included. A node that restarts begins again at zero.
     pub fn request_counts(&self) -> BTreeMap<String, u64> {
         let mut counts = BTreeMap::new();
         for (method, count) in self.nodes.iter().flat_map(Node::request_counts) {
@@ -207,7 +211,7 @@ impl Etcd {
     }
 }
 
-/// Fails the test if a binary is missing, and prints the version once.
+/// Fails the test if a binary is not installed. Prints the versions once per test process.
 fn require_binaries() {
     static CHECKED: Once = Once::new();
     CHECKED.call_once(|| {

@@ -8,12 +8,12 @@ use std::ops::Deref;
 use super::super::{Launch, Node as Process, Scratch, http};
 use super::EtcdOptions;
 
-/// Where a node listens.
+/// The addresses at which a node listens.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Addresses {
     pub(super) client: SocketAddr,
     pub(super) peer: SocketAddr,
-    /// Where the other nodes reach `peer`: a proxy's address, or `peer` itself.
+    /// The address at which other nodes reach `peer`: that of a proxy, or `peer` itself.
     pub(super) advertised: SocketAddr,
     pub(super) metrics: SocketAddr,
 }
@@ -47,12 +47,12 @@ impl Node {
         Self { process: Process::start(name, client, launch), metrics }
     }
 
-    /// Whether the node answers a linearizable read: it runs, and the cluster has a leader.
+    /// Whether the node answers a linearizable read. For that it has to run, and the cluster has to have a leader.
     pub fn is_healthy(&self) -> bool {
         self.ask("/health").is_some_and(|answer| answer.contains("\"health\":\"true\""))
     }
 
-    /// Whether the node considers itself the leader.
+    /// Whether the node believes to be the leader.
     pub fn is_leader(&self) -> bool {
         self.metrics().lines().any(|line| line == "etcd_server_is_leader 1")
     }
@@ -66,7 +66,7 @@ impl Node {
         self.ask("/metrics").unwrap_or_default()
     }
 
-    /// The answer to `GET path`; none if the node does not run or does not answer.
+    /// The answer to `GET path`; `None` if the node does not run or does not answer.
     fn ask(&self, path: &str) -> Option<String> {
         if !self.is_running() {
             return None;
@@ -113,7 +113,8 @@ fn flags(name: &str, own: Addresses, cluster: &[Addresses], options: &EtcdOption
         "--election-timeout=500".to_owned(),
         "--logger=zap".to_owned(),
         "--log-level=error".to_owned(),
-        // Passwords are checked once per connection; at the default cost a check takes 50 ms of a shared core.
+        // etcd checks the password once per connection. At the default cost, each check takes 50 ms of a processor that
+        // all nodes share.
         "--bcrypt-cost=4".to_owned(),
     ];
     flags.extend(options.tls.iter().flat_map(super::Tls::flags));
@@ -121,13 +122,13 @@ fn flags(name: &str, own: Addresses, cluster: &[Addresses], options: &EtcdOption
     flags
 }
 
-/// Parses `grpc_server_started_total{grpc_method="Txn",grpc_service="…",grpc_type="…"} 3`.
+/// Parses a line such as `grpc_server_started_total{grpc_method="Txn",grpc_service="…",grpc_type="…"} 3`.
 fn parse_count(line: &str) -> Option<(String, u64)> {
     let labels = line.strip_prefix("grpc_server_started_total{")?;
     let (labels, count) = labels.split_once("} ")?;
     let (_, method) = labels.split_once("grpc_method=\"")?;
     let (method, _) = method.split_once('"')?;
-    // The metric is written as a float: large counts look like `1e+06`.
+    // etcd writes the number as a float: large ones look like `1e+06`.
     let count = count.parse::<f64>().ok()? as u64;
     (count > 0).then(|| (method.to_owned(), count))
 }

@@ -1,10 +1,10 @@
-//! Options of an etcd under test.
+//! Options with which a test starts etcd.
 
 use std::path::PathBuf;
 
 use super::{super::certs, Etcd};
 
-/// The server's certificates for TLS on the port that clients use.
+/// The certificates with which a server offers TLS to its clients.
 #[derive(Clone, Debug)]
 pub struct Tls {
     pub(super) server: certs::Identity,
@@ -24,19 +24,19 @@ impl Tls {
         }
     }
 
-    /// Presents another certificate: an expired one, one for another host…
+    /// Makes the server present another certificate, for instance an expired one, or one for another host.
     pub fn server(mut self, identity: &certs::Identity) -> Self {
         self.server = identity.clone();
         self
     }
 
-    /// Refuses clients that present no certificate signed by the authority.
+    /// Makes the server refuse clients that present no certificate signed by the authority.
     pub fn require_client(mut self) -> Self {
         self.client_required = true;
         self
     }
 
-    /// etcd's command-line flags for this.
+    /// The command-line flags of etcd for these settings.
     pub(super) fn flags(&self) -> Vec<String> {
         let mut flags = vec![
             format!("--cert-file={}", self.server.certificate.display()),
@@ -93,15 +93,15 @@ impl EtcdOptions {
         self
     }
 
-    /// Turns authentication on: [`super::ROOT`] may do everything, and [`super::USER`] may read and write only the keys
-    /// that start with `prefix`.
+    /// Turns authentication on. The user [`super::ROOT`] may do everything. The user [`super::USER`] may read and write
+    /// only the keys that begin with `prefix`.
     pub fn users(mut self, prefix: &str) -> Self {
         self.user_prefix = Some(prefix.to_owned());
         self
     }
 
-    /// Also serves clients at this address, on the same ports. Used when the test runs in a network namespace of its
-    /// own.
+    /// Also serves clients at this address, on the same ports. A test that runs in a network namespace of its own needs
+    /// this.
     pub fn also_at(mut self, address: impl Into<String>) -> Self {
         self.also_at = Some(address.into());
         self
@@ -113,7 +113,7 @@ impl EtcdOptions {
         self
     }
 
-    /// Makes the nodes connect to one another only through proxies, so that one can be [isolated](Etcd::isolate).
+    /// Connects the nodes to one another only through proxies, so that a test can [isolate](Etcd::isolate) a node.
     pub fn peers_by_proxy(mut self) -> Self {
         self.peers_by_proxy = true;
         self

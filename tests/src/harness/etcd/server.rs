@@ -39,8 +39,7 @@ impl Server for Etcd {
         Proxy::start(self.front.as_ref().map_or(self.node(index).address(), Process::address))
     }
 
-    /// Longer with a `grpc-proxy`, which only every half second looks for the leases that clients have asked it to
-    /// renew.
+    /// With a `grpc-proxy` the lease is longer: the proxy passes renewals of leases on only every half second.
     fn ttl(&self) -> Duration {
         Duration::from_secs(if self.front.is_some() { 6 } else { 2 })
     }
@@ -79,8 +78,8 @@ impl Server for Etcd {
 
     fn entries(&self, namespace: &str, kind: &str) -> Vec<String> {
         let mut keys = self.keys(&format!("{namespace}/{kind}/"));
-        // Keys with `/!` are the queue's own value, as a group has one, or the mark of its removal; no entry's name
-        // begins with `!`.
+        // A key that contains `/!` is the queue's own value, for instance that of a group, or the mark of its removal.
+        // No entry's name begins with `!`.
         keys.retain(|key| !key.contains("/!"));
         keys
     }
@@ -91,7 +90,7 @@ impl Server for Etcd {
         field.and_then(|revision| revision.parse().ok()).unwrap_or_default()
     }
 
-    /// The lease is part of the entry's key: `<namespace>/lock/<name>/<lease>-<random>`.
+    /// The lease's id is a part of the entry's key: `<namespace>/lock/<name>/<lease>-<random>`.
     fn session_of(&self, entry: &str) -> Option<String> {
         let lease = entry.rsplit('/').next()?.split('-').next()?;
         Some(lease.to_owned())

@@ -1,18 +1,19 @@
-//! Settings of etcd that make it harder for clients: tokens that expire, rights that change, a proxy in between.
+//! Settings of etcd that are harder for clients: tokens that expire, rights that change, or a proxy between client and
+//! server.
 
 use super::super::restless::Restless;
 use super::super::{Launch, Node as Process, ports::free_address, wait_until};
 use super::{Etcd, EtcdOptions, READY, ROOT, ROOT_PASSWORD, USER};
 
-/// The key that signs the tokens.
+/// The key with which etcd signs the tokens (JWT).
 const TOKEN_KEY: &str = "signs-tokens-of-tests-only-7d20";
 
 impl EtcdOptions {
-    /// Applies one of the settings in which all checks are to pass; the empty string changes nothing.
+    /// Applies one of the settings in which all checks have to pass. The empty string changes nothing.
     ///
-    /// * `tokens`: users, whose tokens expire after three seconds without use.
-    /// * `jwt`: users, whose tokens expire after five seconds, and with each change of any right. There is one change
-    ///   each second.
+    /// * `tokens`: clients are users, and their tokens expire after three seconds without use.
+    /// * `jwt`: clients are users, and their tokens expire after five seconds. They also expire whenever any right
+    ///   changes, and one is changed each second.
     /// * `proxy`: clients connect to a `grpc-proxy`, which assigns its own ids to watches.
     ///
     /// # Panics
@@ -28,7 +29,7 @@ impl EtcdOptions {
         }
     }
 
-    /// Makes the users' tokens JWT, which expire after five seconds even if they are used.
+    /// Makes the users' tokens JWT. Such tokens expire after five seconds, even if they are used.
     pub fn signed_tokens(self) -> Self {
         Self { token_key: Some(TOKEN_KEY), ..self }
     }
@@ -53,7 +54,7 @@ pub(super) fn start_front(etcd: &Etcd) -> Process {
     front
 }
 
-/// Grants or revokes a right each second, which invalidates the users' tokens.
+/// Starts a thread that grants or revokes a right each second. Each change makes all tokens of users invalid.
 pub(super) fn change_rights(etcd: &Etcd) -> Restless {
     let user = format!("--user={ROOT}:{ROOT_PASSWORD}");
     let endpoints = format!("--endpoints={}", etcd.client_urls().join(","));

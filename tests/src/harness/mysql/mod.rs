@@ -1,8 +1,7 @@
-//! MariaDB servers: one server, on loopback, with TLS on request.
+//! MariaDB servers: a test has one server, on loopback, with TLS if the test wants it.
 //!
 //! The binaries are Debian's (`mariadb-server`, 10.11). If they are not installed, a test that starts a server fails;
-//! only the soak has such tests. A data directory is created once for all tests of a process, and copied for each
-//! server.
+//! only the soak has such tests. Each test process creates a data directory once, and copies it for each server.
 
 mod server;
 
@@ -15,11 +14,11 @@ use std::time::Duration;
 
 use super::{Certificates, Identity, Launch, Node, Scratch, ports::free_address};
 
-/// How long a server may take to be ready.
+/// How long the server may take until it is ready.
 const READY: Duration = Duration::from_secs(30);
 /// Where Debian installs the server.
 const PROGRAM: &str = "/usr/sbin/mariadbd";
-/// The user of the checks and of their clients, who may do everything and needs no password.
+/// The user of the harness and of the clients. It may do everything and needs no password.
 const USER: &str = "coordination";
 
 /// How to start a [`Mysql`].
@@ -37,13 +36,13 @@ impl MysqlOptions {
         self
     }
 
-    /// Also serves clients at this address. Used when the test runs in a network namespace of its own.
+    /// Also serves clients at this address. A test that runs in a network namespace of its own needs this.
     pub fn also_at(mut self, address: &str) -> Self {
         self.also_at = Some(address.to_owned());
         self
     }
 
-    /// Serves clients by TLS, and refuses connections without TLS.
+    /// Serves clients by TLS with the certificate `shown`, and refuses connections without TLS.
     pub fn tls(mut self, certificates: &Certificates, shown: &Identity) -> Self {
         let files =
             vec![shown.certificate.clone(), shown.key.clone(), certificates.authority.clone()];
@@ -82,8 +81,8 @@ impl MysqlOptions {
             ),
             ("socket", at("s")),
             ("pid-file", at("pid")),
-            // A directory for temporary files that no other server uses: a server that starts removes files there as if
-            // they were left over from a crash.
+            // A directory for temporary files that no other server uses. When a server starts, it removes all temporary
+            // files in its directory, because it takes them for files that were left by a crash.
             ("tmpdir", scratch.path().display().to_string()),
             ("skip-name-resolve", "on".to_owned()),
             ("innodb-buffer-pool-size", "32M".to_owned()),
@@ -117,10 +116,10 @@ impl MysqlOptions {
     }
 }
 
-/// A running MariaDB; its process and data are removed on drop.
+/// A running MariaDB. On drop, the process is killed and the data are removed.
 #[derive(Debug)]
 pub struct Mysql {
-    // Declared before `scratch`, so that the process ends before its directory is removed.
+    // The fields before `scratch` are dropped before it, so that the process ends before its directory is removed.
     node: Arc<Node>,
     scratch: Scratch,
 }
@@ -141,36 +140,36 @@ impl Mysql {
         MysqlOptions::default()
     }
 
-    /// Where the server keeps its data and its logs.
+    /// The directory in which the server keeps its data and its logs.
     pub fn directory(&self) -> &Path {
         self.scratch.path()
     }
 
-    /// The server's answer to this statement of the user who may do everything: a line for each row, with a tab between
-    /// columns.
+    /// Executes a statement as the user who may do everything. Returns the answer: one line for each row, with a tab
+    /// between columns.
     ///
     /// # Panics
     ///
-    /// If the server refuses or does not answer.
+    /// If the server refuses the statement or does not answer.
     pub fn ask(&self, statement: &str) -> String {
         let answer = self.try_ask(statement);
         answer.unwrap_or_else(|said| panic!("{statement}: {said}"))
     }
 
-    /// Like [`ask`](Self::ask); an error is the server's message.
+    /// Like [`ask`](Self::ask), but returns the server's message as an error.
     ///
     /// # Errors
     ///
-    /// If the server refuses or does not answer.
+    /// If the server refuses the statement or does not answer.
     pub fn try_ask(&self, statement: &str) -> Result<String, String> {
         ask(self.node.address(), USER, statement)
     }
 
-    /// The server's answer to a statement of this user.
+    /// Executes a statement as this user, and returns the answer.
     ///
     /// # Errors
     ///
-    /// If the server refuses or does not answer.
+    /// If the server refuses the statement or does not answer.
     pub fn ask_as(&self, user: &str, statement: &str) -> Result<String, String> {
         ask(self.node.address(), user, statement)
     }
@@ -200,14 +199,14 @@ fn ask(address: SocketAddr, user: &str, statement: &str) -> Result<String, Strin
 fn wait_ready(node: &Node) {
     let is_ready = || {
         let said = ask(node.address(), USER, "SELECT 1");
-        // A server that refuses the connection because it demands TLS serves clients.
+        // A server that refuses this connection only because it demands TLS is ready too.
         let serves = |said: String| said.contains("Access denied");
         !node.is_running() || said.is_ok() || said.is_err_and(serves)
     };
     assert!(super::wait_until(READY, is_ready), "not ready: {}", node.log());
 }
 
-/// A data directory that no server has used yet.
+/// The path of a data directory that no server has used yet, to be copied.
 fn template() -> &'static Path {
     static TEMPLATE: OnceLock<(Scratch, PathBuf)> = OnceLock::new();
     let (_, path) = TEMPLATE.get_or_init(|| {

@@ -1,6 +1,6 @@
-//! [`Server`] for MariaDB.
+//! Implements [`Server`] for MariaDB.
 //!
-//! An entry is identified by `<path> <id>`, a session by its id.
+//! Here an entry is named by the text `<path> <id>`, and a session by its id.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use coordination::ErrorKind;
 use super::super::{Node, Protocol, Proxy, Server, Setup};
 use super::{Mysql, USER, wait_ready};
 
-/// The server's clock, in microseconds, as in the library's tables.
+/// SQL for the time of the server's clock in microseconds, as the library's tables have it.
 const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
 
 impl Server for Mysql {
@@ -35,7 +35,7 @@ impl Server for Mysql {
         wait_ready(&self.node);
     }
 
-    /// The requests are counted in the server's log of statements.
+    /// Counts the requests in the server's log of statements.
     fn request_counts(&self) -> BTreeMap<String, u64> {
         let mut counts = BTreeMap::new();
         for request in self.statements().lines().filter_map(request_in) {
@@ -124,7 +124,7 @@ impl Server for Mysql {
         self.ask(&format!("{ended}; SELECT ROW_COUNT()")) == "1"
     }
 
-    /// Puts nothing, because every row of an entry has a session.
+    /// Puts nothing: every row of an entry has a session, so a stranger cannot put an entry without one.
     fn put_strangers(&self, _namespace: &str) -> Vec<String> {
         Vec::new()
     }
@@ -139,7 +139,7 @@ impl Server for Mysql {
 }
 
 impl Mysql {
-    /// The rows of a query on the library's tables; empty if the tables do not exist yet.
+    /// The rows that a query on the library's tables returns. Empty if the library has not created the tables yet.
     fn lines(&self, statement: &str) -> Vec<String> {
         let answer = match self.try_ask(statement) {
             Err(said) if said.contains("doesn't exist") => return Vec::new(),
@@ -149,7 +149,7 @@ impl Mysql {
     }
 }
 
-/// A namespace as the library stores it. Of the characters that a namespace may have, only the dot is escaped.
+/// A namespace as the library stores it. The dot is the only character of a namespace that is escaped.
 fn escaped(namespace: &str) -> String {
     namespace.replace('.', "%2E")
 }
@@ -158,7 +158,8 @@ fn id_of(entry: &str) -> &str {
     entry.rsplit(' ').next().unwrap_or_default()
 }
 
-/// The library's procedure that a line of the log calls, or its polling query.
+/// If the line of the log calls a procedure of the library, the procedure's name. For the library's queries `poll` or
+/// `look`; otherwise `None`.
 fn request_in(line: &str) -> Option<String> {
     let (_, statement) = line.split_once("Query\t")?;
     if let Some(call) = statement.strip_prefix("CALL coordination_") {

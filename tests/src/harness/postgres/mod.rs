@@ -1,8 +1,8 @@
-//! PostgreSQL servers: one, or a primary with streaming replicas, on loopback, with TLS and users on request.
+//! PostgreSQL servers: one, or a primary with streaming replicas, on loopback, with TLS and users if a test wants them.
 //!
 //! The binaries are Debian's (`postgresql`, 15). If they are not installed, the test fails; it is not skipped.
-//! PostgreSQL refuses to run as root, so if the tests run as root, the servers run as `nobody`. A data directory is
-//! created once for all tests of a process, and copied for each server.
+//! PostgreSQL refuses to run as root, so if the tests run as root, the servers run as `nobody`. Each test process
+//! creates a data directory once, and copies it for each server.
 
 mod pooler;
 mod server;
@@ -18,9 +18,9 @@ use std::time::Duration;
 pub use self::pooler::Pooler;
 use super::{Certificates, Identity, Launch, Node, Scratch, ports::free_address};
 
-/// How long servers may take to be ready.
+/// How long the servers may take until they are ready.
 const READY: Duration = Duration::from_secs(20);
-/// The contents of `pg_hba.conf`: the superuser needs no password, any other role does.
+/// The contents of `pg_hba.conf`: the superuser needs no password, but every other role does.
 const ACCESS: &str = "host all postgres all trust\nhost replication postgres all trust\n\
                       host all all all scram-sha-256\n";
 
@@ -34,7 +34,7 @@ pub struct PostgresOptions {
 }
 
 impl PostgresOptions {
-    /// Adds this number of streaming replicas of the first node.
+    /// Adds as many streaming replicas of the first node.
     pub fn replicas(mut self, replicas: usize) -> Self {
         self.replicas = replicas;
         self
@@ -46,13 +46,14 @@ impl PostgresOptions {
         self
     }
 
-    /// Also serves clients at this address. Used when the test runs in a network namespace of its own.
+    /// Also serves clients at this address. A test that runs in a network namespace of its own needs this.
     pub fn also_at(mut self, address: &str) -> Self {
         self.also_at = Some(address.to_owned());
         self
     }
 
-    /// Serves clients by TLS, and refuses connections without TLS.
+    /// Serves clients by TLS with the certificate `shown`, and refuses connections without TLS. If `client_required`,
+    /// clients need a certificate too.
     pub fn tls(
         mut self,
         certificates: &Certificates,
@@ -140,10 +141,10 @@ impl PostgresOptions {
     }
 }
 
-/// A running PostgreSQL; its processes and data are removed on drop.
+/// A running PostgreSQL. On drop, its processes are killed and its data are removed.
 #[derive(Debug)]
 pub struct Postgres {
-    // Declared before `scratch`, so that the processes end before their directory is removed.
+    // The fields before `scratch` are dropped before it, so that the processes end before their directory is removed.
     nodes: Vec<Arc<Node>>,
     scratch: Scratch,
 }
@@ -159,35 +160,36 @@ impl Postgres {
         PostgresOptions::default()
     }
 
-    /// Where its nodes keep their data and their logs.
+    /// The directory in which the nodes keep their data and their logs.
     pub fn directory(&self) -> &Path {
         self.scratch.path()
     }
 
-    /// The first node's answer to a statement of the superuser: a line for each row, with `|` between columns.
+    /// Executes a statement on the first node as the superuser. Returns the answer: one line for each row, with `|`
+    /// between columns.
     ///
     /// # Panics
     ///
-    /// If the node refuses or does not answer.
+    /// If the node refuses the statement or does not answer.
     pub fn ask(&self, statement: &str) -> String {
         let answer = self.try_ask(0, statement);
         answer.unwrap_or_else(|said| panic!("{statement}: {said}"))
     }
 
-    /// Like [`ask`](Self::ask), of any node; an error is the node's message.
+    /// Like [`ask`](Self::ask), but on any node, and returns the node's message as an error.
     ///
     /// # Errors
     ///
-    /// If the node refuses or does not answer.
+    /// If the node refuses the statement or does not answer.
     pub fn try_ask(&self, node: usize, statement: &str) -> Result<String, String> {
         ask(self.nodes[node].address(), "postgres", "postgres", statement)
     }
 
-    /// The first node's answer to a statement of this role in this database.
+    /// Executes a statement on the first node, as this role and in this database. Returns the answer.
     ///
     /// # Errors
     ///
-    /// If the node refuses or does not answer.
+    /// If the node refuses the statement or does not answer.
     pub fn ask_as(&self, role: &str, database: &str, statement: &str) -> Result<String, String> {
         ask(self.nodes[0].address(), role, database, statement)
     }
@@ -220,20 +222,20 @@ fn ask(address: SocketAddr, role: &str, database: &str, statement: &str) -> Resu
 fn wait_ready(node: &Node) {
     let is_ready = || {
         let said = ask(node.address(), "postgres", "postgres", "SELECT 1");
-        // A server that refuses the connection because it demands TLS serves clients.
+        // A server that refuses this connection only because it demands TLS is ready too.
         !node.is_running() || said.is_ok() || said.is_err_and(|said| said.contains("pg_hba.conf"))
     };
     assert!(super::wait_until(READY, is_ready), "not ready: {}", node.log());
 }
 
-/// A directory in which the user of the servers can create files.
+/// A scratch directory in which the user that runs the servers can create files.
 fn open_scratch(name: &str) -> Scratch {
     let scratch = Scratch::new(name);
     fs::set_permissions(scratch.path(), Permissions::from_mode(0o777)).expect("it is ours");
     scratch
 }
 
-/// A data directory that no server has used yet.
+/// The path of a data directory that no server has used yet, to be copied.
 fn template() -> &'static Path {
     static TEMPLATE: OnceLock<(Scratch, PathBuf)> = OnceLock::new();
     let (_, path) = TEMPLATE.get_or_init(|| {
@@ -254,7 +256,7 @@ fn make_replica(data: &Path, primary: SocketAddr) {
     run(command.args(["-R", "-D"]).arg(data));
 }
 
-/// Writes a file that only the servers can read.
+/// Writes a file that only the user that runs the servers can read.
 fn put(path: &Path, text: &[u8]) {
     fs::write(path, text).expect("the directory is writable");
     fs::set_permissions(path, Permissions::from_mode(0o600)).expect("it is ours");
@@ -268,13 +270,13 @@ fn run(command: &mut Command) {
     assert!(done.status.success(), "{command:?}: {}", String::from_utf8_lossy(&done.stderr));
 }
 
-/// A command that runs as the user of the servers.
+/// A command that runs `program` as the user that runs the servers.
 fn as_servers(program: impl AsRef<Path>) -> Command {
     let mut command = Command::new("setpriv");
     if is_root() {
         command.args(["--reuid=nobody", "--regid=nogroup", "--clear-groups"]);
     }
-    // Changing the user clears the parent-death signal of the process, so it is set again.
+    // When a process changes its user, the kernel clears its parent-death signal. So `setpriv` sets the signal again.
     command.args(["--pdeathsig", "KILL", "--"]).arg(program.as_ref());
     command.current_dir("/");
     command
@@ -284,7 +286,7 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// The path of a server program: Debian installs them outside `PATH`, in a folder for each version.
+/// The path of a server program. Debian installs these programs outside `PATH`, in a folder for each version.
 fn binary(name: &str) -> PathBuf {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     let folder = FOLDER.get_or_init(|| {

@@ -1,4 +1,5 @@
-//! pgbouncer in front of a server, in the mode in which each transaction may use another connection to the server.
+//! pgbouncer between clients and a server, in the mode in which each transaction may use another connection to the
+//! server.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -11,7 +12,7 @@ use crate::harness::Server;
 /// Where Debian installs pgbouncer.
 const PROGRAM: &str = "/usr/sbin/pgbouncer";
 
-/// A pgbouncer in transaction mode; its process ends on drop.
+/// A pgbouncer in transaction mode. Its process is killed on drop.
 #[derive(Debug)]
 pub struct Pooler {
     node: Node,
@@ -25,8 +26,8 @@ impl Pooler {
         Path::new(PROGRAM).is_file()
     }
 
-    /// Starts a pgbouncer in front of the first node, with this number of connections to the node; the pgbouncer is
-    /// ready on return.
+    /// Starts a pgbouncer in front of the first node. It has this number of connections to the node, and is ready when
+    /// this returns.
     ///
     /// # Panics
     ///
@@ -48,16 +49,16 @@ impl Pooler {
         Self { node, _scratch: scratch }
     }
 
-    /// The server's answer to a statement of the superuser through pgbouncer.
+    /// Executes a statement as the superuser through pgbouncer, and returns the server's answer.
     ///
     /// # Errors
     ///
-    /// If the server or pgbouncer refuses or does not answer.
+    /// If the server or pgbouncer refuses the statement or does not answer.
     pub fn ask(&self, statement: &str) -> Result<String, String> {
         ask(self.address(), "postgres", "postgres", statement)
     }
 
-    /// Where clients connect to pgbouncer.
+    /// The address at which pgbouncer serves clients.
     pub fn address(&self) -> SocketAddr {
         self.node.address()
     }
@@ -70,6 +71,6 @@ fn settings(server: SocketAddr, own: SocketAddr, connections: usize) -> String {
     let _ = writeln!(text, "* = user=postgres host={host} port={port}\n[pgbouncer]");
     let _ = writeln!(text, "listen_addr = {}\nlisten_port = {}", own.ip(), own.port());
     let _ = writeln!(text, "pool_mode = transaction\ndefault_pool_size = {connections}");
-    // Any user may connect without a password, and is the superuser at the server.
+    // Any user may connect to pgbouncer without a password, and acts as the superuser at the server.
     text + "unix_socket_dir =\nauth_type = any\nserver_login_retry = 1\n"
 }

@@ -1,6 +1,6 @@
-//! [`Server`] for PostgreSQL.
+//! Implements [`Server`] for PostgreSQL.
 //!
-//! An entry is identified by `<path> <id>`, a session by its id.
+//! Here an entry is named by the text `<path> <id>`, and a session by its id.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use coordination::ErrorKind;
 use super::super::{Node, Protocol, Proxy, Server, Setup};
 use super::{Postgres, wait_ready};
 
-/// The server's clock, in the unit of the library's tables.
+/// SQL for the time of the server's clock, in the unit of the library's tables.
 const NOW: &str = "coordination.clock()";
 
 impl Server for Postgres {
@@ -36,7 +36,7 @@ impl Server for Postgres {
         self.nodes.iter().for_each(|node| wait_ready(node));
     }
 
-    /// Counted from the servers' logs, in which each statement is written.
+    /// Counts the requests in the logs of the servers, to which they write each statement.
     fn request_counts(&self) -> BTreeMap<String, u64> {
         let mut counts = BTreeMap::new();
         for node in self.nodes() {
@@ -140,7 +140,7 @@ impl Server for Postgres {
         !ended.is_empty()
     }
 
-    /// Puts nothing, because every row of an entry has a session.
+    /// Puts nothing: every row of an entry has a session, so a stranger cannot put an entry without one.
     fn put_strangers(&self, _namespace: &str) -> Vec<String> {
         Vec::new()
     }
@@ -160,7 +160,7 @@ impl Postgres {
     }
 }
 
-/// A namespace as the library stores it. Of the characters that a namespace may have, only the dot is escaped.
+/// A namespace as the library stores it. The dot is the only character of a namespace that is escaped.
 fn escaped(namespace: &str) -> String {
     namespace.replace('.', "%2E")
 }
@@ -169,7 +169,8 @@ fn id_of(entry: &str) -> &str {
     entry.rsplit(' ').next().unwrap_or_default()
 }
 
-/// The library's function that a line of the log calls, or the SQL command that it has.
+/// If the line of the log calls a function of the library, the function's name. For `LISTEN` and `UNLISTEN`, this
+/// command; otherwise `None`.
 fn request_in(line: &str) -> Option<String> {
     if let Some((_, call)) = line.split_once("execute <unnamed>: SELECT * FROM \"coordination\".") {
         return call.split('(').next().map(ToOwned::to_owned);

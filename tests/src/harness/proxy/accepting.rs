@@ -1,4 +1,4 @@
-//! The proxy's thread: accepts connections and connects each to its server.
+//! The thread of the proxy, which accepts connections and forwards each to its server.
 
 use std::{
     net::{SocketAddr, TcpListener as StdListener},
@@ -16,7 +16,8 @@ use tokio::{
 use super::connection::{self, End, Ending};
 use super::{Senders, Shared, lock};
 
-/// Commands to the accepting task. The task sends on the channel when it has carried out the command.
+/// Commands to the task that accepts connections. When the task has carried a command out, it sends on the command's
+/// channel.
 pub(super) enum Order {
     Refuse(std_mpsc::Sender<()>),
     Accept(std_mpsc::Sender<()>),
@@ -30,7 +31,7 @@ pub(super) struct Route {
     pub(super) target: SocketAddr,
 }
 
-/// The proxy's thread.
+/// Runs on the proxy's thread until the proxy is dropped.
 pub(super) fn run(
     routes: Vec<Route>,
     shared: &Arc<Shared>,
@@ -43,7 +44,7 @@ pub(super) fn run(
         .block_on(serve(routes, shared, orders));
 }
 
-/// Accepts connections and carries out commands until the command to stop.
+/// Accepts connections and carries out commands, until it gets the command to stop.
 async fn serve(
     routes: Vec<Route>,
     shared: &Arc<Shared>,
@@ -66,8 +67,8 @@ async fn serve(
                     continue;
                 }
                 let number = shared.accepted.fetch_add(1, Ordering::SeqCst) + 1;
-                // Subscribes before the connection is in the list: code that finds a connection in the list can then
-                // end it.
+                // The task subscribes before the connection is in the list. So any code that finds the connection in
+                // the list can be sure that its command to end reaches the task.
                 let ending = shared.end.subscribe();
                 shared.open().insert(number, sender);
                 let shared = Arc::clone(shared);
@@ -101,19 +102,21 @@ async fn serve(
     while connections.join_next().await.is_some() {}
 }
 
-/// Shuts the listeners down. Closing them would not be enough: if another thread starts a process at this moment, the
-/// process has copies of all sockets until its program begins, and the kernel would go on accepting connections.
+/// Shuts the listeners down. It would not be enough to close them: if another thread starts a process at this moment,
+/// that process has copies of all our sockets until its program begins. Through such a copy the kernel would go on
+/// accepting connections.
 fn stop_listening(listeners: &mut Vec<(TcpListener, SocketAddr)>) {
     for (listener, _) in listeners.drain(..) {
         shutdown(&listener, Shutdown::Read).expect("it listens");
     }
 }
 
-/// Waits for a connection on any of the listeners; returns it with the server to which it leads.
+/// Waits for a connection on any of the listeners. Returns the connection, and the address of the server to which it is
+/// to be forwarded.
 async fn accept(listeners: &[(TcpListener, SocketAddr)]) -> (TcpStream, SocketAddr) {
     std::future::poll_fn(|context| {
         for (listener, target) in listeners {
-            // Accepting fails if the client has gone already; another client may be waiting.
+            // Accepting fails if the client has gone already. Another client may be waiting, so this tries again.
             while let Poll::Ready(accepted) = listener.poll_accept(context) {
                 if let Ok((stream, _)) = accepted {
                     return Poll::Ready((stream, *target));

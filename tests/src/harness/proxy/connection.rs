@@ -1,4 +1,5 @@
-//! One connection of the proxy: a task for each direction, until both directions have ended or the connection is cut.
+//! One connection of the proxy. It has a task for each direction, and lasts until both directions have ended or the
+//! proxy ends it.
 
 use std::{
     collections::BTreeSet,
@@ -26,7 +27,7 @@ use super::{
     lock, member,
 };
 
-/// How the proxy ends a connection before both sides have closed it.
+/// How the proxy ends a connection that neither side has closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     /// The proxy sends a FIN to both sides.
@@ -35,22 +36,22 @@ pub(super) enum End {
     Reset,
 }
 
-/// The numbers of the connections that are to end, and how.
+/// A command to end connections: their numbers, and how they are to end.
 #[derive(Clone, Debug)]
 pub(super) struct Ending {
     pub(super) end: End,
     pub(super) whose: BTreeSet<u64>,
 }
 
-/// How many chunks a direction reads ahead of its writer. If the writer is slower, the sender fills the kernel's
-/// buffers and then blocks.
+/// How many chunks a direction may have read but not written. If the receiver is slower than that, the proxy reads no
+/// more, the kernel's buffers fill up, and the sender blocks.
 const AHEAD: usize = 64;
 const CHUNK: usize = 16 * 1024;
-/// How long connecting to the target may take. On loopback it accepts or refuses at once, unless it is paused and its
-/// backlog is full.
+/// How long connecting to the server may take. On loopback a server accepts or refuses at once, unless it is paused and
+/// the queue of its listening socket is full.
 const CONNECT: Duration = Duration::from_secs(30);
 
-/// Forwards the accepted connection `number` until it ends.
+/// Forwards the accepted connection with this number until it ends.
 pub(super) async fn run(
     mut client: TcpStream,
     target: SocketAddr,
@@ -74,7 +75,7 @@ pub(super) async fn run(
     let Ok(Ok(mut server)) = server else {
         return reset(&client);
     };
-    // Otherwise the kernel would join bytes that are written one by one into one packet.
+    // Without this setting, the kernel would join bytes that are written one by one into one packet.
     let _ = client.set_nodelay(true);
     let _ = server.set_nodelay(true);
     let client_side = client.as_fd().try_clone_to_owned().map(StdStream::from);
@@ -89,16 +90,16 @@ pub(super) async fn run(
     }
 }
 
-/// Makes the stream send a reset when it is closed.
+/// Makes the stream send a RST when it is closed.
 fn reset(stream: &TcpStream) {
-    // Fails only on a stream that is closed already.
+    // This fails only if the stream is closed already.
     let _ = stream.set_zero_linger();
 }
 
-/// Waits until the proxy tells the connection of this number to end.
+/// Waits until the proxy commands that the connection with this number ends; returns how.
 async fn told(ending: &mut watch::Receiver<Option<Ending>>, number: u64) -> End {
     loop {
-        // This cannot fail: the sender lives as long as the connection's `Shared`.
+        // This cannot fail, because the connection's `Shared`, which has the sender, lives longer.
         let _ = ending.changed().await;
         let told = ending.borrow_and_update();
         if let Some(Ending { end, .. }) = told.as_ref().filter(|told| told.whose.contains(&number))
@@ -108,13 +109,13 @@ async fn told(ending: &mut watch::Receiver<Option<Ending>>, number: u64) -> End 
     }
 }
 
-/// Closes the client's side of the connection when [`Proxy::part`](super::Proxy::part) is called. The server's side
-/// stays open, so this is not the end of the connection.
+/// Closes the client's side of the connection when [`Proxy::part`](super::Proxy::part) is called. It never returns: the
+/// server's side stays open, so the connection has not ended.
 async fn part(client: io::Result<StdStream>, number: u64, shared: &Shared) -> Option<End> {
     let mut kept = shared.kept.subscribe();
-    // This cannot fail: the sender lives as long as the connection's `Shared`.
+    // This cannot fail, because the connection's `Shared`, which has the sender, lives longer.
     if kept.wait_for(|kept| kept.parted >= number).await.is_ok() {
-        // Fails if the client has closed the connection already.
+        // This fails if the client has closed the connection already.
         let _ = client.and_then(|client| client.shutdown(Shutdown::Both));
     }
     std::future::pending().await
@@ -138,14 +139,14 @@ async fn exchange(
 
 /// What both directions of a connection share.
 struct Common {
-    /// The first chunk that the server sent.
+    /// The first chunk that the server sent on this connection.
     greeting: OnceLock<Vec<u8>>,
     memory: Mutex<Memory>,
 }
 
-/// The idle state of a connection, as a load balancer would keep it.
+/// What a load balancer would remember of a connection: when bytes last arrived, and whether it was idle for too long.
 struct Memory {
-    /// When bytes last arrived, in either direction.
+    /// When bytes last arrived on the connection, in either direction.
     said: Instant,
     is_forgotten: bool,
 }
@@ -155,8 +156,8 @@ impl Memory {
         Self { said: Instant::now(), is_forgotten: false }
     }
 
-    /// Records that bytes arrived at `came`. Returns whether a balancer with this idle timeout has forgotten the
-    /// connection by then.
+    /// Records that bytes arrived at `came`. Returns whether a load balancer that forgets connections after this idle
+    /// time has forgotten this one.
     fn forgets(&mut self, came: Instant, idle: Option<Duration>) -> bool {
         let is_late = |idle| came.saturating_duration_since(self.said) > idle;
         self.is_forgotten |= idle.is_some_and(is_late);
@@ -165,7 +166,7 @@ impl Memory {
     }
 }
 
-/// Forwards one direction. Reading and writing are separate tasks, so that a delay does not lower the throughput.
+/// Forwards one direction. One task reads and another writes, so that delayed writing does not slow down the reading.
 async fn pump(
     from: ReadHalf<'_>,
     to: WriteHalf<'_>,
@@ -180,13 +181,13 @@ async fn pump(
         read(from, shared.protocol.parser(direction), sender, lane, number).await;
         Ok(())
     };
-    // Only bytes from the client can be held back.
+    // Only bytes from the client can be held back, so the other direction gets no number.
     let number = (direction == Direction::ToServer).then_some(number);
     tokio::try_join!(reader, Writer::new(to, lane, shared, number, common).run(events))?;
     Ok(())
 }
 
-/// What was read, and when it arrived.
+/// What was read from the sender, and when it arrived.
 struct Event {
     came: Instant,
     what: What,
@@ -233,11 +234,12 @@ struct Writer<'a> {
     lane: &'a Lane,
     mode: watch::Receiver<Mode>,
     kept: watch::Receiver<Kept>,
-    /// The number of the connection, in the direction in which bytes can be held back.
+    /// The number of the connection. `None` in the direction to the client, where bytes are never held back.
     number: Option<u64>,
     shared: &'a Shared,
     common: &'a Common,
-    /// A second connection to the server that resumes the same session, after the client's side was closed.
+    /// A second connection to the server, which takes over the client's session after the client's side of the first
+    /// one was closed.
     resumed: Option<TcpStream>,
 }
 
@@ -254,7 +256,7 @@ impl<'a> Writer<'a> {
     }
 
     async fn run(mut self, mut events: mpsc::Receiver<Event>) -> Result<(), End> {
-        // True once the receiver has missed some bytes or is gone: all that follows is read and dropped.
+        // True if the receiver has missed some bytes or is gone. From then on, everything is read and dropped.
         let mut deaf = false;
         while let Some(event) = events.recv().await {
             self.let_go().await;
@@ -269,36 +271,36 @@ impl<'a> Writer<'a> {
                 continue;
             }
             if *self.mode.borrow() == Mode::HalfClose {
-                // Fails only if the receiver is gone, which ends this direction too.
+                // This fails only if the receiver is gone. Then this direction has ended anyway.
                 let _ = self.to.shutdown().await;
                 deaf = true;
                 continue;
             }
             match event.what {
                 What::Data(data, edges) => deaf = self.forward(&data, &edges).await?.is_err(),
-                // The proxy itself has closed the client's side, and hides that from the server.
+                // The client did not close its side: the proxy has closed it, and the server must not notice.
                 What::Finished | What::Broken if self.is_parted() => {}
                 What::Finished => deaf = self.to.shutdown().await.is_err(),
                 What::Broken => return Err(End::Reset),
             }
         }
         if let Some(mut resumed) = self.resumed {
-            // Waits until the server has read everything, and has closed this connection because the client has resumed
-            // the session on another one.
+            // Waits until the server closes this connection. It does so after it has read everything, because the
+            // client has resumed the session on another connection.
             let _ = timeout(CONNECT, tokio::io::copy(&mut resumed, &mut tokio::io::sink())).await;
         }
         Ok(())
     }
 
-    /// Waits until the bytes of this connection are not held back any more.
+    /// Waits as long as the bytes of this connection are held back.
     async fn let_go(&mut self) {
         if let Some(number) = self.number {
-            // This cannot fail: the sender lives as long as the connection's `Shared`.
+            // This cannot fail, because the connection's `Shared`, which has the sender, lives longer.
             let _ = self.kept.wait_for(|kept| !kept.holds(number)).await;
         }
     }
 
-    /// Whether a balancer would have forgotten the connection when bytes arrived at this time.
+    /// Whether a load balancer would have forgotten the connection before bytes arrived at this time.
     fn is_forgotten(&self, came: Instant) -> bool {
         lock(&self.common.memory).forgets(came, *lock(&self.shared.forgets))
     }
@@ -307,7 +309,7 @@ impl<'a> Writer<'a> {
         self.number.is_some_and(|number| self.kept.borrow().parted >= number)
     }
 
-    /// Waits until bytes that arrived at this time may be forwarded; false if they have to be dropped.
+    /// Waits until bytes that arrived at this time may be forwarded. Returns false if they have to be dropped.
     async fn admit(&mut self, came: Instant) -> bool {
         loop {
             let mode = *self.mode.borrow_and_update();
@@ -324,16 +326,16 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Writes a chunk. If a cut falls into the chunk, writes only the bytes before it; then either the connection ends,
-    /// or the rest waits until the mode changes.
+    /// Writes a chunk. If a cut falls into the chunk, writes only the bytes before the cut. Then either the connection
+    /// ends, or the rest of the chunk waits until the mode changes.
     ///
-    /// The inner error means that the rest of this direction has to be dropped: either writing to the receiver failed,
-    /// which the other direction notices by itself, or bytes were dropped.
+    /// The inner error means that the rest of this direction has to be dropped: either the receiver is gone, which the
+    /// other direction notices by itself, or bytes were dropped.
     async fn forward(&mut self, data: &[u8], edges: &[Edge]) -> Result<io::Result<()>, End> {
         match self.lane.cut_offset(data.len(), edges) {
             None => Ok(self.write(data).await),
             Some((offset, Then::End)) => {
-                // The connection ends now, whether this write succeeds or not.
+                // The connection ends now, whether or not this write succeeds.
                 let _ = self.write(&data[..offset]).await;
                 Err(End::Close)
             }
@@ -349,9 +351,10 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// After the client's side was closed: the second connection to the server, on which the client's held bytes are
-    /// delivered. It resumes the session that the client had, because the server closes the first connection when the
-    /// client resumes its session elsewhere. `None` if the protocol has no such sessions.
+    /// Returns a second connection to the server, on which the client's held bytes are delivered after the client's
+    /// side was closed. The first connection cannot be used for this: the server closes it as soon as the client
+    /// resumes its session on a connection of its own. So the second connection also resumes the client's session.
+    /// `None` if the protocol has no such sessions.
     async fn resumed(&mut self) -> io::Result<Option<&mut TcpStream>> {
         let greeting = self.common.greeting.get().filter(|_| self.resumed.is_none());
         if let Some(request) = greeting.and_then(|greeting| self.shared.protocol.resume(greeting)) {
@@ -376,7 +379,7 @@ impl<'a> Writer<'a> {
         }
         for byte in data {
             self.to.write_all(std::slice::from_ref(byte)).await?;
-            // Lets the receiver read this byte alone.
+            // Lets the receiver read this byte before the next one is written.
             tokio::task::yield_now().await;
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Frames: the parts of a stream of bytes, in any protocol.
+//! Frames: the parts into which a protocol divides a stream of bytes. This module has what all protocols share.
 
 use super::{
     Direction, Unit,
@@ -10,7 +10,7 @@ use super::{
     zookeeper::{self, Zookeeper},
 };
 
-/// The protocol of client and server. For each one a file beside this one finds the frames.
+/// The protocol that client and server speak. For each protocol, a file next to this one finds the frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// HTTP/1.1 without TLS.
@@ -39,8 +39,8 @@ impl Protocol {
         }
     }
 
-    /// The request that resumes, on a new connection, the session that the server confirmed with `greeting`. `None` for
-    /// protocols in which sessions are not bound to their newest connection.
+    /// The request that resumes a session on a new connection. `greeting` is the server's first answer, which named the
+    /// session. `None` if the protocol has no sessions that move to the client's newest connection.
     pub(super) fn resume(self, greeting: &[u8]) -> Option<Vec<u8>> {
         match self {
             Self::Zookeeper => zookeeper::resume(greeting),
@@ -49,23 +49,24 @@ impl Protocol {
     }
 }
 
-/// Finds frames in one direction of one connection, however its bytes are split into chunks.
+/// Finds the frames in one direction of one connection, however its bytes are split into chunks.
 pub(super) trait Parser: Send {
-    /// The edges of frames in the next `chunk` of the stream, in order.
+    /// Returns where frames begin and end in the next `chunk` of the stream, in order.
     fn parse(&mut self, chunk: &[u8]) -> Vec<Edge>;
 }
 
 /// The smallest part into which the protocol divides a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Frame {
-    /// The number of the exchange that the frame belongs to, if a connection has several at a time.
+    /// The number of the exchange (a request and its answer) to which the frame belongs, if a connection has several at
+    /// a time.
     pub(super) stream: u32,
     pub(super) is_request: bool,
     pub(super) is_message: bool,
 }
 
 impl Frame {
-    /// Whether a cut by `unit` counts this frame.
+    /// Whether a cut that counts `unit`s counts this frame.
     pub(super) fn is(self, unit: Unit) -> bool {
         match unit {
             Unit::Bytes => false,
@@ -76,12 +77,12 @@ impl Frame {
     }
 }
 
-/// The edge of a frame within a chunk of bytes.
+/// The beginning or the end of a frame within a chunk of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Edge {
     pub(super) frame: Frame,
-    /// Where in the chunk the frame begins, or where it has ended. Zero if it began in an earlier chunk.
+    /// Where in the chunk the frame begins or has ended. Zero if the frame began in an earlier chunk.
     pub(super) offset: usize,
-    /// Whether this is the end of the frame; otherwise it is its beginning.
+    /// True for the end of the frame, false for its beginning.
     pub(super) end: bool,
 }

@@ -1,12 +1,12 @@
 //! Finds where HTTP/1.1 messages begin and end in a stream of bytes, however the stream is split into chunks.
 //!
-//! A frame is a whole message: header and body. Each message is an exchange of its own. Anything that is not HTTP/1.1
-//! without TLS has no frames.
+//! A frame is a whole message: a header and a body. Each message counts as an exchange of its own. A stream that is not
+//! HTTP/1.1 without TLS has no frames.
 
 use super::Direction;
 use super::frames::{Edge, Frame, Parser};
 
-/// A longer header means that this is not HTTP/1.1.
+/// The longest header that is accepted. If a header is longer, the stream is not HTTP/1.1.
 const LONGEST_HEADER: usize = 64 * 1024;
 
 /// Finds messages in one direction of one connection.
@@ -14,7 +14,7 @@ const LONGEST_HEADER: usize = 64 * 1024;
 pub(super) struct Http1 {
     state: State,
     direction: Direction,
-    /// The part of the header, or of the line with a chunk's length, that has arrived so far.
+    /// The part that has arrived so far of the header, or of the line with a chunk's length.
     line: Vec<u8>,
     messages: u32,
 }
@@ -22,16 +22,17 @@ pub(super) struct Http1 {
 #[derive(Debug)]
 enum State {
     Header,
-    /// The body; this number of its bytes is still missing.
+    /// In the body. The number says how many of its bytes are still missing.
     Body(usize),
-    /// Within the line with the length of the next chunk.
+    /// In the line with the length of the next chunk.
     ChunkLength,
-    /// A chunk and the line break after it; this number of their bytes is still missing. True for the last chunk.
+    /// In a chunk or the line break after it. The number says how many of their bytes are still missing; true for the
+    /// last chunk.
     Chunk(usize, bool),
     NotHttp1,
 }
 
-/// The length of the body, according to the header.
+/// The length of the body, as the header gives it.
 enum Length {
     Known(usize),
     Chunked,
@@ -47,7 +48,7 @@ impl Http1 {
         Frame { stream: self.messages, is_request, is_message: true }
     }
 
-    /// Processes one byte, which is at offset `at` of the chunk.
+    /// Processes one byte of the chunk, at the offset `at`.
     fn take(&mut self, byte: u8, at: usize, edges: &mut Vec<Edge>) {
         match self.state {
             State::NotHttp1 => {}

@@ -1,7 +1,7 @@
 //! Finds where HTTP/2 frames begin and end in a stream of bytes, however the stream is split into chunks.
 //!
-//! Only frame headers are read (nine bytes: length, type, flags, stream); header blocks are not
-//! decoded. Anything that is not HTTP/2 without TLS has no frames.
+//! Only the headers of frames are read (nine bytes: length, type, flags, stream). Header blocks, in which HTTP/2
+//! compresses the headers of requests, are not decoded. A stream that is not HTTP/2 without TLS has no frames.
 
 use super::Direction;
 use super::frames::{Edge, Frame, Parser};
@@ -18,8 +18,8 @@ pub(super) struct Http2 {
     state: State,
     direction: Direction,
     header: Vec<u8>,
-    /// Whether the first frame, which has to be SETTINGS on either side, has been seen. The server sends no preface
-    /// before it.
+    /// Whether the first frame has been seen. On both sides it has to be SETTINGS, which shows that the stream is
+    /// HTTP/2; the server sends no preface that would show it.
     has_settings: bool,
     last_stream: u32,
 }
@@ -33,10 +33,10 @@ struct Head {
 
 #[derive(Debug)]
 enum State {
-    /// The preface; this number of its bytes has arrived.
+    /// In the preface. The number says how many of its bytes have arrived.
     Preface(usize),
     Header,
-    /// A frame's payload; this number of its bytes is still missing.
+    /// In a frame's payload. The number says how many of its bytes are still missing.
     Payload(Frame, usize),
     NotHttp2,
 }
@@ -55,8 +55,8 @@ impl Http2 {
         }
     }
 
-    /// Processes as much of `rest` as belongs to the current state, and returns how much. `rest` begins `at` bytes into
-    /// the chunk.
+    /// Processes those first bytes of `rest` that belong to the current state, and returns their number. `rest` begins
+    /// `at` bytes into the chunk.
     fn step(&mut self, rest: &[u8], at: usize, edges: &mut Vec<Edge>) -> usize {
         match self.state {
             State::NotHttp2 => rest.len(),
@@ -100,7 +100,7 @@ impl Http2 {
         taken
     }
 
-    /// Decodes the frame header, which has arrived completely.
+    /// Decodes the header of a frame. All bytes of it have arrived.
     fn head(&self) -> Head {
         let number = |bytes: &[u8]| bytes.iter().fold(0, |sum, byte| sum << 8 | u32::from(*byte));
         let length = number(&self.header[..3]) as usize;
@@ -109,7 +109,8 @@ impl Http2 {
 
     fn frame(&mut self, head: &Head) -> Frame {
         let Head { kind, length, stream } = *head;
-        // A later HEADERS frame of a stream that is already open carries trailers, and is no request.
+        // If a HEADERS frame belongs to a stream that is open already, it has the trailers of that stream and begins no
+        // request.
         let is_request =
             kind == HEADERS && self.direction == Direction::ToServer && stream > self.last_stream;
         if is_request {

@@ -1,4 +1,4 @@
-//! One direction of a proxy: its mode, its counters, and where it is to be cut.
+//! One direction of a proxy: its mode, its counters, and the cut that a test has asked for.
 
 use std::{
     collections::BTreeMap,
@@ -27,22 +27,22 @@ pub(super) struct Counts {
     pub(super) messages: BTreeMap<(u64, u32), u64>,
 }
 
-/// A cut that is still to be made.
+/// A cut that a test has asked for and that has not happened yet.
 #[derive(Clone, Copy, Debug)]
 struct Cut {
     unit: Unit,
     left: u64,
-    /// Whether the last counted unit is forwarded before the cut.
+    /// Whether the last counted unit is forwarded; otherwise the cut is before it.
     inclusive: bool,
     then: Then,
 }
 
-/// What happens at a cut.
+/// What the proxy does at a cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Then {
-    /// The connection is closed.
+    /// The proxy closes the connection.
     End,
-    /// Everything that follows in this direction, on all connections, is kept back.
+    /// The proxy keeps back everything that follows in this direction, on all connections.
     Stall,
 }
 
@@ -68,7 +68,7 @@ impl Lane {
         lock(&self.counts)
     }
 
-    /// Counts the bytes and frames that arrived on a connection.
+    /// Adds the bytes and frames that arrived on a connection to the counters.
     pub(super) fn count(&self, connection: u64, bytes: usize, edges: &[Edge]) {
         self.bytes.fetch_add(bytes as u64, Ordering::SeqCst);
         let mut counts = self.counts();
@@ -82,7 +82,8 @@ impl Lane {
         }
     }
 
-    /// If the cut falls into a chunk that is about to be forwarded: the offset, and what happens there.
+    /// If the cut falls into this chunk, which is about to be forwarded: the offset of the cut in the chunk, and what
+    /// happens there.
     pub(super) fn cut_offset(&self, length: usize, edges: &[Edge]) -> Option<(usize, Then)> {
         let mut armed = self.cut();
         let cut = armed.as_mut()?;
@@ -93,8 +94,8 @@ impl Lane {
         }?;
         *armed = None;
         if then == Then::Stall {
-            // The mode changes while `cut` is still locked: a test that sees no cut pending must find the stall in
-            // force already.
+            // The mode is changed while `cut` is still locked. If a test sees that no cut is pending, the stall has to
+            // be in force by then.
             self.mode.send_replace(Mode::Stall);
         }
         Some((offset, then))

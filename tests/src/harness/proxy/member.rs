@@ -1,18 +1,20 @@
-//! Finds out which member of an etcd cluster has made a connection: a header of its first request names it.
+//! Finds out which member of an etcd cluster has made a connection. A header of the connection's first request names
+//! the member.
 
 use std::time::Duration;
 
 use tokio::{net::TcpStream, time::sleep};
 
 const HEADER: &str = "x-server-from:";
-/// All headers of a request between members fit into this number of bytes.
+/// No request between members has headers that are longer than this number of bytes.
 const FIRST: usize = 2_048;
-/// How often to look for the headers. A member sends its request at once, so a connection that is silent for longer is
-/// not from a member.
+/// How often to check whether the headers have arrived. A member sends its request at once. So if nothing arrives in
+/// this time, the connection is not from a member.
 const LOOKS: u32 = 500;
 const LOOK: Duration = Duration::from_millis(2);
 
-/// The id of the member; `None` if the first request has no such header. Only peeks, so the request can still be read.
+/// The id of the member; `None` if the first request has no such header. The bytes are only peeked at, so the proxy can
+/// still read and forward the request.
 pub(super) async fn sender(stream: &TcpStream) -> Option<String> {
     let mut first = [0; FIRST];
     for _ in 0..LOOKS {

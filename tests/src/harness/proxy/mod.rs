@@ -1,12 +1,12 @@
 //! A TCP proxy that causes network faults between a client and a server.
 //!
-//! It runs on its own thread and runtime, so a test that blocks its executor does not stop it. Its methods block the
-//! caller for a moment at most. Each direction has a [`Mode`] that can be changed at any time and applies to all
-//! connections. A connection can be cut after, or before, a chosen byte, frame or message, if the proxy knows the
-//! [`Protocol`] and there is no TLS.
+//! The proxy has its own thread and runtime, so it goes on if a test blocks its executor. Its methods block the caller
+//! only for a moment. Each direction has a [`Mode`], which can be changed at any time and applies to all connections.
+//! The proxy can cut a connection before or after a chosen byte. It can also cut it before or after a chosen frame or
+//! message, if it knows the [`Protocol`] and there is no TLS.
 //!
-//! The kernel acknowledges all bytes that the proxy reads, even if the proxy then drops them. Only a firewall or a
-//! network namespace can lose a packet before any kernel acknowledges it.
+//! If the proxy drops bytes, the kernel has already acknowledged them to the sender, because the proxy has read them.
+//! Only a firewall or a network namespace can lose a packet before any kernel has acknowledged it.
 
 mod accepting;
 mod connection;
@@ -41,7 +41,7 @@ use accepting::{Order, Route};
 use connection::{End, Ending};
 use lane::{Lane, Then};
 
-/// In which direction bytes go.
+/// The direction in which bytes are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// From the client to the server.
@@ -50,40 +50,43 @@ pub enum Direction {
     ToClient,
 }
 
-/// What the proxy does with the bytes of a direction.
+/// What the proxy does with the bytes of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// The bytes are forwarded at once.
     #[default]
     Pass,
-    /// The bytes are forwarded this much later, in order, at full throughput.
+    /// The bytes are forwarded in order, each this much later than it arrived. The delay does not limit the throughput.
     Delay(Duration),
     /// The bytes are forwarded in writes of one byte.
     Dribble,
-    /// The bytes are kept, and forwarded when the mode changes: an outage that TCP survives by retransmitting.
+    /// The bytes are kept back, and forwarded when the mode changes. For the two sides this looks like an outage that
+    /// TCP survives by retransmitting.
     Stall,
-    /// At the next bytes that arrive, closes the receiver's side (FIN), and drops these bytes and all that follow; the
-    /// other direction goes on. New connections are treated the same.
+    /// When the next bytes arrive, the proxy closes the receiver's side (FIN). It drops these bytes and all that follow
+    /// in this direction, but forwards the other direction. New connections are treated in the same way.
     HalfClose,
-    /// The bytes are read and dropped. A connection that has lost bytes stays silent in this direction even after the
-    /// mode has changed, because its stream has a hole; new connections work.
+    /// The bytes are read and dropped. If a connection has lost bytes, nothing is forwarded on it in this direction any
+    /// more, even after the mode has changed, because its stream has a hole. New connections are forwarded then.
     Blackhole,
 }
 
-/// What is counted up to a cut.
+/// What a cut counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Bytes.
     Bytes,
-    /// Frames of any type; in HTTP/2 also SETTINGS and PING.
+    /// Frames of any type; in HTTP/2, SETTINGS and PING are frames too.
     Frames,
-    /// Frames that begin a request, to the server only; in HTTP/2, HEADERS that open a stream.
+    /// Frames that begin a request, so only in the direction to the server; in HTTP/2, HEADERS frames that open a
+    /// stream.
     Requests,
-    /// Frames that carry a message; in HTTP/2, DATA frames that are not empty: with gRPC, one for each small message.
+    /// Frames that carry a message; in HTTP/2, DATA frames that are not empty. With gRPC, each small message is one
+    /// such frame.
     Messages,
 }
 
-/// A running proxy; its connections are reset on drop.
+/// A running proxy. On drop, its connections are reset.
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
@@ -93,7 +96,8 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Forwards a free loopback port to `target`, which speaks HTTP/2, or whose frames do not matter to the test.
+    /// Forwards a free loopback port to `target`. The target has to speak HTTP/2, unless the test does not count
+    /// frames.
     ///
     /// # Panics
     ///
@@ -112,8 +116,8 @@ impl Proxy {
         Self::new(protocol, &[(address, target)], Senders::Any)
     }
 
-    /// Forwards to several servers: one loopback address, with a port for each server that equals the server's own
-    /// port. A client that a server redirects to another port of the same host therefore stays with the proxy.
+    /// Forwards to several servers. The proxy listens at one loopback address, on the same ports as the servers. So if
+    /// a server redirects a client to another port of the same host, the client stays with the proxy.
     ///
     /// # Panics
     ///
@@ -124,15 +128,15 @@ impl Proxy {
             .wrapping_mul(64)
             .wrapping_add(TAKEN.fetch_add(1, Ordering::SeqCst) as u32);
         let [_, high, middle, low] = own.to_be_bytes();
-        // The proxy does not listen at 127.0.0.1, where the servers themselves have these ports.
+        // The address is not 127.0.0.1, because there the servers themselves have these ports.
         let host = Ipv4Addr::new(127, 128 | high, middle, low);
         let routes: Vec<_> =
             targets.iter().map(|target| ((host, target.port()).into(), *target)).collect();
         Self::new(protocol, &routes, Senders::Any)
     }
 
-    /// Forwards connections between servers. Each server connects from a loopback address of its own, so the proxy can
-    /// [refuse](Self::bar) one of them.
+    /// Forwards connections between servers. Each server has to connect from a loopback address of its own, so that the
+    /// proxy can [refuse](Self::bar) the connections of one server.
     ///
     /// # Panics
     ///
@@ -141,8 +145,8 @@ impl Proxy {
         Self::new(protocol, &[(free_address(), target)], Senders::ByAddress)
     }
 
-    /// Forwards connections between members of an etcd cluster. The proxy finds out which member has made each
-    /// connection, so it can [refuse](Self::bar) one of them.
+    /// Forwards connections between members of an etcd cluster. The proxy finds out which member has made a connection,
+    /// so that it can [refuse](Self::bar) the connections of one member.
     ///
     /// # Panics
     ///
@@ -190,8 +194,8 @@ impl Proxy {
         self.set(Direction::ToClient, mode);
     }
 
-    /// Ends all faults: forwards in both directions, accepts connections, delivers what it held, and drops cuts that
-    /// were not made yet.
+    /// Ends all faults: forwards in both directions, accepts connections, delivers the requests that it has held, and
+    /// drops cuts that have not happened yet.
     pub fn heal(&self) {
         self.let_go();
         self.shared.lane(Direction::ToServer).disarm();
@@ -200,13 +204,14 @@ impl Proxy {
         self.accept();
     }
 
-    /// Closes a connection in both directions as soon as `count` units have been forwarded in `direction`, counted from
-    /// now over all connections. Happens only once.
+    /// Closes a connection in both directions as soon as `count` units have been forwarded in `direction`. Units are
+    /// counted from now on, over all connections together; the connection that forwards the last one is closed. Happens
+    /// only once.
     pub fn cut_after(&self, direction: Direction, unit: Unit, count: u64) {
         self.arm(direction, unit, count, true, Then::End);
     }
 
-    /// Like [`Proxy::cut_after`], but does not forward the last of the `count` units: the sender has sent it, and the
+    /// Like [`Proxy::cut_after`], but the last of the `count` units is not forwarded: the sender has sent it, and the
     /// receiver never gets it.
     ///
     /// In the direction to the client, this loses the answer to a request that the server has carried out.
@@ -214,8 +219,8 @@ impl Proxy {
         self.arm(direction, unit, count, false, Then::End);
     }
 
-    /// Forwards `count` units in `direction`, counted from now over all connections, and keeps back what follows, as
-    /// [`Mode::Stall`] does, until the mode is set again. Happens only once.
+    /// Forwards `count` units in `direction`, counted from now on over all connections together. After that, keeps back
+    /// what follows, as [`Mode::Stall`] does, until a mode is set. Happens only once.
     pub fn stall_after(&self, direction: Direction, unit: Unit, count: u64) {
         self.arm(direction, unit, count, true, Then::Stall);
     }
@@ -225,58 +230,58 @@ impl Proxy {
         self.shared.lane(direction).arm(unit, count, is_after, then);
     }
 
-    /// From now on keeps back what clients send, on all connections, until it is [delivered](Self::let_go). What the
-    /// server sends is still forwarded.
+    /// From now on keeps back what clients send, on all connections, until [`let_go`](Self::let_go) delivers it. What
+    /// the server sends is still forwarded.
     pub fn hold(&self) {
         self.shared.kept.send_modify(|kept| (kept.from, kept.held) = (0, u64::MAX));
     }
 
-    /// Keeps back what the client sends on one connection; the first connection has number 1. The other connections go
-    /// on.
+    /// Keeps back what the client sends on one connection; the first connection has number 1. The other connections are
+    /// forwarded.
     pub fn hold_one(&self, number: u64) {
         self.shared.kept.send_modify(|kept| (kept.from, kept.held) = (number, number));
     }
 
-    /// Closes the clients' side of all connections, without the server noticing. Requests that were [held](Self::hold)
-    /// are not lost, and requests on new connections pass.
+    /// Closes the clients' side of all connections, without the server noticing it. Requests that were
+    /// [held](Self::hold) on them are not lost. Requests on new connections are forwarded at once.
     pub fn part(&self) {
         let last = self.connections();
         self.shared.kept.send_replace(Kept { from: 0, held: last, parted: last });
     }
 
-    /// Delivers the requests that were [held](Self::hold), also those of connections whose client's side is
+    /// Delivers the requests that were [held](Self::hold), also those of connections whose client's side was
     /// [closed](Self::part).
     pub fn let_go(&self) {
         self.shared.kept.send_modify(|kept| kept.held = 0);
     }
 
-    /// Whether a cut or stall was requested that has not happened yet.
+    /// Whether a cut or a stall was asked for and has not happened yet.
     pub fn is_cut_pending(&self) -> bool {
         [Direction::ToServer, Direction::ToClient]
             .iter()
             .any(|direction| self.shared.lane(*direction).is_cut_pending())
     }
 
-    /// Closes all connections with a reset (RST); they are closed on return.
+    /// Ends all connections with a RST. They are closed when this returns.
     pub fn reset_all(&self) {
         count_fault();
         self.end_all(End::Reset);
     }
 
-    /// Closes all connections in the ordinary way (FIN); they are closed on return.
+    /// Ends all connections in the ordinary way, with a FIN. They are closed when this returns.
     pub fn close_all(&self) {
         count_fault();
         self.end_all(End::Close);
     }
 
-    /// From now on forgets each connection that was idle for this long, as load balancers do: if the client sends
-    /// something on it later, the answer is a reset; if the server sends something, it is lost.
+    /// From now on forgets each connection that was idle for this long, as load balancers do. If the client later sends
+    /// something on such a connection, it gets a RST. If the server sends something, it is lost.
     pub fn forget_after(&self, idle: Duration) {
         count_fault();
         *lock(&self.shared.forgets) = Some(idle);
     }
 
-    /// Refuses new connections by closing the listening sockets. Open connections stay.
+    /// Refuses new connections, by closing the listening sockets. Open connections stay.
     pub fn refuse(&self) {
         count_fault();
         self.order(Order::Refuse);
@@ -287,8 +292,8 @@ impl Proxy {
         self.order(Order::Accept);
     }
 
-    /// Resets the connections of the member with this id or address, and refuses its new connections until
-    /// [`Proxy::admit_all`]. Other members still reach the target.
+    /// Resets the connections that the member with this id or address has made, and refuses its new ones until
+    /// [`Proxy::admit_all`]. Other members can still reach the target.
     pub fn bar(&self, member: &str) {
         count_fault();
         lock(&self.shared.barred).insert(member.to_owned());
@@ -304,7 +309,7 @@ impl Proxy {
         lock(&self.shared.barred).clear();
     }
 
-    /// How many connections were accepted so far.
+    /// How many connections the proxy has accepted so far.
     pub fn connections(&self) -> u64 {
         self.shared.accepted.load(Ordering::SeqCst)
     }
@@ -314,27 +319,30 @@ impl Proxy {
         self.shared.open().len()
     }
 
-    /// How many bytes arrived so far in `direction`, forwarded or not.
+    /// How many bytes have arrived so far in `direction`, whether or not they were forwarded.
     pub fn bytes(&self, direction: Direction) -> u64 {
         self.shared.lane(direction).bytes.load(Ordering::SeqCst)
     }
 
-    /// How many requests clients have sent so far, forwarded or not; in HTTP/2, streams that they opened.
+    /// How many requests clients have sent so far, whether or not they were forwarded. In HTTP/2 this is the number of
+    /// streams that clients have opened.
     pub fn requests(&self) -> u64 {
         self.shared.lane(Direction::ToServer).counts().requests
     }
 
-    /// How many messages clients have sent so far, forwarded or not; in HTTP/2, DATA frames that are not empty.
+    /// How many messages clients have sent so far, whether or not they were forwarded. In HTTP/2 these are DATA frames
+    /// that are not empty.
     pub fn messages(&self) -> u64 {
         self.messages_in(Direction::ToServer)
     }
 
-    /// How many messages arrived so far in `direction`.
+    /// How many messages have arrived so far in `direction`.
     pub fn messages_in(&self, direction: Direction) -> u64 {
         self.shared.lane(direction).counts().messages.values().sum()
     }
 
-    /// How many messages arrived so far in `direction`, for each connection (counted from one) and stream.
+    /// How many messages have arrived so far in `direction`, for each connection (counted from one) and each stream in
+    /// it.
     pub fn messages_by_stream(&self, direction: Direction) -> BTreeMap<(u64, u32), u64> {
         self.shared.lane(direction).counts().messages.clone()
     }
@@ -344,7 +352,7 @@ impl Proxy {
         self.end(end, open);
     }
 
-    /// Ends these connections; they are closed on return.
+    /// Ends the connections with these numbers. They are closed when this returns.
     fn end(&self, end: End, numbers: BTreeSet<u64>) {
         let whose = numbers.clone();
         self.shared.end.send_replace(Some(Ending { end, whose }));
@@ -366,50 +374,52 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         let _ = self.orders.send(Order::Stop);
         if let Some(thread) = self.thread.take() {
-            // A panic of the proxy's thread would only hide the failure of the test.
+            // The result is ignored: a panic here, because the proxy's thread has panicked, would only hide why the
+            // test failed.
             let _ = thread.join();
         }
     }
 }
 
-/// How the proxy knows which server has made a connection.
+/// How the proxy finds out which server has made a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Senders {
-    /// The proxy does not know which server has made a connection.
+    /// The proxy does not find it out.
     Any,
-    /// The proxy reads it in a header of the first request: [`member`].
+    /// The proxy reads it from a header of the first request: [`member`].
     ByHeader,
-    /// The proxy knows the address from which each server connects.
+    /// By the address from which the connection comes: each server has one of its own.
     ByAddress,
 }
 
-/// What the proxy's connections share with the `Proxy` itself.
+/// The state that the proxy's connections share with the `Proxy` itself.
 #[derive(Debug)]
 struct Shared {
     protocol: Protocol,
     to_server: Lane,
     to_client: Lane,
     accepted: AtomicU64,
-    /// The open connections by number, each with the member or address that has made it, if known.
+    /// The open connections by number, each with the member or address that has made it, if that is known.
     open: Mutex<BTreeMap<u64, Option<String>>>,
-    /// Which connections' requests are held back, and which have lost their client's side.
+    /// Which connections have their requests held back, and which have had their client's side closed.
     kept: watch::Sender<Kept>,
     senders: Senders,
-    /// Members or addresses whose connections are refused.
+    /// The members or addresses whose connections are refused.
     barred: Mutex<BTreeSet<String>>,
-    /// After how long without bytes a connection is forgotten.
+    /// If a connection was idle for longer than this, the proxy forgets it.
     forgets: Mutex<Option<Duration>>,
     end: watch::Sender<Option<Ending>>,
 }
 
-/// Ranges of connection numbers: those whose requests are held back, and those whose client's side is closed.
+/// Ranges of connections, by their numbers: those whose requests are held back, and those whose client's side is
+/// closed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Kept {
-    /// The first connection whose requests are held back.
+    /// The first connection whose requests are held back, if there are any.
     from: u64,
-    /// The last connection whose requests are held back.
+    /// The last connection whose requests are held back; 0 if no requests are held back.
     held: u64,
-    /// All connections up to this number have lost their client's side.
+    /// All connections up to this number have had their client's side closed.
     parted: u64,
 }
 
@@ -446,10 +456,12 @@ impl Shared {
         lock(&self.open)
     }
 
-    /// Whether this connection, from this member, may go on.
+    /// Puts the connection in the list with the member that has made it. Returns false if this member's connections are
+    /// refused.
     fn admits(&self, number: u64, sender: Option<String>) -> bool {
-        // The connection is listed before the check. A concurrent `bar` either finds it in the list and ends it, or has
-        // added the member to `barred` already, so that the check sees it.
+        // The connection is put in the list before the check. So if `bar` is called at the same time, it either finds
+        // the connection in the list and ends it, or has already added the member to `barred`, where the check finds
+        // it.
         self.open().insert(number, sender.clone());
         sender.is_none_or(|sender| !lock(&self.barred).contains(&sender))
     }

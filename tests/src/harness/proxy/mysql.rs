@@ -1,12 +1,12 @@
-//! The protocol of MySQL and MariaDB, without TLS: packets with a length and a number. A packet with number zero from a
-//! client is a request; a packet with number one from the server begins the answer.
+//! The protocol of MySQL and MariaDB, without TLS. It consists of packets, each with a length and a number. If a packet
+//! from a client has number zero, it is a request. If a packet from the server has number one, it begins the answer.
 
 use super::{
     Direction,
     frames::{Edge, Frame, Parser},
 };
 
-/// A length of three bytes, and the packet's number.
+/// The length of a packet's header: three bytes for the packet's length, and one for its number.
 const HEADER: usize = 4;
 
 /// Finds requests or answers in one direction of a connection.
@@ -15,7 +15,7 @@ pub(super) struct Mysql {
     direction: Direction,
     /// The part of the current packet's header that has arrived so far.
     header: Vec<u8>,
-    /// How many bytes of the packet are still missing.
+    /// How many bytes of the current packet are still missing.
     rest: usize,
 }
 
@@ -57,7 +57,7 @@ impl Parser for Mysql {
                 begin = index + 1;
             }
         }
-        // If the chunk ends within a header, the next chunk reports the beginning of the frame, at offset zero.
+        // If the chunk ends within a header, no beginning is reported here: the next chunk reports it at offset zero.
         edges
     }
 }

@@ -1,29 +1,29 @@
-//! PostgreSQL's protocol without TLS. A request is what a client sends up to `Sync`; its answer is what the server
-//! sends up to `ReadyForQuery`. A notification is a message of its own.
+//! PostgreSQL's protocol, without TLS. A request is everything that a client sends up to a `Sync`. Its answer is
+//! everything that the server sends up to a `ReadyForQuery`. A notification counts as a message of its own.
 
 use super::{
     Direction,
     frames::{Edge, Frame, Parser},
 };
 
-/// The type of a message, and its length, which includes the length field itself.
+/// The length of a message's header: one byte for its type, and four for its length, which includes these four bytes.
 const HEADER: usize = 5;
 
 /// Finds requests or answers in one direction of a connection.
 #[derive(Debug)]
 pub(super) struct Postgres {
     direction: Direction,
-    /// The part of the current message's header that has arrived so far. The first message of a client has no type.
+    /// The part of the current message's header that has arrived so far. A client's first message has no type.
     header: Vec<u8>,
-    /// How many bytes of the message are still missing.
+    /// How many bytes of the current message are still missing.
     rest: usize,
-    /// Whether the login is over, which only the server's `ReadyForQuery` shows: false for ever in the direction to the
-    /// server.
+    /// Whether the login is over, which only the server's `ReadyForQuery` shows. So in the direction to the server it
+    /// stays false.
     is_open: bool,
     is_started: bool,
-    /// The frame of which bytes are arriving.
+    /// The frame that has begun and not ended.
     frame: Option<Frame>,
-    /// Whether the frame is a single notification or notice, which the server may send between answers.
+    /// Whether the frame consists of one notification or notice, which the server may send between answers.
     is_lone: bool,
 }
 
@@ -41,7 +41,7 @@ impl Postgres {
         }
     }
 
-    /// Processes one byte; returns whether a message ends with it.
+    /// Processes one byte. Returns whether it is the last byte of a message.
     fn take(&mut self, byte: u8) -> bool {
         if self.rest > 0 {
             self.rest -= 1;
@@ -65,7 +65,7 @@ impl Postgres {
         Frame { stream: 0, is_request, is_message: is_request || is_answer }
     }
 
-    /// Whether the frame ends with the message that has just ended.
+    /// Whether the message that has just ended also ends the frame.
     fn message_ends(&mut self) -> bool {
         let header = std::mem::take(&mut self.header);
         let kind = header.first().copied().unwrap_or_default();
@@ -73,7 +73,7 @@ impl Postgres {
             return true;
         }
         match (self.direction, kind) {
-            // After Parse, Bind, Describe or Execute the request goes on, up to Sync.
+            // The messages Parse, Bind, Describe and Execute are parts of a request, which goes on up to Sync.
             (Direction::ToServer, kind) => !matches!(kind, b'P' | b'B' | b'D' | b'E'),
             (Direction::ToClient, b'Z') => {
                 self.is_open = true;

@@ -1,4 +1,4 @@
-//! Redis' protocol: each command and each answer is a message.
+//! Redis' protocol. Each command and each answer is one message.
 
 use super::{
     Direction,
@@ -9,13 +9,13 @@ use super::{
 #[derive(Debug)]
 pub(super) struct Resp {
     frame: Frame,
-    /// Whether bytes of a value have arrived whose end is missing.
+    /// Whether some bytes of a value have arrived and others are still missing.
     is_inside: bool,
-    /// The part of the current line that has arrived so far. The line has the type and length of a value.
+    /// The part of the current line that has arrived so far. Such a line gives the type and the length of a value.
     line: Vec<u8>,
-    /// How many bytes of a string are still missing, including its line break.
+    /// How many bytes of the current string are still missing, including its line break.
     rest: usize,
-    /// For each nested list that is incomplete, how many elements are still missing.
+    /// For each nested list that has not arrived completely, how many of its elements are still missing.
     missing: Vec<usize>,
 }
 
@@ -31,7 +31,7 @@ impl Resp {
         }
     }
 
-    /// Processes one byte; returns whether a complete value ends with it.
+    /// Processes one byte. Returns whether it is the last byte of a complete value.
     fn take(&mut self, byte: u8) -> bool {
         if self.rest > 0 {
             self.rest -= 1;

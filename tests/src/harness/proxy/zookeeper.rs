@@ -1,15 +1,16 @@
-//! Finds where ZooKeeper's requests and answers begin and end in a stream of bytes, however the stream is split.
+//! Finds where ZooKeeper's requests and answers begin and end in a stream of bytes, however the stream is split into
+//! chunks.
 //!
-//! Each request and answer begins with its length. The first one on either side opens the session. A ping has the
-//! number -2 and is not a message. Four-letter words and TLS have no frames.
+//! Each request and answer begins with its length. The first one in each direction opens the session. A ping has the
+//! number -2 and does not count as a message. Four-letter commands, such as `ruok`, and TLS have no frames.
 
 use super::Direction;
 use super::frames::{Edge, Frame, Parser};
 
 /// How many bytes a frame's length and its request number have.
 const HEADER: usize = 8;
-/// No request is this long. A greater number at the start of a connection is no length: it is a four-letter command, or
-/// TLS.
+/// No request is this long. If a connection begins with a greater number, the number is not a length, but the first
+/// bytes of a four-letter command or of TLS.
 const TOO_LONG: u32 = 64 * 1024 * 1024;
 const PING: i32 = -2;
 
@@ -19,14 +20,14 @@ pub(super) struct Zookeeper {
     direction: Direction,
     header: Vec<u8>,
     state: State,
-    /// Whether the frame that opens the session has been seen.
+    /// Whether the frame that opens the session has begun.
     is_open: bool,
 }
 
 #[derive(Debug)]
 enum State {
     Header,
-    /// A frame; this number of its bytes is still missing.
+    /// In a frame. The number says how many of its bytes are still missing.
     Rest(Frame, usize),
     Unknown,
 }
@@ -37,8 +38,8 @@ impl Zookeeper {
         Self { direction, header, state: State::Header, is_open: false }
     }
 
-    /// Processes as much of `rest` as belongs to the current state, and returns how much. `rest` begins `at` bytes into
-    /// the chunk.
+    /// Processes those first bytes of `rest` that belong to the current state, and returns their number. `rest` begins
+    /// `at` bytes into the chunk.
     fn step(&mut self, rest: &[u8], at: usize, edges: &mut Vec<Edge>) -> usize {
         match self.state {
             State::Unknown => rest.len(),
@@ -94,9 +95,10 @@ impl Parser for Zookeeper {
     }
 }
 
-/// The request that resumes the session that the server confirmed with `answer`, its answer to a connect request.
+/// The request that resumes a session. `answer` is the server's answer to the connect request of the session, and names
+/// the session.
 pub(super) fn resume(answer: &[u8]) -> Option<Vec<u8>> {
-    // The answer has length and protocol; lease; session; the password with its length.
+    // The answer has these fields: length and protocol; lease; session; the password with its length.
     let (lease, session) = (answer.get(8..12)?, answer.get(12..40)?);
     let last_seen = [0; 8];
     let request = [&[0; 4], &last_seen[..], lease, session, &[0]].concat();

@@ -1,4 +1,5 @@
-//! The nodes of a Redis cluster, and the moving of slots between them.
+//! The nodes of a Redis cluster. Moves slots, the parts into which the keys of a cluster are divided, between the
+//! nodes.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,24 +13,24 @@ use super::super::restless::Restless;
 use super::super::{Node, wait_until};
 use super::{READY, Reply, ask};
 
-/// How many keys of a slot move first. The slot is then divided between two nodes for a moment.
+/// How many keys of a slot move first. Until the others follow, the keys of the slot are divided between two nodes.
 const FIRST: usize = 3;
-/// How long a slot stays divided between two nodes, in the setting in which slots move all the time.
+/// In the setting in which slots move all the time: how long the keys of a slot stay divided between two nodes.
 const HALF_WAY: Duration = Duration::from_millis(20);
 /// The number of hash slots of a Redis cluster.
 const SLOTS: usize = 16_384;
 
-/// The nodes of a cluster: first the masters, then their replicas.
+/// The addresses of a cluster's nodes: first those of the masters, then those of their replicas.
 pub(super) struct Cluster {
     nodes: Vec<SocketAddr>,
-    /// Locked while a slot moves. A command of the harness locks it too, so that it does not meet a slot that is
-    /// moving.
+    /// Locked while a slot moves. A command of the harness locks it too, so that the slot of its key does not move
+    /// meanwhile.
     pub(super) moving: Mutex<()>,
 }
 
 impl Cluster {
-    /// Forms a cluster of these empty nodes. The first `masters` of them share the slots; the others become their
-    /// replicas.
+    /// Forms a cluster of these empty nodes. The first `masters` nodes become masters, which share the slots. The
+    /// others become their replicas.
     pub(super) fn form(nodes: &[Arc<Node>], buses: &[u16], masters: usize) -> Self {
         let cluster = Self {
             nodes: nodes.iter().map(|node| node.address()).collect(),
@@ -74,7 +75,7 @@ impl Cluster {
         cluster
     }
 
-    /// Waits until each node knows all others, and the cluster serves.
+    /// Waits until each node knows all others, and says that the cluster serves clients.
     pub(super) fn wait_ready(&self) {
         let count = format!("cluster_known_nodes:{}", self.nodes.len());
         for index in 0..self.nodes.len() {
@@ -86,7 +87,8 @@ impl Cluster {
         }
     }
 
-    /// The answer of the node that has the key: the first one that does not refuse because another node has it.
+    /// Sends a command to one node after the other, until one does not refuse it because the key is on another node.
+    /// Returns that node's answer.
     pub(super) fn ask_owner(&self, command: &[&str]) -> io::Result<Reply> {
         let _still = self.moving.lock().unwrap_or_else(PoisonError::into_inner);
         let mut last = Err(io::ErrorKind::NotFound.into());
@@ -104,7 +106,7 @@ impl Cluster {
         last
     }
 
-    /// Which node has the slot of this key.
+    /// The index of the node that has the slot of this key.
     pub(super) fn owner(&self, key: &str) -> Option<usize> {
         let is_here =
             |index: &usize| matches!(self.ask(*index, &["EXISTS", key]), Ok(Reply::Number(_)));
@@ -113,7 +115,7 @@ impl Cluster {
 
     /// Moves the slot of this key to another node, with all keys in it.
     ///
-    /// The slot stays divided between the two nodes for the time `half_way`.
+    /// In between, the keys are divided between the two nodes for the time `half_way`.
     pub(super) fn move_slot(&self, key: &str, to: usize, half_way: Duration) -> io::Result<()> {
         let _one_at_a_time = self.moving.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(from) = self.owner(key).filter(|from| *from != to) else { return Ok(()) };
@@ -131,8 +133,8 @@ impl Cluster {
             if keys.is_empty() {
                 break;
             }
-            // The keys of sessions move first. In between, a script on the old node finds no session, and must not
-            // conclude that the session is over.
+            // The keys of sessions move first. So meanwhile a script on the old node finds no session, and the test
+            // proves that it does not conclude from this that the session is over.
             keys.sort_by_key(|key| !key.contains(":session"));
             keys.truncate(if turn == 0 { FIRST } else { keys.len() });
             let mut command = vec!["MIGRATE", &host, &port, "", "0", "1000", "REPLACE", "KEYS"];
@@ -142,10 +144,10 @@ impl Cluster {
                 sleep(half_way);
             }
         }
-        // When a node gets a slot, it takes an epoch that is higher than all it knows of. If the new node did not know
-        // the old node's epoch yet, its own could be lower. It would then give the slot back, and forget the keys in
-        // it, as soon as it received an older message of the old node that claims the slot. So this waits until the new
-        // node knows the old one's epoch.
+        // A node that gets a slot takes an epoch, a version number, that is higher than all that it knows. If the new
+        // node did not know the old node's epoch yet, its own epoch could be lower than that. Then an older message of
+        // the old node, which still claims the slot, would make the new node give the slot back and forget the keys in
+        // it. So this waits until the new node knows the old node's epoch.
         let is_heard_of = || {
             let (mine, known) =
                 (self.epoch(from, "cluster_my_epoch"), self.epoch(to, "cluster_current_epoch"));
@@ -155,19 +157,20 @@ impl Cluster {
             return Err(io::Error::other("the nodes do not hear of each other"));
         }
         // The new node gets the command first. Until the old node gets it too, the old node redirects clients to the
-        // new one.
+        // new one, which has all keys by then.
         let tell = |index| self.ask(index, &["CLUSTER", "SETSLOT", slot, "NODE", &new]);
         accepted(tell(to)?)?;
         accepted(tell(from)?)?;
-        // The other nodes would learn it by themselves, only later. Errors are ignored, because one of them may be
-        // dead.
+        // The other nodes would learn of the move later by themselves; this makes it sooner. Errors are ignored,
+        // because one of these nodes may be dead.
         (0..self.nodes.len()).filter(|index| ![to, from].contains(index)).for_each(|index| {
             let _ = tell(index);
         });
         Ok(())
     }
 
-    /// Moves the slot of each namespace in which a client has a session to the next node.
+    /// For each namespace in which a client has a session, moves its slot to the next node. `unfinished` is the move
+    /// that failed in an earlier call; it is finished first.
     fn move_all(&self, unfinished: &mut Option<(String, usize, usize)>) -> io::Result<()> {
         let _one_at_a_time = self.moving.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((slot, from, to)) = unfinished {
@@ -226,7 +229,7 @@ impl Cluster {
     }
 }
 
-/// Turns a refusal into an error.
+/// Turns a server's refusal into an error.
 fn accepted(reply: Reply) -> io::Result<()> {
     match reply {
         Reply::Error(error) => Err(io::Error::other(error)),
@@ -238,11 +241,11 @@ fn number(text: Option<&String>) -> f64 {
     text.and_then(|text| text.parse().ok()).unwrap_or_default()
 }
 
-/// Starts a thread that each second moves the slots of all namespaces that are in use.
+/// Starts a thread that once a second moves the slots of all namespaces that are in use.
 pub(super) fn move_slots(cluster: Arc<Cluster>) -> Restless {
     let mut unfinished = None;
     Restless::start(move || {
-        // If a move fails, the next round finishes it.
+        // If a move fails, the next second's call finishes it.
         let _ = cluster.move_all(&mut unfinished);
     })
 }

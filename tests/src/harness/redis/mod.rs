@@ -1,8 +1,8 @@
-//! Redis servers: one, or a master with replicas, on loopback, with TLS and users on request.
+//! Redis servers: one, a master with replicas, or a cluster, on loopback, with TLS and users if a test wants them.
 //!
-//! The binary is Debian's (`redis-server`, 7.0). If it is not installed, the test fails; it is not skipped. By default
-//! each write is synced to the append-only file before it is acknowledged, so that a restart loses no acknowledged
-//! write.
+//! The binary is Debian's (`redis-server`, 7.0). If it is not installed, the test fails; it is not skipped. By default,
+//! a server syncs each write to its append-only file before it acknowledges the write, so that a restart loses no
+//! acknowledged write.
 
 mod cluster;
 mod resp;
@@ -27,7 +27,7 @@ use super::{
 };
 use cluster::Cluster;
 
-/// How long servers may take to be ready.
+/// How long the servers may take until they are ready.
 const READY: Duration = Duration::from_secs(10);
 
 /// How to start a [`Redis`].
@@ -40,11 +40,11 @@ pub struct RedisOptions {
     socket: bool,
     flags: Vec<String>,
     environment: Vec<(String, PathBuf)>,
-    /// If there are Sentinels: after how many milliseconds without an answer they consider the master down.
+    /// If there are Sentinels: for how many milliseconds the master may not answer before they consider it down.
     sentinels: Option<u64>,
-    /// Whether nodes and Sentinels connect to one another only through proxies.
+    /// Whether nodes and Sentinels connect to one another only through proxies, so that a test can separate them.
     are_apart: bool,
-    /// How many masters the cluster has; none if this is no cluster.
+    /// How many masters the cluster has; `None` if the servers are no cluster.
     masters: Option<usize>,
     is_restless: bool,
 }
@@ -68,39 +68,40 @@ impl Default for RedisOptions {
 }
 
 impl RedisOptions {
-    /// Number of nodes: the first one is the master, the others are its replicas.
+    /// Starts this number of nodes. The first one is the master, and the others are its replicas.
     pub fn nodes(mut self, nodes: usize) -> Self {
         self.nodes = nodes;
         self
     }
 
-    /// Adds three Sentinels, which consider the master down when it has not answered for `patience`:
-    /// [`Redis::sentinels`].
+    /// Adds three Sentinels: see [`Redis::sentinels`]. If the master has not answered for `patience`, they consider it
+    /// down.
     pub fn sentinels(mut self, patience: Duration) -> Self {
         self.sentinels = Some(patience.as_millis() as u64);
         self
     }
 
-    /// Makes nodes and Sentinels connect to one another only through proxies, so that they can be
-    /// [separated](Redis::part).
+    /// Makes nodes and Sentinels connect to one another only through proxies, so that a test can
+    /// [separate](Redis::part) them.
     pub fn apart(mut self) -> Self {
         self.are_apart = true;
         self
     }
 
-    /// Makes the nodes a cluster: this number of them are masters, the others their replicas. A node that redirects a
-    /// client names only the port, and no host, so that the client stays with the proxy at which it is.
+    /// Makes the nodes a cluster. This number of them are masters, and the others are replicas of these. When a node
+    /// redirects a client to another node, it names only the port and no host, so that the client stays with the proxy
+    /// to which it has connected.
     pub fn cluster(mut self, masters: usize) -> Self {
         self.masters = Some(masters);
         self
     }
 
-    /// Applies one of the settings in which all checks are to pass; the empty string changes nothing.
+    /// Applies one of the settings in which all checks have to pass. The empty string changes nothing.
     ///
-    /// * `sentinels`: three Sentinels, and a master that refuses writes while its replica is not connected. There is no
-    ///   fail-over.
-    /// * `cluster`: three masters. Each second, the slots of all namespaces that are in use move to the next one. The
-    ///   URL names one node.
+    /// * `sentinels`: three Sentinels, and a master that refuses writes while its replica is not connected. The
+    ///   Sentinels never promote the replica.
+    /// * `cluster`: three masters. Each second, the slots of all namespaces that are in use move to the next master.
+    ///   The URL names only one node.
     ///
     /// # Panics
     ///
@@ -118,13 +119,14 @@ impl RedisOptions {
         }
     }
 
-    /// Keeps the data only in memory: a restart loses everything.
+    /// Makes the servers keep their data only in memory, so that a restart loses everything.
     pub fn forgetful(mut self) -> Self {
         self.is_durable = false;
         self
     }
 
-    /// Also serves clients by TLS, at another address; the files of the certificates must outlive the server.
+    /// Also serves clients by TLS, at another address, with the certificate `shown`. The files of the certificates must
+    /// outlive the server.
     pub fn tls(
         mut self,
         certificates: &Certificates,
@@ -151,14 +153,14 @@ impl RedisOptions {
         self
     }
 
-    /// Also serves clients at this address, on the same ports. Used when the test runs in a network namespace of its
-    /// own.
+    /// Also serves clients at this address, on the same ports. A test that runs in a network namespace of its own needs
+    /// this.
     pub fn also_at(mut self, address: impl Into<String>) -> Self {
         self.also_at = Some(address.into());
         self
     }
 
-    /// Adds a flag: `--name value`.
+    /// Adds a flag to the servers' command line: `--name value`.
     pub fn flag(mut self, name: &str, value: impl Into<String>) -> Self {
         self.flags.extend([format!("--{name}"), value.into()]);
         self
@@ -184,8 +186,8 @@ impl RedisOptions {
             true => links.iter().map(Proxy::address).collect(),
             false => addresses.clone(),
         };
-        // Each node's cluster bus gets a free port. By default it is the client port plus 10,000, which another process
-        // may use.
+        // The nodes of a cluster talk to each other on a second port, the cluster bus. By default its number is the
+        // client port plus 10,000, which another process may use. So each node gets a free port for it.
         let buses: Vec<_> =
             self.masters.iter().flat_map(|_| &addresses).map(|_| free_port()).collect();
         let nodes: Vec<_> = (0..self.nodes)
@@ -219,7 +221,7 @@ impl RedisOptions {
         redis
     }
 
-    /// The flags with which a node finds the others.
+    /// The flags by which a node finds the other nodes.
     fn peer_flags(&self, index: usize, advertised: &[SocketAddr], buses: &[u16]) -> Vec<String> {
         let mut flags = Vec::new();
         let mut add = |name: &str, value: String| flags.extend([format!("--{name}"), value]);
@@ -288,23 +290,23 @@ impl RedisOptions {
     }
 }
 
-/// A running Redis; its processes and data are removed on drop.
+/// A running Redis. On drop, its processes are killed and its data are removed.
 #[derive(Debug)]
 pub struct Redis {
-    // Declared before `scratch`, so that the processes end before their directory is removed.
-    /// A thread that moves slots each second, if the setting asks for it.
+    // The fields before `scratch` are dropped before it, so that the processes end before their directory is removed.
+    /// A thread that moves slots each second, if the test's setting asks for it.
     restless: Option<Restless>,
     sentinels: Option<Sentinels>,
     cluster: Option<Arc<Cluster>>,
     nodes: Vec<Arc<Node>>,
-    /// The proxies by which the other servers reach each node; empty unless [`RedisOptions::apart`] was chosen.
+    /// For each node, the proxy by which the other servers reach it. Empty unless [`RedisOptions::apart`] was called.
     links: Vec<Proxy>,
     options: RedisOptions,
     scratch: Scratch,
 }
 
 impl Redis {
-    /// One server, which loses no acknowledged write in a restart.
+    /// One server, with default options: a restart loses no acknowledged write.
     pub fn one() -> Self {
         Self::options().start()
     }
@@ -314,7 +316,7 @@ impl Redis {
         RedisOptions::default()
     }
 
-    /// Where its nodes keep their data and their logs.
+    /// The directory in which the nodes keep their data and their logs.
     pub fn directory(&self) -> &Path {
         self.scratch.path()
     }
@@ -329,11 +331,11 @@ impl Redis {
         super::Server::wait_ready(self);
     }
 
-    /// The address at which the first node serves by TLS.
+    /// The address at which the first node serves clients by TLS.
     ///
     /// # Panics
     ///
-    /// If the nodes do not serve by TLS.
+    /// If the nodes do not serve clients by TLS.
     pub fn secure_address(&self) -> SocketAddr {
         self.options.tls.as_ref().expect("it has no TLS").0
     }
@@ -343,7 +345,7 @@ impl Redis {
         self.scratch.join("n0").join("socket")
     }
 
-    /// Sends a command to a node; a refusal is an `Ok`.
+    /// Sends a command to a node. If the node refuses the command, that is an `Ok` with [`Reply::Error`].
     ///
     /// # Errors
     ///
@@ -352,11 +354,11 @@ impl Redis {
         ask(self.nodes[node].address(), None, command)
     }
 
-    /// The answer of the first node, or, in a cluster, of the node that has the key.
+    /// Sends a command to the first node, or, in a cluster, to the node that has the key. Returns the answer.
     ///
     /// # Panics
     ///
-    /// If the node refuses or does not answer.
+    /// If the node refuses the command or does not answer.
     pub fn ask(&self, command: &[&str]) -> Reply {
         let answer = match &self.cluster {
             Some(cluster) => cluster.ask_owner(command),
@@ -378,34 +380,34 @@ impl Redis {
         self.sentinels.as_ref().expect("it has no Sentinels")
     }
 
-    /// Cuts these nodes and Sentinels off from all others, in both directions, until [`rejoin`](super::Server::rejoin);
-    /// clients still reach all of them.
+    /// Cuts these nodes and Sentinels off from all others, in both directions, until [`rejoin`](super::Server::rejoin).
+    /// Clients can still reach all of them.
     ///
-    /// Connections between the two sides are reset, and new ones refused.
+    /// Connections between the two sides are reset, and new ones are refused.
     ///
     /// # Panics
     ///
-    /// Unless [`RedisOptions::apart`] was chosen.
+    /// Unless [`RedisOptions::apart`] was called.
     pub fn part(&self, nodes: &[usize], sentinels: &[usize]) {
         assert!(self.options.are_apart, "the nodes are connected directly");
         self.sentinels().part(&self.links, (nodes, sentinels));
     }
 
-    /// Which node of the cluster has the slot of this key.
+    /// The index of the node in the cluster that has the slot of this key.
     ///
     /// # Panics
     ///
-    /// If no node has it, or if this is no cluster.
+    /// If no node has the slot, or if the servers are no cluster.
     pub fn owner(&self, key: &str) -> usize {
         self.the_cluster().owner(key).expect("a node has the slot")
     }
 
-    /// Moves the slot of this key to another node of the cluster. For the time `half_way` its keys are divided between
-    /// the two nodes.
+    /// Moves the slot of this key to another node of the cluster. In between, its keys are divided between the two
+    /// nodes for the time `half_way`.
     ///
     /// # Panics
     ///
-    /// If a node does not answer, or if this is no cluster.
+    /// If a node does not answer, or if the servers are no cluster.
     pub fn move_slot(&self, key: &str, to: usize, half_way: Duration) {
         self.the_cluster().move_slot(key, to, half_way).expect("the nodes answer");
     }
@@ -414,18 +416,19 @@ impl Redis {
         self.cluster.as_ref().expect("it is no cluster")
     }
 
-    /// Waits until the master has as many connected replicas as it needs to accept writes.
+    /// Waits until as many replicas are connected as the master needs to accept writes. Returns at once if the master
+    /// needs none.
     fn wait_confirmed(&self) {
         if !self.options.flags.iter().any(|flag| flag == "--min-replicas-to-write") {
             return;
         }
         let has_them = || {
-            // Writes something, so that the replica has something to acknowledge.
+            // Writes something, because a replica acknowledges nothing if there are no writes.
             let _ = self
                 .try_ask(0, &["SET", "ready", "1"])
                 .and_then(|_| self.try_ask(0, &["DEL", "ready"]));
             let info = self.try_ask(0, &["INFO", "replication"]).ok().and_then(|info| info.text());
-            // A replica with offset zero has not acknowledged anything yet.
+            // A replica whose offset is zero has not acknowledged anything yet.
             let has_one = |info: String| {
                 info.contains("state=online") && !info.contains("state=online,offset=0,")
             };
@@ -434,11 +437,11 @@ impl Redis {
         assert!(wait_until(READY, has_them), "no replica: {}", self.nodes[0].log());
     }
 
-    /// Waits until a replica is connected to its master and has received the master's data.
+    /// Waits until a replica is connected to its master and has received all of the master's data.
     ///
     /// # Panics
     ///
-    /// If the replica has not in time.
+    /// If this takes too long.
     pub fn wait_replicated(&self, replica: usize) {
         let has_all = || {
             let info = self.try_ask(replica, &["INFO", "replication"]).ok()?.text()?;
@@ -448,11 +451,11 @@ impl Redis {
     }
 }
 
-/// The path of the binary, which the server needs to execute itself again; prints the version once.
+/// The path of the binary, which the server needs to execute itself again. Prints the version once per test process.
 ///
 /// # Panics
 ///
-/// If the binary is missing.
+/// If the binary is not installed.
 fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| {

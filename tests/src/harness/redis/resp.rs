@@ -1,10 +1,10 @@
-//! As much of Redis' protocol as an administrator needs.
+//! The part of Redis' protocol that an administrator's commands need.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// Ends the wait for an answer from a paused server, which accepts connections but never answers.
+/// How long to wait for an answer. A paused server accepts connections, but never answers.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A server's answer.
@@ -23,7 +23,7 @@ pub enum Reply {
 }
 
 impl Reply {
-    /// All strings and numbers in the answer, also those in nested lists.
+    /// All strings and numbers in the answer, including those in nested lists.
     pub fn texts(&self) -> Vec<String> {
         match self {
             Self::Text(text) => vec![text.clone()],
@@ -39,7 +39,7 @@ impl Reply {
     }
 }
 
-/// A connection for the commands of an administrator.
+/// A connection on which an administrator's commands are sent.
 #[derive(Debug)]
 pub struct Operator {
     stream: TcpStream,
@@ -59,14 +59,15 @@ impl Operator {
         Ok(Self { stream, answers })
     }
 
-    /// Sends a command and returns the answer; a refusal is an `Ok`.
+    /// Sends a command and returns the answer. If the server refuses the command, that is an `Ok` with
+    /// [`Reply::Error`].
     pub fn ask(&mut self, command: &[&str]) -> io::Result<Reply> {
         self.stream.write_all(&encode(command))?;
         read(&mut self.answers)
     }
 }
 
-/// Sends one command on a new connection, after logging in if `login` is given.
+/// Sends one command on a new connection. If `login` is given, logs in first with this user and password.
 pub fn ask(
     address: SocketAddr,
     login: Option<(&str, &str)>,

@@ -1,4 +1,4 @@
-//! Three Sentinels for a master and its replica, and network partitions between all of these.
+//! Three Sentinels for a master and its replica. A test can cut any of these servers off from the others.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::super::{Launch, Node, Protocol, Proxy, Scratch, ports::free_address, wait_until};
 use super::{READY, Reply, ask};
 
-/// The Sentinels' name for the master.
+/// The name under which the Sentinels know the master.
 pub const MASTER: &str = "mymaster";
 /// The number of Sentinels.
 const COUNT: usize = 3;
@@ -17,24 +17,24 @@ const COUNT: usize = 3;
 pub struct Sentinels {
     nodes: Vec<Node>,
     links: Vec<Proxy>,
-    /// The addresses of the proxies that the Sentinels know as masters: see [`name`](Self::name).
+    /// The addresses of those proxies that the Sentinels know as further masters: see [`name`](Self::name).
     named: Mutex<BTreeSet<SocketAddr>>,
 }
 
-/// The loopback address from which a server connects to the others. Each server has its own, so that a proxy can refuse
-/// that server alone.
+/// The loopback address from which a node connects to the other servers. Each server has an address of its own, so that
+/// a proxy can refuse the connections of one server alone.
 pub(super) fn source(index: usize) -> String {
     format!("127.77.0.{}", index + 1)
 }
 
-/// The loopback address from which a Sentinel connects to the others.
+/// The loopback address from which a Sentinel connects to the other servers.
 fn sentinel_source(index: usize) -> String {
     source(100 + index)
 }
 
 impl Sentinels {
-    /// Starts the Sentinels for the master at `master`. With `by_proxy`, they reach one another through proxies, so
-    /// that they can be cut off.
+    /// Starts the Sentinels for the master at `master`. If `by_proxy`, they connect to one another through proxies, so
+    /// that a test can cut them off. If the master has not answered for `patience_ms`, they consider it down.
     pub(super) fn start(
         scratch: &Scratch,
         master: SocketAddr,
@@ -75,7 +75,7 @@ impl Sentinels {
         sentinels
     }
 
-    /// Waits until each Sentinel knows this number of replicas, and all other Sentinels.
+    /// Waits until each Sentinel knows all other Sentinels, and this number of replicas.
     pub fn wait_settled(&self, replicas: usize) {
         let count =
             |sentinel, what| match ask(self.address(sentinel), None, &["SENTINEL", what, MASTER]) {
@@ -94,7 +94,7 @@ impl Sentinels {
         }
     }
 
-    /// Where clients reach this Sentinel.
+    /// The address at which this Sentinel serves clients.
     pub fn address(&self, sentinel: usize) -> SocketAddr {
         self.nodes[sentinel].address()
     }
@@ -104,20 +104,21 @@ impl Sentinels {
         &self.nodes
     }
 
-    /// All Sentinels, as the authority of a URL.
+    /// The addresses of all Sentinels, as the authority of a URL.
     pub fn authority(&self) -> String {
         let addresses: Vec<_> = self.nodes.iter().map(|node| node.address().to_string()).collect();
         addresses.join(",")
     }
 
-    /// The answer of a Sentinel; none if it refuses.
+    /// Sends a command to a Sentinel, and returns the answer's text; `None` if the Sentinel refuses or does not answer.
     pub fn tell(&self, sentinel: usize, command: &[&str]) -> Option<String> {
         ask(self.address(sentinel), None, command).ok()?.text()
     }
 
-    /// Makes the Sentinels know a proxy in front of the master as a master with another name, so that they return the
-    /// proxy's address to clients. The proxy refuses the Sentinels' own connections, so that what a test counts at the
-    /// proxy does not include them. The Sentinels wait an hour before they consider that master down.
+    /// Makes the Sentinels know a proxy in front of the master as a second master, with a name of its own. For this
+    /// name they return the proxy's address to clients. The proxy refuses the connections of the Sentinels themselves,
+    /// so that a test which counts at the proxy counts only clients. The Sentinels consider this second master down
+    /// only after an hour.
     pub(super) fn name(&self, proxy: &Proxy) {
         (0..COUNT).for_each(|sentinel| proxy.bar(&sentinel_source(sentinel)));
         let port = proxy.address().port().to_string();
@@ -131,8 +132,9 @@ impl Sentinels {
         self.named().insert(proxy.address());
     }
 
-    /// The authority of the Sentinels and the master's name, for a URL to `authority`, which may be a
-    /// [proxy](Self::name). Any other authority is taken as the Sentinels' own.
+    /// What a URL has to name so that clients reach `authority` through the Sentinels: the authority of the Sentinels,
+    /// and the master's name. If `authority` is a [proxy](Self::name), the name is the proxy's. Any other authority is
+    /// taken as that of the Sentinels themselves.
     pub(super) fn lead_to(&self, authority: &str) -> (String, String) {
         match authority.parse().ok().filter(|proxy: &SocketAddr| self.named().contains(proxy)) {
             Some(proxy) => (self.authority(), format!("at-{}", proxy.port())),
@@ -144,8 +146,8 @@ impl Sentinels {
         self.named.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Cuts the servers of the first group off from all others. `nodes` are the proxies in front of the Redis nodes;
-    /// the group has indices of nodes and of Sentinels.
+    /// Cuts the servers of one group off from all others. `nodes` are the proxies in front of the Redis nodes. `first`
+    /// is the group: the indices of its nodes and of its Sentinels.
     pub(super) fn part(&self, nodes: &[Proxy], first: (&[usize], &[usize])) {
         let sources = |is_in: bool| {
             let node =
@@ -161,7 +163,7 @@ impl Sentinels {
         links.for_each(|(sentinel, link)| bar(link, first.1.contains(&sentinel)));
     }
 
-    /// Ends all partitions: all Sentinels reach one another again.
+    /// Ends all partitions: all Sentinels can reach one another again.
     pub(super) fn rejoin(&self) {
         self.links.iter().for_each(Proxy::admit_all);
     }

@@ -1,6 +1,6 @@
-//! [`Server`] for Redis.
+//! Implements [`Server`] for Redis.
 //!
-//! An entry is identified by `<namespace> <queue> <id>`, a session by `<namespace> <id>`.
+//! Here an entry is named by the text `<namespace> <queue> <id>`, and a session by `<namespace> <id>`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,11 +10,12 @@ use coordination::ErrorKind;
 use super::super::{Node, Protocol, Proxy, Server, Setup, wait_until};
 use super::{READY, Redis, Reply, Sentinels};
 
-/// The commands that clients of the library send. Commands that a script calls have counts of their own, and are not
-/// requests.
+/// The commands that clients of the library send. Redis also counts commands that a script calls, under other names;
+/// these are no requests.
 const REQUESTS: [&str; 5] = ["evalsha", "subscribe", "unsubscribe", "hello", "config|get"];
 
-/// A script that returns the live entries of a kind: queue and id of each, sorted by number.
+/// A script that returns the entries of one kind whose sessions are alive: the queue, the id and the number of each,
+/// sorted by number.
 const ENTRIES: &str = "
 local base, found = '{' .. ARGV[1] .. '}:', {}
 local time, offset = redis.call('TIME'), redis.call('HGET', base .. 'clock', 'offset') or 0
@@ -34,7 +35,7 @@ end
 table.sort(found, function(one, other) return one[3] < other[3] end)
 return found";
 
-/// A script that returns the members with a live session.
+/// A script that returns the members whose sessions are alive.
 const MEMBERS: &str = "
 local base, found = '{' .. ARGV[1] .. '}:', {}
 local time, offset = redis.call('TIME'), redis.call('HGET', base .. 'clock', 'offset') or 0
@@ -63,8 +64,8 @@ impl Server for Redis {
     }
 
     fn nodes(&self) -> Vec<&Node> {
-        // In the setting in which slots move, a test only uses the first node, and what it does to that node is done to
-        // every node.
+        // In the setting in which slots move, a test sees only the first node. Whatever the test does to this node is
+        // done to all nodes.
         let count = if self.options.is_restless { 1 } else { self.nodes.len() };
         self.nodes.iter().take(count).map(|node| &**node).collect()
     }
@@ -84,7 +85,7 @@ impl Server for Redis {
             let is_ready = || {
                 !node.is_running()
                     || matches!(self.try_ask(index, &["PING"]), Ok(Reply::Text(text)) if text == "PONG")
-                    // A server that asks for a password serves clients.
+                    // A server that answers, but asks for a password, is ready too.
                     || matches!(self.try_ask(index, &["PING"]), Ok(Reply::Error(text)) if text.starts_with("NOAUTH"))
             };
             assert!(wait_until(READY, is_ready), "not ready: {}", node.log());
@@ -108,8 +109,8 @@ impl Server for Redis {
         counts
     }
 
-    /// With `quarantine=off`: the server and each namespace are new, as only the test can know. If there are Sentinels,
-    /// the URL names them and the name under which they know what is at `authority`.
+    /// The URL has `quarantine=off`, because the servers and each namespace are new, which only the test can know. If
+    /// there are Sentinels, the URL names them, and the name under which they know the server or proxy at `authority`.
     fn url(&self, authority: &str, namespace: &str) -> String {
         let mut options = vec!["quarantine=off".to_owned()];
         let mut at = authority.to_owned();
@@ -127,7 +128,7 @@ impl Server for Redis {
     fn other_urls(&self, authority: &str, namespace: &str) -> Vec<String> {
         let url = |namespace: &str| self.url(authority, namespace);
         let mut urls = vec![url(&format!("{namespace}a")), url(&format!("{namespace}A"))];
-        // In a cluster there is only one database.
+        // A cluster has only one database, so no URL can name another.
         if !self.options.is_restless {
             urls.extend(
                 [1, 2].map(|database| url(namespace).replace("/?", &format!("/{database}?"))),
@@ -144,14 +145,14 @@ impl Server for Redis {
             (with_user("user"), ErrorKind::Config),
             (format!("{url}&db=namespace"), ErrorKind::Config),
         ];
-        // In a cluster there is only one database.
+        // A cluster has only one database, so this URL would not be refused for its number.
         if self.cluster.is_none() {
             refused.push((format!("{url}&db=99"), ErrorKind::Config));
         }
         refused
     }
 
-    /// In a cluster, one proxy leads to all nodes.
+    /// In a cluster, one proxy forwards to all nodes, so that clients can be redirected.
     fn proxy_to(&self, index: usize) -> Proxy {
         let address = self.nodes[index].address();
         if self.cluster.is_some() {
@@ -219,7 +220,7 @@ impl Server for Redis {
         true
     }
 
-    /// Puts nothing, because any client that finds an entry without a live session removes it.
+    /// Puts nothing, because every client removes an entry that has no live session.
     fn put_strangers(&self, _namespace: &str) -> Vec<String> {
         Vec::new()
     }
@@ -237,7 +238,7 @@ impl Server for Redis {
     }
 }
 
-/// The two keys in one of which the entry is.
+/// The two keys of the entry's queue, for exclusive and for shared entries. The entry is in one of them.
 fn keys_of(entry: &str) -> [String; 2] {
     ["exclusive", "shared"].map(|mode| key_of(entry, mode))
 }
@@ -252,7 +253,7 @@ fn id_of(entry: &str) -> &str {
     entry.rsplit(' ').next().unwrap_or_default()
 }
 
-/// Reads `cmdstat_evalsha:calls=3,usec=…`.
+/// Parses a line such as `cmdstat_evalsha:calls=3,usec=…`; `None` if clients do not send this command.
 fn count_in(line: &str) -> Option<(String, u64)> {
     let (command, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
     let calls = rest.split(',').next()?.parse().ok()?;

@@ -1,8 +1,8 @@
-//! ZooKeeper servers: one node or an ensemble, on loopback, with TLS on request.
+//! ZooKeeper servers: one node or an ensemble, on loopback, with TLS if a test wants it.
 //!
 //! The jars are Debian's (`zookeeper`, 3.8). If they are not installed, the test fails; it is not skipped. A tick is
-//! 200 ms, so that faults are over within a test. Each node also serves plain text on a port beside the TLS port, so
-//! that the harness can send requests whatever certificates clients need.
+//! only 200 ms, so that the effects of a fault are over within a test. Each node with TLS also serves clients without
+//! TLS on a second port, so that the harness can always ask it, whatever certificates clients need.
 
 mod node;
 mod options;
@@ -21,21 +21,22 @@ use super::{Identity, Mode, Node, Proxy, Scratch, ports::free_address, wait_unti
 use node::{Addresses, Link};
 use wire::{Wire, code, right};
 
-/// How long servers may take to be ready; each is a Java virtual machine of its own.
+/// How long the servers may take until they are ready. Each is a Java virtual machine, which starts slowly.
 const READY: Duration = Duration::from_secs(60);
 /// Where Debian installs the jars.
 const JARS: &str = "/usr/share/java";
 
-/// Room for three ensembles at a time: each node is a Java virtual machine, and two processors cannot start many at a
-/// time.
+/// Limits the nodes that run at a time to three ensembles. Each node is a Java virtual machine, and two processors
+/// cannot start many of these at the same time.
 static ROOM: Room = Room::new(9);
 
-/// A running ZooKeeper; its processes and data are removed on drop.
+/// A running ZooKeeper. On drop, its processes are killed and its data are removed.
 #[derive(Debug)]
 pub struct Zookeeper {
-    // Declared before `scratch`, so that the processes end before their directory is removed.
+    // The fields before `scratch` are dropped before it, so that the processes end before their directory is removed.
     nodes: Vec<Member>,
-    /// The proxies from each node to each other node; empty unless [`ZookeeperOptions::peers_by_proxy`] was chosen.
+    /// The proxies by which each node connects to each other node. Empty unless [`ZookeeperOptions::peers_by_proxy`]
+    /// was called.
     links: Vec<Link>,
     options: ZookeeperOptions,
     scratch: Scratch,
@@ -45,7 +46,7 @@ pub struct Zookeeper {
 #[derive(Debug)]
 struct Member {
     node: Node,
-    /// Where the node serves clients without TLS.
+    /// The address at which the node serves clients without TLS.
     plain: std::net::SocketAddr,
 }
 
@@ -65,7 +66,7 @@ impl Zookeeper {
         ZookeeperOptions::default()
     }
 
-    /// Starts the servers that `options` describe; they are ready on return.
+    /// Starts the servers that `options` describe. They are ready when this returns.
     ///
     /// # Panics
     ///
@@ -99,17 +100,17 @@ impl Zookeeper {
         zookeeper
     }
 
-    /// Where its nodes keep their data and their logs.
+    /// The directory in which the nodes keep their data and their logs.
     pub fn directory(&self) -> &Path {
         self.scratch.path()
     }
 
-    /// The file with a node's certificate and key, if clients connect by TLS.
+    /// The path of the file that has a node's certificate and key, if clients connect by TLS.
     pub fn key_store(&self, index: usize) -> PathBuf {
         node::key_store(&self.scratch, index)
     }
 
-    /// Writes a key store with this certificate and key to `store`.
+    /// Writes this certificate and key to the file `store`, in the form in which ZooKeeper reads them.
     ///
     /// # Panics
     ///
@@ -125,7 +126,8 @@ impl Zookeeper {
         self.options.tls.is_some()
     }
 
-    /// The answer of a node to one of ZooKeeper's four-letter words; none if the node does not run.
+    /// The answer of a node to one of ZooKeeper's four-letter commands; `None` if the node does not run or does not
+    /// answer.
     pub fn ask(&self, index: usize, word: &str) -> Option<String> {
         let member = &self.nodes[index];
         if !member.node.is_running() {
@@ -134,7 +136,7 @@ impl Zookeeper {
         wire::four_letters(member.plain, word).ok()
     }
 
-    /// The paths of the children of a node's children, sorted. This takes one request for each child, not one for each
+    /// The paths of all grandchildren of a node, sorted. This sends one request for each child, and none for a
     /// grandchild.
     pub fn grandchildren(&self, path: &str) -> Vec<String> {
         let mut wire = self.wire();
@@ -153,12 +155,12 @@ impl Zookeeper {
         self.wire().children(path).unwrap_or_default()
     }
 
-    /// A node's data, the transaction that created it, and the session that owns it.
+    /// The data of a node, the number of the transaction that created it, and the session that owns it.
     pub fn look(&self, path: &str) -> Option<(Vec<u8>, u64, i64)> {
         self.wire().data(path)
     }
 
-    /// Creates a persistent node that anybody may change, as an administrator might who does not know the library.
+    /// Creates a persistent node that anybody may change, as an administrator might do who does not know the library.
     ///
     /// # Panics
     ///
@@ -167,7 +169,7 @@ impl Zookeeper {
         assert_eq!(self.wire().create(path, data), code::OK, "{path}");
     }
 
-    /// Creates many nodes, without data.
+    /// Creates many persistent nodes that have no data.
     pub fn create_all(&self, paths: impl IntoIterator<Item = String>) {
         let mut wire = self.wire();
         for path in paths {
@@ -175,11 +177,11 @@ impl Zookeeper {
         }
     }
 
-    /// Transfers the rights on a node from one user to another; both are written `user:password`.
+    /// Transfers the rights on a node from one user to another. Both are written as `user:password`.
     ///
     /// # Panics
     ///
-    /// If the server refuses.
+    /// If the server refuses it.
     pub fn give(&self, path: &str, from: &str, to: &str) {
         for (user, to_anyone) in [(from, true), (to, false)] {
             let mut wire = self.wire();
@@ -191,12 +193,12 @@ impl Zookeeper {
         }
     }
 
-    /// Gives everybody all rights on a node except the right of this name: `read`, `write`, `create` or `delete`;
-    /// without a name, all rights.
+    /// Gives everybody all rights on a node except the one named `missing`: `read`, `write`, `create` or `delete`.
+    /// Without `missing`, gives all rights.
     ///
     /// # Panics
     ///
-    /// If the server refuses, or if there is no right of this name.
+    /// If the server refuses it, or if there is no right of this name.
     pub fn permit_all_but(&self, path: &str, missing: Option<&str>) {
         let of = |name: &str| right::BY_NAME.iter().find(|(known, _)| *known == name);
         let missing = missing.map_or(0, |name| of(name).expect("there is such a right").1);
@@ -204,17 +206,18 @@ impl Zookeeper {
         assert_eq!(self.wire().permit(path, rights), code::OK, "{path}");
     }
 
-    /// Removes a node; false if there was none.
+    /// Removes a node. Returns false if it did not exist.
     pub fn delete(&self, path: &str) -> bool {
         self.wire().delete(path) == code::OK
     }
 
-    /// Ends the session with this id, from a connection of our own that resumes it; false if there was none.
+    /// Ends the session with this id, by a connection of our own that resumes the session. Returns false if the session
+    /// did not exist.
     pub fn close_session(&self, session: i64) -> bool {
         let address = self.plain();
         let mut was_there = false;
-        // The session's client reconnects at once, which may take the session away from our connection before we have
-        // closed it. So this tries again.
+        // The session's client reconnects at once. This may move the session away from our connection before we have
+        // closed the session, so this tries again.
         let closed = wait_until(READY, || match Wire::resume(address, session) {
             Ok(mut wire) => {
                 was_there = true;
@@ -226,7 +229,7 @@ impl Zookeeper {
     }
 
     /// Drops all packets between a follower and the other nodes, until [`rejoin`](super::Server::rejoin). No connection
-    /// breaks, and for as long as `syncLimit` the follower goes on answering its clients' reads.
+    /// breaks. So the follower goes on answering reads of its clients until `syncLimit` is over.
     pub fn silence(&self, index: usize) {
         for link in self.links_of(index) {
             link.proxy.set_both(Mode::Blackhole);
@@ -239,12 +242,12 @@ impl Zookeeper {
         self.links.iter().filter(move |link| link.from == index || link.to == index)
     }
 
-    /// Whether the ensemble can commit a write; opening a session is one.
+    /// Whether the ensemble can commit a write. This opens a session, which is a write.
     pub fn commits(&self) -> bool {
         Wire::open(self.plain()).is_ok()
     }
 
-    /// Waits until every node whose process runs serves clients.
+    /// Waits until each node whose process runs serves clients.
     ///
     /// # Panics
     ///
@@ -270,7 +273,7 @@ impl Zookeeper {
         }
     }
 
-    /// The mode of a node: `standalone`, `leader` or `follower`; none while it does not serve.
+    /// The mode of a node: `standalone`, `leader` or `follower`. `None` while the node does not serve clients.
     pub fn mode(&self, index: usize) -> Option<String> {
         let answer = self.ask(index, "srvr")?;
         answer.lines().find_map(|line| line.strip_prefix("Mode: ")).map(str::to_owned)
@@ -286,7 +289,7 @@ impl Zookeeper {
         last.expect("it is connected")
     }
 
-    /// The plain-text address of a node that runs: of the leader, if there is one.
+    /// The plain-text address of a running node: that of the leader, if there is one.
     fn plain(&self) -> std::net::SocketAddr {
         let running = |member: &&Member| member.node.is_running();
         let leads = |index: &usize| self.mode(*index).is_some_and(|mode| mode == "leader");
@@ -297,7 +300,7 @@ impl Zookeeper {
     }
 }
 
-/// Fails the test when a jar is missing, and prints the version once.
+/// Fails the test if a jar is not installed. Prints the version once per test process.
 fn require_jars() {
     static CHECKED: Once = Once::new();
     CHECKED.call_once(|| {

@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicBool;
 use super::super::{Launch, Proxy, Scratch};
 use super::{JARS, ZookeeperOptions};
 
-/// The jars that a server needs. With all installed jars on the class path, each start would take longer.
+/// The jars that a server needs. A start would take longer if all installed jars were on the class path.
 const CLASS_PATH: [&str; 15] = [
     "zookeeper",
     "zookeeper-jute",
@@ -27,27 +27,27 @@ const CLASS_PATH: [&str; 15] = [
     "metrics-core",
 ];
 
-/// Where a node listens.
+/// The addresses at which a node listens.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Addresses {
     pub(super) client: SocketAddr,
     pub(super) secure: Option<SocketAddr>,
-    /// Where followers connect to the node while it leads.
+    /// The address at which followers connect to this node while it leads.
     pub(super) quorum: SocketAddr,
     pub(super) election: SocketAddr,
 }
 
-/// The proxy by which one node connects to another.
+/// The proxy by which one node connects to another one.
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) from: usize,
     pub(super) to: usize,
     pub(super) proxy: Proxy,
-    /// Whether the link was cut or lost packets since it last worked.
+    /// Whether the link was cut, or has lost packets, since it last worked.
     pub(super) is_cut: AtomicBool,
 }
 
-/// Returns how to start a node; each start uses the same data.
+/// Returns a function that describes how to start a node. Each start uses the same data.
 pub(super) fn launch(
     index: usize,
     ensemble: &[Addresses],
@@ -68,7 +68,7 @@ pub(super) fn launch(
         "maxClientCnxns=0".to_owned(),
         "admin.enableServer=false".to_owned(),
         "4lw.commands.whitelist=*".to_owned(),
-        // Otherwise each log file has 64 MiB from the beginning, and the scratch directory is in memory.
+        // Without this line each log file would have 64 MiB from the beginning, and the scratch directory is in memory.
         "preAllocSize=1024".to_owned(),
     ];
     if options.also_at.is_none() {
@@ -91,14 +91,14 @@ pub(super) fn launch(
     let jars = CLASS_PATH.map(|jar| format!("{JARS}/{jar}.jar")).join(":");
     move || {
         Launch::new("java", &log).clear_env().args(&properties).args([
-            // These flags let Java use little memory, and do little work before the server serves.
+            // With these flags Java uses little memory, and does little work before the server is ready.
             "-Xmx128m",
             "-XX:+UseSerialGC",
             "-XX:TieredStopAtLevel=1",
             "-Xshare:auto",
-            // Otherwise a node that has not found the others for a while looks for them only once a minute.
+            // Without this, a node that has not found the others for a while would look for them only once a minute.
             "-Dzookeeper.fastleader.maxNotificationInterval=800",
-            // Netty would bring its own copy of OpenSSL, which is not installed.
+            // Without this, Netty would load its own copy of OpenSSL, which is not installed.
             "-Dio.netty.handler.ssl.noOpenSsl=true",
             "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
             "-Dorg.slf4j.simpleLogger.showDateTime=true",
@@ -110,7 +110,7 @@ pub(super) fn launch(
     }
 }
 
-/// The file with a node's certificate and key.
+/// The path of the file that has a node's certificate and key.
 pub(super) fn key_store(scratch: &Scratch, index: usize) -> PathBuf {
     scratch.join(format!("n{index}.pem"))
 }
@@ -125,7 +125,7 @@ fn secure(
     let (Some(tls), Some(address)) = (&options.tls, ensemble[index].secure) else {
         return Vec::new();
     };
-    // ZooKeeper reads certificate and key from one file, its key store.
+    // ZooKeeper reads the certificate and the key from one file, which it calls the key store.
     let store = key_store(scratch, index);
     super::Zookeeper::write_key_store(&store, &tls.server);
     let required = if tls.client_required { "need" } else { "none" };

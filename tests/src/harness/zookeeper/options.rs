@@ -1,9 +1,9 @@
-//! Options of a ZooKeeper under test.
+//! Options with which a test starts ZooKeeper.
 
 use super::super::certs;
 use super::Zookeeper;
 
-/// The server's certificates for TLS on the port that clients use.
+/// The certificates with which a server offers TLS to its clients.
 #[derive(Clone, Debug)]
 pub(super) struct Tls {
     pub(super) server: certs::Identity,
@@ -49,7 +49,7 @@ impl ZookeeperOptions {
         self
     }
 
-    /// With TLS: refuses clients that present no certificate signed by the authority.
+    /// If clients connect by TLS: refuses clients that present no certificate signed by the authority.
     pub fn require_client(mut self) -> Self {
         if let Some(tls) = &mut self.tls {
             tls.client_required = true;
@@ -57,8 +57,8 @@ impl ZookeeperOptions {
         self
     }
 
-    /// Also serves clients at this address, on the same ports. Used when the test runs in a network namespace of its
-    /// own.
+    /// Also serves clients at this address, on the same ports. A test that runs in a network namespace of its own needs
+    /// this.
     pub fn also_at(mut self, address: impl Into<String>) -> Self {
         self.also_at = Some(address.into());
         self
@@ -70,14 +70,14 @@ impl ZookeeperOptions {
         self
     }
 
-    /// Sets a property of the Java virtual machine, `name=value`, for options that the configuration file does not
-    /// have.
+    /// Sets a property of the Java virtual machine, `name=value`. Some options of ZooKeeper cannot be set in the
+    /// configuration file.
     pub fn property(mut self, property: impl Into<String>) -> Self {
         self.properties.push(property.into());
         self
     }
 
-    /// Makes the nodes connect to their leader only through proxies, so that a follower can be isolated.
+    /// Makes the nodes connect to their leader only through proxies, so that a test can isolate a follower.
     pub fn peers_by_proxy(mut self) -> Self {
         self.peers_by_proxy = true;
         self

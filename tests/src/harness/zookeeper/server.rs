@@ -9,14 +9,15 @@ use coordination::ErrorKind;
 use super::super::{Node, Protocol, Proxy, Server, Setup};
 use super::Zookeeper;
 
-/// What a server logs when its selector thread finds a connection that is being closed. The thread then goes back to
-/// sleep without processing the rest of its queue. It reads nothing from the connections in that queue until another
-/// connection wakes it (`NIOServerCnxnFactory.processInterestOpsUpdateRequests`, 3.8). A client meanwhile finds that
-/// its connection is silent, and replaces it.
+/// The text that a server logs when it stumbles over a fault of its own
+/// (`NIOServerCnxnFactory.processInterestOpsUpdateRequests`, 3.8). Its selector thread finds a connection that is being
+/// closed, and goes back to sleep without processing the rest of its queue. From the connections in that queue the
+/// thread reads nothing until another connection wakes it. A client whose connection is among them finds the connection
+/// silent, and replaces it.
 const STUMBLE: &str = "Ignoring unexpected runtime exception";
-/// The client's second attempt to connect comes after 100 to 200 ms.
+/// When the client has lost its connection, its second attempt to connect comes after 100 to 200 ms.
 const RECONNECT: Duration = Duration::from_millis(200);
-/// The servers' `tickTime`.
+/// The `tickTime` of the servers.
 const TICK: Duration = Duration::from_millis(200);
 impl Server for Zookeeper {
     fn set_up(setup: &Setup) -> Self {
@@ -53,7 +54,7 @@ impl Server for Zookeeper {
 
     fn other_urls(&self, authority: &str, namespace: &str) -> Vec<String> {
         let names = [format!("{namespace}a"), format!("{namespace}A")];
-        // The last segment of the path is the namespace, and the segments before it are the chroot.
+        // The last segment of the path is the namespace. The segments before it are ZooKeeper's chroot.
         let paths =
             names.iter().cloned().chain(names.iter().map(|name| format!("{name}/{namespace}")));
         paths.map(|path| self.url(authority, &path)).collect()
@@ -129,8 +130,8 @@ impl Server for Zookeeper {
         (0..self.nodes.len()).find(|index| self.mode(*index).is_some_and(leads))
     }
 
-    /// Only for a follower: the proxies are on the followers' connections to the leader, and not on the nodes'
-    /// connections for elections.
+    /// Works only for a follower: the proxies are on the followers' connections to the leader, but not on the
+    /// connections that nodes use in elections.
     fn isolate(&self, index: usize) {
         assert!(!self.links.is_empty(), "the nodes are connected directly");
         for link in self.links_of(index) {
@@ -141,8 +142,8 @@ impl Server for Zookeeper {
     }
 
     fn rejoin(&self) {
-        // Only the links that were cut are reset: if other followers had to reconnect at the same moment, the ensemble
-        // might stop (`commits`).
+        // Only the links that were cut are reset. If other followers had to reconnect at the same moment, the ensemble
+        // might stop for a while (see `commits`).
         for link in self.links.iter().filter(|link| link.is_cut.swap(false, Ordering::SeqCst)) {
             // A connection that has lost bytes cannot be used any more, because its stream has a hole.
             link.proxy.reset_all();
@@ -150,8 +151,8 @@ impl Server for Zookeeper {
         }
     }
 
-    /// The lease is longer than a restart takes: the Java virtual machine takes more than a second, and the client
-    /// retries after one second and then after two.
+    /// The lease is longer than a restart takes: the Java virtual machine takes more than a second to start, and the
+    /// client retries after one second and then after two more.
     fn ttl(&self) -> Duration {
         Duration::from_secs(4)
     }
@@ -165,25 +166,27 @@ impl Server for Zookeeper {
     }
 
     /// The server closes the connection when the session ends, and the client learns of the end when it reconnects. But
-    /// a server that has stumbled (`STUMBLE`) over the closing of the old connection may not read from the new one
-    /// before the next heartbeat.
+    /// if a server has stumbled (`STUMBLE`) when it closed the old connection, it may not read from the new one before
+    /// the client's next heartbeat.
     fn notice_of_end(&self, heartbeat: Duration) -> Duration {
         self.notice(heartbeat) + RECONNECT + self.until_replaced(heartbeat)
     }
 
-    /// The client crate reconnects again and again for 7/5 of the lease, and each time the server renews the session.
+    /// If the client gets no answers, the client crate reconnects again and again for 7/5 of the lease, and the server
+    /// renews the session each time.
     fn insists_for(&self, ttl: Duration) -> Duration {
         ttl * 7 / 5
     }
 
-    /// A confirmed heartbeat proves that the session lived when the heartbeat before it was sent.
+    /// A confirmed heartbeat only proves that the session lived when the heartbeat before it was sent.
     fn proof_lag(&self, heartbeat: Duration) -> Duration {
         heartbeat
     }
 }
 
 impl Zookeeper {
-    /// The additional time until a client has replaced a silent connection, if a server has [stumbled](STUMBLE).
+    /// If a server has [stumbled](STUMBLE), the additional time until a client has replaced a connection that is silent
+    /// for `silence`; otherwise zero.
     fn until_replaced(&self, silence: Duration) -> Duration {
         let stumbled = self.nodes.iter().any(|member| member.node.log().contains(STUMBLE));
         if stumbled { silence + RECONNECT } else { Duration::ZERO }

@@ -1,4 +1,4 @@
-//! As much of ZooKeeper's protocol as an administrator needs: one session, with one call at a time.
+//! The part of ZooKeeper's protocol that an administrator's commands need: one session, with one call at a time.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -8,8 +8,8 @@ use crate::bounds::ANSWER;
 
 /// The lease of an administrator's session.
 const LEASE_MS: i32 = 4_000;
-/// The constant from which every server computes a session's password, with its id (`SessionTrackerImpl`,
-/// `ZooKeeperServer`).
+/// The constant from which every server computes the password of a session, together with the session's id
+/// (`SessionTrackerImpl`, `ZooKeeperServer`).
 const SECRET: i64 = 0xB341_5C00;
 
 /// The result codes of servers.
@@ -22,7 +22,7 @@ pub(super) mod code {
 pub(super) mod right {
     pub(in super::super) const ADMIN: i32 = 16;
     pub(in super::super) const ALL: i32 = 31;
-    /// The rights by their names in `zkCli.sh`.
+    /// The rights, by the names that `zkCli.sh` gives them.
     pub(in super::super) const BY_NAME: [(&str, i32); 4] =
         [("read", 1), ("write", 2), ("create", 4), ("delete", 8)];
 }
@@ -44,12 +44,12 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    /// Opens a session of our own; dropping this closes it.
+    /// Opens a session of our own. The session ends when this value is dropped.
     pub(super) fn open(address: SocketAddr) -> io::Result<Self> {
         Self::connect(address, 0, [0; 16])
     }
 
-    /// Takes over another client's session.
+    /// Takes over the session of another client.
     pub(super) fn resume(address: SocketAddr, session: i64) -> io::Result<Self> {
         Self::connect(address, session, password(session))
     }
@@ -67,7 +67,7 @@ impl Wire {
         hello.push(0);
         wire.send(&hello)?;
         let answer = wire.receive()?;
-        // The answer has protocol, lease, session.
+        // The answer begins with protocol, lease and session.
         let lease = i32::from_be_bytes(part(&answer, 4)?);
         if lease == 0 {
             return Err(io::Error::new(io::ErrorKind::NotFound, "there is no such session"));
@@ -75,7 +75,7 @@ impl Wire {
         Ok(wire)
     }
 
-    /// The names of a node's children, sorted; none if the node does not exist.
+    /// The names of a node's children, sorted. `None` if the node does not exist.
     pub(super) fn children(&mut self, path: &str) -> Option<Vec<String>> {
         let body = self.call(operation::CHILDREN, &[&text(path.as_bytes()), &[0]]).ok()?;
         let mut rest = &body[..];
@@ -89,38 +89,39 @@ impl Wire {
         Some(names)
     }
 
-    /// A node's data, the transaction that created it, and the session that owns it.
+    /// The data of a node, the number of the transaction that created it, and the session that owns it.
     pub(super) fn data(&mut self, path: &str) -> Option<(Vec<u8>, u64, i64)> {
         let body = self.call(operation::DATA, &[&text(path.as_bytes()), &[0]]).ok()?;
         let mut rest = &body[..];
         let length = i32::from_be_bytes(part(take(&mut rest, 4)?, 0).ok()?);
         let data = take(&mut rest, usize::try_from(length).unwrap_or_default())?.to_vec();
         let made = u64::from_be_bytes(part(rest, 0).ok()?);
-        // The owner's session is after four 64-bit and three 32-bit numbers.
+        // The session of the owner comes after four numbers of 64 bits and three of 32 bits.
         let owner = i64::from_be_bytes(part(rest, 44).ok()?);
         Some((data, made, owner))
     }
 
-    /// Creates a persistent node on which everybody has all rights; returns the server's code.
+    /// Creates a persistent node on which everybody has all rights. Returns the server's result code.
     pub(super) fn create(&mut self, path: &str, data: &[u8]) -> i32 {
         let acl = everything_to(b"world", b"anyone");
         let parts = [&text(path.as_bytes())[..], &text(data), &acl, &[0; 4]];
         self.call(operation::CREATE, &parts).map_or_else(|code| code, |_| code::OK)
     }
 
-    /// Removes a node; returns the server's code.
+    /// Removes a node. Returns the server's result code.
     pub(super) fn delete(&mut self, path: &str) -> i32 {
         let call = self.call(operation::DELETE, &[&text(path.as_bytes()), &(-1_i32).to_be_bytes()]);
         call.map_or_else(|code| code, |_| code::OK)
     }
 
-    /// Authenticates the session as this user, `user:password`, in addition to the users that it has already.
+    /// Authenticates the session as this user, written as `user:password`, in addition to its other users. Returns the
+    /// server's result code.
     pub(super) fn be(&mut self, user: &str) -> i32 {
         let parts = [&[0; 4][..], &text(b"digest"), &text(user.as_bytes())];
         self.call(operation::AUTH, &parts).map_or_else(|code| code, |_| code::OK)
     }
 
-    /// Gives all rights on a node to everybody, or only to the users of this session.
+    /// Gives all rights on a node to everybody, or only to the users of this session. Returns the server's result code.
     pub(super) fn allow(&mut self, path: &str, to_anyone: bool) -> i32 {
         match to_anyone {
             true => self.set_acl(path, &everything_to(b"world", b"anyone")),
@@ -128,7 +129,7 @@ impl Wire {
         }
     }
 
-    /// Gives everybody just these rights on a node.
+    /// Gives everybody exactly these rights on a node. Returns the server's result code.
     pub(super) fn permit(&mut self, path: &str, rights: i32) -> i32 {
         self.set_acl(path, &acl(rights, b"world", b"anyone"))
     }
@@ -138,18 +139,18 @@ impl Wire {
         self.call(operation::SET_ACL, &parts).map_or_else(|code| code, |_| code::OK)
     }
 
-    /// Ends the session; true when the server confirmed.
+    /// Ends the session. Returns true if the server has confirmed it.
     pub(super) fn close(&mut self) -> bool {
         self.call(operation::CLOSE, &[]).is_ok()
     }
 
-    /// Sends a request and waits for the answer; an error is the server's code.
+    /// Sends a request and waits for the answer. An error is the server's result code.
     fn call(&mut self, operation: i32, parts: &[&[u8]]) -> Result<Vec<u8>, i32> {
         self.last += 1;
         let mut request = [self.last.to_be_bytes(), operation.to_be_bytes()].concat();
         request.extend(parts.concat());
         let answer = self.send(&request).and_then(|()| self.receive());
-        // The answer begins with the request's number, the transaction and the code.
+        // The answer begins with the number of the request, the number of the transaction, and the result code.
         let Ok(mut answer) = answer else { return Err(code::NO_NODE) };
         let code = part(&answer, 12).map_or(code::NO_NODE, i32::from_be_bytes);
         if code != code::OK {
@@ -186,20 +187,20 @@ fn acl(rights: i32, scheme: &[u8], id: &[u8]) -> Vec<u8> {
     [&1_i32.to_be_bytes()[..], &rights.to_be_bytes(), &text(scheme), &text(id)].concat()
 }
 
-/// The reply to a four-letter command such as `ruok`, which servers accept without a session.
+/// The answer to a four-letter command such as `ruok`, which servers accept without a session.
 pub(super) fn four_letters(address: SocketAddr, word: &str) -> io::Result<String> {
     let mut stream = TcpStream::connect_timeout(&address, ANSWER)?;
     stream.set_read_timeout(Some(Duration::from_secs(1)))?;
     stream.write_all(word.as_bytes())?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
-    // If the server has closed the connection already, this fails, and that does not matter.
+    // This fails if the server has closed the connection already, which does not matter.
     let _ = stream.shutdown(Shutdown::Both);
     Ok(answer)
 }
 
-/// The password of a session: the first bytes of `java.util.Random` with the session's id, combined with [`SECRET`], as
-/// seed.
+/// The password of a session: the first bytes that `java.util.Random` returns if its seed is the session's id combined
+/// with [`SECRET`].
 fn password(session: i64) -> [u8; 16] {
     const MULTIPLIER: u64 = 0x5_DEEC_E66D;
     const MASK: u64 = (1 << 48) - 1;
@@ -207,14 +208,14 @@ fn password(session: i64) -> [u8; 16] {
     let mut password = [0; 16];
     for bytes in password.chunks_mut(4) {
         seed = (seed.wrapping_mul(MULTIPLIER).wrapping_add(0xB)) & MASK;
-        // The upper 32 of 48 bits, the lowest byte first.
+        // The upper 32 of the 48 bits, with the lowest byte first.
         let number = (seed >> 16) as u32;
         bytes.copy_from_slice(&number.to_le_bytes());
     }
     password
 }
 
-/// Encodes bytes with their length before them.
+/// Encodes bytes as ZooKeeper does: with their length before them.
 fn text(bytes: &[u8]) -> Vec<u8> {
     let length = u32::try_from(bytes.len()).expect("it is short");
     [&length.to_be_bytes(), bytes].concat()
