@@ -1,5 +1,5 @@
-//! Runs chaos for a given time: `chaos --store STORE --seconds N [--seed N] [--clients N] [--keep DIRECTORY]`. The
-//! first process starts its clients as `chaos client`.
+//! Runs chaos for a given time: `chaos --store STORE --seconds N [--seed N] [--clients N] [--keep DIRECTORY]`. This
+//! program also is the program of the client processes: the first process starts them as `chaos client`.
 
 use std::{env, path::PathBuf, process::ExitCode, time::Duration};
 
@@ -65,7 +65,7 @@ fn parse(arguments: &[String]) -> Result<Chaos, String> {
     Ok(Chaos { store, length, seed, clients, keep, program })
 }
 
-/// The names of the stores in this build.
+/// The names of all stores in this build, for the usage message.
 fn names() -> String {
     Store::ALL.iter().map(|store| store.name()).collect::<Vec<_>>().join(", ")
 }

@@ -1,16 +1,17 @@
-//! A client that forks while it holds a lock, to check that the child cannot harm its parent's session.
+//! A client that forks while it holds a lock. A test uses it to check that the child cannot harm its parent's session.
 //!
-//! * `forker <url> <name>` prints what parent and child find, one line each, for `checks::closing` to read.
-//! * `forker <url> <name> <session> <drops> <busy> <rounds>` forks `rounds` times, beside threads that take and release
-//!   locks. Each child drops its copy of one thing; see [`Case`]. It fails if the parent loses anything by that.
+//! * `forker <url> <name>` prints what parent and child find, one line each. `checks::closing` reads these lines.
+//! * `forker <url> <name> <session> <drops> <busy> <rounds>` forks `rounds` times, while other threads take and release
+//!   locks. Each child drops its copy of one thing; see [`Case`]. The program fails if the parent loses anything by
+//!   that.
 //!
-//! In both cases the program has a recorder of metrics whose mutex is locked half of the time.
+//! In both cases the program has installed a recorder of metrics, whose mutex is locked half of the time.
 //!
-//! With `FORKER_APART` in its environment each child is the first process of a pid namespace of its own.
+//! If the environment variable `FORKER_APART` is set, each child is the first process of a pid namespace of its own.
 //!
-//! The child of a process with threads may do little but read and write: any mutex of another thread, even the
-//! allocator's, may stay locked for ever in the child. glibc keeps its allocator usable. If anything else hangs, the
-//! child is killed after thirty seconds.
+//! The child of a process with several threads may do little except read and write: a mutex that another thread held,
+//! even the allocator's, may stay locked in the child for ever. glibc makes sure that its allocator can be used in the
+//! child. If the child hangs for any other reason, the parent kills it after thirty seconds.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -28,7 +29,8 @@ use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, Share
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 use tokio::runtime::{Builder, Runtime};
 
-/// What all exporters have: a mutex. A thread of the parent may have locked it when a child is forked.
+/// A recorder of metrics that has a mutex, as all exporters of metrics have. When a child is forked, a thread of the
+/// parent may have locked it.
 struct Locked(Arc<Mutex<()>>);
 
 impl Locked {
@@ -51,7 +53,7 @@ impl Locked {
     }
 }
 
-/// A handle that needs the mutex too, also when it is dropped.
+/// A handle of a metric. It locks the mutex too, even when it is dropped.
 struct Waits(Arc<Mutex<()>>);
 
 impl Drop for Waits {
@@ -98,7 +100,7 @@ fn main() -> ExitCode {
     let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
     let outcome = match arguments[..] {
         [_, url, name] => {
-            // The runtime has a worker thread, which runs tasks beside the thread that forks.
+            // The runtime has one worker thread, which runs tasks while another thread forks.
             let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build();
             let runtime = runtime.expect("a runtime");
             let (url, name) = (url.to_owned(), name.to_owned());
@@ -134,7 +136,7 @@ fn fork_while_holding(url: &str, name: &str) -> Result<()> {
         0 => child(kept, dropped, released, coordinator),
         child => {
             wait_for(child, || thread::sleep(Duration::from_millis(5)));
-            // The pause is long enough for anything that the child may have sent to arrive.
+            // After this pause, everything that the child may have sent has arrived at the store.
             thread::sleep(Duration::from_millis(500));
             let all = kept.is_held() && dropped.is_held() && released.is_held();
             let refused = lock.try_acquire()?.is_none()
@@ -149,7 +151,7 @@ fn fork_while_holding(url: &str, name: &str) -> Result<()> {
     }
 }
 
-/// What the child does with its copies of the guards and the coordinator; it never returns.
+/// What the child does with its copies of the guards and of the coordinator. It ends the process, so it never returns.
 fn child(kept: LockGuard, dropped: LockGuard, released: LockGuard, coordinator: Coordinator) -> ! {
     println!("child: held {}", kept.is_held() || dropped.is_held() || released.is_held());
     drop(dropped);
@@ -167,27 +169,29 @@ fn is_closed(outcome: Result<()>) -> bool {
     outcome.is_err_and(|error| error.kind() == ErrorKind::Closed)
 }
 
-/// One case: where the session runs, and what the children drop.
+/// The parameters of the second form of the command: where the session runs, what the children drop, and which locks
+/// the busy threads take.
 struct Case<'a> {
     url: &'a str,
     name: &'a str,
-    /// Whether the session runs on this program's runtime, or on a thread of its own.
+    /// Whether the session runs on this program's runtime. Otherwise it runs on a thread of its own.
     is_on_current_runtime: bool,
-    /// What each child drops: `guard`, `coordinator`, `runtime` or `nothing`.
+    /// What each child drops: its copy of the `guard`, of the `coordinator` or of the `runtime`, or `nothing`.
     drops: &'a str,
-    /// Whose locks the busy threads take: those of the `same` coordinator, or of another one, `apart`.
+    /// From which coordinator the busy threads take their locks: from the `same` one as the guard, or from another one,
+    /// `apart`.
     busy: &'a str,
-    /// How often the program forks.
+    /// How often the program forks a child.
     rounds: usize,
 }
 
 /// How many threads take and release locks while the program forks.
 const BUSY: usize = 4;
 
-/// What the parent has; each child has a copy of it.
+/// What the parent has when it forks. Each child gets a copy of it.
 struct Parent {
     coordinator: coordination::Coordinator,
-    // Declared after the coordinator, which may run on it.
+    // Declared after the coordinator, and so dropped after it, because the session may run on this runtime.
     runtime: Runtime,
 }
 
@@ -207,14 +211,15 @@ impl Case<'_> {
             parent = self.round(parent, &other)?;
         }
         end.store(true, Ordering::SeqCst);
-        // The threads' last calls may need the runtime, so it must run until they end.
+        // The last calls of the threads may need the runtime, so it has to run until all threads have ended.
         while !busy.iter().all(|thread| thread.is_finished()) {
             pause(&parent.runtime);
         }
         parent.runtime.block_on(parent.coordinator.stop())
     }
 
-    /// Forks while this process holds a guard, and while a task of the runtime waits for the same lock.
+    /// Forks while this process holds a guard, and while a task of the runtime waits for the same lock. Then checks
+    /// that the guard is still held, and that the task gets the lock when the guard is released.
     fn round(&self, parent: Parent, other: &Coordinator) -> Result<Parent> {
         let Parent { coordinator, runtime } = &parent;
         let (lock, mut states) = (coordinator.lock(self.name)?, coordinator.state());
@@ -237,8 +242,8 @@ impl Case<'_> {
         };
         wait_for(child, || pause(runtime));
         runtime.block_on(async {
-            // A new lock is acquired: anything that the child broke on the connection has been repaired when that
-            // succeeds.
+            // Acquires another lock first. If the child has broken the connection, the library has repaired it when
+            // this succeeds.
             let beside = coordinator.lock("beside")?.acquire(Some(LONG)).await?;
             beside.release().await?;
             assert!(guard.is_held() && !waiting.is_finished(), "the lock is lost");
@@ -261,7 +266,7 @@ impl Case<'_> {
         Ok(parent)
     }
 
-    /// What the child does with its copies; it never returns.
+    /// What the child does with its copies. It ends the process, so it never returns.
     fn child(&self, parent: Parent, guard: LockGuard) -> ! {
         let Parent { coordinator, runtime } = parent;
         let mut copies = (Some(guard), Some(coordinator), Some(runtime));
@@ -278,12 +283,13 @@ impl Case<'_> {
     }
 }
 
-/// Runs the runtime's tasks for a millisecond.
+/// Lets the runtime run its tasks for a millisecond.
 fn pause(runtime: &Runtime) {
     runtime.block_on(async { tokio::time::sleep(Duration::from_millis(1)).await });
 }
 
-/// Starts a thread that takes and releases a lock of its own until `end` is set.
+/// Starts a thread that takes and releases a lock, over and over, until `end` is set. Each thread has a lock of its
+/// own.
 fn keep_busy(
     coordinator: &coordination::Coordinator,
     index: usize,
@@ -299,7 +305,7 @@ fn keep_busy(
     })
 }
 
-/// Waits for the end of the child, and kills it if it hangs.
+/// Waits for the end of the child, and kills the child if it hangs.
 ///
 /// # Panics
 ///
@@ -324,7 +330,7 @@ fn wait_for(child: i32, meanwhile: impl Fn()) {
 #[allow(unsafe_code, reason = "there is no safe way to fork")]
 fn fork() -> i32 {
     let apart = std::env::var_os("FORKER_APART").map(|_| Apart::begin());
-    // SAFETY: the child does only what the module's docs allow, and ends by `_exit`.
+    // SAFETY: the child does only what the documentation of this module allows, and ends by `_exit`.
     let process = unsafe { libc::fork() };
     assert!(process >= 0, "it cannot fork");
     if process != 0 {
@@ -333,7 +339,7 @@ fn fork() -> i32 {
     process
 }
 
-/// While this exists, children of this process begin in a new pid namespace. The file is the process's own pid
+/// While this value exists, each child of this process begins in a new pid namespace. The file is the process's own pid
 /// namespace, to which [`end`](Self::end) returns.
 struct Apart(File);
 
@@ -344,12 +350,12 @@ impl Apart {
     )]
     fn begin() -> Self {
         let own = File::open("/proc/self/ns/pid").expect("/proc is mounted");
-        // SAFETY: this changes only in which namespace the next child of this process is.
+        // SAFETY: this only changes in which namespace the next child of this process begins.
         unsafe { unshare_unsafe(UnshareFlags::NEWPID) }.expect("the test runs as root");
         Self(own)
     }
 
-    /// Returns to this process's own namespace. Only then can the process start threads again.
+    /// Makes children begin in this process's own namespace again. Before that, the process cannot start threads.
     fn end(self) {
         let own = Some(LinkNameSpaceType::ProcessID);
         move_into_link_name_space(self.0.as_fd(), own).expect("it was there before");

@@ -1,10 +1,11 @@
-//! The study of pauses: clients that hold locks are stopped and continued at random.
+//! The study of pauses: clients that hold locks are paused and resumed at random, and it is measured how soon their
+//! guards report a loss.
 //!
 //! `cargo run -p coordination-tests --features etcd --bin pauses -- --store etcd [--count 500] [--seed N]
 //! [--processes 20]`
 //!
-//! Fails if a guard claimed to be held when it was not, or reported its loss too late. The seed determines the pauses;
-//! what happens during a pause depends on the machine.
+//! Fails if a guard said that it was held when it was not, or if it reported its loss too late. The seed determines the
+//! pauses, but what happens during a pause depends on the machine.
 
 use std::process::{Command, ExitCode};
 use std::time::Instant;
@@ -44,8 +45,8 @@ fn arguments() -> Option<(Backend, Study)> {
     Some((store, Study { count, processes, seed: given.unwrap_or_else(|| seed("pauses")) }))
 }
 
-/// The path of the client's program, beside this one. If cargo runs this program, it has built no other binary, so the
-/// client is built here.
+/// Returns the path of the client's program, which is next to this one. If cargo runs this program, it has not built
+/// any other binary, so this function builds the client.
 fn worker(backend: Backend) -> String {
     if let Some(cargo) = env::var_os("CARGO") {
         let mut build = Command::new(cargo);

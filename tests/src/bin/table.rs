@@ -1,9 +1,9 @@
-//! The README's table "recipe × store": how many checks of each recipe run on each store, in `tests/run` and
+//! The table "recipe × store" of the README: how many checks of each recipe run on each store, in `tests/run` and
 //! `tests/soak` together.
 //!
 //! `table README` compares the table in the README with the list of checks, and fails if they differ. `table README
-//! PASSED…` compares it with the checks that passed, by files that the two scripts have written. `--write` before these
-//! arguments writes the right table into the README.
+//! PASSED…` compares it with the checks that have passed; the two scripts have written these to the files `PASSED…`. If
+//! `--write` stands before these arguments, the program writes the right table into the README.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -49,7 +49,7 @@ fn main() -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Whether a check is counted on a store.
+/// Whether a check counts on a store: because it is in the list, or because it has passed.
 type Counts<'a> = &'a dyn Fn(&Check, Backend) -> bool;
 
 fn table_of(counts: Counts<'_>) -> String {
@@ -57,7 +57,7 @@ fn table_of(counts: Counts<'_>) -> String {
     let lines = vec!["---"; 1 + names.len()].join(" | ");
     let mut table = format!("| recipe | {} |\n| {lines} |\n", names.join(" | "));
     for (at, recipe) in RECIPES.iter().enumerate() {
-        // Recipes that have the same module of checks share a row.
+        // Recipes whose checks are in the same module share a row of the table.
         let same = |other: &&Recipe| other.modules == recipe.modules;
         if RECIPES.iter().take(at).any(|other| same(&other)) {
             continue;
@@ -70,7 +70,7 @@ fn table_of(counts: Counts<'_>) -> String {
     table
 }
 
-/// The text of a cell: how many checks are counted, or "n of m" if not all are.
+/// The text of a cell: how many checks count, or "n of m" if some of the `m` checks in the list do not count.
 fn cell(modules: &[&str], backend: Backend, counts: Counts<'_>) -> String {
     let listed = CHECKS
         .iter()

@@ -1,4 +1,4 @@
-//! The coordinator, its guards, and the commands about a single lock.
+//! The coordinator and its guards, and the commands about a single lock.
 
 use std::{
     collections::HashMap,
@@ -14,7 +14,7 @@ use coordination::{Contender, Coordinator, Error, Lock, LockGuard};
 use coordination_tests::harness::{log::now_ns, worker::URL};
 use serde_json::{Value, json};
 
-/// The fields of a command, by name.
+/// The fields of a command, which are found by name.
 #[derive(Clone, Copy)]
 pub(crate) struct Arguments<'a>(pub(crate) &'a Value);
 
@@ -45,18 +45,19 @@ impl<'a> Arguments<'a> {
     }
 }
 
-/// What all commands share.
+/// What all commands of the process share: the coordinator and the guards.
 #[derive(Default)]
 pub(crate) struct Client {
     coordinator: Mutex<Option<Coordinator>>,
     guards: Mutex<HashMap<String, Held>>,
 }
 
-/// A guard, which commands like `probe_held` also use in the background.
+/// A guard. Some commands, such as `probe_held`, go on using it in the background.
 #[derive(Clone)]
 pub(crate) struct Held {
     pub(crate) guard: Arc<LockGuard>,
-    /// Set when the guard is to be released or dropped, so that background users drop their references to it.
+    /// Set when the guard is about to be released or dropped. Commands in the background then drop their references to
+    /// it.
     pub(crate) ending: Arc<AtomicBool>,
 }
 
@@ -175,7 +176,7 @@ impl Client {
         result
     }
 
-    /// Removes the guard, and waits until no background user refers to it.
+    /// Takes the guard out of the list, and waits until no command in the background refers to it any more.
     pub(crate) async fn take(&self, arguments: Arguments<'_>) -> Result<LockGuard, Value> {
         let Held { mut guard, ending } = self.held(arguments)?;
         lock(&self.guards).remove(arguments.text("handle")?);
@@ -198,7 +199,7 @@ fn describe(contender: &Contender) -> Value {
     })
 }
 
-/// The library's error, as JSON.
+/// The library's error as JSON.
 pub(crate) fn failed(error: Error) -> Value {
     json!({
         "kind": format!("{:?}", error.kind()),
@@ -208,7 +209,7 @@ pub(crate) fn failed(error: Error) -> Value {
     })
 }
 
-/// An error of the test: the command is wrong.
+/// An error of the test: its command is wrong.
 pub(crate) fn misused(message: &str) -> Value {
     json!({ "kind": "Command", "effect": "None", "message": message, "reason": null })
 }

@@ -16,7 +16,7 @@ use crate::{
     say,
 };
 
-/// The leaderships by the names of their elections.
+/// The leaderships that this process has, by the names of their elections.
 static HELD: LazyLock<Mutex<HashMap<String, Arc<Leadership>>>> = LazyLock::new(Mutex::default);
 
 fn all_held() -> MutexGuard<'static, HashMap<String, Arc<Leadership>>> {
@@ -42,7 +42,7 @@ pub(crate) async fn campaign(client: &Client, arguments: Arguments<'_>) -> Resul
     Ok(json!({ "term": term, "t_ns": now_ns() }))
 }
 
-/// Leads and resigns repeatedly, for as long as the process lives.
+/// Leads and resigns, over and over, for as long as the process lives.
 pub(crate) async fn reign(client: &Client, arguments: Arguments<'_>) -> Result<Value, Value> {
     let election = election(client, arguments)?;
     loop {
@@ -62,7 +62,8 @@ pub(crate) fn watch_leadership(arguments: Arguments<'_>) -> Result<Value, Value>
     Ok(json!({}))
 }
 
-/// Calls `is_leader` again and again on a thread of its own, so that it is called in the first moment after a pause.
+/// Calls `is_leader` over and over on a thread of its own. After a pause of the process, this thread calls it within
+/// the first moments, without waiting for the runtime.
 pub(crate) fn probe_leadership(arguments: Arguments<'_>) -> Result<Value, Value> {
     let (handle, leadership) = held(arguments)?;
     thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! Commands after which the worker sends events.
+//! Commands after whose answer the worker goes on to send events.
 
 use std::{process, sync::atomic::Ordering, thread, time::Duration};
 
@@ -33,7 +33,8 @@ pub(crate) fn watch_lost(client: &Client, arguments: Arguments<'_>) -> Result<Va
     Ok(json!({}))
 }
 
-/// Calls `is_held` again and again on a thread of its own, so that it is called in the first moment after a pause.
+/// Calls `is_held` over and over on a thread of its own. After a pause of the process, this thread calls it within the
+/// first moments, without waiting for the runtime.
 pub(crate) fn probe_held(client: &Client, arguments: Arguments<'_>) -> Result<Value, Value> {
     let held = client.held(arguments)?;
     let handle = arguments.text("handle")?.to_owned();
@@ -73,7 +74,7 @@ pub(crate) fn state_events(client: &Client) -> Result<Value, Value> {
     Ok(json!({ "state": format!("{current:?}") }))
 }
 
-/// Completes when the guard is to be released or dropped.
+/// Completes when the guard is about to be released or dropped.
 async fn ended(held: &Held) {
     while !held.ending.load(Ordering::SeqCst) {
         tokio::time::sleep(Duration::from_millis(1)).await;

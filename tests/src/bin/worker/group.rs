@@ -1,4 +1,4 @@
-//! Commands about groups. Memberships and watches are kept until the process ends.
+//! Commands about groups. The process keeps all memberships and watches until it ends.
 
 use std::{
     collections::HashMap,
@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 
 use crate::client::{Arguments, Client, failed};
 
-/// How many tasks of `join_many` join at the same time.
+/// How many tasks of the command `join_many` join at the same time.
 const LANES: usize = 4;
 
 static KEPT: LazyLock<Mutex<Kept>> = LazyLock::new(Mutex::default);
@@ -38,7 +38,7 @@ pub(crate) async fn create(client: &Client, arguments: Arguments<'_>) -> Result<
     Ok(json!({}))
 }
 
-/// Joins the members `<prefix>-0`, `<prefix>-1` and so on, a few at a time.
+/// Joins as the members `<prefix>-0`, `<prefix>-1` and so on, `LANES` of them at the same time.
 pub(crate) async fn join_many(client: &Client, arguments: Arguments<'_>) -> Result<Value, Value> {
     let (group, prefix) = (group(client, arguments)?, arguments.text("prefix")?);
     let (count, begun) = (arguments.count("n")?, Instant::now());
@@ -58,7 +58,7 @@ pub(crate) async fn join_many(client: &Client, arguments: Arguments<'_>) -> Resu
     Ok(json!({ "ms": begun.elapsed().as_millis() as u64 }))
 }
 
-/// Starts `n` watches.
+/// Starts `n` watches, in addition to those that there are.
 pub(crate) async fn watch_many(client: &Client, arguments: Arguments<'_>) -> Result<Value, Value> {
     let group = group(client, arguments)?;
     let begun = Instant::now();
@@ -69,7 +69,7 @@ pub(crate) async fn watch_many(client: &Client, arguments: Arguments<'_>) -> Res
     Ok(json!({ "ms": begun.elapsed().as_millis() as u64 }))
 }
 
-/// Waits until every watch has reported that this member joined; returns when the last one did.
+/// Waits until every watch has reported that this member joined. The result has the time of the last report.
 pub(crate) async fn await_member(arguments: Arguments<'_>) -> Result<Value, Value> {
     let member: std::sync::Arc<str> = arguments.text("member")?.into();
     let watches = std::mem::take(&mut kept().watches);

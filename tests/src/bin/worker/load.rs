@@ -1,4 +1,4 @@
-//! Commands that keep a lock, or the process, busy.
+//! Commands that keep a lock, or this process, busy.
 
 use std::{
     process::Command,
@@ -20,7 +20,7 @@ use crate::{
     say,
 };
 
-/// One acquire, hold and release, recorded in a history.
+/// What is needed to acquire, hold and release a lock once, and to record that in a history.
 #[derive(Clone)]
 struct Turn {
     lock: Lock,
@@ -41,7 +41,7 @@ impl Turn {
         })
     }
 
-    /// Takes the turn; returns the token.
+    /// Acquires, holds and releases the lock once. Returns the token.
     async fn take(&self) -> Result<u64, Value> {
         static ATTEMPTS: AtomicU64 = AtomicU64::new(1);
         let attempt = ATTEMPTS.fetch_add(1, Ordering::Relaxed);
@@ -60,7 +60,8 @@ impl Turn {
         if !self.hold.is_zero() {
             tokio::time::sleep(self.hold).await;
         }
-        // `is_held` is called as late as possible: until the release nobody else may have the lock.
+        // `is_held` is called as late as possible, right before the release, because until then nobody else may have
+        // the lock.
         let before = now_ns();
         write(Event::Probe { before, held: guard.is_held() });
         write(Event::ReleaseCall);
@@ -100,7 +101,7 @@ pub(crate) async fn tasks(client: &Client, arguments: Arguments<'_>) -> Result<V
     Ok(json!({ "tokens": tokens, "ms": begun.elapsed().as_millis() as u64 }))
 }
 
-/// Keeps every worker thread of the runtime computing, so that no task of the program can run.
+/// Keeps all worker threads of the runtime busy with computing, so that no other task of this program can run.
 pub(crate) async fn block_executor(arguments: Arguments<'_>) -> Result<Value, Value> {
     let length = arguments.millis("ms").ok_or_else(|| misused("it needs the number `ms`"))?;
     let workers = Handle::current().metrics().num_workers();
@@ -112,7 +113,8 @@ pub(crate) async fn block_executor(arguments: Arguments<'_>) -> Result<Value, Va
             if busy.fetch_add(1, Ordering::SeqCst) + 1 == workers {
                 say(&json!({ "event": "blocked", "workers": workers, "t_ns": now_ns() }));
             }
-            // Each task waits until all of them have a thread, so that no two run on one thread.
+            // Each task waits until all these tasks have a thread. Otherwise two of them could run on one thread after
+            // each other.
             while busy.load(Ordering::SeqCst) < workers {
                 std::hint::spin_loop();
             }

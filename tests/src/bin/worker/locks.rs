@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::client::{Arguments, Client, failed, misused};
 
-/// Guards that are held until the process ends.
+/// Guards of several locks, which are held until the process ends.
 static SEVERAL: Mutex<Vec<MultiGuard>> = Mutex::new(Vec::new());
 static TIMED: Mutex<Vec<TimedRelease>> = Mutex::new(Vec::new());
 

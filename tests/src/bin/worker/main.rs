@@ -1,12 +1,13 @@
-//! A client process that executes the commands of a test: see `harness::worker` for the protocol.
+//! A client process that executes the commands of a test. The protocol is described in `harness::worker`.
 //!
-//! It has one coordinator, which `connect` creates, and any number of guards. Each guard has a `handle`: the name in
-//! the field `as` of `acquire`, or else the lock's name. Times are those of `harness::log::now_ns`, one clock for all
-//! processes. With `COORDINATION_WORKER_TRACE=1` the library's traces are written to standard error.
+//! The process has one coordinator, which the command `connect` creates, and any number of guards. Each guard has a
+//! `handle`: the name that the field `as` of its `acquire` gave, or else the name of the lock. Times are those of
+//! `harness::log::now_ns`, a clock that all processes share. With the environment variable
+//! `COORDINATION_WORKER_TRACE=1` the library's traces are written to standard error.
 //!
 //! # Commands
 //!
-//! Fields with a question mark may be left out.
+//! A field with a question mark may be left out.
 //!
 //! | command | fields | result |
 //! |---|---|---|
@@ -54,8 +55,8 @@
 //! | `await_member` | `member` | `{"told", "events", "t_ns"}` when every watch has reported that the member joined |
 //! | `exit` | `code?` | none: the process ends, dropping nothing |
 //!
-//! `hold_loop` is another name of `cycle`. `file` is a history (`coordination_history`), in which the
-//! process' id is the client, and the lock is object 1.
+//! `hold_loop` is another name of `cycle`. `file` is a history (`coordination_history`). In it, the process id is the
+//! number of the client, and the lock is object 1.
 //!
 //! # Events
 //!
@@ -72,9 +73,9 @@
 //!
 //! # Errors
 //!
-//! `{"kind", "effect", "message", "reason", "ms"}`: the names of the variants, the text, the loss reason or `null`, and
-//! how long the command took. `kind` is `Command` when a field of the command is wrong, and `UnknownCommand` when there
-//! is no command of that name.
+//! `{"kind", "effect", "message", "reason", "ms"}`. `kind` and `effect` are names of variants in the library, `message`
+//! is the error's text, `reason` is the reason of a loss or `null`, and `ms` is how long the command took. `kind` is
+//! `Command` if a field of the command is wrong, and `UnknownCommand` if there is no command of this name.
 
 mod client;
 mod election;
@@ -178,7 +179,7 @@ async fn execute(client: &Arc<Client>, arguments: Arguments<'_>) -> Result<Value
     }
 }
 
-/// Prints one line. `println!` writes it in one piece, even if several commands end at the same time.
+/// Prints one line. `println!` writes it as a whole, even if several commands end at the same time.
 fn say(answer: &Value) {
     println!("{answer}");
 }

@@ -19,7 +19,7 @@ fn limiter(client: &Client, arguments: Arguments<'_>) -> Result<RateLimiter, Val
     coordinator.rate_limiter(arguments.text("limiter")?, permits, per).map_err(failed)
 }
 
-/// How long the machine has kept this process waiting, in microseconds: at most, and in sum.
+/// For how long the machine has kept this process from running, in microseconds: the longest time, and the sum of all.
 #[derive(Default)]
 struct Withheld {
     most: AtomicU64,
@@ -32,7 +32,8 @@ impl Withheld {
         loop {
             let start = Instant::now();
             tokio::time::sleep(BEAT).await;
-            // A timer is up to a millisecond late even on an idle machine.
+            // Even on an idle machine a timer is up to a millisecond late. So lateness of less than a beat is not
+            // counted.
             let late = start.elapsed().saturating_sub(2 * BEAT).as_micros() as u64;
             self.most.fetch_max(late, Ordering::Relaxed);
             self.sum.fetch_add(late, Ordering::Relaxed);
@@ -40,7 +41,7 @@ impl Withheld {
     }
 }
 
-/// Takes permits, one after the other: `n`, or as many as come within `ms`.
+/// Takes permits one after the other: `n` of them, or as many as it gets within `ms`.
 pub(crate) async fn rate(client: &Client, arguments: Arguments<'_>) -> Result<Value, Value> {
     let limiter = limiter(client, arguments)?;
     let (begun, mut permits) = (Instant::now(), Vec::new());

@@ -1,4 +1,5 @@
-//! Commands about semaphores and limiters. Permits and slots are kept until `let_go`, or until the process ends.
+//! Commands about semaphores and limiters. The process keeps permits and slots until the command `let_go`, or until it
+//! ends.
 
 use std::{
     sync::{Mutex, PoisonError},
@@ -69,8 +70,8 @@ pub(crate) async fn let_go() -> Result<Value, Value> {
     Ok(json!({ "t_ns": now_ns() }))
 }
 
-/// Enters and leaves the limiter for `ms`; returns each stay as `[slot, from, to, token]`, and how often it was
-/// refused.
+/// Enters and leaves the limiter, over and over, for `ms`. Returns each stay as `[slot, from, to, token]`, and how
+/// often the limiter refused to let it in.
 pub(crate) async fn come_and_go(client: &Client, arguments: Arguments<'_>) -> Result<Value, Value> {
     let limiter = limiter(client, arguments)?;
     let length = arguments.millis("ms").unwrap_or_default();
@@ -96,7 +97,7 @@ pub(crate) async fn come_and_go(client: &Client, arguments: Arguments<'_>) -> Re
     Ok(json!({ "stays": stays, "refused": refused }))
 }
 
-/// A pseudo-random number below forty, so that processes do not run in lockstep.
+/// A number below forty that looks random, so that several processes do not make their calls at the same moments.
 fn some_millis() -> u64 {
     now_ns() / 1_000 % 40
 }

@@ -1,4 +1,4 @@
-//! Commands about barriers, latches, and jobs that are done once per period.
+//! Commands about barriers, latches, and jobs that may be done once per period.
 
 use std::sync::{Mutex, PoisonError};
 

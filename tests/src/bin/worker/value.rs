@@ -7,7 +7,7 @@ use crate::{
     say,
 };
 
-/// Adds one, `n` times or for as long as the process lives, and reports each sum as an event.
+/// Adds one to a counter, `n` times or for as long as the process lives. Reports each sum as an event.
 pub(crate) async fn count(client: &Client, arguments: Arguments<'_>) -> Result<Value, Value> {
     let counter = client.coordinator()?.counter(arguments.text("counter")?).map_err(failed)?;
     let times = arguments.number("n").unwrap_or(u64::MAX);
