@@ -1,4 +1,5 @@
-//! What the history of a round takes over from earlier rounds, and which of its records belong to a group of clients.
+//! The facts from earlier rounds that a round's history begins with, and the choice of the records that belong to one
+//! group of clients.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,8 +10,8 @@ use super::{
     things::{Group, is_of},
 };
 
-/// The largest token of each object and slot, and the last write to each register. In the next round, tokens must be
-/// larger.
+/// What later rounds must not fall behind: for each object and slot the largest token, and for each register the last
+/// write. Tokens have to rise over all rounds.
 #[derive(Debug, Default)]
 pub(super) struct Carried {
     tokens: BTreeMap<(u32, u32), u64>,
@@ -34,8 +35,8 @@ impl Carried {
         }
     }
 
-    /// Writes these tokens and writes into a round's history, before all other records, as records of a client 0 with
-    /// attempts of its own.
+    /// Writes these tokens and writes into the history of a round, before all other records. For the checker they come
+    /// from a client with number 0, and each grant is an attempt of its own.
     pub(super) fn tell(&self, book: &Book) {
         for (attempt, ((object, slot), token)) in (1..).zip(&self.tokens) {
             let tell = |event| {
@@ -53,10 +54,10 @@ impl Carried {
     }
 }
 
-/// The records of a group, and the records that concern both groups.
+/// Returns the records of a group, and those that concern both groups.
 ///
-/// Before an operation is sent, a record without a result is written, for the case that the client is killed. If there
-/// is a record with the result too, only the latter is returned.
+/// A client that may be killed records an operation twice: before it without a result, and after it with the result. If
+/// there is a result, only the second record is returned.
 pub(super) fn of_group(records: &[Record], group: Group) -> Vec<Record> {
     let mut answered = BTreeSet::new();
     for record in records {
@@ -70,7 +71,7 @@ pub(super) fn of_group(records: &[Record], group: Group) -> Vec<Record> {
     let mut is_its = |record: &&Record| {
         let whose = (record.client, record.attempt);
         match record.event {
-            // If the outcome is unknown, there are two records without a result, and one of them is returned.
+            // If the result is unknown in the end, both records have no result, and only one of them is returned.
             Event::Operation { answer: Answer::Unknown, .. } => {
                 !answered.contains(&whose) && open.insert(whose) && is_of(group, record.object)
             }

@@ -1,11 +1,11 @@
-//! A client process: one coordinator, and tasks that contend for its objects.
+//! The program of a client process. It has one coordinator, and tasks that contend for objects.
 //!
-//! The driver controls it by lines of JSON, as any worker (see [`harness::worker`](crate::harness::worker)):
+//! The driver controls the process by lines of JSON, like any worker (see [`harness::worker`](crate::harness::worker)):
 //!
-//! * `begin` connects, and retries until that succeeds. Its fields: `member`, `client` (its number in histories),
-//!   `group`, `store`, `resource` (a socket), `seed`.
-//! * `round`: the tasks begin to work, and write to `history`.
-//! * `drain`: the tasks finish what they have begun, and begin nothing more.
+//! * `begin` connects, and retries until that succeeds. Its fields are `member`, `client` (the client's number in
+//!   histories), `group`, `store`, `resource` (the path of a socket) and `seed`.
+//! * `round` makes the tasks begin to work. They write their records to the file `history`.
+//! * `drain` makes the tasks finish what they have begun, without beginning anything new.
 //! * `stop` closes the session.
 
 use std::{
@@ -37,7 +37,7 @@ use super::{
 };
 use crate::harness::worker::URL;
 
-/// Writes the records of one attempt to the history.
+/// Writes the records of one attempt to the history of the round.
 pub(super) struct Pen {
     writer: Arc<Writer>,
     client: u32,
@@ -61,7 +61,7 @@ impl Pen {
     }
 }
 
-/// The history of the current round; none between rounds, when no task may begin anything.
+/// The history of the present round. `None` between rounds, when no task may begin anything.
 type Round = Option<Arc<Writer>>;
 
 struct Client {
@@ -74,7 +74,7 @@ struct Client {
     round: watch::Sender<Round>,
 }
 
-/// Carries out commands, one after the other, until its standard input ends.
+/// Carries out the commands of the driver one after the other, until standard input ends.
 pub async fn main() {
     let mut client = None;
     let mut orders = BufReader::new(tokio::io::stdin()).lines();
@@ -123,7 +123,7 @@ async fn carry_out(client: &mut Option<Arc<Client>>, order: &Value) -> Result<()
     Ok(())
 }
 
-/// Connects, and retries for as long as the store is out of reach.
+/// Connects to the store, and retries for as long as the store cannot be reached.
 async fn connect(store: Store, member: &str) -> Coordinator {
     let url = std::env::var(URL).expect("it is set by whoever starts a client");
     loop {
@@ -142,7 +142,7 @@ async fn connect(store: Store, member: &str) -> Coordinator {
 }
 
 impl Client {
-    /// Starts the tasks; they wait for a round.
+    /// Starts all tasks. Each of them waits until a round begins.
     async fn start(self: &Arc<Self>, group: Group, seed: u64) {
         let mut seeds = StdRng::seed_from_u64(seed);
         for thing in group.things() {
@@ -152,8 +152,8 @@ impl Client {
                 }
             }
             if group == Group::Spoiled {
-                // While a directory is replaced by another one, reads may come from either, so their answers are not
-                // linearizable.
+                // In this group the directory may be replaced by another one. During the replacement, reads may come
+                // from either directory, so their results are not linearizable. So no task makes short operations here.
                 continue;
             }
             let rng = StdRng::seed_from_u64(seeds.random());
@@ -201,20 +201,20 @@ impl Client {
         });
     }
 
-    /// Waits for a round, and counts as busy from then on.
+    /// Waits until a round is running, and counts this task as busy from then on. Returns the pen for one attempt.
     async fn begin(&self, thing: &Thing, rounds: &mut watch::Receiver<Round>) -> Pen {
         loop {
-            // This cannot fail: the sender lives as long as the client.
+            // This cannot fail, because `self` has the sender, and lives longer than this call.
             let _ = rounds.wait_for(Option::is_some).await;
-            // Counted as busy before `round` is read again: the thread that ends the round and then sees no task busy
-            // can rely on there being none.
+            // The task counts as busy before it reads `round` again. So if `drain` has ended the round and then sees no
+            // busy task, no task can begin anything any more.
             self.busy.fetch_add(1, Ordering::SeqCst);
             let round = self.round.borrow().clone();
             if let Some(writer) = round {
                 let attempt = self.attempts.fetch_add(1, Ordering::SeqCst) + 1;
                 return Pen { writer, client: self.number, attempt, object: thing.id };
             }
-            // The round has ended before this task counted as busy.
+            // The round has ended before this task counted as busy, so the task must not begin anything.
             self.end();
         }
     }

@@ -1,7 +1,7 @@
-//! How long the machine keeps threads waiting for a processor, from Linux's counters.
+//! Measures how long the machine keeps threads waiting for a processor, by counters of Linux.
 //!
-//! The bounds of the clauses assume that threads get to run, so this time is added to them. While a process is stopped,
-//! its threads do not wait for a processor, so a pause does not count.
+//! The bounds in the clauses assume that threads can run, so this time is added to the bounds. The threads of a paused
+//! process do not wait for a processor, so pauses are not counted.
 
 use std::{
     collections::BTreeMap,
@@ -17,10 +17,11 @@ use crate::harness::waited;
 
 const EVERY: Duration = Duration::from_millis(200);
 
-/// The ids of the processes whose threads are measured; processes come and go.
+/// The ids of the processes whose threads are measured. The list changes when clients are killed and started.
 pub(super) type Roster = Arc<Mutex<Vec<u32>>>;
 
-/// The longest wait of a thread of the roster, in nanoseconds. A background thread measures until this is dropped.
+/// The longest time that a thread of these processes waited for a processor, in nanoseconds. A background thread
+/// measures it until this value is dropped.
 #[derive(Debug)]
 pub(super) struct Delays(Arc<AtomicU64>);
 
@@ -43,18 +44,19 @@ impl Delays {
         Self(worst)
     }
 
-    /// Begins to measure anew.
+    /// Begins to measure again: what was measured before is forgotten.
     pub(super) fn forget(&self) {
         self.0.store(0, Ordering::Relaxed);
     }
 
-    /// The longest time that a thread waited within a fifth of a second.
+    /// The longest time that a thread waited between two measurements, which are a fifth of a second apart.
     pub(super) fn worst(&self) -> Duration {
         Duration::from_nanos(self.0.load(Ordering::Relaxed))
     }
 }
 
-/// How long each thread of these processes has waited since it began. Thread ids are unique among all processes.
+/// For each thread of these processes, how long it has waited for a processor since it began. No two threads of the
+/// machine have the same id.
 fn of_all(processes: &[u32]) -> BTreeMap<String, u64> {
     processes.iter().flat_map(|process| waited(*process)).collect()
 }

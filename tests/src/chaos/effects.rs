@@ -1,4 +1,4 @@
-//! What a holder does while it holds an object: it changes the resource.
+//! What a holder does while it holds an object: it changes a register of the resource.
 
 use std::{path::Path, time::Duration};
 
@@ -13,14 +13,14 @@ use super::{
     resource::{ANSWER, Ask, Request},
 };
 
-/// A connection of a client to the resource.
+/// The connection of a client to the resource.
 #[derive(Debug)]
 pub(super) struct Effects {
     stream: UnixStream,
     client: u32,
 }
 
-/// The grant under which a register is changed.
+/// The grant under which a holder changes a register.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Hand {
     pub(super) register: u32,
@@ -34,9 +34,9 @@ impl Effects {
         Self { stream, client }
     }
 
-    /// Adds one to both halves of the register, with a pause between reading and writing.
+    /// Adds one to both halves of the register, and waits for `pause` between reading and writing.
     ///
-    /// It does not check whether the lock is still held, as careless programs do not.
+    /// It does not check before the write whether the lock is still held, just as careless programs do not.
     pub(super) async fn add_one(&mut self, hand: Hand, pause: Duration) {
         let (_, bare) = self.ask(hand, Ask::BareRead, nanos(pause)).await;
         let (is_fresh, fenced) = self.ask(hand, Ask::Read, 0).await;

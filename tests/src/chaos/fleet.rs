@@ -1,4 +1,4 @@
-//! The client processes: starts, pauses, kills and replaces them.
+//! The client processes. This module starts, pauses, kills and replaces them.
 
 use std::{
     path::{Path, PathBuf},
@@ -20,21 +20,21 @@ use super::{
 };
 use crate::harness::{Launch, Worker, worker::URL};
 
-/// The history in which the driver writes: records of killed clients, and of the nemesis.
+/// The history of the present round, as the driver writes to it: when clients are killed, and what the nemesis does.
 #[derive(Debug, Default)]
 pub(super) struct Book {
     page: Mutex<Option<(PathBuf, Arc<Writer>)>>,
 }
 
 impl Book {
-    /// Begins the history of a round.
+    /// Begins the history of a new round in the file `path`. Further records go there.
     pub(super) fn turn_to(&self, path: &Path) -> Arc<Writer> {
         let writer = Arc::new(Writer::open(path).expect("the scratch directory is ours"));
         *lock(&self.page) = Some((path.to_owned(), Arc::clone(&writer)));
         writer
     }
 
-    /// The path of the current round's history.
+    /// The path of the present round's history; `None` before the first round.
     fn path(&self) -> Option<PathBuf> {
         lock(&self.page).as_ref().map(|(path, _)| path.clone())
     }
@@ -50,7 +50,7 @@ impl Book {
     }
 }
 
-/// What all clients of a run have in common.
+/// The parameters that all clients of a run share.
 #[derive(Debug)]
 pub(super) struct Common {
     pub(super) store: Store,
@@ -60,12 +60,12 @@ pub(super) struct Common {
     pub(super) seed: u64,
 }
 
-/// A place for one client process at a time: when it is killed, another one takes the place.
+/// A place for one client process at a time. If the process is killed, another one takes the place.
 #[derive(Debug)]
 struct Seat {
     group: Group,
     url: String,
-    /// Whether the client is never killed, so that its use of memory can be measured.
+    /// Whether the clients in this place are never killed, so that the growth of their memory can be measured.
     survives: bool,
     present: Mutex<Present>,
 }
@@ -74,7 +74,7 @@ struct Seat {
 struct Present {
     worker: Worker,
     number: u32,
-    /// The id of the command to join the round, until its answer has been read.
+    /// The id of the command by which the client joins the round; `None` once its answer has been read.
     joining: Option<u64>,
 }
 
@@ -86,21 +86,22 @@ pub(super) struct Fleet {
     book: Arc<Book>,
     roster: Roster,
     held_up: Mutex<HeldUp>,
-    /// Errors of clients that could not join the round and were killed since.
+    /// The errors of clients that could not join the round and were killed later.
     refusals: Mutex<Vec<String>>,
 }
 
-/// Whether some clients cannot run, because they are paused or starved.
+/// Whether faults keep some clients from running, because the clients are paused or get no processor.
 #[derive(Debug)]
 struct HeldUp {
-    /// The number of faults that keep clients from running at the moment.
+    /// How many such faults there are at this moment.
     causes: usize,
-    /// When the last such fault ended.
+    /// When the last such fault has ended.
     ended: Instant,
 }
 
 impl Fleet {
-    /// Starts a client for each URL, in the group of the URL. The first and the last client are never killed.
+    /// Starts a client for each URL, in the group that is given with it. The first and the last client are never
+    /// killed.
     pub(super) fn start(common: Common, urls: &[(Group, String)], book: Arc<Book>) -> Self {
         let (numbers, roster) = (AtomicU32::new(0), Roster::default());
         let held_up = Mutex::new(HeldUp { causes: 0, ended: Instant::now() });
@@ -132,14 +133,14 @@ impl Fleet {
         Present { worker, number, joining: None }
     }
 
-    /// Starts a new client in the place of a killed one, and makes it join the round.
+    /// Starts a new client in the seat of a killed one, and makes it join the present round.
     pub(super) fn replace(&self, seat: usize) {
         let Seat { group, url, present, .. } = &self.seats[seat];
         *lock(present) = self.begin(*group, url);
         self.join_round(seat);
     }
 
-    /// Makes all clients join the current round and write to its history.
+    /// Makes all clients join the present round and write to its history.
     pub(super) fn begin_round(&self) {
         (0..self.seats.len()).for_each(|seat| self.join_round(seat));
     }
@@ -147,14 +148,14 @@ impl Fleet {
     fn join_round(&self, seat: usize) {
         if let Some(history) = self.book.path() {
             let mut present = self.present(seat);
-            // Does not wait for the answer: while the store is broken, the client may not be connected yet.
+            // This does not wait for the answer, because the client may not be connected yet while the store is broken.
             let order = present.worker.send(json!({ "command": "round", "history": history }));
             present.joining = Some(order);
         }
     }
 
-    /// Waits, for at most `patience`, until all clients have finished what they have begun. Returns errors: of clients
-    /// that have not finished, and of those that could not join the round.
+    /// Makes all clients finish what they have begun, and waits for that, for at most `patience`. Returns the errors:
+    /// of clients that have not finished, and of clients that could not join the round.
     pub(super) fn drain(&self, patience: Duration) -> Vec<String> {
         let mut failures = self.order("drain", patience);
         failures.append(&mut lock(&self.refusals));
@@ -162,7 +163,7 @@ impl Fleet {
         failures
     }
 
-    /// Makes all clients close their sessions.
+    /// Makes all clients close their sessions. Returns the errors.
     pub(super) fn stop(&self) -> Vec<String> {
         self.order("stop", Duration::from_secs(10))
     }
@@ -185,7 +186,7 @@ impl Fleet {
         late
     }
 
-    /// Errors of clients that ended although nobody killed them.
+    /// Descriptions of the clients that have ended although nobody has killed them.
     pub(super) fn ended(&self) -> Vec<String> {
         let seats = (0..self.seats.len()).map(|seat| self.present(seat));
         seats
@@ -207,12 +208,12 @@ impl Fleet {
         self.seats[seat].survives
     }
 
-    /// The seat of the client with this number.
+    /// The seat in which the client with this number is, if it is in any.
     pub(super) fn seat_of(&self, number: u32) -> Option<usize> {
         (0..self.seats.len()).find(|seat| self.present(*seat).number == number)
     }
 
-    /// The process ids of all running clients.
+    /// The process ids of all running clients, for the measurement of delays.
     pub(super) fn roster(&self) -> Roster {
         Arc::clone(&self.roster)
     }
@@ -223,7 +224,7 @@ impl Fleet {
         seats.map(|seat| self.present(seat).worker.child().id()).collect()
     }
 
-    /// Kills a client; its seat stays empty until it is [replaced](Self::replace).
+    /// Kills a client. Its seat stays without a client until [`replace`](Self::replace).
     pub(super) fn kill(&self, seat: usize) {
         let mut present = self.present(seat);
         lock(&self.roster).retain(|process| *process != present.worker.child().id());
@@ -232,10 +233,10 @@ impl Fleet {
         lock(&self.refusals).extend(present.refusal());
     }
 
-    /// Pauses these clients for this long.
+    /// Pauses the clients in these seats for this long.
     ///
-    /// On `file`, a client that is paused while it holds a `flock` delays all others, as is documented. So all clients
-    /// count as paused, and nothing that they do meanwhile counts as late.
+    /// On `file`, a client that is paused while it holds a `flock` delays all other clients, as the documentation says.
+    /// So there all clients count as paused, and nothing that they do during the pause counts as late.
     pub(super) fn pause(&self, seats: &[usize], length: Duration) {
         let affected: Vec<usize> = match self.common.store.has_server() {
             false => (0..self.len()).collect(),
@@ -251,12 +252,14 @@ impl Fleet {
         });
     }
 
-    /// Records that these clients could not run while `cause` ran.
+    /// Runs `cause`, which keeps the clients in these seats from running, and records that they could not run
+    /// meanwhile.
     pub(super) fn held_up(&self, seats: &[usize], cause: impl FnOnce()) {
         let numbers: Vec<_> = seats.iter().map(|seat| self.present(*seat).number).collect();
         numbers.iter().for_each(|number| self.book.note(*number, Event::Paused));
         lock(&self.held_up).causes += 1;
-        // The count goes down even if `cause` panics, because other threads wait until all clients can run.
+        // The count goes down even if `cause` panics. Otherwise threads that wait until all clients can run would wait
+        // for ever.
         let over = Finally(|| {
             let mut held_up = lock(&self.held_up);
             (held_up.causes, held_up.ended) = (held_up.causes - 1, Instant::now());
@@ -266,7 +269,8 @@ impl Fleet {
         numbers.iter().for_each(|number| self.book.note(*number, Event::Resumed));
     }
 
-    /// Waits until all clients have been able to run for this long, which is enough to notice the last fault.
+    /// Waits until all clients have been able to run for this long without a break. In this time they notice the last
+    /// fault.
     pub(super) fn runs_for(&self, length: Duration) {
         let begun = Instant::now();
         let runs = || {
@@ -283,7 +287,7 @@ impl Fleet {
     }
 }
 
-/// Calls the function when it is dropped, also by a panic.
+/// Calls the function when this value is dropped, even if that is because of a panic.
 struct Finally<F: Fn()>(F);
 
 impl<F: Fn()> Drop for Finally<F> {
@@ -293,10 +297,10 @@ impl<F: Fn()> Drop for Finally<F> {
 }
 
 impl Present {
-    /// The error with which the client refused to join the round. No answer means no error: the client was killed
-    /// before, or it has not drained, because it carries out commands one after the other.
+    /// The error with which the client refused to join the round. If there is no answer, there is no error: the client
+    /// was killed before it answered, or it has not drained, because it carries out its commands one after the other.
     fn refusal(&mut self) -> Option<String> {
-        // Even if the process has ended, its answer has arrived or will at once.
+        // If the process has ended, its answer has arrived already, or will arrive at once. So a second is enough.
         let answer = self.worker.receive(self.joining.take()?, Duration::from_secs(1))?;
         let error = answer.err()?;
         Some(format!("client {} did not join the round: {error}", self.number))

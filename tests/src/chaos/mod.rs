@@ -1,21 +1,24 @@
-//! Chaos: several client processes contend for a few names while a nemesis causes faults, and a checker checks the
-//! history that they write.
+//! Chaos: several client processes contend for a few names while a nemesis causes faults. The clients write a history,
+//! which a checker checks.
 //!
-//! * [`client`] is the program of a client process: acquires, holds, asks `is_held` all the time, writes to the
-//!   `resource` with the token, and releases, in all the ways in which a program can do that.
-//! * [`nemesis`] computes the schedule of faults from a seed: kinds, order and length; `strike` causes the faults.
-//! * [`run`] starts everything, repairs the faults at the end, looks for entries and sessions that are left, and has
-//!   the history checked by `coordination-history`. A long run consists of rounds; each has a history of its own, which
-//!   is deleted after its check.
+//! * [`client`] is the program of a client process. It acquires objects, holds them, calls `is_held` all the time,
+//!   writes to the `resource` with its token, and releases the objects. It does this in all the ways in which a program
+//!   can.
+//! * [`nemesis`] computes the schedule of faults from a seed: which faults happen, in which order, and for how long.
+//!   `strike` causes the faults.
+//! * [`run`] starts everything and repairs the faults at the end. Then it looks for entries and sessions that are left,
+//!   and has `coordination-history` check the history. A long run consists of rounds. Each round has a history of its
+//!   own, which is deleted after its check.
 //!
-//! A seed always has the same schedule, but not the same course of events, because processes and servers are real. A
-//! round that fails keeps its history and all other files.
+//! The same seed always gives the same schedule, but not the same events, because processes and servers are real. If a
+//! round fails, its history and all other files are kept.
 //!
-//! There are two groups of clients, each with names of its own. Some faults, by which an operator changes the store by
-//! hand, may break timed exclusion until they are noticed (`FENCE` in the fault matrix). These faults are made only to
-//! the *spoiled* group, whose timed exclusion is not checked during such a fault. No group's timed exclusion is checked
-//! while a leader or all servers are paused, if that breaks an assumption of timed exclusion (`Cost::Untimed`).
-//! Everything else is checked, above all tokens.
+//! There are two groups of clients, and each has names of its own. Some faults are changes that an operator makes to
+//! the store by hand. Until clients notice such a change, two of them may hold a lock at once (`FENCE` in the fault
+//! matrix). Such faults are made only to the *spoiled* group, and during them the checker does not check whether locks
+//! of this group overlap. Pausing a leader or all servers may break an assumption on which exclusion relies
+//! (`Cost::Untimed`). During such a fault the checker does not check any group's locks for overlaps. Everything else is
+//! always checked, above all tokens.
 
 mod carried;
 pub mod client;
@@ -41,7 +44,7 @@ use std::time::Duration;
 use crate::bounds;
 use crate::checks::Backend;
 
-/// A store for chaos.
+/// A store on which chaos can run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Store {
     /// The store.
@@ -95,23 +98,23 @@ impl Store {
         Self::ZOOKEEPER3,
     ];
 
-    /// The lease of most stores.
+    /// The lease on most stores.
     const TTL: Duration = Duration::from_secs(2);
-    /// The lease of stores whose server takes more than a second to start, or several seconds to become leader.
+    /// The lease on stores whose server takes more than a second to start, or several seconds to become the leader.
     const LONG_TTL: Duration = Duration::from_secs(6);
 
-    /// The store with this name on the command line.
+    /// The store that has this name on the command line.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|store| store.name() == name)
     }
 
-    /// The store's name on the command line: `file`, `etcd`, `etcd3`…
+    /// The name of the store on the command line: `file`, `etcd`, `etcd3`…
     pub fn name(self) -> String {
         let name = self.backend.name();
         if self.nodes > 1 { format!("{name}{}", self.nodes) } else { name.to_owned() }
     }
 
-    /// The option with which cargo builds in this store.
+    /// The option with which cargo includes this store in the build; empty if the store is always included.
     fn feature(self) -> String {
         match self.has_server() {
             true => format!(" --features {}", self.backend.name()),
@@ -123,7 +126,7 @@ impl Store {
         self.nodes > 0
     }
 
-    /// The lease, if the store has one.
+    /// The lease; `None` if the store has none.
     fn ttl(self) -> Option<Duration> {
         let is_slow = self.backend == Backend::Zookeeper || self == Self::CONSUL3;
         self.has_server().then_some(if is_slow { Self::LONG_TTL } else { Self::TTL })
@@ -133,13 +136,13 @@ impl Store {
         Duration::from_millis(if self.has_server() { 300 } else { 100 })
     }
 
-    /// L4: how long one attempt at a call may take.
+    /// L4: how long one attempt of a call may take.
     fn attempt(self) -> Duration {
         let heartbeat = self.heartbeat();
         self.ttl().map_or(heartbeat, |ttl| bounds::attempt(heartbeat, ttl))
     }
 
-    /// L5: how soon everything works again after the last fault has ended.
+    /// L5: how long after the end of the last fault everything has to work again.
     fn recovery(self) -> Duration {
         bounds::recovered(self.ttl())
     }

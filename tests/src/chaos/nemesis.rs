@@ -1,7 +1,8 @@
 //! The schedule of faults, computed from a seed: which fault happens when, and for how long.
 //!
-//! First each kind of fault happens once, alone and with pauses between, so that its effects can be distinguished from
-//! those of others. Then several faults happen at the same time, one of each lane.
+//! In the first part each kind of fault happens once and alone, with a pause after it, so that its effects can be told
+//! from those of other faults. If the time is short, some kinds are left out. In the second part several faults happen at
+//! the same time. For this the kinds are divided into three lanes, and at most one fault of each lane happens at a time.
 
 use std::{ops::Range, time::Duration};
 
@@ -33,9 +34,9 @@ pub enum Fault {
     Reset,
     /// Connections are closed in the ordinary way.
     Closed,
-    /// One side of a connection closes its direction (FIN).
+    /// At the next bytes that arrive, one direction of each connection is closed (FIN).
     HalfClosed,
-    /// The network delivers nothing for a while, then everything that it has held back.
+    /// The network delivers nothing for a while. Then it delivers everything that it has held back.
     Stall,
     /// Bytes from clients to servers are lost.
     LostToServer,
@@ -43,9 +44,9 @@ pub enum Fault {
     LostToClient,
     /// Bytes are lost in both directions.
     LostBothWays,
-    /// Connections are reset, and new ones refused.
+    /// Connections are reset, and new ones are refused.
     Refused,
-    /// Connections are closed after some message, or before it.
+    /// Connections are closed right before or after some message.
     Cut,
     /// The only server is paused for a short time.
     ServerPausedBriefly,
@@ -65,15 +66,15 @@ pub enum Fault {
     LeaderPaused,
     /// All servers are paused.
     AllPaused,
-    /// A server that is not the leader is cut off from the other servers, but not from clients.
+    /// A server that is not the leader is cut off from the other servers. Clients can still reach it.
     MemberIsolated,
-    /// The leader is cut off from the other servers.
+    /// The leader is cut off from the other servers. Clients can still reach it.
     LeaderIsolated,
     /// Two of three servers are killed.
     MajorityLost,
-    /// The store's history is compacted ten times a second, and finally the server's file is rewritten.
+    /// The store's history is compacted ten times a second, and at the end the servers' files are rewritten.
     Compaction,
-    /// The server's storage quota is used up.
+    /// The storage quota of the servers is used up.
     NoSpace,
     /// The server drops all cached scripts, ten times a second.
     ScriptsFlushed,
@@ -85,23 +86,23 @@ pub enum Fault {
     EntryDeleted,
     /// The disk is full.
     DiskFull,
-    /// Another program locks a queue's file.
+    /// Another program locks the file of a queue.
     FileHeld,
-    /// All processors are kept busy.
+    /// All processors are busy, so that clients get little time on them.
     Starved,
     /// The file of a session is deleted.
     SessionRemoved,
-    /// The directory of sessions is deleted.
+    /// The directory that has the files of all sessions is deleted.
     SessionsRemoved,
     /// The file of a queue is deleted.
     QueueRemoved,
     /// The file of a queue is emptied.
     QueueEmptied,
-    /// The file of a queue is truncated before its first entry.
+    /// The file of a queue is truncated at a place before its first entry.
     QueueCut,
     /// The file of a queue is replaced by a copy.
     QueueReplaced,
-    /// The directory of queues is renamed.
+    /// The directory that has the files of all queues is renamed.
     QueuesRenamed,
     /// The group's whole directory is renamed.
     DirectoryRenamed,
@@ -109,7 +110,9 @@ pub enum Fault {
     LockBroken,
 }
 
-/// Faults of one lane never happen at the same time, because the end of one would undo the other.
+/// The lanes into which the kinds of faults are divided. Two faults of one lane never happen at the same time, because the
+/// end of one would undo the other. Most faults affect the clients (`Clients`), the network (`Between`), or the store
+/// (`Store`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Lane {
     Clients,
@@ -130,17 +133,17 @@ struct Row {
     cost: Cost,
 }
 
-/// What a fault may cost when it happens alone.
+/// What a fault may cost if it happens alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cost {
-    /// The fault may cost time only: no session is lost.
+    /// It may only cost time: no session is lost.
     Keep,
     /// Sessions may be lost.
     Lose,
-    /// Sessions may be lost, and timed exclusion of all clients may be broken, on etcd before 3.4.31 and 3.5.13, where
-    /// the fault breaks assumption A2.
+    /// Sessions may be lost. On etcd before 3.4.31 and 3.5.13, where the fault breaks assumption A2, clients of both
+    /// groups may also hold a lock at the same time as others.
     Untimed,
-    /// Timed exclusion of the spoiled group may be broken, until the clients notice.
+    /// Until the clients notice the fault, clients of the spoiled group may hold a lock at the same time as others.
     Spoil,
 }
 
@@ -148,15 +151,15 @@ enum Cost {
 #[derive(Clone, Copy, Debug)]
 enum Stores {
     All,
-    /// Stores with one server or more.
+    /// All stores that have a server.
     Servers,
-    /// Stores with one server.
+    /// Stores that have exactly one server.
     One,
     Several,
-    /// Stores with several servers that can be cut off from one another.
+    /// Stores that have several servers which can be cut off from one another.
     Apart,
     Only(Backend),
-    /// Stores whose operator can close all connections.
+    /// Stores on which an operator can make the server close all connections.
     Killable,
 }
 
@@ -167,7 +170,8 @@ impl Stores {
             Self::Servers => store.nodes > 0,
             Self::One => store.nodes == 1,
             Self::Several => store.nodes > 1,
-            // Consul's servers talk to one another on the ports on which they serve, so a proxy cannot separate them.
+            // Consul's servers talk to one another on the ports on which they serve clients. So a proxy cannot separate
+            // them.
             Self::Apart => store.nodes > 1 && store.backend != Backend::Consul,
             Self::Only(backend) => store.backend == backend,
             Self::Killable => {
@@ -188,7 +192,8 @@ const fn row(
     Row { fault, name, lane, stores, millis, cost }
 }
 
-/// All kinds of faults. A "brief" pause is shorter than a lease of 2 s by more than two heartbeats.
+/// All kinds of faults. A "brief" pause is so short that a lease of 2 s survives it: the rest is more than two
+/// heartbeats.
 #[rustfmt::skip]
 const ROWS: &[Row] = {
     use {Cost::{Keep, Lose, Spoil, Untimed}, Fault as F, Lane::{Between, Clients}};
@@ -253,18 +258,19 @@ impl Fault {
         found.expect("every kind has a row")
     }
 
-    /// The kind's number in histories.
+    /// The number of this kind in histories.
     pub(super) fn kind(self) -> u32 {
         u32::try_from(self.row().0).expect("a few")
     }
 }
 
-/// The names of all kinds, by their number in histories.
+/// The names of all kinds. The index of a name is the kind's number in histories.
 pub(super) fn names() -> Vec<String> {
     ROWS.iter().map(|row| row.name.to_owned()).collect()
 }
 
-/// The numbers of the kinds that may break timed exclusion: on this store, or for the spoiled group.
+/// The numbers of the kinds during which clients may hold a lock at the same time: on this store, and, if `spoiled`, in
+/// the spoiled group.
 pub(super) fn untimed(store: Store, spoiled: bool) -> Vec<u32> {
     let costs = |row: &&Row| match row.cost {
         Cost::Keep | Cost::Lose => false,
@@ -274,37 +280,38 @@ pub(super) fn untimed(store: Store, spoiled: bool) -> Vec<u32> {
     ROWS.iter().filter(costs).map(|row| row.fault.kind()).collect()
 }
 
-/// Whether sessions of the group whose timed exclusion is checked survive this kind of fault when it happens alone.
+/// Whether the sessions of the judged group survive a fault of this kind that happens alone.
 pub(super) fn keeps(kind: u32) -> bool {
     let row = usize::try_from(kind).ok().and_then(|index| ROWS.get(index));
     row.is_some_and(|row| matches!(row.cost, Cost::Keep | Cost::Spoil))
 }
 
-/// One fault of a schedule.
+/// One fault of a schedule, and the pause after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Step {
     pub(super) fault: Fault,
     pub(super) length: Duration,
-    /// A seed for choosing the client or server that the fault affects.
+    /// The seed by which the fault chooses the clients or servers that it affects.
     pub(super) whom: u64,
-    /// The pause after the fault.
+    /// How long the lane pauses after the fault.
     pub(super) quiet: Duration,
 }
 
-/// The faults of a run.
+/// All faults of a round.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Schedule {
-    /// The faults of the first part, one after the other.
+    /// The first part: these faults happen one after the other.
     pub(super) alone: Vec<Step>,
-    /// The faults of the second part: the lanes at the same time, each with one fault after the other.
+    /// The second part: the lists are carried out at the same time, one for each lane. The faults of a list happen one
+    /// after the other.
     pub(super) mixed: Vec<Vec<Step>>,
 }
 
-/// How long it takes to cause a fault and to end it.
+/// How long it takes to begin a fault and to end it, in addition to its length.
 const OVERHEAD: Duration = Duration::from_millis(250);
 
 impl Schedule {
-    /// A schedule that takes about as long as `budget`.
+    /// A schedule for this seed and store that takes about as long as `budget`.
     pub(super) fn new(seed: u64, store: Store, budget: Duration) -> Self {
         let mut rng = StdRng::seed_from_u64(seed);
         let mut rows: Vec<&Row> = ROWS.iter().filter(|row| row.stores.have(store)).collect();

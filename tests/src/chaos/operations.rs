@@ -1,4 +1,4 @@
-//! Short operations on a value, a counter and an election, which the checker tests for linearizability.
+//! Short operations on a value, a counter and an election. The checker tests whether their results are linearizable.
 
 use coordination::{Coordinator, Counter, Effect, Election, Error, SharedValue, Version};
 use coordination_history::{Answer, Event, Operation, now};
@@ -13,9 +13,9 @@ use super::{
 pub(super) struct Clerk {
     desk: Desk,
     rng: StdRng,
-    /// The last version that it has seen.
+    /// The last version of the value that this clerk has seen.
     seen: Option<Version>,
-    /// The last value that it has written; each written value is unique in the run.
+    /// The last value that this clerk has written. No value is written twice in a run.
     written: u32,
 }
 
@@ -26,7 +26,8 @@ enum Desk {
 }
 
 impl Clerk {
-    /// `client` has to be unique in the run, because it makes the written values unique.
+    /// Creates a clerk for this object, if it has short operations. `client` has to be unique in the run, because it
+    /// makes the written values unique.
     pub(super) fn new(
         coordinator: &Coordinator,
         thing: &Thing,
@@ -42,8 +43,8 @@ impl Clerk {
         Some(Self { desk, rng, seen: None, written: client << 20 })
     }
 
-    /// Performs one operation. A write is first recorded without a result, in case the client is killed during the
-    /// operation.
+    /// Performs one operation and records it. A write is also recorded before the operation, without a result, because
+    /// the client may be killed during the operation.
     pub(super) async fn turn(&mut self, pen: &Pen) {
         let what = self.choose();
         let call = now();
@@ -141,7 +142,7 @@ async fn leader(election: &Election) -> Answer {
     }
 }
 
-/// A write whose outcome is unknown may still be carried out later.
+/// The answer to record for a write that failed. If its effect is unknown, the store may still carry it out later.
 fn write_failed(error: Error) -> Answer {
     match error.effect() {
         Effect::None => Answer::NotDone,

@@ -1,4 +1,4 @@
-//! The results of a run, and the check of its rounds.
+//! The results of a run, and the check of the rounds' histories.
 
 use std::{collections::BTreeMap, fmt, path::Path, time::Duration};
 
@@ -15,46 +15,46 @@ use super::{
 };
 use crate::bounds::SCHEDULING;
 
-/// What was counted in all rounds.
+/// What was counted in all rounds together.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
-    /// Rounds that were checked.
+    /// Rounds whose histories were checked.
     pub rounds: u64,
     /// Acquires that returned a guard.
     pub grants: u64,
     /// Acquires that were begun.
     pub attempts: u64,
-    /// Acquires that returned without a guard.
+    /// Acquires that returned without a guard, by the reason.
     pub refused: BTreeMap<Why, u64>,
-    /// Acquires that were dropped by the caller.
+    /// Acquires that their caller dropped.
     pub cancelled: u64,
-    /// Acquires without a result, because the client was killed.
+    /// Acquires without a result, because their client was killed.
     pub unanswered: u64,
-    /// Faults by their name.
+    /// How often each fault happened, by its name.
     pub faults: BTreeMap<String, u64>,
-    /// Promises broken, by rule.
+    /// How many violations were found, by rule.
     pub broken: BTreeMap<Rule, u64>,
     /// Writes that the resource refused, because they came from a former holder.
     pub stale_writes: u64,
     /// Guards that were lost.
     pub lost: u64,
-    /// Losses in the group whose timed exclusion is checked, at a time when no fault could end a session.
+    /// Guards of the judged group that were lost at a time at which no fault could end a session.
     pub false_losses: u64,
-    /// The longest delay with which a guard reported its loss.
+    /// The longest time from a guard's deadline to the report of its loss.
     pub latest_loss: Duration,
     /// How often `is_held` returned true.
     pub held: u64,
-    /// Grants whose exclusion was not checked, because a fault excuses a violation.
+    /// Grants that were not checked for overlaps, because a fault may have caused an overlap.
     pub excused: u64,
-    /// The number of short operations that were checked, and of objects for which the checker gave up.
+    /// How many short operations were checked, and for how many objects the checker gave up its search.
     pub operations: (u64, u64),
-    /// The resource's counts of writes and lost updates.
+    /// What the resource counted: writes and lost updates.
     pub(super) tally: Tally,
     /// Sessions that still existed after all clients had stopped.
     pub sessions_left: usize,
-    /// The longest time that the machine kept a thread waiting.
+    /// The longest time for which the machine kept a thread waiting for a processor.
     pub withheld: Duration,
-    /// Of the processes that are never killed: their use of memory, threads and descriptors.
+    /// The needs of the processes that are never killed: memory, threads and descriptors.
     pub needs: Vec<Needs>,
 }
 
@@ -64,13 +64,13 @@ impl Summary {
         self.faults.values().sum()
     }
 
-    /// Lost updates of the half of the resource that does not check tokens. There should be some: they show that the
-    /// faults are hard enough.
+    /// How many updates the half of the resource lost that does not check tokens. There should be some, because they
+    /// show that the faults are hard enough.
     pub fn unfenced_lost(&self) -> u64 {
         self.tally.bare_lost
     }
 
-    /// Lost updates of the half that checks tokens; must be zero.
+    /// How many updates the half of the resource lost that checks tokens. This has to be zero.
     pub fn fenced_lost(&self) -> u64 {
         self.tally.fenced_lost
     }
@@ -79,7 +79,7 @@ impl Summary {
         self.broken.get(&rule).copied().unwrap_or_default()
     }
 
-    /// The results in one line.
+    /// The most important results in one line.
     pub(super) fn line(&self) -> String {
         let slope = self.needs.iter().map(|needs| needs.slope).fold(f64::NEG_INFINITY, f64::max);
         format!(
@@ -158,7 +158,7 @@ impl fmt::Display for Summary {
     }
 }
 
-/// Checks one round after the other.
+/// Checks the history of one round after the other.
 #[derive(Debug)]
 pub(super) struct Judge {
     pub(super) store: Store,
@@ -168,7 +168,7 @@ pub(super) struct Judge {
     carried: Carried,
 }
 
-/// If a thread had to wait longer than this, its session may be lost because of the machine.
+/// If the machine kept a thread waiting for longer than this, a session may be lost without any fault.
 const STARVED: Duration = Duration::from_millis(300);
 
 impl Judge {
@@ -177,13 +177,13 @@ impl Judge {
         Self { store, crash_release, wait_bound, summary, carried }
     }
 
-    /// Writes what earlier rounds left into a round's history.
+    /// Writes what earlier rounds have left behind into the history of a new round, so that the checker knows it.
     pub(super) fn carry_over(&self, book: &Book) {
         self.carried.tell(book);
     }
 
-    /// Checks a round's history, and returns what is wrong. `mixed` is when the second part began, with several faults
-    /// at a time.
+    /// Checks the history of a round, and returns descriptions of what is wrong. `mixed` is when the second part of the
+    /// schedule began, in which several faults happen at a time.
     pub(super) fn judge(&mut self, path: &Path, mixed: u64, withheld: Duration) -> Vec<String> {
         let records = match read(path) {
             Ok(records) => records,
@@ -243,12 +243,12 @@ impl Summary {
     }
 }
 
-/// The times during which a session may be lost.
+/// The times during which faults may end sessions.
 struct Losses(Vec<(u64, u64)>);
 
 impl Losses {
     fn new(records: &[Record], store: Store) -> Self {
-        // A heartbeat that fails during a fault may lead to a loss a lease later.
+        // If a heartbeat fails during a fault, the session may be lost up to a lease later.
         let after = nanos(store.ttl().unwrap_or_default() + 4 * store.heartbeat());
         let mut open = BTreeMap::new();
         let mut spans = Vec::new();
@@ -268,7 +268,8 @@ impl Losses {
         Self(spans)
     }
 
-    /// Losses in the first part of the schedule, at times at which no fault could have lost a session.
+    /// The losses in the first part of the schedule, before `mixed`, at times at which no fault can have ended a
+    /// session.
     fn unexplained(&self, records: &[Record], mixed: u64) -> Vec<Record> {
         let is_false = |record: &&Record| {
             matches!(record.event, Event::Lost { .. })
@@ -279,10 +280,11 @@ impl Losses {
     }
 }
 
-/// The longest delay with which a guard reported its loss, counted from the deadline, or from the moment at which a
-/// paused process was continued.
+/// The longest time until a guard reported its loss. It is counted from the deadline, or from the end of the client's
+/// last pause, if that is later.
 fn latest(records: &[Record]) -> Duration {
-    // The end of a pause is recorded after the process was continued. The process may record its loss before that.
+    // The end of a pause is recorded after the process was resumed, so the process may record its loss before that.
+    // Such a loss counts as reported without delay.
     let mut pauses: BTreeMap<u32, Vec<(u64, u64)>> = BTreeMap::new();
     for record in records {
         let of_client = pauses.entry(record.client).or_default();
@@ -340,8 +342,8 @@ mod tests {
             latest(&[&pause[..], &history].concat())
         };
         assert_eq!(paused(1_497), Duration::from_millis(3));
-        // One loss is ignored, because it was reported before the end of the pause was recorded; the other loss is the
-        // latest.
+        // One of the losses was reported before the end of the pause was recorded, so it is ignored. The other loss is
+        // the latest.
         assert_eq!(paused(1_502), Duration::from_millis(1));
     }
 }

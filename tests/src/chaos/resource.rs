@@ -1,9 +1,10 @@
-//! The resource that the locks protect: registers outside the store. Each has a half that checks tokens, and a half
-//! that does not.
+//! The resource that the locks protect: registers outside the store. Each register has one half that checks tokens, and
+//! one half that does not.
 //!
-//! A holder reads a register, waits, and writes what it read plus one. The *fenced* half refuses a token that is
-//! smaller than one it has seen, so it can lose no update. The *bare* half accepts every write: a former holder that
-//! was paused overwrites later updates. Its lost updates show that the faults are hard enough.
+//! A holder reads a register, waits, and writes the number that it has read plus one. The *fenced* half refuses a token
+//! that is smaller than one it has seen before, so it cannot lose an update. The *bare* half accepts every write. If a
+//! former holder was paused, it overwrites later updates there. These lost updates show that the faults are hard
+//! enough.
 
 use std::{
     collections::BTreeMap,
@@ -19,20 +20,20 @@ use coordination_history::{Event, Record, Writer, now};
 
 use super::{delay::lock, nanos};
 
-/// The kinds of requests.
+/// The kinds of requests to the resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ask {
-    /// Reads the fenced number; from now on smaller tokens are refused.
+    /// Reads the fenced number. From then on, smaller tokens are refused.
     Read,
-    /// Sets the fenced number to `value`.
+    /// Sets the fenced number to `value`, if the token is not smaller than one that was seen before.
     Write,
-    /// Reads the bare number. `value` is the time in nanoseconds until the client will write it.
+    /// Reads the bare number. Here `value` says in how many nanoseconds the client is going to write the number.
     BareRead,
-    /// Sets the bare number to `value`.
+    /// Sets the bare number to `value`, whatever the token is.
     BareWrite,
 }
 
-/// A request as it is sent: 40 bytes.
+/// A request. It is sent as 40 bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request {
     pub(super) ask: Ask,
@@ -44,7 +45,7 @@ pub(super) struct Request {
 }
 
 pub(super) const REQUEST: usize = 40;
-/// The size of an answer: whether the request was carried out, and the number.
+/// The length of an answer: eight bytes that say whether the request was carried out, and eight for the number.
 pub(super) const ANSWER: usize = 16;
 
 impl Request {
@@ -86,18 +87,18 @@ struct Register {
     fenced_writes: u64,
     bare: u64,
     bare_writes: u64,
-    /// The client that has read the bare number and not written it yet, and when it will write it.
+    /// The client that has read the bare number and has not written it yet, and when it is going to write it.
     reader: Option<(u32, u64)>,
 }
 
-/// All registers, and the server for them.
+/// All registers. They serve clients, and record decisions about fenced writes in a history.
 #[derive(Debug, Default)]
 pub(super) struct Resource {
     registers: Mutex<BTreeMap<u32, Register>>,
     history: Mutex<Option<Arc<Writer>>>,
 }
 
-/// Sums over all registers.
+/// Counts over all registers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tally {
     pub(super) fenced_writes: u64,
@@ -107,7 +108,7 @@ pub(super) struct Tally {
 }
 
 impl Resource {
-    /// Serves the registers at this Unix socket for as long as this process lives.
+    /// Creates the registers, and serves them at this Unix socket for as long as this process lives.
     pub(super) fn serve(socket: &Path) -> io::Result<Arc<Self>> {
         let resource = Arc::new(Self::default());
         let listener = UnixListener::bind(socket)?;
@@ -121,12 +122,12 @@ impl Resource {
         Ok(resource)
     }
 
-    /// From now on writes the decisions to this history.
+    /// From now on, records decisions about fenced writes in this history; in none if it is `None`.
     pub(super) fn record_to(&self, writer: Option<Arc<Writer>>) {
         *lock(&self.history) = writer;
     }
 
-    /// The sums over all registers.
+    /// The counts over all registers.
     pub(super) fn tally(&self) -> Tally {
         let registers = lock(&self.registers);
         registers.values().fold(Tally::default(), |sum, register| Tally {
@@ -137,8 +138,8 @@ impl Resource {
         })
     }
 
-    /// Clients that have read a bare number and will not write it within `for_long`: if such a client is paused now, an
-    /// update is likely to be lost.
+    /// Clients that have read a bare number and are not going to write it within `for_long`. If such a client is paused
+    /// now, an update is likely to be lost.
     pub(super) fn readers(&self, for_long: Duration) -> Vec<u32> {
         let from = now() + nanos(for_long);
         let registers = lock(&self.registers);
@@ -146,7 +147,7 @@ impl Resource {
         readers.filter(|(_, until)| *until > from).map(|(client, _)| client).collect()
     }
 
-    /// Serves one connection, until the client closes it.
+    /// Serves one connection until the client closes it.
     fn answer(&self, mut stream: UnixStream) {
         let mut bytes = [0; REQUEST];
         while stream.read_exact(&mut bytes).is_ok() {
@@ -175,7 +176,8 @@ impl Resource {
                     register.fenced = request.value;
                     register.fenced_writes += 1;
                 }
-                // Recorded under the lock, so that records are in the order of the decisions.
+                // This is recorded while the registers are locked, so that the records are in the order of the
+                // decisions.
                 self.record(request, is_fresh);
                 (is_fresh, register.fenced)
             }

@@ -1,5 +1,5 @@
-//! A run consists of rounds. In each round: faults, repair, drain, search for entries that are left, check of the
-//! history.
+//! A run consists of rounds. Each round causes faults, repairs them, lets the clients finish, looks for entries that
+//! are left, and has the history checked.
 
 use std::{
     fs, io,
@@ -36,36 +36,36 @@ use crate::harness::{SchedulerLag, Scratch, wait_until};
 pub struct Chaos {
     /// The store.
     pub store: Store,
-    /// How long the run takes, approximately.
+    /// How long the whole run takes, approximately.
     pub length: Duration,
     /// The seed that determines the faults.
     pub seed: u64,
-    /// The number of client processes, at least four; the last two are in the spoiled group.
+    /// The number of client processes, at least four. The last two are in the spoiled group.
     pub clients: usize,
-    /// The directory in which files of failed rounds are kept.
+    /// The directory in which the files of failed rounds are kept.
     pub keep: PathBuf,
-    /// The program that runs a client if its argument is `client`.
+    /// The program that is started as a client, with the argument `client`.
     pub program: PathBuf,
 }
 
 /// The result of a run.
 #[derive(Debug)]
 pub struct Outcome {
-    /// All that was counted.
+    /// What was counted.
     pub summary: Summary,
-    /// Everything that was found wrong.
+    /// Descriptions of everything that was wrong.
     pub failures: Vec<String>,
 }
 
-/// The approximate length of a round, if there are several.
+/// The approximate length of a round, if the run has several.
 const ROUND: Duration = Duration::from_secs(60);
-/// The run ends after this many failures.
+/// After more failures than this, the run ends.
 const ENOUGH: usize = 50;
-/// The length of the work without faults at the end of a round.
+/// How long clients work without faults at the end of a round, so that the checker can see that waiters are served.
 const LIVENESS: Duration = Duration::from_secs(3);
 
 impl Chaos {
-    /// Runs the rounds. Progress is printed to standard output.
+    /// Runs all rounds. Prints the progress to standard output.
     ///
     /// # Panics
     ///
@@ -91,12 +91,12 @@ impl Chaos {
             seed = seed.wrapping_add(1);
         }
         let found = actors.end();
-        // What was found is reported as part of the last round, whose history still exists.
+        // These failures are reported as part of the last round, because its history still exists.
         self.report(&actors, seed, length, found, &mut failures);
         Outcome { summary: actors.judge.summary.clone(), failures }
     }
 
-    /// Prints what is wrong, if anything is, and keeps the files that show it.
+    /// Prints what is wrong, and keeps the files that show it. Does nothing if nothing is wrong.
     fn report(
         &self,
         actors: &Actors,
@@ -112,7 +112,8 @@ impl Chaos {
         failures.append(&mut found);
     }
 
-    /// Keeps the files of a failed round. Returns where they are, and the command that runs the schedule again.
+    /// Keeps the files of a failed round. Returns a text with the place of the files, and the command that runs the
+    /// same schedule again.
     fn kept(&self, actors: &Actors, seed: u64, length: Duration) -> String {
         let directory = self.keep.join(format!("{}-{seed}", self.store.name()));
         if let Err(error) = anew(&directory) {
@@ -136,14 +137,14 @@ impl Chaos {
         let note = format!(
             "kept in {place}{missing}; `{show}` shows run/history; the same schedule: {again}"
         );
-        // The file is for somebody who finds the directory without the message.
+        // This file is for anybody who finds the directory without having seen the message.
         let _ = fs::write(directory.join("again"), format!("{again}\n"));
         note
     }
 }
 
-/// Creates the directory empty, so that files of an earlier failure of the same seed are not mistaken for those of this
-/// one.
+/// Creates the directory empty. If an earlier run has failed with the same seed, its files are deleted, so that nobody
+/// takes them for those of this failure.
 fn anew(directory: &Path) -> io::Result<()> {
     match fs::remove_dir_all(directory) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -201,7 +202,7 @@ impl Actors {
         }
     }
 
-    /// Runs a round with faults for this long. Returns what is wrong, and whether another round can follow.
+    /// Runs a round whose faults take as long as `budget`. Returns what is wrong, and whether another round can follow.
     fn round(&mut self, seed: u64, budget: Duration) -> (Vec<String>, bool) {
         let path = self.scratch.join("history");
         let _ = fs::remove_file(&path);
@@ -239,12 +240,12 @@ impl Actors {
         (failures, goes_on)
     }
 
-    /// The longest time in this round that the machine kept one of the threads waiting.
+    /// The longest time in this round for which the machine kept a thread waiting for a processor.
     fn withheld(&self) -> Duration {
         self.lag.worst_between(0, u64::MAX).max(self.delays.worst())
     }
 
-    /// Stops all clients; then no session may be left.
+    /// Stops all clients, and checks that no session is left. Returns what is wrong.
     fn end(&mut self) -> Vec<String> {
         let mut failures = self.fleet.stop();
         failures.extend(self.own.stop());
@@ -260,21 +261,22 @@ impl Actors {
     }
 }
 
-/// How long the part of a round without faults lasts.
+/// How long the part of a round takes that has no faults.
 fn aside(store: Store) -> Duration {
     LIVENESS + store.recovery().div_f64(if store.has_server() { 1.0 } else { 2.0 })
 }
 
-/// L5 and L2: the longest wait, until everything works again and all contenders ahead have had their turn.
+/// L5 and L2: the longest time for which a waiter may have to wait, until everything works again and all contenders
+/// before it have held and released the object.
 fn wait_bound(chaos: &Chaos) -> Duration {
     let tasks = Group::ALL.into_iter().flat_map(Group::things).map(|thing| thing.tasks).max();
     let ahead = u32::try_from(chaos.clients * tasks.unwrap_or_default()).unwrap_or(u32::MAX);
-    // A turn ends with a write to the resource. Only two holds of a hundred are long, so a quarter of the longest hold
-    // is allowed for each turn.
+    // A turn ends with a write to the resource. Only two of a hundred holds are long, so on average a quarter of the
+    // longest hold is enough for each turn.
     chaos.store.recovery() + bounds::served() + ahead * pace(chaos.store).longest / 4 + SCHEDULING
 }
 
-/// The driver's own clients, which look for entries that are left, and act as an operator.
+/// The driver's own clients. They look for entries that are left, and act as an operator.
 pub(super) struct Own {
     runtime: Runtime,
     groups: Vec<(Group, Coordinator)>,
@@ -296,25 +298,26 @@ impl Own {
         Self { groups: groups.into(), runtime }
     }
 
-    /// Breaks one of the group's locks, if the store can be reached.
+    /// Breaks a random lock of the group, if the store can be reached.
     pub(super) fn break_lock(&self, group: Group, rng: &mut StdRng) {
         let locks = group.things().filter(|thing| matches!(thing.what, What::Lock { .. }));
         let names: Vec<_> = locks.map(|thing| thing.name).collect();
         let own = self.groups.iter().find(|(own, _)| *own == group);
         if let (Some((_, coordinator)), Some(name)) = (own, names.choose(rng)) {
             let lock = coordinator.lock(name).expect(NAMED);
-            // Ignores errors, because the store may be out of reach. A holder learns of the loss from its own guard.
+            // An error is ignored, because the store may be out of reach. If the lock was broken, its holder learns
+            // that from its guard.
             let _ = self.runtime.block_on(lock.break_lock());
         }
     }
 
-    /// Counts the entries of each object until there are none or the time is over, and records the last count.
+    /// Counts the entries of each object until there are none or `bound` is over. Records the last count.
     fn remains(&self, book: &Book, bound: Duration) {
         let until = Instant::now() + bound;
         for (group, coordinator) in &self.groups {
             for thing in group.things() {
                 let Some(recipe) = Recipe::new(coordinator, thing) else { continue };
-                // If the store does not answer, entries may be left.
+                // If the store does not answer, this counts as entries that are left.
                 let count = || self.runtime.block_on(recipe.entries()).unwrap_or(usize::MAX);
                 let mut entries = usize::MAX;
                 wait_until(until.saturating_duration_since(Instant::now()), || {
@@ -327,7 +330,7 @@ impl Own {
         }
     }
 
-    /// Records the present values, which the last round left, so that the checker of the next round knows them.
+    /// Records the values and counters that the last round has left, so that the checker of the next round knows them.
     fn carry_over(&self, book: &Book) {
         for (group, coordinator) in &self.groups {
             for thing in group.things() {
@@ -350,7 +353,7 @@ impl Own {
     }
 }
 
-/// The present value, as an operation that writes it now.
+/// The present value or counter of this name, as an operation that writes it now; `None` if the object has neither.
 async fn present(coordinator: &Coordinator, name: &str, what: What) -> Option<(Operation, Answer)> {
     const READ: &str = "nothing is broken between rounds";
     match what {
@@ -369,7 +372,7 @@ async fn present(coordinator: &Coordinator, name: &str, what: What) -> Option<(O
     }
 }
 
-/// The default directory for files of failed rounds.
+/// The default directory for the files of failed rounds.
 pub fn default_keep() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/chaos")
 }

@@ -1,4 +1,4 @@
-//! Measures the memory, threads and descriptors of the processes that are never killed.
+//! Measures how much memory and how many threads and descriptors the processes have that are never killed.
 
 use std::{
     fs,
@@ -9,7 +9,7 @@ use std::{
 
 const EVERY: Duration = Duration::from_secs(1);
 
-/// The measurements of one process at one moment.
+/// What one process had at one moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Sample {
     seconds: f64,
@@ -18,16 +18,17 @@ pub(super) struct Sample {
     descriptors: usize,
 }
 
-/// The samples of some processes. A background thread takes more until this is dropped.
+/// The samples of some processes, a list for each. A background thread takes further samples until this value is
+/// dropped.
 #[derive(Debug)]
 pub(super) struct Sampler(Arc<Mutex<Vec<Vec<Sample>>>>);
 
-/// The development of a process's needs over time.
+/// How the needs of a process changed during the run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Needs {
-    /// The memory in the first and in the last sample.
+    /// The memory in the first sample and in the last one, in MiB.
     pub rss_mib: (f64, f64),
-    /// The growth of memory in MiB an hour, by least squares over the second half of the time.
+    /// How fast the memory grew in the second half of the time, in MiB per hour (by least squares).
     pub slope: f64,
     /// The number of threads in the middle sample and in the last one.
     pub threads: (u64, u64),
@@ -85,7 +86,7 @@ fn needs(samples: &[Sample]) -> Option<Needs> {
     })
 }
 
-/// The slope of memory over time, by least squares.
+/// How fast the memory grew in these samples, in MiB per second (by least squares).
 fn slope(samples: &[Sample]) -> f64 {
     let count = samples.len() as f64;
     let mean = |of: fn(&Sample) -> f64| samples.iter().map(of).sum::<f64>() / count;
@@ -106,7 +107,7 @@ mod tests {
         let samples: Vec<_> = (0..100_i32)
             .map(|second| Sample {
                 seconds: f64::from(second),
-                // Memory grows fast at first, and then by one MiB an hour, with noise.
+                // The memory grows fast at first, and then by one MiB per hour, with some noise.
                 rss_mib: f64::from(second.min(40))
                     + f64::from(second) / 3_600.0
                     + f64::from(second % 2) * 0.001,

@@ -1,4 +1,4 @@
-//! Causes the faults.
+//! Causes the faults of a schedule.
 
 use std::{
     fs::{self, File},
@@ -22,7 +22,7 @@ use super::{
 };
 use crate::harness::{Direction, Mode, Proxy, Unit, wait_until};
 
-/// Everything that faults are made to.
+/// Everything that faults can affect.
 pub(super) struct Nemesis<'a> {
     pub(super) installation: &'a Installation,
     pub(super) fleet: &'a Fleet,
@@ -31,19 +31,21 @@ pub(super) struct Nemesis<'a> {
     pub(super) operator: &'a Own,
 }
 
-/// How long after the end of a fault of a server its delayed effects may come.
+/// How long to wait after a fault of a server, because some of its effects come later.
 const AFTERMATH: Duration = Duration::from_millis(1_000);
 
-/// How long to wait until clients have noticed a deleted entry: by a watch, or by a heartbeat at the latest.
+/// How long to wait until clients have noticed that an entry was deleted. They notice it by a watch, or at the latest
+/// by a heartbeat.
 const NOTICED: Duration = Duration::from_millis(500);
 
-/// How long to look for a client that is about to write.
+/// How long to look for a client that is about to write to the resource.
 const UNTIL_WRITING: Duration = Duration::from_millis(500);
-/// The client is chosen only if it will not write for at least this long, so that it is paused before it writes.
+/// A client is chosen only if it is not going to write for at least this long, so that it is paused before it writes.
 const BEFORE_WRITING: Duration = Duration::from_millis(30);
 
 impl Nemesis<'_> {
-    /// Carries out the first part of a schedule, then calls `between`, then carries out the second part.
+    /// Causes the faults of the first part of a schedule. Then calls `between`, and then causes the faults of the
+    /// second part.
     pub(super) fn run(&self, schedule: &Schedule, between: impl FnOnce()) {
         self.lane(&schedule.alone);
         between();
@@ -82,7 +84,7 @@ impl Nemesis<'_> {
         }
     }
 
-    /// Causes the fault if it is one that is the same on every store; returns whether it was.
+    /// Causes the fault if it is the same on every store. Returns false if it is not.
     fn strike_anywhere(&self, step: &Step, rng: &mut StdRng) -> bool {
         match step.fault {
             Fault::ClientKilled => self.kill(1, step.length, rng),
@@ -108,7 +110,8 @@ impl Nemesis<'_> {
         seats.iter().for_each(|seat| self.fleet.replace(*seat));
     }
 
-    /// Pauses clients; mostly one of them is a client that has just read the number that it will write.
+    /// Pauses `count` clients. In four of five cases it looks for a client that has just read a number and is about to
+    /// write it, and makes that one of them.
     fn pause(&self, count: usize, length: Duration, rng: &mut StdRng) {
         let seats: Vec<_> = (0..self.fleet.len()).collect();
         let mut chosen: Vec<_> = seats.sample(rng, count).copied().collect();
@@ -149,7 +152,7 @@ impl Nemesis<'_> {
     }
 }
 
-/// Keeps all processors busy.
+/// Keeps all processors busy for this long.
 fn starve(length: Duration) {
     let until = Instant::now() + length;
     let processors = thread::available_parallelism().map_or(1, usize::from);
@@ -164,7 +167,7 @@ fn starve(length: Duration) {
     });
 }
 
-/// Damages files in the spoiled group's directory. Does nothing if the files do not exist.
+/// Damages files in the spoiled group's directory. Does nothing if there are no such files.
 fn spoil(directory: &Directory, fault: Fault, rng: &mut StdRng) {
     let [queues, sessions] =
         ["queues", "sessions"].map(|folder| directory.inside(Group::Spoiled, folder));
@@ -173,7 +176,7 @@ fn spoil(directory: &Directory, fault: Fault, rng: &mut StdRng) {
         File::options().write(true).open(path).and_then(|file| file.set_len(length))
     };
     let elsewhere = directory.disk.path().join(format!("gone-{}", rng.random::<u32>()));
-    // Ignores errors, for instance if the disk is full at the same time.
+    // Errors are ignored. The disk may, for instance, be full at the same time.
     let _ = match (fault, some(&queues, rng)) {
         (Fault::SessionRemoved, _) => some(&sessions, rng).map(fs::remove_file),
         (Fault::SessionsRemoved, _) => Some(fs::remove_dir_all(sessions)),
@@ -186,28 +189,29 @@ fn spoil(directory: &Directory, fault: Fault, rng: &mut StdRng) {
             Some(cut(&queue, length))
         }
         (Fault::QueueReplaced, Some(queue)) => Some(replace(&queue, &elsewhere)),
-        // No queue has a file yet, so nothing can be done to one.
+        // No queue has a file yet, so this fault has no effect.
         (
             Fault::QueueRemoved | Fault::QueueEmptied | Fault::QueueCut | Fault::QueueReplaced,
             None,
         ) => None,
         (other, _) => unreachable!("{other:?} does not happen to files"),
     };
-    // Fails if the old directories are still in use. They are removed so that the disk does not fill up, which is
-    // another fault.
+    // Removes what was renamed, so that the disk does not fill up: a full disk is a fault of its own. This fails if the
+    // old directories are still in use.
     let _ = fs::remove_dir_all(elsewhere);
 }
 
-/// The offset of a queue's first entry. Truncating behind it could cut off the line that says that an entry has left:
-/// the entry would then exist again, for as long as its session lives.
+/// The offset of the first entry in a queue's file. A truncation after this place could remove the line that says that
+/// an entry has left. Then the entry would exist again for as long as its session lives, which no client could notice.
 fn before_entries(queue: &Path) -> u64 {
     let text = fs::read(queue).unwrap_or_default();
     let first = text.windows(3).position(|window| window == b"\n+ ");
     first.unwrap_or(text.len()).max(1) as u64
 }
 
-/// Replaces a queue's file by a copy. The file is locked while it is copied, so that the copy is exact. In an older
-/// copy, entries that were released since would be held again, by sessions that live and do not know it.
+/// Replaces a queue's file by a copy. The file is locked while it is copied, so that the copy is not older than the
+/// file. In an older copy, entries that have been released would be held again by sessions that live and do not know of
+/// them.
 fn replace(queue: &Path, copy: &Path) -> io::Result<()> {
     let file = File::open(queue)?;
     file.lock()?;
@@ -215,7 +219,8 @@ fn replace(queue: &Path, copy: &Path) -> io::Result<()> {
     fs::rename(copy, queue)
 }
 
-/// Causes the fault if it is one of the network, for the links of one client or of all; returns whether it was.
+/// Causes the fault if it is one of the network: on the connections of one client, or of all. Returns false if it is
+/// not.
 fn strike_network(servers: &Servers, step: &Step, rng: &mut StdRng) -> bool {
     let everybody = rng.random_bool(0.3);
     let seat = rng.random_range(0..servers.links.len());
@@ -254,7 +259,7 @@ fn strike_network(servers: &Servers, step: &Step, rng: &mut StdRng) -> bool {
     true
 }
 
-/// Cuts connections at one message after the other, with time between for reconnecting.
+/// Cuts each connection at a random message, over and over. In between there is time for reconnecting.
 fn cut(links: &[&Proxy], length: Duration, rng: &mut StdRng) {
     let until = Instant::now() + length;
     while Instant::now() < until {
@@ -272,7 +277,7 @@ fn cut(links: &[&Proxy], length: Duration, rng: &mut StdRng) {
     links.iter().for_each(|link| link.heal());
 }
 
-/// Causes the fault if it is one of servers; returns whether it was.
+/// Causes the fault if it is one of the servers. Returns false if it is not.
 fn strike_servers(servers: &Servers, step: &Step, rng: &mut StdRng) -> bool {
     let server = servers.server();
     let kill = |nodes: &[usize]| nodes.iter().for_each(|node| server.node(*node).kill());
@@ -297,13 +302,13 @@ fn strike_servers(servers: &Servers, step: &Step, rng: &mut StdRng) -> bool {
     server.rejoin();
     servers.revive();
     if matches!(step.fault, Fault::LeaderPaused | Fault::AllPaused) {
-        // A leader that is continued may at first end leases that another leader has renewed.
+        // A leader that is resumed may at first end leases that another leader has renewed, so this waits.
         thread::sleep(AFTERMATH);
     }
     true
 }
 
-/// Causes the fault if it is one that an operator can make on any store; returns whether it was.
+/// Causes the fault if an operator can make it on any store. Returns false if it is another one.
 fn operate(servers: &Servers, fleet: &Fleet, step: &Step, rng: &mut StdRng) -> bool {
     match step.fault {
         Fault::SessionEnded => {

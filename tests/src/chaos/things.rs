@@ -1,4 +1,4 @@
-//! The objects that clients contend for.
+//! The objects for which clients contend.
 
 use std::time::Duration;
 
@@ -6,12 +6,14 @@ use coordination_history::{Kind, Object};
 
 use super::Store;
 
-/// The groups of clients; each has names of its own.
+/// The groups of clients. Each group has names of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Group {
-    /// All promises hold for this group, except timed exclusion while a fault of a server breaks its assumptions.
+    /// All promises are checked for this group. Only during a server's fault that breaks an assumption of exclusion,
+    /// its locks are not checked for overlaps.
     Judged,
-    /// An operator damages entries and files of this group.
+    /// An operator damages entries and files of this group, so its locks are not checked for overlaps during such
+    /// faults.
     Spoiled,
 }
 
@@ -22,7 +24,7 @@ impl Group {
         Self::ALL.into_iter().find(|group| group.name() == name)
     }
 
-    /// The name; also the group's namespace or directory.
+    /// The name of the group. It is also the group's namespace or directory.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Judged => "judged",
@@ -35,21 +37,21 @@ impl Group {
     }
 }
 
-/// One object, and how it is used.
+/// One object, and how clients use it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Thing {
-    /// The object's id in histories.
+    /// The id of the object in histories.
     pub(super) id: u32,
     pub(super) group: Group,
     pub(super) name: &'static str,
     pub(super) what: What,
-    /// How many tasks of each client contend for it.
+    /// How many tasks of each client contend for the object.
     pub(super) tasks: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
-    /// `shared` is the percentage of acquires that are shared.
+    /// `shared` says how many percent of the acquires are shared.
     Lock {
         shared: u32,
     },
@@ -65,31 +67,32 @@ pub(super) enum What {
     Counter,
 }
 
-/// For `expect`: why creating a handle with the name of a [`Thing`] cannot fail.
+/// The message for `expect` where a handle is created: with the name of a [`Thing`] this cannot fail.
 pub(super) const NAMED: &str = "the name is valid";
 
-/// The ids of the fenced resource's registers are multiples of this, plus the slot.
+/// The id of a register of the fenced resource is its thing's id times this number, plus the slot.
 const REGISTERS: u32 = 100;
 
 impl Thing {
-    /// The register of an object's slot. Each slot has a register of its own, because tokens rise per slot.
+    /// The id of the register for a slot of the object. Each slot has a register of its own, because tokens rise only
+    /// within a slot.
     pub(super) fn register(&self, slot: Option<u32>) -> u32 {
         REGISTERS * self.id + slot.unwrap_or_default()
     }
 
-    /// The registers that the object's holders write to.
+    /// The ids of all registers to which holders of this object write.
     fn registers(&self) -> std::ops::Range<u32> {
         let first = self.register(None);
         match self.what {
             What::Lock { .. } | What::Election => first..first + 1,
             What::Semaphore { permits } => first..first + permits,
-            // A limiter's slots are numbered from one.
+            // The slots of a limiter are numbered from one.
             What::Limiter { slots, .. } => first + 1..first + slots + 1,
             What::Value | What::Counter => first..first,
         }
     }
 
-    /// The object as the checker knows it.
+    /// The object in the form in which the checker needs it.
     fn object(&self) -> Object {
         let kind = match self.what {
             What::Lock { .. } => Kind::Lock,
@@ -103,7 +106,7 @@ impl Thing {
     }
 }
 
-/// All objects in a group's history.
+/// All objects that a group's history has: its things, and their registers.
 pub(super) fn objects(group: Group) -> Vec<Object> {
     let register = |thing: &Thing, id: u32| Object {
         id,
@@ -118,20 +121,20 @@ pub(super) fn objects(group: Group) -> Vec<Object> {
     group.things().flat_map(of).collect()
 }
 
-/// Whether a record's object belongs to the group; a register belongs to the group of its thing.
+/// Whether the object of a record belongs to the group. A register belongs to the group of its thing.
 pub(super) fn is_of(group: Group, object: u32) -> bool {
     let id = if object >= REGISTERS { object / REGISTERS } else { object };
     group.things().any(|thing| thing.id == id)
 }
 
-/// The lengths of holds and pauses.
+/// How long holds take, and the pauses between them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
     /// The usual length of a hold, in microseconds.
     pub(super) hold: u64,
-    /// The longest hold: long enough for a fault to begin meanwhile.
+    /// The length of the longest holds. They are so long that a fault can begin during them.
     pub(super) longest: Duration,
-    /// The usual pause before the next turn, in microseconds.
+    /// The usual pause between two turns of a task, in microseconds.
     pub(super) rest: u64,
 }
 

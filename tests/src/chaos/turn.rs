@@ -1,4 +1,4 @@
-//! One turn of a task: the task acquires, holds and releases an object, and records each event in the history.
+//! One turn of a task: it acquires, holds and releases an object, and records each event in the history.
 
 use std::time::Duration;
 
@@ -17,9 +17,9 @@ use super::{
     things::{NAMED, Pace, Thing, What},
 };
 
-/// How often a holder calls `is_held`.
+/// The time between two calls of `is_held` by a holder.
 const ASKS: Duration = Duration::from_millis(3);
-/// How long [`Limiter`] may take to refuse, when the caller does not want to wait.
+/// How long a [`Limiter`] may take to refuse a caller that does not want to wait.
 const ARRIVING: Duration = Duration::from_secs(5);
 
 /// A handle of an object.
@@ -30,7 +30,7 @@ pub(super) enum Recipe {
     Election(Election),
 }
 
-/// The guard that was acquired.
+/// The guard that an acquire returned.
 enum Held {
     Lock(LockGuard),
     Permit(Permit),
@@ -38,7 +38,7 @@ enum Held {
     Leadership(Leadership),
 }
 
-/// How the guard ends.
+/// How the holder ends its guard.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum End {
     Release,
@@ -46,12 +46,12 @@ enum End {
     ByItself,
 }
 
-/// The random choices of a turn.
+/// The random choices for one turn.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
     shared: bool,
     patience: Patience,
-    /// The caller drops the acquire if it has not returned after this time.
+    /// If the acquire has not returned after this time, the caller drops it.
     cancel: Option<Duration>,
     hold: Duration,
     end: End,
@@ -83,7 +83,7 @@ impl Plan {
     }
 }
 
-/// A random duration of up to twice `micros`.
+/// A random duration between zero and twice `micros`.
 fn around(rng: &mut impl Rng, micros: u64) -> Duration {
     Duration::from_micros(rng.random_range(0..=2 * micros))
 }
@@ -105,7 +105,7 @@ impl Recipe {
         })
     }
 
-    /// How many entries the store has for the object.
+    /// How many entries the store has for this object.
     pub(super) async fn entries(&self) -> Result<usize> {
         Ok(match self {
             Self::Lock(lock) => lock.holders().await?.len(),
@@ -150,7 +150,7 @@ impl Recipe {
         }
     }
 
-    /// The timeout of the acquire (L4), in nanoseconds.
+    /// The time within which the acquire has to return (L4), in nanoseconds.
     fn limit(&self, patience: Patience, attempt: Duration) -> u64 {
         match (self, patience) {
             (_, Patience::Forever) => NEVER,
@@ -199,14 +199,14 @@ impl Held {
     }
 }
 
-/// A task that takes turns at one object.
+/// A task that acquires, holds and releases one object, over and over.
 pub(super) struct Contender {
     pub(super) thing: &'static Thing,
     pub(super) recipe: Recipe,
     pub(super) effects: Effects,
     pub(super) rng: StdRng,
     pub(super) pace: Pace,
-    /// How long a `try_acquire` may take.
+    /// How long a call of `try_acquire` may take.
     pub(super) attempt: Duration,
 }
 
@@ -243,8 +243,8 @@ impl Contender {
             }
         };
         if plan.end == End::ByItself {
-            // The holder does not write to the resource: a program that sets the time of its release in advance writes
-            // too late on a slow machine, even without faults.
+            // The holder does not write to the resource in this case. A program that sets the time of its release in
+            // advance may write after that time on a slow machine, even without any fault.
             return watch_timed(&held.release_after(plan.hold), pen).await;
         }
         let is_lost = tokio::join!(watch(held.grant(), plan.hold, pen), effects).0;
@@ -267,13 +267,13 @@ const UNKNOWN: u8 = 2;
 fn why(error: &Error) -> Why {
     let why = error.kind().into();
     if why == Why::Other {
-        // Printed to the client's log, because no fault of the nemesis explains this kind of error.
+        // Prints the error to the client's log, because no fault of a schedule explains an error of this kind.
         eprintln!("{:?}: {error}", error.kind());
     }
     why
 }
 
-/// Asks whether the guard is held, and records the answer.
+/// Calls `is_held` on the guard, and records the result.
 fn ask(grant: &Grant, pen: &Pen) -> bool {
     let before = now();
     let held = grant.is_held();
@@ -281,15 +281,16 @@ fn ask(grant: &Grant, pen: &Pen) -> bool {
     held
 }
 
-/// Holds the guard for `length`, or until it reports its loss, and calls `is_held` all the time. Returns whether it was
-/// lost.
+/// Holds the guard for `length`, or until it reports its loss. Calls `is_held` again and again meanwhile. Returns
+/// whether the guard was lost.
 async fn watch(grant: &Grant, length: Duration, pen: &Pen) -> bool {
     let until = Instant::now() + length;
     let lost = grant.lost();
     tokio::pin!(lost);
     let mut last = NEVER;
     loop {
-        // Read while the guard is held: once a deadline has passed, the guard no longer returns it.
+        // The deadline is read before `is_held` is called, because a guard whose deadline has passed no longer returns
+        // it.
         let present = deadline(grant);
         let held = ask(grant, pen);
         if held {
@@ -310,7 +311,8 @@ async fn watch(grant: &Grant, length: Duration, pen: &Pen) -> bool {
     }
 }
 
-/// Calls `is_held` until a timed release has released the guard, or the guard was lost, which looks the same.
+/// Calls `is_held` until it returns false: either the timed release has released the guard, or the guard was lost. This
+/// function cannot tell the two apart.
 async fn watch_timed(timed: &TimedRelease, pen: &Pen) {
     loop {
         let before = now();
@@ -324,13 +326,13 @@ async fn watch_timed(timed: &TimedRelease, pen: &Pen) {
     pen.write(Event::ReleaseReturn { outcome: UNKNOWN });
 }
 
-/// The guard's deadline, on the clock of the history.
+/// The guard's deadline, converted to the clock of the history.
 fn deadline(grant: &Grant) -> u64 {
     let Some(deadline) = grant.deadline() else { return NEVER };
     loop {
         let (before, there, after) = (now(), BootInstant::now(), now());
-        // Tries again if the process was stopped between reading the two clocks: the pause would make the deadline too
-        // late.
+        // If the process was paused between reading the two clocks, the converted deadline would be too late. So this
+        // tries again until the readings are close together.
         if after - before < 1_000_000 {
             return after + nanos(deadline.saturating_duration_since(there));
         }

@@ -38,7 +38,7 @@ const AGAIN: usize = 2;
 /// two processors, the number is ten.
 const CROWD: f64 = 4.0;
 /// The machine is also starved if it withholds this part of the time, a fifth, even from a thread that only wants to
-/// wake up. With the twenty processes of [`CROWD`], it withholds half.
+/// wake up. With the twenty processes above, it withholds half.
 const SHARE: u32 = 5;
 /// [`SHARE`] applies only if at least this much was withheld in sum, because in a short check a fifth is very little.
 const ENOUGH: Duration = Duration::from_millis(100);

@@ -1,4 +1,4 @@
-//! Consul: only the faults that all servers have.
+//! Consul under chaos. It has only the faults that all servers have.
 
 use std::{path::Path, time::Duration};
 

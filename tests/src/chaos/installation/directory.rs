@@ -1,4 +1,4 @@
-//! `file://`: a directory for each group.
+//! `file://` under chaos.
 
 use std::{
     fs::{self, File},
@@ -12,7 +12,7 @@ use rand::{rngs::StdRng, seq::IndexedRandom};
 use super::super::things::Group;
 use crate::harness::Mounted;
 
-/// A directory for each group, both on one small disk.
+/// A directory for each group. Both are on one small disk, which a fault can fill.
 #[derive(Debug)]
 pub(in super::super) struct Directory {
     pub(in super::super) disk: Mounted,
@@ -31,12 +31,12 @@ impl Directory {
         self.disk.path().join(group.name())
     }
 
-    /// A folder within the library's directory.
+    /// The path of a folder within the library's directory.
     pub(in super::super) fn inside(&self, group: Group, folder: &str) -> PathBuf {
         self.of(group).join("coordination").join(folder)
     }
 
-    /// A random file in this folder.
+    /// The path of a random file in this folder; `None` if it has none.
     pub(in super::super) fn some_file(folder: &Path, rng: &mut StdRng) -> Option<PathBuf> {
         let mut files: Vec<_> =
             fs::read_dir(folder).into_iter().flatten().flatten().map(|file| file.path()).collect();
@@ -44,10 +44,10 @@ impl Directory {
         files.choose(rng).cloned()
     }
 
-    /// Locks a queue's file for this long, as `flock(1)` does.
+    /// Locks the file of a random queue for this long, as the program `flock` does.
     pub(in super::super) fn hold_queue(&self, length: Duration, rng: &mut StdRng) {
         let queue = Self::some_file(&self.inside(Group::Judged, "queues"), rng);
-        // If the file was deleted before it could be opened, nobody is held up.
+        // If the file was deleted before it could be opened, this fault has no effect.
         if let Some(file) = queue.and_then(|path| File::open(path).ok()) {
             file.lock().expect("what is open can be locked, once it is free");
             thread::sleep(length);

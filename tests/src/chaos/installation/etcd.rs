@@ -1,4 +1,4 @@
-//! etcd: its history is compacted, and its quota used up.
+//! etcd under chaos. Its own faults are that its history is compacted, and that its quota is used up.
 
 use std::{
     path::Path,
@@ -13,7 +13,7 @@ use super::super::nemesis::Fault;
 use super::servers::{Own, READY};
 use crate::harness::{Etcd, Server, wait_until};
 
-/// Enough for what a round writes, and so small that it can be filled in a moment.
+/// The quota is enough for what a round writes, and so small that a fault can use it up in a moment.
 const QUOTA: u64 = 64 << 20;
 
 #[derive(Debug)]
@@ -36,7 +36,7 @@ impl Own for Operator {
                     self.compact();
                     thread::sleep(Duration::from_millis(100));
                 }
-                // Rewrites the files of the nodes, one after the other.
+                // Makes the nodes rewrite their files, one after the other.
                 self.ask(&["defrag"]);
             }
             Fault::NoSpace => {
@@ -80,23 +80,23 @@ impl Operator {
         answer.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect()
     }
 
-    /// Compacts all history.
+    /// Compacts all revisions up to the present one.
     fn compact(&self) {
         if let Some(revision) = self.revision() {
             self.ask(&["compact", &revision]);
         }
     }
 
-    /// The store's present revision.
+    /// The store's present revision; `None` if no node answers.
     fn revision(&self) -> Option<String> {
         let read = self.lines(&["get", "--write-out=fields", "chaos"]).join("\n");
         let revision = read.split("\"Revision\" : ").nth(1)?.lines().next()?;
         Some(revision.to_owned())
     }
 
-    /// Uses up the quota; returns whether that worked.
+    /// Uses up the quota. Returns whether it succeeded.
     fn fill(&self) -> bool {
-        // The value makes the request almost as large as etcd allows.
+        // With a value of this size, the request is almost as large as etcd allows.
         let value = vec![b'x'; 1_400 << 10];
         let until = Instant::now() + Duration::from_secs(10);
         for index in 0.. {
@@ -111,15 +111,15 @@ impl Operator {
         false
     }
 
-    /// Deletes the filler, shrinks the files, and disarms the alarm; returns whether all of that worked. A node whose
-    /// file stays large would raise the alarm again.
+    /// Deletes the filler, makes the files smaller, and disarms the alarm. Returns whether all of that succeeded. If
+    /// the file of a node stayed large, the node would raise the alarm again.
     fn make_room(&self) -> bool {
         let patient = |arguments: &[&str]| {
             self.0.etcdctl(&[&["--command-timeout=10s"], arguments].concat()).status.success()
         };
         self.ask(&["del", "--prefix", "chaos-filler/"]);
         if let Some(revision) = self.revision() {
-            // Fails if this revision was compacted before.
+            // This fails if the revision has been compacted before, which does not matter.
             patient(&["compact", "--physical", &revision]);
         }
         patient(&["defrag"])
@@ -128,20 +128,20 @@ impl Operator {
             && self.has_no_alarm()
     }
 
-    /// Whether the servers have no alarm; false if they do not answer.
+    /// Whether the servers report no alarm; false if they do not answer.
     fn has_no_alarm(&self) -> bool {
         let listed = self.ask(&["alarm", "list"]);
         listed.status.success() && listed.stdout.trim_ascii().is_empty()
     }
 
-    /// The sizes of the nodes' files, in bytes.
+    /// The sizes of the files of all nodes, in bytes.
     fn sizes(&self) -> Vec<u64> {
         let status = self.lines(&["endpoint", "status", "--write-out=json"]).join("");
         let status: Value = serde_json::from_str(&status).unwrap_or_default();
         let nodes = status.as_array().into_iter().flatten();
         let sizes = nodes.map(|node| node["Status"]["dbSize"].as_u64().unwrap_or(QUOTA));
         let mut sizes: Vec<_> = sizes.collect();
-        // A node that does not answer counts as full.
+        // A node that does not answer counts as full, so that its file is not taken for small.
         sizes.resize(self.0.nodes().len(), QUOTA);
         sizes
     }

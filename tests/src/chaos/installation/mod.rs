@@ -1,4 +1,4 @@
-//! The store of a run, how clients reach it, and what an operator can do to it.
+//! The store of a run: how clients reach it, and what an operator can do to it.
 
 #[cfg(feature = "consul")]
 mod consul;
@@ -37,7 +37,8 @@ impl Installation {
         }
     }
 
-    /// The group's URL for the client in this seat.
+    /// The URL of the group for the client in this seat. On stores with servers, it leads through the proxies of the
+    /// seat.
     pub(super) fn url(&self, seat: usize, group: Group) -> String {
         match self {
             Self::Servers(servers) => servers.url(seat, group),
@@ -45,7 +46,8 @@ impl Installation {
         }
     }
 
-    /// The group's URL for the driver's own clients, on which no fault of the network is made.
+    /// The URL of the group for the driver's own clients. It leads through no proxy, so faults of the network do not
+    /// affect it.
     pub(super) fn own_url(&self, group: Group) -> String {
         match self {
             Self::Servers(servers) => servers.own_url(group),
@@ -53,7 +55,7 @@ impl Installation {
         }
     }
 
-    /// L1: how soon a lock of a dead process is free.
+    /// L1: after how long a lock of a dead process has to be free.
     pub(super) fn crash_release(&self) -> Duration {
         match self {
             Self::Servers(servers) => servers.crash_release(),
@@ -61,11 +63,11 @@ impl Installation {
         }
     }
 
-    /// Ends all faults.
+    /// Ends all faults, and waits until the store works again.
     ///
     /// # Errors
     ///
-    /// If the store does not serve again.
+    /// If the store does not work again.
     pub(super) fn heal(&self) -> Result<(), String> {
         match self {
             Self::Servers(servers) => servers.heal(),
@@ -73,7 +75,7 @@ impl Installation {
         }
     }
 
-    /// The sessions that exist after all clients have stopped.
+    /// The sessions that still exist at the store. After all clients have stopped, there should be none.
     pub(super) fn sessions(&self) -> Vec<String> {
         match self {
             Self::Servers(servers) => servers.sessions(),
@@ -81,7 +83,7 @@ impl Installation {
         }
     }
 
-    /// The directory with the store's data and logs.
+    /// The directory that has the store's data and logs.
     pub(super) fn data(&self) -> &Path {
         match self {
             Self::Servers(servers) => servers.own.data(),
@@ -90,13 +92,13 @@ impl Installation {
     }
 }
 
-/// Copies `from` to `to`, which does not exist yet, so that a failure can be investigated.
+/// Copies the directory `from` to `to`, which must not exist yet, so that a failure can be investigated.
 ///
 /// # Errors
 ///
-/// Why nothing was copied, or only a part.
+/// A description of why nothing was copied, or only a part.
 pub(super) fn keep(from: &Path, to: &Path) -> Result<(), String> {
-    // Without `--sparse` the copy would have a hundred megabytes of zeros, because etcd allocates its log in advance.
+    // etcd allocates its log in advance. Without `--sparse`, the copy would have a hundred megabytes of zeros.
     let copied = Command::new("cp").args(["-r", "--sparse=always"]).arg(from).arg(to).output();
     let error = match copied {
         Ok(copied) if copied.status.success() => return Ok(()),

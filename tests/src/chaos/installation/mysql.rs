@@ -1,4 +1,4 @@
-//! MySQL and MariaDB: the server closes all connections.
+//! MySQL and MariaDB under chaos. The store's own fault is that the server closes all connections.
 
 use std::{
     path::Path,
@@ -18,7 +18,7 @@ impl Operator {
         Self(Mysql::one())
     }
 
-    /// Returns `None` if the server does not answer or refuses.
+    /// Executes a statement. Returns `None` if the server refuses it or does not answer.
     fn ask(&self, statement: &str) -> Option<String> {
         self.0.try_ask(statement).ok()
     }

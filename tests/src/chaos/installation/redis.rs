@@ -1,4 +1,4 @@
-//! Redis: the server drops its cached scripts, and closes all connections.
+//! Redis under chaos. Its own faults are that the server drops its cached scripts, and that it closes all connections.
 
 use std::{
     path::Path,
@@ -11,7 +11,7 @@ use super::servers::Own;
 use crate::harness::redis::Reply;
 use crate::harness::{Redis, Server};
 
-/// A script that returns the sessions whose lease is not over, in all namespaces.
+/// A script that returns the sessions of all namespaces whose lease is not over.
 const SESSIONS: &str = "
 local time, found = redis.call('TIME'), {}
 for _, key in ipairs(redis.call('KEYS', '{*}:session:*')) do
@@ -30,7 +30,7 @@ impl Operator {
         Self(Redis::one())
     }
 
-    /// Returns `None` if the server does not answer.
+    /// Sends a command. Returns `None` if the server does not answer.
     fn ask(&self, command: &[&str]) -> Option<Reply> {
         self.0.try_ask(0, command).ok()
     }
@@ -53,7 +53,8 @@ impl Own for Operator {
                     self.ask(&["SCRIPT", "FLUSH"]);
                 }
                 Fault::ConnectionsKilled => {
-                    // Connections that subscribe to channels are of another type.
+                    // For this command, connections that have subscribed to channels are of the type `pubsub`, and all
+                    // others are `normal`.
                     self.ask(&["CLIENT", "KILL", "TYPE", "pubsub"]);
                     self.ask(&["CLIENT", "KILL", "TYPE", "normal"]);
                 }

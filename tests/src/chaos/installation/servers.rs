@@ -1,4 +1,4 @@
-//! The servers of a store, with a proxy between each client and each node.
+//! The servers of a store. Between each client and each node there is a proxy, which causes the faults of the network.
 
 use std::{fmt::Debug, path::Path, time::Duration};
 
@@ -10,42 +10,42 @@ use crate::{
     harness::{Proxy, Server, wait_until},
 };
 
-/// How long servers may take to serve again.
+/// How long the servers may take until they work again.
 pub(super) const READY: Duration = Duration::from_secs(20);
 
-/// The kinds of queues of which an operator may delete entries.
+/// The kinds of queues from which an operator may delete entries.
 const KINDS: [&str; 4] = ["lock", "semaphore", "limiter", "election"];
 
-/// What differs between stores under chaos; the rest is the same for every [`Server`].
+/// What differs between stores under chaos. Everything else is the same for every [`Server`].
 pub(in super::super) trait Own: Debug + Send + Sync {
     fn server(&self) -> &dyn Server;
 
-    /// The directory with the store's data and logs.
+    /// The directory that has the store's data and logs.
     fn data(&self) -> &Path;
 
-    /// Causes a fault that only this store has, for this long.
+    /// Causes a fault that only this store has, and keeps it up for this long.
     fn strike(&self, fault: Fault, length: Duration);
 
-    /// Ends the faults that [`strike`](Self::strike) has caused; returns whether the servers are well then.
+    /// Ends what [`strike`](Self::strike) has caused. Returns whether that succeeded.
     fn mend(&self) -> bool;
 
-    /// Whether all nodes serve.
+    /// Whether all nodes serve clients.
     fn is_well(&self) -> bool;
 
-    /// The sessions that exist after all clients have stopped.
+    /// The sessions that still exist at the store. After all clients have stopped, there should be none.
     fn sessions(&self) -> Vec<String>;
 }
 
 #[derive(Debug)]
 pub(in super::super) struct Servers {
-    // Declared before the servers, so that the proxies are dropped first.
+    // Declared before the servers, so that the proxies are dropped before them.
     pub(in super::super) links: Vec<Vec<Proxy>>,
     pub(in super::super) own: Box<dyn Own>,
     ttl: Duration,
 }
 
 impl Servers {
-    /// `None` if the store has no server.
+    /// Starts the servers of this store; `None` if the store has no server.
     pub(super) fn start(store: Store, seats: usize) -> Option<Self> {
         let own: Box<dyn Own> = match store.backend {
             #[cfg(feature = "etcd")]
@@ -91,7 +91,7 @@ impl Servers {
         self.own.sessions()
     }
 
-    /// Ends the session of a random member of the group.
+    /// Ends the session of a random member of the group's namespace.
     pub(in super::super) fn end_session(&self, group: Group, rng: &mut StdRng) {
         let members = self.server().members(group.name());
         let member = members.choose(rng);
@@ -110,7 +110,8 @@ impl Servers {
         }
     }
 
-    /// The index of the leader, or of a random node that does not lead.
+    /// The index of the leader if `leads`, otherwise of a random node that is not the leader. If there is no leader,
+    /// the index of a random node.
     pub(in super::super) fn pick(&self, leads: bool, rng: &mut StdRng) -> usize {
         let count = self.server().nodes().len();
         match self.server().leader_index() {
@@ -120,7 +121,7 @@ impl Servers {
         }
     }
 
-    /// Starts or continues all nodes, and waits until they serve.
+    /// Resumes or restarts all nodes, and waits until they serve clients.
     pub(in super::super) fn revive(&self) {
         for node in self.server().nodes() {
             node.resume();

@@ -1,4 +1,4 @@
-//! ZooKeeper: only the faults that all servers have.
+//! ZooKeeper under chaos. It has only the faults that all servers have.
 
 use std::{path::Path, time::Duration};
 
@@ -22,10 +22,10 @@ impl Own for Operator {
         unreachable!("{fault:?} does not happen on ZooKeeper")
     }
 
-    /// Restarts the leader if the ensemble serves reads but commits no write. That happens, and stays so, if followers
-    /// have joined at the same moment: a follower may acknowledge a proposal before it has reported that it caught up,
-    /// and the leader drops that acknowledgement (ZOOKEEPER-4685, 4394; seen with 3.8.0). An operator would have to
-    /// restart the leader too.
+    /// Restarts the leader if the ensemble serves reads but commits no write. This happens if several followers have
+    /// joined at the same moment, and does not end by itself. A follower may acknowledge a proposal before it has
+    /// reported that it has caught up, and the leader ignores that acknowledgement (ZOOKEEPER-4685, 4394; seen with
+    /// 3.8.0). An operator would have to restart the leader too.
     fn mend(&self) -> bool {
         if self.serves() && !self.0.commits() {
             let leader = self.0.leader_index().map(|index| self.0.node(index));
@@ -39,7 +39,8 @@ impl Own for Operator {
         self.serves() && self.0.commits()
     }
 
-    /// The sessions that own an ephemeral node. A session without one ends at its timeout and has no effect until then.
+    /// The sessions that own an ephemeral node. A session that owns none ends at its timeout, and has no effect until
+    /// then.
     fn sessions(&self) -> Vec<String> {
         let leader = self.0.leader_index().unwrap_or_default();
         let dump = self.0.ask(leader, "dump").unwrap_or_default();
