@@ -192,8 +192,8 @@ const fn row(
     Row { fault, name, lane, stores, millis, cost }
 }
 
-/// All kinds of faults. A "brief" pause is so short that a lease of 2 s survives it: the rest is more than two
-/// heartbeats.
+/// All kinds of faults. A "brief" pause is so short that a lease of 2 s survives it: what is left of the lease is
+/// longer than two heartbeat intervals.
 #[rustfmt::skip]
 const ROWS: &[Row] = {
     use {Cost::{Keep, Lose, Spoil, Untimed}, Fault as F, Lane::{Between, Clients}};

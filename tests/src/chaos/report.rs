@@ -40,7 +40,7 @@ pub struct Summary {
     pub lost: u64,
     /// Guards of the judged group that were lost at a time at which no fault could end a session.
     pub false_losses: u64,
-    /// The longest time from a guard's deadline to the report of its loss.
+    /// The longest time until a guard reported its loss, counted from the deadline or from the end of a later pause.
     pub latest_loss: Duration,
     /// How often `is_held` returned true.
     pub held: u64,

@@ -111,7 +111,7 @@ impl Nemesis<'_> {
     }
 
     /// Pauses `count` clients. In four of five cases it looks for a client that has just read a number and is about to
-    /// write it, and makes that one of them.
+    /// write it. If it finds such a client, that client is one of those that are paused.
     fn pause(&self, count: usize, length: Duration, rng: &mut StdRng) {
         let seats: Vec<_> = (0..self.fleet.len()).collect();
         let mut chosen: Vec<_> = seats.sample(rng, count).copied().collect();
@@ -202,7 +202,7 @@ fn spoil(directory: &Directory, fault: Fault, rng: &mut StdRng) {
 }
 
 /// The offset of the first entry in a queue's file. A truncation after this place could remove the line that says that
-/// an entry has left. Then the entry would exist again for as long as its session lives, which no client could notice.
+/// an entry has left. Then the entry would exist again for as long as its session lives.
 fn before_entries(queue: &Path) -> u64 {
     let text = fs::read(queue).unwrap_or_default();
     let first = text.windows(3).position(|window| window == b"\n+ ");

@@ -244,8 +244,8 @@ pub trait Server: Debug + Send + Sync {
         ttl
     }
 
-    /// How much earlier than a confirmed heartbeat the session is proved to have lived. Zero if a confirmed heartbeat
-    /// proves that the session lived when this heartbeat was sent; otherwise the time since an earlier heartbeat.
+    /// What a confirmed heartbeat proves about its session. Zero: the session lived when this heartbeat was sent.
+    /// Otherwise: the session lived this much earlier, when an earlier heartbeat was sent.
     fn proof_lag(&self, _heartbeat: Duration) -> Duration {
         Duration::ZERO
     }

@@ -107,15 +107,15 @@ impl Clients {
         self.crashed.get(&client).copied()
     }
 
-    /// Whether any fault of [`Rules::untimed`] lasted into the time from `from` to `to`, so that a violation in this
-    /// time proves nothing.
+    /// Whether any fault of [`Rules::untimed`] was present at any moment from `from` to `to`. If so, a violation in
+    /// this time proves nothing.
     pub(crate) fn untimed(&self, from: u64, to: u64) -> bool {
         let after = self.untimed.partition_point(|period| period.to < from);
         self.untimed.get(after).is_some_and(|period| period.from <= to)
     }
 
     /// The latest moment at which a running client has to have done something, if it has to do it within `span` after
-    /// `from`. Each moment in which the client is paused extends this time.
+    /// `from`. If the client is paused before that moment, the moment is later by the length of the pause.
     pub(crate) fn due(&self, client: u32, from: u64, span: u64) -> u64 {
         let mut due = from.saturating_add(span);
         for pause in self.pauses.get(&client).into_iter().flatten() {

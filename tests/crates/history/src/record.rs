@@ -26,7 +26,7 @@ pub struct Record {
 }
 
 /// What happened. Each event says whether the recording client has to read the clock before or after the call. If the
-/// client reads it on the wrong side, the checker reports violations that are none.
+/// client reads it on the wrong side, the checker may report violations that did not happen.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Event {
     /// An acquire begins; the clock is read before it.

@@ -155,8 +155,8 @@ impl Stage {
         std::mem::take(&mut lock(&self.tasks))
     }
 
-    /// Takes a process that is about to be killed out of the run: out of the lists, and out of operations that have no
-    /// result yet.
+    /// Takes a process that was killed out of the run: out of the list of processes, out of the holders, and out of the
+    /// operations that have no result yet. Their results are recorded as unknown.
     pub(crate) fn remove(&self, number: u32) {
         lock(&self.processes).retain(|process| process.number != number);
         let of_it = |under: &Under| under.client == number;

@@ -13,15 +13,15 @@
 //! |---|---|---|
 //! | `ping` | – | `{"pid", "t_ns"}` |
 //! | `connect` | `url?` (default: the environment's), `member?`, `prefix?`, `namespace?`, `ttl_ms?`, `heartbeat_ms?`, `max_backoff_ms?` | `{"member", "ms"}`: how long it took |
-//! | `acquire` | `lock`, `timeout_ms?`, `as?` | `{"token", "remaining_ms", "t_ns"}`, as of its return |
+//! | `acquire` | `lock`, `timeout_ms?`, `as?` | `{"token", "remaining_ms", "t_ns"}`, at the moment of its return |
 //! | `try_acquire` | `lock`, `as?` | as for `acquire`, or `null` when the lock is taken |
 //! | `acquire_shared` | `lock`, `timeout_ms?`, `as?` | as for `acquire` |
 //! | `acquire_all` | `locks`, `timeout_ms?` | `{"tokens", "t_ns"}`; held until the process ends |
-//! | `release_after` | `handle`, `ms` | `{"t_ns"}`: the lock releases itself this long after its grant |
-//! | `release` | `handle` | `{"before_ns", "after_ns"}` |
-//! | `drop` | `handle` | `{"before_ns", "after_ns"}` |
+//! | `release_after` | `handle`, `ms` | `{"t_ns"}`: the lock is released by itself this long after its grant |
+//! | `release` | `handle` | `{"before_ns", "after_ns"}`: the times before and after the call |
+//! | `drop` | `handle` | `{"before_ns", "after_ns"}`: the times before and after the drop |
 //! | `is_held` | `handle` | `{"held", "before_ns", "after_ns"}` |
-//! | `write_fenced` | `handle`, `value?` | `{"token", "value", "t_ns"}`: a write for the test to apply; `is_held` is not asked |
+//! | `write_fenced` | `handle`, `value?` | `{"token", "value", "t_ns"}`: a write, which the test itself applies to its resource; the worker does not call `is_held` before it |
 //! | `holders` | `lock` | `[{"member", "token", "holding"}]`, in order |
 //! | `break_lock` | `lock` | the holder that lost the lock, as in `holders`, or `null` |
 //! | `stop` | – | `{"ms"}`: how long it took |
@@ -31,29 +31,29 @@
 //! | `state_events` | – | `{"state"}`; events `state` follow |
 //! | `cycle` | `lock`, `n`, `hold_us?`, `file?`, `timeout_ms?` | `{"tokens"}`: acquires and releases `n` times |
 //! | `tasks` | `lock`, `n`, `hold_us?`, `file?` | `{"tokens", "ms"}`: `n` tasks acquire and release once each |
-//! | `block_executor` | `ms` | `{"workers"}`, when it is over; the event `blocked` when it has begun |
+//! | `block_executor` | `ms` | `{"workers"}`, when all threads are free again; the event `blocked` is sent when all are busy |
 //! | `spawn_children` | `n`, `seconds?` | `{}`: runs `true` `n` times; with `seconds`, starts `sleep` `n` times and does not wait for the children |
-//! | `permits` | `semaphore`, `of`, `count?`, `timeout_ms?` | `{"slots", "token", "t_ns"}`; kept until `let_go` |
-//! | `enter` | `limiter`, `slots?`, `standby?`, `order?` (`latest`), `timeout_ms?` (patience) | `{"slot", "token", "t_ns"}`, kept until `let_go`; or `{"refused"}` |
+//! | `permits` | `semaphore`, `of`, `count?`, `timeout_ms?` | `{"slots", "token", "t_ns"}`; the permits are kept until `let_go` |
+//! | `enter` | `limiter`, `slots?`, `standby?`, `order?` (`latest`), `timeout_ms?` (patience) | `{"slot", "token", "t_ns"}`: the slot is kept until `let_go`; or `{"refused"}` |
 //! | `let_go` | – | `{"t_ns"}`: gives back all that `permits` and `enter` have taken |
 //! | `come_and_go` | as `enter`, `ms`, `hold_us?` | `{"stays": [[slot, from, to, token]], "refused"}` |
-//! | `campaign` | `election`, `value`, `timeout_ms?` | `{"term", "t_ns"}`: it leads |
-//! | `reign` | `election` | none: it leads and resigns again and again; events `leads` |
+//! | `campaign` | `election`, `value`, `timeout_ms?` | `{"term", "t_ns"}`, when the worker leads |
+//! | `reign` | `election` | none: the worker leads and resigns again and again, and sends an event `leads` each time |
 //! | `watch_leadership` | `election` | `{}`; the event `out` follows |
 //! | `probe_leadership` | `election` | `{}`; the event `not_leader` follows |
-//! | `count` | `counter`, `n?` | `{}`: adds one `n` times, or for ever; events `counted` |
-//! | `rate` | `limiter`, `permits`, `per_ms`, `n?` or `ms?` | `{"permits": [[slot, from]], "late", "withheld"}`, in µs; the last two say how the machine kept it waiting, at most and in all: takes `n`, or as many as come within `ms` |
+//! | `count` | `counter`, `n?` | `{}`: adds one `n` times, or for ever, and sends an event `counted` each time |
+//! | `rate` | `limiter`, `permits`, `per_ms`, `n?` or `ms?` | `{"permits": [[slot, from]], "late", "withheld"}`, times in µs: takes `n` permits, or as many as it gets within `ms`. `late` is the longest time for which the machine kept the worker waiting meanwhile, and `withheld` the sum of these times |
 //! | `claim` | `job`, `period_ms` | `{"token"}`, or `null` |
-//! | `claim_work` | `queue`, `limit` | `{"token", "items"}`, or `null`; kept until the process ends |
+//! | `claim_work` | `queue`, `limit` | `{"token", "items"}`, or `null`; the claim is kept until the process ends |
 //! | `close_barrier` | `barrier` | `{"closed"}` |
 //! | `count_down` | `latch`, `count` | `{"remaining"}` |
-//! | `go_in` | `barrier`, `parties` | `{"token"}`; it stays in |
+//! | `go_in` | `barrier`, `parties` | `{"token"}`; the worker stays in the barrier until the process ends |
 //! | `create_group` | `group` | `{}` |
 //! | `join_group` | `group`, `member?`, `capabilities?` | `{"incarnation", "t_ns"}` |
-//! | `join_many` | `group`, `prefix`, `n` | `{"ms"}`: members `<prefix>-0` and so on |
+//! | `join_many` | `group`, `prefix`, `n` | `{"ms"}`: joins as `n` members, `<prefix>-0` and so on |
 //! | `watch_many` | `group`, `n` | `{"ms"}`: starts `n` more watches |
 //! | `await_member` | `member` | `{"told", "events", "t_ns"}` when every watch has reported that the member joined |
-//! | `exit` | `code?` | none: the process ends, dropping nothing |
+//! | `exit` | `code?` | none: the process ends at once, without dropping guards |
 //!
 //! `hold_loop` is another name of `cycle`. `file` is a history (`coordination_history`). In it, the process id is the
 //! number of the client, and the lock is object 1.
@@ -66,16 +66,17 @@
 //! | `not_held` | `handle`, `before_ns`, `after_ns`, `last_true_before_ns` | `probe_held` got the first `false` from `is_held()`, by a call between `before_ns` and `after_ns`; the last call that returned `true` began at `last_true_before_ns` |
 //! | `state` | `state`, `t_ns` | the coordinator's state has changed |
 //! | `blocked` | `workers`, `t_ns` | every thread of the runtime is busy |
-//! | `leads` | `term` | it was elected |
+//! | `leads` | `term` | the worker was elected |
 //! | `out` | `election`, `reason`, `t_ns` | `lost()` of the leadership has returned |
-//! | `not_leader` | `election`, `t_ns`, `last_true_before_ns` | a thread got the first `is_leader() == false` |
+//! | `not_leader` | `election`, `t_ns`, `last_true_before_ns` | `probe_leadership` got the first `false` from `is_leader()`; the last call that returned `true` began at `last_true_before_ns` |
 //! | `counted` | `sum` | an addition was confirmed |
 //!
 //! # Errors
 //!
 //! `{"kind", "effect", "message", "reason", "ms"}`. `kind` and `effect` are names of variants in the library, `message`
 //! is the error's text, `reason` is the reason of a loss or `null`, and `ms` is how long the command took. `kind` is
-//! `Command` if a field of the command is wrong, and `UnknownCommand` if there is no command of this name.
+//! `Command` if a field of the command is wrong. It is `UnknownCommand` if there is no command of this name; such an error
+//! has no `effect` and no `reason`.
 
 mod client;
 mod election;

@@ -2,9 +2,9 @@
 //! cache of visited states.
 //!
 //! Each operation took effect at one moment between its call and its return. The search applies operations to a model
-//! in the order of their calls. If it comes to the return of an operation that it has not applied, its choices so far
-//! are wrong, and it undoes the last one. It also undoes a choice that leads to a set of applied operations and a state
-//! which it has seen before.
+//! in the order of their calls. If it comes to the return of an operation that it has not applied, and can apply
+//! nothing else before that, its choices so far are wrong, and it undoes the last one. It does not apply an operation
+//! if it has seen the resulting set of applied operations together with the resulting state before.
 //!
 //! An operation without a result may take effect at any time after its call, or never. The search applies such an
 //! operation only if it can apply no other, because most of them are not needed to explain the results.
