@@ -60,7 +60,7 @@ impl fmt::Debug for Bytes {
     }
 }
 
-/// One change to an input. Each [`Index`] is scaled to the input's length.
+/// One change to an input. An [`Index`] stands for a position in any input: it is scaled to the input's length.
 #[derive(Clone, Debug)]
 enum Mutation {
     Flip(Index, u8),

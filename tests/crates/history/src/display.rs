@@ -20,7 +20,7 @@ impl fmt::Display for Span {
     }
 }
 
-/// A moment in nanoseconds, shown in seconds with nine decimals.
+/// A moment in nanoseconds. It is printed in seconds with nine decimals.
 struct Moment(u64);
 
 impl fmt::Display for Moment {
@@ -32,7 +32,7 @@ impl fmt::Display for Moment {
     }
 }
 
-/// For example `12.000345678 client 3 attempt 7 object 1: granted, token 5`.
+/// Shows a record in one line, for example `12.000345678 client 3 attempt 7 object 1: granted, token 5`.
 impl fmt::Display for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { at, client, attempt, object, event } = *self;

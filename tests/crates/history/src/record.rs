@@ -2,10 +2,10 @@
 
 use coordination::ErrorKind;
 
-/// Value of an [`Event`]'s slot field for "no slot".
+/// The value of an [`Event`]'s slot field if there is no slot.
 pub const NO_SLOT: u32 = u32::MAX;
 
-/// Value of an [`Event`]'s time field for "no time".
+/// The value of an [`Event`]'s time field if there is no time.
 pub const NEVER: u64 = u64::MAX;
 
 /// One event of one client.
@@ -46,7 +46,7 @@ pub enum Event {
     },
     /// The acquire returned without a guard; the clock is read after it.
     Refused {
-        /// The reason that it returned.
+        /// The reason why it returned without a guard.
         why: Why,
     },
     /// The caller dropped the acquire's future before it returned.
@@ -61,7 +61,8 @@ pub enum Event {
     /// The guard reported that it is lost. The record's time is the moment at which the test's task that listens for
     /// the loss saw the report.
     Lost {
-        /// The guard's last deadline on this clock; [`NEVER`] if it is not known.
+        /// The last deadline that the guard had, on the clock of the records. O5 counts from it how late the report is.
+        /// [`NEVER`]: the deadline is not known.
         deadline: u64,
     },
     /// An exclusive guard is downgraded to a shared one; the clock is read before.

@@ -46,7 +46,7 @@ pub(crate) struct Process {
     pub(crate) coordinator: Coordinator,
 }
 
-/// A guard that a task holds.
+/// A guard that a task holds, on which `is_held` is called at each later grant of its object.
 struct Live {
     attempt: u64,
     process: Arc<Process>,

@@ -12,7 +12,7 @@ use crate::cancel::within_polls;
 use crate::diary::{Attempt, Diary};
 use crate::plan::{Dice, Ending, Patience, Round, Target};
 
-/// What the tasks of a client share.
+/// The parameters and counters that all tasks of a client share.
 pub(crate) struct Client {
     pub(crate) id: u32,
     pub(crate) seed: u64,

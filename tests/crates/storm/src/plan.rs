@@ -31,7 +31,7 @@ pub(crate) enum Patience {
     Dropped(Duration),
 }
 
-/// How a guard ends.
+/// How the holder ends its guard.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Ending {
     Released,

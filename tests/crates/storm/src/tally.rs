@@ -93,7 +93,7 @@ impl Tally {
         moment.holding.insert(attempt, Hold { client: record.client, alone });
     }
 
-    /// Adds the statistics of another object.
+    /// Adds the statistics of another object to these.
     pub(crate) fn add(&mut self, other: &Self) {
         self.hand_overs += other.hand_overs;
         self.orphaned += other.orphaned;

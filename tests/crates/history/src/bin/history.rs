@@ -1,7 +1,7 @@
 //! Prints a history as readable lines, in order of time.
 //!
-//! `history FILE` prints all records; `--client N`, `--object N` and `--attempt N` restrict it to those that match all
-//! given options.
+//! `history FILE` prints all records. With `--client N`, `--object N` and `--attempt N` it prints only the records that
+//! match all given options.
 
 use std::error::Error;
 use std::io::{self, BufWriter, Write};

@@ -18,7 +18,7 @@ const PARTIES: u32 = 2;
 pub(crate) struct Ledger {
     /// For each party, by a unique number: when it called `enter`, and until when its entry may exist.
     came: BTreeMap<u64, (u64, u64)>,
-    /// The parties that are inside.
+    /// The parties that are inside at present, by the tokens of their guards.
     inside: BTreeMap<FencingToken, Guest>,
 }
 
@@ -32,7 +32,7 @@ fn barrier(process: &Process) -> DoubleBarrier {
     process.coordinator.double_barrier("phase", PARTIES).expect("the name is one")
 }
 
-/// Enters and leaves.
+/// Enters the barrier, stays inside for a while, and leaves.
 pub(crate) async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
     let (number, call) = (stage.number(), moment());
     lock(&stage.ledgers.double_barrier).came.insert(number, (call, NEVER));

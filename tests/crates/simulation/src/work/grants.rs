@@ -175,7 +175,7 @@ pub(super) async fn acquire(
     Ok(Some(held))
 }
 
-/// How a guard ends.
+/// How the holder ends its guard.
 enum Ends {
     Released,
     Dropped,

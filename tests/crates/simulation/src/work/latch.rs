@@ -37,7 +37,7 @@ fn latch(process: &Process, number: u32) -> Latch {
     process.coordinator.latch(format!("latch-{number}"), COUNT).expect("the name is one")
 }
 
-/// Counts down, reads the count, or waits.
+/// Counts the current latch down, reads its count, or waits until the count is zero.
 pub(crate) async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
     let number = lock(&stage.ledgers.latch).present();
     let latch = latch(process, number);

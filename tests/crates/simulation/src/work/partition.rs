@@ -13,7 +13,7 @@ use crate::stage::{Process, Stage, lock};
 
 const PARTITIONS: u32 = 4;
 
-/// The partitioner of each process.
+/// For each process, its partitioner, which says which member of the group has which key.
 #[derive(Default)]
 pub(crate) struct Ledger {
     partitioners: BTreeMap<u32, Partitioner>,

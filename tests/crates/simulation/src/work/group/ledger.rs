@@ -62,8 +62,7 @@ impl Ledger {
         self.left.clone()
     }
 
-    /// For each incarnation that its client believes to be a member, the last number that its capabilities certainly
-    /// had.
+    /// For each incarnation whose membership its client holds, the last number that its capabilities certainly had.
     pub(super) fn said(&self) -> BTreeMap<FencingToken, u64> {
         self.claims.iter().map(|(token, claim)| (*token, claim.says.0)).collect()
     }
