@@ -18,7 +18,7 @@ use super::log::now_ns;
 const BEAT_NS: u64 = 2_000_000;
 /// A smaller lateness than this is not recorded.
 const NOTABLE_NS: u64 = 1_000_000;
-/// The measuring thread counts the threads that want a processor only each time that it has woken this often.
+/// The measuring thread counts the threads that want a processor only at every tenth time that it wakes.
 const COUNTED: u64 = 10;
 
 /// The measurements of this process, which all values of [`SchedulerLag`] share.

@@ -179,8 +179,9 @@ pub trait Server: Debug + Send + Sync {
 
     // Several servers.
 
-    /// The index of the node that believes to be the leader. `None` if there is no leader, or if the leader is paused
-    /// and cannot be asked. A leader that is cut off from the others still believes to be the leader until it notices.
+    /// The index of the node that believes that it is the leader. `None` if there is no leader, or if the leader is
+    /// paused and cannot be asked. A leader that is cut off from the others believes that it still leads until it
+    /// notices.
     fn leader_index(&self) -> Option<usize> {
         self.nodes().iter().position(|node| node.is_running())
     }

@@ -190,10 +190,10 @@ impl Etcd {
         }
     }
 
-    /// The node that believes to be the leader. `None` if there is no leader, or if the leader is paused and cannot be
-    /// asked.
+    /// The index of the node that believes that it is the leader. `None` if there is no leader, or if the leader is
+    /// paused and cannot be asked.
     ///
-    /// A leader that is cut off from the others still believes to be the leader until it notices.
+    /// A leader that is cut off from the others believes that it still leads until it notices.
     pub fn leader_index(&self) -> Option<usize> {
         self.nodes.iter().position(Node::is_leader)
     }

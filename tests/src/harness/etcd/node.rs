@@ -52,7 +52,7 @@ impl Node {
         self.ask("/health").is_some_and(|answer| answer.contains("\"health\":\"true\""))
     }
 
-    /// Whether the node believes to be the leader.
+    /// Whether the node believes that it is the leader.
     pub fn is_leader(&self) -> bool {
         self.metrics().lines().any(|line| line == "etcd_server_is_leader 1")
     }

@@ -34,7 +34,7 @@ pub struct PostgresOptions {
 }
 
 impl PostgresOptions {
-    /// Adds as many streaming replicas of the first node.
+    /// Adds this number of streaming replicas of the first node.
     pub fn replicas(mut self, replicas: usize) -> Self {
         self.replicas = replicas;
         self

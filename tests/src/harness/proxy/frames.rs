@@ -58,8 +58,8 @@ pub(super) trait Parser: Send {
 /// The smallest part into which the protocol divides a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Frame {
-    /// The number of the exchange (a request and its answer) to which the frame belongs, if a connection has several at
-    /// a time.
+    /// The number of the exchange to which the frame belongs: a request and its answer. It tells exchanges apart if a
+    /// connection has several at a time.
     pub(super) stream: u32,
     pub(super) is_request: bool,
     pub(super) is_message: bool,

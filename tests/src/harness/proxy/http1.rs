@@ -26,8 +26,8 @@ enum State {
     Body(usize),
     /// In the line with the length of the next chunk.
     ChunkLength,
-    /// In a chunk or the line break after it. The number says how many of their bytes are still missing; true for the
-    /// last chunk.
+    /// In a chunk or the line break after it. The number says how many of their bytes are still missing, and the flag
+    /// is true for the last chunk.
     Chunk(usize, bool),
     NotHttp1,
 }

@@ -8,8 +8,8 @@ use tokio::{net::TcpStream, time::sleep};
 const HEADER: &str = "x-server-from:";
 /// No request between members has headers that are longer than this number of bytes.
 const FIRST: usize = 2_048;
-/// How often to check whether the headers have arrived. A member sends its request at once. So if nothing arrives in
-/// this time, the connection is not from a member.
+/// How often to check whether the headers have arrived, with the pause `LOOK` between two checks. A member sends its
+/// request at once. So if nothing has arrived after the last check, the connection is not from a member.
 const LOOKS: u32 = 500;
 const LOOK: Duration = Duration::from_millis(2);
 

@@ -133,8 +133,8 @@ impl Cluster {
             if keys.is_empty() {
                 break;
             }
-            // The keys of sessions move first. So meanwhile a script on the old node finds no session, and the test
-            // proves that it does not conclude from this that the session is over.
+            // The keys of sessions move first, so that a script on the old node meanwhile finds no session. The library
+            // must not conclude from this that the session is over.
             keys.sort_by_key(|key| !key.contains(":session"));
             keys.truncate(if turn == 0 { FIRST } else { keys.len() });
             let mut command = vec!["MIGRATE", &host, &port, "", "0", "1000", "REPLACE", "KEYS"];

@@ -144,7 +144,8 @@ impl Wire {
         self.call(operation::CLOSE, &[]).is_ok()
     }
 
-    /// Sends a request and waits for the answer. An error is the server's result code.
+    /// Sends a request and waits for the answer. An error is the result code of the server, or `NO_NODE` if there is no
+    /// answer.
     fn call(&mut self, operation: i32, parts: &[&[u8]]) -> Result<Vec<u8>, i32> {
         self.last += 1;
         let mut request = [self.last.to_be_bytes(), operation.to_be_bytes()].concat();
@@ -238,7 +239,8 @@ mod tests {
 
     #[test]
     fn passwords_are_those_that_servers_make() {
-        // java: Random r = new Random(0x100000000000001L ^ 0xB3415C00L); r.nextBytes(new byte[16])
+        // In Java the password of this session is: `Random r = new Random(0x100000000000001L ^ 0xB3415C00L);
+        // r.nextBytes(new byte[16])`. This test only checks that two sessions have different passwords.
         let bytes = password(0x0100_0000_0000_0001);
         assert_eq!(bytes.len(), 16);
         assert_ne!(bytes, password(0x0100_0000_0000_0002));
