@@ -26,7 +26,7 @@ async fn connect(client: &Arc<Client>) -> Result<Coordinator> {
     client.connect(Config { ttl: Some(TTL), ..Config::default() }).await
 }
 
-/// Makes calls of everything that has a background task.
+/// Makes calls that use each kind of background work.
 async fn work(client: &Arc<Client>) -> Result<()> {
     let (one, other) = (connect(client).await?, connect(client).await?);
     let mut state = one.state();

@@ -87,7 +87,7 @@ async fn acquire(door: &Door, attempt: Attempt<'_>, round: Round) -> Option<Held
         }
         Some(Err(error)) => {
             let is_expected = is_expected(&error, limit);
-            // If this call cannot fail with this error, the error is recorded as `Other`, which the verdict reports as
+            // If this call must not fail with this error, the error is recorded as `Other`, which the verdict reports as
             // a violation.
             let why = if is_expected { error.kind().into() } else { Why::Other };
             attempt.note(Event::Refused { why });

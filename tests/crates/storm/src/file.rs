@@ -1,4 +1,4 @@
-//! The storm on `file://`: several processes use one directory, and every second one of them is killed.
+//! The storm on `file://`: several processes use one directory, and the driver kills one of them each second.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -1,4 +1,4 @@
-//! Statistics of an object: how often another client was granted it than before, and how long waits took.
+//! Statistics of an object: how often it passed from one client to another, and how long waits took.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use coordination_history::{Event, Record};
 /// The statistics of one object, or the sum of those of several objects.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tally {
-    /// How often a grant went to another client than the grant before it.
+    /// How often the object passed from one client to another: grants that followed a grant of another client.
     pub(crate) hand_overs: u64,
     /// How often a holder was killed while another client waited for the object.
     pub(crate) orphaned: u64,
