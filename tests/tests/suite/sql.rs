@@ -22,13 +22,13 @@ pub(crate) trait SqlServer: Server + 'static {
     const USER: &'static str;
     /// Grants for the user `app`: first some that are not enough, then those that are still missing after them.
     const RIGHTS: (&'static [&'static str], &'static str);
-    /// Statements that leave the store as an interrupted installation does.
+    /// Statements that bring the store into the state in which an interrupted installation leaves it.
     const NOT_ENDED: &'static [&'static str];
     /// Statement that gives the only open session entries that it does not know of, as a lagging replica may have them when
     /// it becomes the primary.
     const LEFT: &'static str;
-    /// Statements that leave nothing but ten expired sessions, `s1` to `s10`, with a hundred entries each, and one live
-    /// session, `s0`.
+    /// Statements after which the tables contain only ten expired sessions, `s1` to `s10`, with a hundred entries each,
+    /// and one live session, `s0`.
     const DEAD: &'static [&'static str];
     /// Statement with which the session `s0` renews its lease; the server returns `ok`.
     const RENEW: &'static str;
@@ -156,8 +156,8 @@ pub(crate) async fn s2_a_fenced_transaction_is_the_holders<S: SqlServer>() {
     coordinator.stop().await.expect("stopped");
 }
 
-/// S2, L7: a transaction that has checked its token keeps the lock where it is until the transaction ends, even if the
-/// holder's session ends meanwhile. A waiter behind such a transaction does not poll all the time.
+/// S2, L7: after a transaction has checked its token, nobody else is granted the lock until that transaction ends,
+/// even if the holder's session ends earlier. A waiter behind such a transaction does not poll all the time.
 pub(crate) async fn s2_nobody_is_granted_a_lock_within_a_fenced_transaction<S: SqlServer>() {
     let server = one::<S>();
     let (seconds, looks, most) = S::BEHIND;
@@ -252,7 +252,7 @@ pub(crate) async fn x1_many_make_the_tables_at_once<S: SqlServer>() {
     assert_eq!(count(&*server, "version"), "1");
 }
 
-/// R3: all entries that a session has at the store without knowing of them are removed, however many there are.
+/// R3: a session's entries of which it does not know are removed from the store, however many there are.
 pub(crate) async fn r3_however_many_entries_were_left_they_go<S: SqlServer>() {
     let server = one::<S>();
     let coordinator = Coordinator::connect(&url(&*server)).await.expect("a server");
@@ -266,7 +266,8 @@ pub(crate) async fn r3_however_many_entries_were_left_they_go<S: SqlServer>() {
     coordinator.stop().await.expect("stopped");
 }
 
-/// T1: one heartbeat removes a limited number of dead sessions' entries, so it takes no longer the more there are.
+/// T1: one heartbeat removes only a limited number of dead sessions' entries, so it does not take longer if there are
+/// more of them.
 pub(crate) async fn t1_a_heartbeat_removes_no_more_than_it_has_time_for<S: SqlServer>() {
     let server = one::<S>();
     make(&*server).await;

@@ -10,7 +10,8 @@ use tokio::runtime::Builder;
 
 /// The limit of file descriptors, as `ulimit -n` sets it.
 const FEW: u64 = 64;
-/// For how long locks stay held without a free descriptor: ten heartbeats.
+/// How long the program has no free descriptor while it holds its locks: ten heartbeats, so that a heartbeat that
+/// needs a descriptor would fail.
 const WHILE: Duration = Duration::from_secs(1);
 const PATIENCE: Option<Duration> = Some(LONG);
 
@@ -53,13 +54,15 @@ fn held_locks_outlast_a_program_that_has_none_left() -> Result<()> {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         let taken = take_all();
-        // The store keeps some descriptors in reserve, which it uses for these queues.
+        // No descriptor is free now. The store keeps some in reserve, and uses them for the files of these ten
+        // queues.
         for number in 100..110 {
             coordinator.lock(format!("vol-{number}"))?.acquire(PATIENCE).await?.release().await?;
         }
         let soon = Some(Duration::from_secs(1));
         let refused = fresh.lock("vol-0")?.acquire(soon).await.expect_err("it is held");
-        // The error is `Timeout` if the store had a descriptor that it could give up for the wait.
+        // To wait, the store needs a descriptor. The error is `Timeout` if the store had one that it could give up
+        // for this wait, and `Storage` if it had none.
         let is_told = matches!(refused.kind(), ErrorKind::Storage | ErrorKind::Timeout);
         assert!(is_told, "{refused}");
         let refused = Coordinator::connect(url).await.expect_err("none is left");

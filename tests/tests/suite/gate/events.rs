@@ -16,15 +16,16 @@ const SECOND: Duration = Duration::from_secs(1);
 /// The documentation page that shows such a log.
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/watching.md");
 
-/// The log of this thread.
+/// Collects what `tracing` logs on this thread.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl Log {
     fn begin() -> (Self, DefaultGuard) {
-        // While a process has only one subscriber, `tracing` asks the subscriber of the thread that comes to an event first whether
-        // anybody listens to that event. On a thread of another check that is nobody, and then the event is never logged. With a
-        // second subscriber, all subscribers are asked.
+        // `tracing` remembers for each place that logs whether anybody listens to it. While the process has only one
+        // subscriber, `tracing` asks only the thread that is the first to come to that place. If that is the thread
+        // of another check, nobody listens there, and the place is then never logged. With a second subscriber in the
+        // process, `tracing` asks all subscribers.
         static SECOND_SUBSCRIBER: LazyLock<Dispatch> =
             LazyLock::new(|| Dispatch::new(NoSubscriber::default()));
         LazyLock::force(&SECOND_SUBSCRIBER);
@@ -141,7 +142,7 @@ async fn a_timeout_tells_how_long_it_waited_and_who_has_it() -> Result {
     assert!(error.to_string().contains(&told), "{error}");
     let [line] = &log.of("DEBUG timed out")[..] else { panic!("{:?}", log.lines()) };
     assert!(line.contains("waited=5") && line.contains(r#"member="c""#), "{line}");
-    // The warning of a waiter for a semaphore's permit names one of the members that have permits.
+    // The waiter's warning about a semaphore names one of the members that have its permits.
     let _permit = one.semaphore("uploads", 1)?.acquire(None).await?;
     let waited = other.semaphore("uploads", 1)?.acquire(Some(SECOND)).await;
     let error = waited.expect_err("it is taken").to_string();

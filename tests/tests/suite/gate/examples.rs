@@ -11,7 +11,7 @@ use std::time::Duration;
 use coordination_tests::harness::etcd::Etcd;
 use coordination_tests::harness::rerun_if_starved;
 
-/// The built program; `tests/run` builds all examples before it runs any test.
+/// The command that runs the built example `name`; `tests/run` builds all examples before it runs any test.
 pub(super) fn example(name: &str) -> Command {
     let beside = PathBuf::from(crate::WORKER);
     let folder = beside.parent().expect("a binary lies in a folder");
@@ -51,7 +51,7 @@ fn resize_without_the_lock_loses_updates() {
     });
 }
 
-/// Sends a request, and returns what is answered.
+/// Sends a request to a running example, and returns the whole response.
 fn request(address: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(address).expect("it listens");
     let head = format!("POST {path} HTTP/1.1\r\n\r\n");

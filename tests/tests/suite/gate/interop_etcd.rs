@@ -117,7 +117,7 @@ fn we_exclude_etcdctl() {
     });
 }
 
-/// Clients of `etcdctl` and of the library are served in the order in which they asked.
+/// Clients of `etcdctl` and of the library get the lock in the order in which they asked for it.
 #[test]
 fn both_stand_in_one_queue() {
     rerun_on_threads(async || {
@@ -141,7 +141,7 @@ fn both_stand_in_one_queue() {
     });
 }
 
-/// An operator breaks the lock of another library.
+/// Our library can break a lock that another library holds.
 #[test]
 fn we_break_etcdctls_lock() {
     rerun_on_threads(async || {

@@ -19,8 +19,8 @@ const PATH: &str = "/coordination/lock/vol-7";
 const SOON: Duration = Duration::from_secs(10);
 const VERSION: &str = "kazoo==2.10.0";
 
-/// A Python program: it acquires a lock of the given kind, prints that, and holds the lock until a line arrives; then
-/// it releases the lock and prints that. The next line makes it start again.
+/// A Python program. It acquires a lock of the given kind, prints `held`, and holds the lock until it reads a line;
+/// then it releases the lock and prints `released`. When it reads the next line, it starts again.
 const PROGRAM: &str = "
 import logging, sys
 from kazoo.client import KazooClient
@@ -173,7 +173,7 @@ fn shares_take_turns_with_writers() {
         eventually_async(SOON, async || members(&client).await == ["ours", "", ""]).await;
         share.release().await.expect("the store confirms");
         assert!(writer.is_silent(), "granted beside a reader");
-        // A waiting writer is served before later readers.
+        // A reader that comes after a waiting writer gets the lock after that writer.
         let waiting = tokio::spawn({
             let lock = lock.clone();
             async move { lock.acquire_shared(Some(3 * SOON)).await }
@@ -184,8 +184,8 @@ fn shares_take_turns_with_writers() {
         assert!(!waiting.is_finished(), "granted beside a writer");
         writer.release();
         let share = waiting.await.expect("no panic").expect("the writer has gone");
-        // A lock that our library has downgraded keeps the name of its node. A kazoo reader therefore goes on waiting
-        // for it, which is safe and documented.
+        // Not checked: a lock that our library has downgraded from exclusive to shared keeps the name of its node. A
+        // kazoo reader takes it for a writer and waits for it, which is safe and documented.
         share.release().await.expect("the store confirms");
     });
 }
@@ -204,8 +204,8 @@ fn its_lock_objects_last() {
             let guard = lock.acquire(Some(SOON)).await.expect("free");
             guard.release().await.expect("the store confirms");
         };
-        // kazoo has to find the node that our library has created, because a node that kazoo creates is not removed in
-        // any case.
+        // The queue's node has to be one that our library has created, because the server never removes a node that
+        // kazoo has created. So our library acquires the lock before kazoo does.
         let guard =
             client.lock(NAME).expect("a good name").acquire(Some(SOON)).await.expect("free");
         let mut kazoo = Kazoo::start(&zookeeper, "Lock");
@@ -213,8 +213,8 @@ fn its_lock_objects_last() {
         guard.release().await.expect("the store confirms");
         kazoo.says("held");
         kazoo.release();
-        // There are two rounds, because by the end of the second one the server has checked all nodes that were empty
-        // when that round began.
+        // The server looks for empty nodes from time to time. After `passing` was removed twice, the server has
+        // surely looked at the node of `NAME` too, which was empty all the time.
         for _ in 0..2 {
             cycle(&passing, "passing").await;
             let is_removed = || zookeeper.look("/coordination/lock/passing").is_none();

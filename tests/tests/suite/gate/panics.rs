@@ -1,5 +1,5 @@
-//! F-70: background work of a store for which callers wait panics once, on real servers and on `file://`, and
-//! everything goes on.
+//! F-70: a background task of a store, for whose results callers wait, panics once, on real servers and on `file://`.
+//! Afterwards everything goes on.
 
 use std::time::Duration;
 
@@ -17,7 +17,8 @@ const LEASE: Duration = Duration::from_secs(4);
 const SOON: Duration = Duration::from_secs(10);
 /// How long the server is unreachable.
 const AWAY: Duration = Duration::from_millis(300);
-/// A waiter without notifications re-checks after five seconds; less than that shows that it was notified.
+/// A waiter that gets no notification re-checks after five seconds. So a waiter that is served within this time was
+/// notified.
 const UNTOLD: Duration = Duration::from_secs(4);
 
 /// Asserts that a lock is handed over, and that a waiter at a barrier is notified.

@@ -21,7 +21,8 @@ impl SqlServer for Postgres {
         ],
         "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA coordination TO app",
     );
-    /// Empty, because the whole installation is one transaction, so none is left half done.
+    /// Empty, because PostgreSQL creates all tables in one transaction, so that an interrupted installation leaves no
+    /// table.
     const NOT_ENDED: &'static [&'static str] = &[];
     const LEFT: &'static str = "
         INSERT INTO coordination.queues (path, last)
@@ -109,7 +110,7 @@ fn x1_settings_of_the_role_do_no_harm() {
         .into_iter()
         .enumerate()
         {
-            // The role may be read-only by then.
+            // An earlier setting may have made the role's transactions read-only, so this one is read-write.
             ask(
                 &*postgres,
                 &format!("BEGIN READ WRITE; ALTER ROLE postgres SET {setting}; COMMIT"),
@@ -210,7 +211,8 @@ fn sec7_nobody_elses_functions_are_called() {
         let postgres = one();
         let trap = "LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'called'; END $$";
         for made in [
-            // Their parameters fit better than those of PostgreSQL's own functions, which accept any type.
+            // These parameters fit the library's calls better than those of PostgreSQL's own functions, which accept
+            // any type.
             format!(
                 "CREATE FUNCTION concat_ws(text, text, bigint, text, bigint, text) RETURNS text {trap}"
             ),
@@ -245,7 +247,7 @@ fn sec7_nobody_elses_functions_are_called() {
     });
 }
 
-/// R1: a replica is skipped, and is used once it has been promoted to primary.
+/// R1: a client does not use a replica, and uses it as soon as it has been promoted to primary.
 #[test]
 fn r1_a_replica_is_passed_over_until_it_is_the_primary() {
     rerun_on_threads(async || {
@@ -337,7 +339,7 @@ fn l7_no_step_reads_a_table_through() {
         }
         one.stop().await.expect("stopped");
         other.stop().await.expect("stopped");
-        // A connection reports its statistics when it ends.
+        // The server counts the reads of a connection only when that connection ends.
         tokio::time::sleep(Duration::from_secs(1)).await;
         let read = "SELECT coalesce(sum(seq_tup_read), 0) FROM pg_stat_user_tables
                       WHERE schemaname = 'coordination' AND relname <> 'version'";

@@ -23,7 +23,8 @@ fn ask(postgres: &Postgres, statement: &str) -> String {
     block_in_place(|| postgres.ask(statement))
 }
 
-/// L5: settings that apply to existing connections, and with which no statement works, cost no session.
+/// L5: an operator sets a transaction isolation level with which the library's statements fail, and the setting
+/// applies to existing connections too. No session is lost by that.
 #[test]
 fn l5_settings_change_while_connected() {
     rerun_on_threads(async || {
@@ -46,7 +47,7 @@ fn l5_settings_change_while_connected() {
     });
 }
 
-/// L5: if a session has ended before the answer to its opening arrived, the client can open another one.
+/// L5: a session has already ended when the answer to its opening arrives. The client can open another session.
 #[test]
 fn l5_a_session_that_is_over_before_its_answer_came() {
     rerun_on_threads(async || {
@@ -146,8 +147,8 @@ fn l7_an_open_transaction_slows_nobody_down() {
         let sleeping = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
         while ask(&postgres, sleeping) != "1" {}
         for many in [
-            // These rows are what an hour of heartbeats of some sessions, and of other sessions that held the lock,
-            // leaves.
+            // These statements leave as many old versions of rows as an hour of heartbeats does, by some sessions and
+            // by other sessions that held the lock.
             "INSERT INTO coordination.sessions (id, namespace, channel, lease, expires, generation)
                SELECT convert_to('s' || n, 'UTF8'), 'coordination', 'c', 60000000, coordination.clock() + 60000000, 1
                FROM generate_series(1, 100) n",
@@ -171,8 +172,8 @@ fn l7_an_open_transaction_slows_nobody_down() {
             "coordination.enter((SELECT id FROM coordination.sessions WHERE member IS NOT NULL), 1000,
                'coordination/lock/x', convert_to(random()::text, 'UTF8'), false, '')",
         ] {
-            // The minimum of several tries is taken: the first `enter` finds an empty queue, and some heartbeats check
-            // all entries.
+            // The smallest of four counts is used. The first `enter` finds an empty queue, and some heartbeats check
+            // all entries, so these read other numbers of pages.
             let pages = (0..4).map(|_| pages_of(&postgres, step)).min().expect("some tries");
             println!("L7 postgres: {pages} pages for {}", &step[..30]);
             assert!(pages < 2_000, "L7: {pages} pages: {step}");
@@ -308,7 +309,7 @@ fn l7_sessions_that_ended_long_ago_go_in_steps() {
     });
 }
 
-/// How many pages a statement reads.
+/// How many pages of the database this statement reads.
 fn pages_of(postgres: &Postgres, step: &str) -> u64 {
     let plan = ask(postgres, &format!("EXPLAIN (ANALYZE, BUFFERS) SELECT * FROM {step}"));
     let hits = plan.lines().find_map(|line| line.trim().strip_prefix("Buffers: shared hit="));

@@ -13,8 +13,8 @@ use crate::WORKER;
 /// The key in which the server keeps its record of the namespace.
 const RECORD: &str = "{coordination}:clock";
 
-/// In a new namespace nothing is granted during the quarantine, nor in one whose record was changed; errors name the
-/// quarantine.
+/// While the quarantine lasts, nothing is granted in a new namespace, nor in a namespace whose record was changed by
+/// hand. Errors of calls name the quarantine as the reason.
 #[test]
 fn f61_who_asks_in_a_new_namespace_is_told_of_the_quarantine() {
     rerun_on_threads(async || {

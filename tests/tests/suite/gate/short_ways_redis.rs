@@ -29,11 +29,11 @@ const BOTH: &str = include_str!("short_ways_redis.lua");
 
 const SEEDS: u64 = 5;
 const CALLS: usize = 1_500;
-/// The first arguments of every call: the namespace's record that the call expects, and `0 0`, as the call depends on
-/// no earlier time.
+/// The first two arguments of every call. `@record`: the call expects the namespace's present record. `0 0`: the call
+/// depends on no earlier time.
 const KNOWN: [&str; 2] = ["@record", "0 0"];
 const QUEUES: [&str; 2] = ["lock/one", "lock/two"];
-/// Damaged values of the numbers that the fast scripts use.
+/// Fields of the namespace's record that the fast scripts use, each with a damaged value for it.
 const DAMAGES: [(&str, &str); 9] = [
     ("last", "9e15"),
     ("last", "nan"),
@@ -69,7 +69,7 @@ struct Both {
     script: String,
     sessions: Vec<Session>,
     entries: Vec<Entry>,
-    /// Whether a session has ended that no call has removed yet.
+    /// Whether the lease of some session is over, but no call has removed that session yet.
     is_unswept: bool,
     /// How many enters and leaves were carried out by the fast scripts.
     short: [usize; 2],
@@ -286,7 +286,7 @@ impl Both {
         );
     }
 
-    /// Ends the session's lease.
+    /// Ends the session's lease by hand. The session is then removed by a later call.
     fn expire(&mut self, session: &Session) {
         self.raw(&["HSET", &format!("session:{}", session.id), "expires", "1"]);
         self.raw(&["ZADD", "sessions", "1", &session.id]);
@@ -309,7 +309,8 @@ impl Both {
         all.filter(|other| other.id == next.id).for_each(|other| *other = next.clone());
     }
 
-    /// Changes the namespace's record by hand; after the next call has noticed that, the client reads the record again.
+    /// Changes the namespace's record by hand. The next call notices the change, so the client then reads the record
+    /// again (`greet`).
     fn damage(&mut self, session: &Session) {
         let Some((field, text)) = self.one_of(&DAMAGES) else { return };
         self.raw(&["HSET", "clock", field, text]);

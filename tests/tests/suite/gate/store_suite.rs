@@ -47,7 +47,7 @@ mod simulation {
 const MISTAKES: [(Mistake, &str); 2] =
     [(Mistake::LateEnterTakesEffect, "late_enter_"), (Mistake::GoneWaitsForEver, "bounded_gone_")];
 
-/// The checks that fail.
+/// The names of the checks that fail.
 fn failing(run: impl Fn(&str) -> Result<()> + Sync) -> BTreeSet<&'static str> {
     let fails = |name| !matches!(catch_unwind(AssertUnwindSafe(|| run(name))), Ok(Ok(())));
     let (rest, failing) = (Mutex::new(CHECKS.iter()), Mutex::new(BTreeSet::new()));
@@ -85,6 +85,6 @@ fn mistakes_of_a_store_with_a_server_are_noticed() {
     use coordination_tests::{checks::Backend, harness::rerun_if_starved};
 
     let run = |name: &str, mistake| store_suite::run(Backend::Etcd, name, Some(mistake));
-    // On a starved machine, calls may be late that the mistake does not concern.
+    // On a starved machine, calls may be late without the mistake, and then other checks fail too.
     rerun_if_starved(|| only_checks_of_the_rule_fail(run));
 }

@@ -9,8 +9,8 @@ use coordination_tests::faults::{Site, many};
 
 use crate::WORKER;
 
-/// A thousand acquires on two cores take long. With this lease no client loses its session, or reconnects because a
-/// heartbeat is late.
+/// So long that no client loses its session, or reconnects because of a late heartbeat, while a thousand acquires
+/// keep two cores busy.
 const LEASE: Duration = Duration::from_secs(60);
 
 pub(super) fn f44_one_process(backend: Backend) {

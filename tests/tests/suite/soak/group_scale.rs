@@ -14,8 +14,8 @@ use tokio::task::block_in_place;
 use crate::WORKER;
 
 const GROUP: &str = "crowd";
-/// For how long requests are counted while nothing happens. Watchers re-check after such a period, and those that
-/// started together do so together.
+/// How long requests are counted while nothing happens. This is the time between two re-checks of a watcher, so each
+/// watcher re-checks about once.
 const IDLE: Duration = Duration::from_secs(5);
 
 /// The resident memory of a process, in bytes.
@@ -33,7 +33,7 @@ fn connected(url: &str, member: &str) -> Worker {
     worker
 }
 
-/// In one process that includes the store: how much memory a member needs, and a watch.
+/// Measures how much memory a member and a watch need, in one process that also contains the store.
 #[test]
 fn a_watch_weighs_little() {
     rerun_alone(weigh_a_watch);
@@ -154,7 +154,7 @@ async fn join_among_a_thousand(site: &Site) {
     block_in_place(|| weigh(url, &store));
 }
 
-/// How much memory a member needs in its process, with a store that is outside.
+/// Measures how much memory a member needs in its process, while the store is in other processes.
 fn weigh(url: &str, store: &str) {
     const MEMBERS: i64 = 300;
     let worker = connected(url, "heavy");

@@ -60,7 +60,8 @@ fn stay(told: &Value) -> Stay {
     Stay { slot: number(0), from: number(1), to: number(2), token: number(3) }
 }
 
-/// Inspects the limiter all the time, and asserts that never more are inside than allowed. Returns how often it did.
+/// Inspects the limiter again and again, and asserts that there are never more inside than it has slots. Returns the
+/// number of inspections.
 fn sample(url: &str) -> usize {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime").block_on(async {
@@ -84,8 +85,8 @@ fn sample(url: &str) -> usize {
     })
 }
 
-/// Asserts that no two stays in one slot overlap, that each slot's tokens rise, and that there are never more slots
-/// than allowed.
+/// Asserts that no two stays in one slot overlap, that each slot's tokens rise, and that never more slots are in use
+/// than the limiter has.
 fn judge(mut stays: Vec<Stay>) {
     stays.sort_by_key(|stay| stay.from);
     let mut in_slot = [None::<Stay>; SLOTS];

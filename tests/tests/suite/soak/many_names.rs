@@ -70,8 +70,8 @@ async fn f65_ten_thousand_names_held() -> Result<()> {
     busy.release().await
 }
 
-/// By default, more names than one call could list in earlier versions; `COORDINATION_TEST_NAMES=1000000` is for runs
-/// by hand.
+/// By default there are 30,000 names, more than one call could list in earlier versions of the library.
+/// `COORDINATION_TEST_NAMES=1000000` is meant for runs by hand.
 #[tokio::test]
 async fn f65_many_names_used_once() -> Result<()> {
     let names = env::var("COORDINATION_TEST_NAMES").ok().and_then(|names| names.parse().ok());

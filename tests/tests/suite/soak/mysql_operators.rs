@@ -26,7 +26,8 @@ fn ask(mysql: &Mysql, statement: &str) -> String {
     block_in_place(|| mysql.ask(statement))
 }
 
-/// Runs statements on a new connection, and returns when it has reached their `SELECT SLEEP`.
+/// Runs statements on a new connection in another thread, and returns as soon as the server runs the `SELECT SLEEP`
+/// that is among them.
 fn begin(mysql: &Arc<Mysql>, work: &str) -> thread::JoinHandle<Result<String, String>> {
     let running = {
         let (mysql, work) = (Arc::clone(mysql), work.to_owned());
@@ -101,7 +102,8 @@ fn l7_an_open_transaction_slows_nobody_down() {
             &mysql,
             "START TRANSACTION WITH CONSISTENT SNAPSHOT; INSERT INTO coordination.beside VALUES (1); SELECT SLEEP(600)",
         );
-        // These rows are what an hour of heartbeats of some sessions, and of other sessions that held the lock, leaves.
+        // These statements leave as many old versions of rows as an hour of heartbeats does, by some sessions and by
+        // other sessions that held the lock.
         ask(
             &mysql,
             &format!(
@@ -130,7 +132,7 @@ fn l7_an_open_transaction_slows_nobody_down() {
             ),
         );
         let guard = lock.acquire(PATIENCE).await.expect("free");
-        // Looked up before the measurement, because the look-up is not part of the statement.
+        // The ids are looked up before the measurement, so that the pages of these queries are not counted.
         let ours = "SELECT id FROM coordination.coordination_sessions WHERE id NOT LIKE 's%'";
         let ours = ask(&mysql, ours);
         let entered = format!(
@@ -149,7 +151,7 @@ fn l7_an_open_transaction_slows_nobody_down() {
             "list('coordination/lock/', 'coordination/lock0', 100)".to_owned(),
             format!("fence('x', {})", guard.token()),
         ] {
-            // The minimum of several tries is taken, because some heartbeats check all entries.
+            // The smallest of four counts is used, because some heartbeats check all entries, and so read more pages.
             let pages = (0..4).map(|_| pages_of(&mysql, &step)).min().expect("some tries");
             println!("L7 mysql: {pages} pages for {}", step.split('(').next().unwrap_or_default());
             assert!(pages < 2_000, "L7: {pages} pages: {step}");
@@ -160,7 +162,7 @@ fn l7_an_open_transaction_slows_nobody_down() {
     });
 }
 
-/// How many pages a statement reads.
+/// How many pages of the database this statement reads.
 fn pages_of(mysql: &Mysql, step: &str) -> u64 {
     let pages = "SELECT '', variable_value FROM information_schema.global_status
                  WHERE variable_name = 'INNODB_BUFFER_POOL_READ_REQUESTS'";
@@ -200,7 +202,7 @@ fn s1_a_server_that_becomes_read_only_passes_no_lock_on() {
             "released where nobody hears of it"
         );
         ask(&mysql, "SET GLOBAL read_only = 0");
-        // The release may have returned the error that its outcome is unknown.
+        // The result is not checked, because the release may have failed with an unknown outcome.
         drop(releasing.await.expect("no panic"));
         waiting.await.expect("no panic").expect("granted").release().await.expect("released");
         other.stop().await.expect("stopped");
@@ -208,7 +210,8 @@ fn s1_a_server_that_becomes_read_only_passes_no_lock_on() {
     });
 }
 
-/// R1: if the removal of a left-over entry has to wait for a row lock, no session is lost by that.
+/// R1: a session has an entry at the server of which it does not know, and the entry's removal has to wait for a row
+/// lock. No session is lost by that.
 #[test]
 fn r1_what_was_left_and_is_locked_waits() {
     rerun_on_threads(async || {
@@ -250,8 +253,8 @@ fn r1_what_was_left_and_is_locked_waits() {
     });
 }
 
-/// S2: in a serializable transaction, checking a token would lock the session's row. Such a transaction is refused, and
-/// costs no session.
+/// S2: in a serializable transaction, checking a token would lock the session's row, so heartbeats would have to
+/// wait. The check refuses such a transaction, so no session is lost.
 #[test]
 fn s2_a_serializable_transaction_is_refused() {
     rerun_on_threads(async || {
@@ -342,8 +345,8 @@ fn r1_a_read_only_server_is_refused() {
     });
 }
 
-/// Deadlocks and long row locks of other transactions are not reported: a statement that the server has rolled back is
-/// repeated.
+/// If a statement of the library is rolled back, because of a deadlock or because it waited too long for a row lock,
+/// the library repeats it. The caller sees no error.
 #[test]
 fn l2_what_the_server_undoes_is_made_again() {
     rerun_on_threads(async || {
@@ -369,7 +372,7 @@ fn l2_what_the_server_undoes_is_made_again() {
     });
 }
 
-/// R1: connections that the server closes are made again, and nothing is lost.
+/// R1: when the server closes connections, the client makes new ones, and no lock is lost.
 #[test]
 fn r1_connections_are_made_anew() {
     rerun_on_threads(async || {
@@ -414,7 +417,8 @@ fn x1_a_step_that_is_killed_is_undone() {
         );
         let transaction = {
             let mysql = Arc::clone(&mysql);
-            // Locks the records, so that the write waits between the value and its records.
+            // This transaction locks the rows of the records. So the library's write stops after it has written the
+            // value, and before it writes the value's records.
             let work = "BEGIN; SELECT * FROM coordination.coordination_records FOR UPDATE; \
                         SELECT SLEEP(1.5); COMMIT";
             thread::spawn(move || mysql.try_ask(work).map(drop))
@@ -466,7 +470,8 @@ fn l2_a_change_that_is_not_told_is_found() {
     });
 }
 
-/// A dump contains no procedures by default: the next client that connects creates what is missing.
+/// A dump contains no procedures by default, so a restored database lacks them. The next client that connects creates
+/// what is missing.
 #[test]
 fn x1_what_is_missing_is_made_again() {
     rerun_on_threads(async || {
@@ -490,7 +495,8 @@ fn x1_what_is_missing_is_made_again() {
             takes(&coordinator, missing).await;
         }
         coordinator.stop().await.expect("stopped");
-        // A new table would assign the same ids again, to other queues.
+        // The library does not create this table again, because a new table would give ids that are in use to other
+        // queues.
         ask(&mysql, "DROP TABLE coordination.coordination_queues");
         assert_eq!(
             try_connect_kind(Coordinator::connect(&url(&mysql, SHORT)).await),

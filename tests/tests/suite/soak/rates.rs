@@ -78,7 +78,8 @@ fn t5_saturated(backend: Backend) {
         permits.len(),
         100.0 * share,
     );
-    // Processor time that the machine withheld is allowed for.
+    // While the machine withholds processor time, fewer permits can be taken, so the demanded share is lowered by
+    // that.
     let starved = withheld.as_secs_f64() / took.as_secs_f64();
     assert!(share >= 0.95 - starved, "{share}, starved by {starved}");
     // One answer may be late, by its timer and by its process's wait for a processor.

@@ -37,7 +37,8 @@ fn f56_authentication_turned_off_and_on() {
                 assert_eq!(new.kind(), ErrorKind::Auth, "{new}");
             }
             let broken = take(&one, "broken").await;
-            // This call is tried only once, so it may fail because the old connection has ended.
+            // The library sends this request only once. It fails if its connection has ended in the meantime, so the
+            // test repeats it.
             while let Err(error) = lock(&other, "broken").break_lock().await {
                 assert_eq!(error.kind(), ErrorKind::Unavailable, "{turned}: {error}");
             }
@@ -55,7 +56,8 @@ fn f56_authentication_turned_off_and_on() {
     });
 }
 
-/// A waiter goes on waiting while its password is wrong.
+/// A waiter goes on waiting while the server does not accept its password, and gets the lock after the password is
+/// correct again.
 #[test]
 fn f56_password_changed_while_waiting() {
     rerun_on_threads(async || {
@@ -70,7 +72,8 @@ fn f56_password_changed_while_waiting() {
         while lock(&one, "vol").holders().await.expect("it can be read").len() < 2 {}
         block_in_place(|| {
             etcd.change_password("another");
-            // The lock is free for the waiter, and its session lives, but the server does not accept its password.
+            // Without this key the lock is free for the waiter, whose session lives. But the server does not accept
+            // the waiter's password.
             assert!(etcd.delete_key(&keys[0]));
         });
         sleep(Duration::from_secs(1)).await;
@@ -81,7 +84,8 @@ fn f56_password_changed_while_waiting() {
     });
 }
 
-/// A worker that waits for an item goes on waiting while its password is wrong.
+/// A worker that waits for an item goes on waiting while the server does not accept its password, and claims the item
+/// after the password is correct again.
 #[test]
 fn f56_password_changed_while_a_worker_waits() {
     rerun_on_threads(async || {

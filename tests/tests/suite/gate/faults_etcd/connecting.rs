@@ -1,4 +1,4 @@
-//! F-48, F-71: the tests of these rows for what only etcd has: users and certificates.
+//! F-48, F-71: what only etcd has in these rows of the fault matrix, namely users and certificates.
 
 use std::sync::Arc;
 use std::thread::sleep;
@@ -32,7 +32,8 @@ fn f48_users() {
     });
 }
 
-/// F-73: each right that the documentation lists is missing, one by one, or given for a part of the prefix only.
+/// F-73: of the rights that the documentation lists, one at a time is missing, or is given for only a part of the
+/// prefix.
 #[test]
 fn f73_each_right_is_missing() {
     rerun_if_starved(|| {
@@ -57,7 +58,7 @@ fn f73_each_right_is_missing() {
             given = rights;
             client.refused_with(&url, &["Permission"], &format!("`{missing}`"));
         }
-        // The failed attempts have left nothing.
+        // The failed attempts to connect have left no keys.
         assert_eq!(etcd.keys("fleet/"), [""; 0]);
         etcd.administer(&[
             "role",
@@ -71,7 +72,8 @@ fn f73_each_right_is_missing() {
     });
 }
 
-/// F-72: a learner among the endpoints answers the first request, and refuses all others.
+/// F-72: one of the endpoints is a learner, an etcd member without a vote. It answers a client's first request, and
+/// refuses all others.
 #[test]
 fn f72_a_learner_among_the_endpoints() {
     rerun_if_starved(|| {
@@ -123,8 +125,8 @@ fn f71_certificates_replaced() {
     });
 }
 
-/// F-71: the password is changed in the file that the URL names, and at the server. The server either goes on accepting
-/// old tokens until it restarts, or refuses them at once.
+/// F-71: the password is changed in the file that the URL names, and at the server. After the change, a server goes
+/// on accepting old tokens until it restarts, or it refuses them at once; the test does both.
 #[test]
 fn f71_password_replaced() {
     rerun_if_starved(|| {

@@ -49,7 +49,8 @@ fn f36_out_of_space() {
         assert_eq!(error["kind"], "Quota", "{error}");
         thread::sleep(2 * site.lease() + site.heartbeat);
         holder.keeps(LOCK);
-        // Deleting needs no space, and the waiter already has its entry.
+        // A release deletes keys, which needs no space. The waiter's entry was written while there was space, so the
+        // waiter gets the lock.
         other.release("released");
         holder.granted(waiting, bounds::served() + SCHEDULING);
         holder.release("released");
@@ -73,7 +74,8 @@ fn f36_tries_without_space_leave_nothing() {
         let proxies = site.proxies();
         let client = site.builder("holder").heartbeat_on_current_runtime(true);
         let client = client.connect(&site.by(&proxies).url).await.expect("it is there");
-        // The answer to the first call is lost, so the library does not know whether that call may still arrive late.
+        // The answer to the first call is lost, so the library cannot know whether that call is still on its way, and
+        // has to guard against its late arrival.
         proxies[0].cut_before(Direction::ToClient, Unit::Messages, 1);
         let held = client.lock(LOCK).expect("a good name").acquire(None).await;
         let held = held.expect("it is free");
@@ -125,7 +127,8 @@ fn a_value_over_the_servers_limit() {
 /// the write certainly had no effect.
 #[tokio::test(flavor = "multi_thread")]
 async fn f36_refused_and_yet_carried_out() {
-    // It depends on etcd's scheduler whether it checks several writes before it carries out the first one.
+    // Only by chance does etcd check several writes before it carries out the first of them, so the test tries up to
+    // 20 times.
     for _ in 0..20 {
         let carried_out = refused_and_yet_carried_out().await;
         println!("F-36 etcd: {carried_out} writes were refused and carried out");

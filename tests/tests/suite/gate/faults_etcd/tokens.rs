@@ -1,4 +1,4 @@
-//! F-56: the authentication token expires with which a stream of watches was opened.
+//! F-56: a stream of watches was opened with an authentication token, and that token expires.
 
 use std::time::{Duration, Instant};
 
@@ -10,8 +10,8 @@ use tokio::time::{sleep, timeout};
 const SOON: Duration = Duration::from_secs(10);
 const ROUNDS: usize = 10;
 
-/// A stream keeps the token with which it was opened. etcd 3.4 stops reading the stream once it has refused a watch on
-/// it because the token expired.
+/// A stream of watches keeps the token with which it was opened. If etcd 3.4 refuses a new watch because that token
+/// has expired, it stops reading the stream. Locks have to work nevertheless.
 #[test]
 fn f56_watches_after_their_token() {
     rerun_on_threads(async || {
@@ -21,7 +21,7 @@ fn f56_watches_after_their_token() {
         let other = Coordinator::connect(&url).await.expect("the server is there");
         let lock = |client: &Coordinator, name: &str| client.lock(name).expect("a good name");
         let take = async |lock: Lock| lock.acquire(Some(SOON)).await.expect("it is free");
-        // Each client has a stream of watches now.
+        // Each client has opened its stream of watches by now. The sleep is longer than a token is valid.
         let _held = take(lock(&one, "one")).await;
         let _kept = take(lock(&other, "other")).await;
         sleep(Duration::from_secs(7)).await;

@@ -1,7 +1,7 @@
 //! F-35: somebody removes, replaces or truncates the files of the locks.
 //!
-//! The holder notices that with its next heartbeat, and the waiter at once. In between both may claim to hold the lock,
-//! and only fencing protects.
+//! The holder notices the damage with its next heartbeat, and the waiter notices it at once. Between these two
+//! moments both may claim to hold the lock, and only fencing tokens protect what the lock guards.
 
 use std::{
     fs::{self, File},
@@ -47,8 +47,8 @@ impl Contended {
         self.directory.join("coordination/queues").join(format!("lock.{LOCK}"))
     }
 
-    /// Asserts that after damage at this time the holder loses the lock within a heartbeat interval, the waiter gets
-    /// it, and the lock works again.
+    /// Asserts that a damage done at `damaged_ns` costs the holder its lock within a heartbeat interval, that the
+    /// waiter gets the lock, and that the lock then works again.
     fn settles(&self, damaged_ns: u64) {
         let lost = self.holder.lost(LONG);
         let took = since(damaged_ns, lost.t_ns);
@@ -60,8 +60,8 @@ impl Contended {
         assert!(!self.holder.is_held(LOCK));
         let mut next = self.waiter.granted(self.waiting, LONG);
         must_hold!(next.token > self.token, "{next:?} after {}", self.token);
-        // The waiter may have been granted the lock from what is left of the old files. Then it notices that with its
-        // next heartbeat, and loses the lock too.
+        // The waiter may have been granted the lock by what it read in the rest of the damaged files. Then its next
+        // heartbeat notices the damage, and the waiter loses the lock too.
         let settled = (HEARTBEAT + SCHEDULING).saturating_sub(since(damaged_ns, now_ns()));
         std::thread::sleep(settled);
         if !self.waiter.is_held(LOCK) {
@@ -107,7 +107,7 @@ fn f35_lock_file_replaced() {
     });
 }
 
-/// The copy has the same entries as the original, so nobody loses anything.
+/// The copy has the same entries as the original file, so neither the holder nor the waiter loses its entry.
 #[test]
 fn f35_lock_file_replaced_by_its_copy() {
     rerun_if_starved(|| {
@@ -125,7 +125,8 @@ fn f35_lock_file_replaced_by_its_copy() {
     });
 }
 
-/// An entry that is released in the old file must not stay in the new file for ever.
+/// After the lock file was replaced by its copy, an entry that is released must also go from the copy. Otherwise it
+/// would block the lock for ever.
 #[test]
 fn f35_lock_file_replaced_by_its_copy_and_released_at_once() {
     rerun_if_starved(|| {
@@ -146,19 +147,19 @@ fn f35_lock_file_emptied() {
     rerun_if_starved(|| cut_to(|_| 0));
 }
 
-/// The file ends within the header.
+/// The lock file is truncated within its header.
 #[test]
 fn f35_lock_file_cut_in_the_header() {
     rerun_if_starved(|| cut_to(|_| 40));
 }
 
-/// The file has its header and name, and no entry.
+/// The lock file is truncated after its header and name, so it has no entry.
 #[test]
 fn f35_lock_file_cut_after_the_header() {
     rerun_if_starved(|| cut_to(|text| text.find("\n+ ").expect("there are entries") + 1));
 }
 
-/// The holder's entry is truncated, and the waiter's entry is gone.
+/// The lock file is truncated within the holder's entry, so the waiter's entry, which comes later, is gone too.
 #[test]
 fn f35_lock_file_cut_in_an_entry() {
     rerun_if_starved(|| cut_to(|text| text.find("\n+ ").expect("there are entries") + 30));

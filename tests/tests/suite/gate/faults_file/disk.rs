@@ -26,14 +26,15 @@ use crate::WORKER;
 #[test]
 fn f36_disk_full() {
     rerun_if_starved(|| {
-        // The disk has room for a page of each session, each member and each lock, one page for the file of the largest
-        // numbers, and one more.
+        // The disk has room for one 4 KiB page for the file of each session, each member and each lock, for one page
+        // for the file of the largest numbers, and for one page more.
         let disk = Mounted::new("size=36k");
         let site = Site::file(&disk.path().join("locks"), WORKER);
         let (holder, other) = (site.process("holder"), site.process("other"));
         let first = holder.acquire("held");
         holder.observe("held");
-        // The queue's file exists and is empty, so only the line with the number does not fit.
+        // The file of the queue `known` exists, but is empty. So of all that acquiring writes, only the line with the
+        // number does not fit on the disk.
         other.acquire("known");
         other.release("known");
         File::options()
@@ -98,7 +99,8 @@ fn f36_disk_full_while_in_use() {
     });
 }
 
-/// Waiters already have their entries. They are served when the holder releases, and when it dies.
+/// Waiters have written their entries before the disk is full. They get the lock when the holder releases it, and
+/// also when the holder dies.
 #[test]
 fn f36_waiters_served_on_a_full_disk() {
     rerun_if_starved(|| {
@@ -126,7 +128,8 @@ fn f36_waiters_served_on_a_full_disk() {
     });
 }
 
-/// The other recipes return an error, and earlier values stay; an addition that was not written is not counted.
+/// On a full disk, recipes other than locks return an error. Values that were written earlier stay, and a counter
+/// does not count an addition that could not be written.
 #[tokio::test(flavor = "multi_thread")]
 async fn f36_recipes_on_a_full_disk() {
     let disk = Mounted::new("size=68k");
@@ -156,7 +159,8 @@ async fn f36_recipes_on_a_full_disk() {
     permit.expect("none was lost").release().await.expect("the store confirms");
 }
 
-/// A waiter for permits or a slot has to write one more line than a waiter for a lock, and is served nevertheless.
+/// A waiter for permits or for a slot has to write one more line than a waiter for a lock. It gets its permits or its
+/// slot on a full disk nevertheless.
 #[tokio::test(flavor = "multi_thread")]
 async fn f36_permits_and_slots_are_served_on_a_full_disk() {
     let disk = Mounted::new("size=1m");
@@ -183,7 +187,8 @@ async fn f36_permits_and_slots_are_served_on_a_full_disk() {
         }
     }
     disk.fill();
-    // A call that fails to acquire writes two lines. So these calls use up the room that is left in the files.
+    // Each call that fails to acquire still writes two lines. So repeated calls use up the room that is left in the
+    // files.
     let asks = async || permits[0].try_acquire_many(40).await.map(drop);
     until_refused(asks).await;
     until_refused(async || newcomer.enter().await.map(drop)).await;
@@ -197,7 +202,8 @@ async fn f36_permits_and_slots_are_served_on_a_full_disk() {
     }
 }
 
-/// A claim is renewed again as soon as there is room, if it is not over by then.
+/// While the disk is full, a claim cannot be renewed. If there is room again before the claim ends, it is renewed,
+/// and goes on.
 #[tokio::test(flavor = "multi_thread")]
 async fn f36_a_claim_outlasts_a_full_disk() {
     let disk = Mounted::new("size=1m");
@@ -229,7 +235,7 @@ async fn until_refused(asks: impl AsyncFn() -> coordination::Result<()>) {
     panic!("there is room for ever");
 }
 
-/// Waits for a slot.
+/// Waits until the limiter has a slot, and returns that slot.
 async fn works(limiter: Limiter) -> WorkSlot {
     match limiter.enter().await.expect("a full disk keeps nobody from his turn") {
         Admission::Working(slot) => slot,
@@ -237,14 +243,15 @@ async fn works(limiter: Limiter) -> WorkSlot {
     }
 }
 
-/// Pruning frees room, and needs none itself.
+/// Pruning deletes the files of unused queues. On a full disk it frees room, and needs no room itself.
 #[test]
 fn f36_pruning_frees_a_full_disk() {
     rerun_on_threads(async || {
         let disk = Mounted::new("size=1m");
         let site = Site::file(&disk.path().join("locks"), WORKER);
         block_in_place(|| {
-            // A file that a process has open keeps its room on the disk, so this process ends before the pruning.
+            // The room of a deleted file becomes free only when no process has the file open, so this process ends
+            // before the pruning.
             let client = site.process("client");
             for number in 0..20 {
                 client.acquire(&format!("vol-{number}"));
@@ -335,8 +342,8 @@ fn as_user(scratch: &Scratch, (user, group, umask): (u32, u32, &str)) -> String 
     program.display().to_string()
 }
 
-/// Users of the directory's group can share it, whatever their umask. Others are refused, with an error that names the
-/// owner.
+/// Users who are in the group of the directory can share it, whatever their umask. Other users get an error that
+/// names the directory's owner.
 #[test]
 fn f37_users_of_one_group() {
     rerun_if_starved(|| {
@@ -359,7 +366,8 @@ fn f37_users_of_one_group() {
         other.granted(waiting, LONG);
         let again = one.wait_for("it");
         other.sees_contenders("it", 2);
-        // A killed process leaves nothing that the others could not remove.
+        // A process that belongs to another user is killed. This user's process can remove everything that it leaves
+        // behind.
         drop(other);
         one.granted(again, LONG);
         let message = refused(&site_of(12_347, 34_567, "022", "mode=0770"), "Permission");
@@ -372,7 +380,7 @@ fn f37_users_of_one_group() {
     });
 }
 
-/// The store works for a user whose umask takes rights even from the owner.
+/// The store works for a user whose umask takes rights even from the owner of new files.
 #[test]
 fn f37_umask() {
     rerun_if_starved(|| {
@@ -405,7 +413,8 @@ fn f37_lock_file_planted() {
         fs::create_dir(queues.join("lock.directory")).expect("the directory is ours");
         let fifo = queues.join("lock.fifo");
         assert!(Command::new("mkfifo").arg(fifo).status().is_ok_and(|status| status.success()));
-        // A new process is used and not `client`, which has checked the directory of queues already.
+        // This needs a new process, because `client` has checked the directory of queues already and does not check
+        // it again.
         let other = site.process("other");
         for lock in ["foreign", "symlink", "hardlink", "directory", "fifo"] {
             let begun = Instant::now();
@@ -420,7 +429,7 @@ fn f37_lock_file_planted() {
     });
 }
 
-/// Asserts that connecting fails at once with this kind of error, and without effect. Returns the message.
+/// Asserts that connecting fails at once with an error of this kind, whose effect is `None`. Returns the message.
 fn refused(site: &Site, kind: &str) -> String {
     let client = Process::unconnected(site);
     let begun = Instant::now();

@@ -39,7 +39,7 @@ fn every_row_has_a_test_or_a_reason() {
     matrix::assert_complete(Backend::File, &sources, NOT_APPLICABLE);
 }
 
-/// A new directory, removed with the test, and the site in it.
+/// A new directory, and a site whose clients keep their locks in it. The directory is removed at the end of the test.
 fn site() -> (Scratch, Site) {
     let scratch = Scratch::new("faults-file");
     let site = Site::file(&scratch.join("locks"), WORKER);
@@ -50,7 +50,7 @@ use crate::WORKER;
 
 coordination_tests::fault_rows!(gate file File);
 
-/// No pause loses the lock, because there is no lease.
+/// A holder may be paused for any length of time and keeps its lock, because there is no lease.
 #[test]
 fn f03_holder_paused_long() {
     rerun_if_starved(|| {

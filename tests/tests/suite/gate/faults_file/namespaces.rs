@@ -1,5 +1,5 @@
-//! Processes in containers of one host that share the directory. Their process ids and clocks may be different from
-//! ours.
+//! Processes that run in containers on one host, and share the directory of the locks. Their process ids and clocks
+//! may differ from those outside the containers.
 
 use std::{
     fs,
@@ -20,7 +20,7 @@ use crate::WORKER;
 
 const LOCK: &str = "shared";
 
-/// The same site, with clients that run under this command.
+/// A copy of `site` whose client processes are started by `command`, which puts them into a container.
 fn under(site: &Site, scratch: &Scratch, command: &str) -> Site {
     let script = scratch.join("contained");
     let text = format!("#!/bin/sh\nexec {command} -- {WORKER} \"$@\"\n");
@@ -52,7 +52,8 @@ fn process_ids_of_containers_are_not_mixed_up() {
     });
 }
 
-/// Parent and child both have the process id 1, each in its own pid namespace.
+/// Parent and child both have the process id 1, each in its own pid namespace, so the library cannot tell them apart
+/// by that id.
 #[test]
 fn c9_a_forked_child_with_the_number_of_its_parent() {
     rerun_if_starved(|| {
@@ -70,7 +71,7 @@ fn c9_a_forked_child_with_the_number_of_its_parent() {
     });
 }
 
-/// One container's monotonic clock is eleven days ahead, with the same boot id.
+/// One container's monotonic clock is eleven days ahead of the host's, although both have the same boot id.
 #[test]
 fn clocks_of_containers_are_not_mixed_up() {
     rerun_if_starved(|| {

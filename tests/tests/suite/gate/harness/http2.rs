@@ -26,7 +26,7 @@ fn frame(kind: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&header, payload].concat()
 }
 
-/// The bytes of a client: two requests, with one and two messages.
+/// The bytes that a client sends: two requests, the first with one message and the second with two messages.
 fn conversation() -> Vec<u8> {
     [
         PREFACE.to_vec(),
@@ -64,7 +64,8 @@ fn proxy_counts_frames_however_they_are_split() {
     });
 }
 
-/// A server that drops the preface and sends everything else back: a real server's bytes begin with a frame, too.
+/// A server that drops the client's preface and sends everything else back. So its own bytes begin with a frame, as
+/// those of a real server do.
 fn server_without_preface() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("bound");
@@ -106,7 +107,8 @@ fn proxy_cuts_at_a_frame() {
             (false, Unit::Requests, 2, until_second - 13),
         ];
         for (inclusive, unit, count, passed) in cases {
-            // The server reads the bytes and sends nothing back, because that would meet the cut.
+            // The server only reads. If it sent the bytes back, it would write to a connection that the proxy has
+            // already cut.
             let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
             let proxy = Proxy::start(listener.local_addr().expect("bound"));
             match inclusive {

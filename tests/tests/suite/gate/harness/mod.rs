@@ -10,7 +10,8 @@ use std::time::Duration;
 use coordination_tests::harness::{Scratch, eventually, ports::free_port};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// Long enough for anything local to happen, and short enough to wait although nothing happens.
+/// Long enough for anything on this machine to happen, and short enough that a test can wait this long to see that
+/// nothing happens.
 const MOMENT: Duration = Duration::from_millis(150);
 
 #[test]

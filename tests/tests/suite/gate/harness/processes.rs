@@ -71,8 +71,8 @@ fn parent_of_an_orphan() {
         return;
     };
     let scratch = Scratch::new("orphan");
-    // The child is started from a thread that ends soon after, and must live on: the death of that thread must not send
-    // it a signal.
+    // The thread that starts the child ends soon after. The child must live on, so the end of that thread must not
+    // send it a signal.
     let start = || {
         let child = sleeper(&scratch);
         thread::sleep(MOMENT);

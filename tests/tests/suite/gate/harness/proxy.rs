@@ -129,7 +129,7 @@ fn proxy_holds_what_is_sent_and_delivers_it_after_the_client() {
         (&client).write_all(b"late").expect("open");
         assert!(wait_until(30 * SECOND, || proxy.bytes(Direction::ToServer) == 4));
         assert!(is_silent(&server));
-        // Bytes from the server pass while the client's bytes are held.
+        // While the proxy holds back the client's bytes, bytes from the server pass.
         (&server).write_all(b"x").expect("open");
         (&client).read_exact(&mut [0]).expect("open");
         proxy.part();
@@ -199,7 +199,8 @@ fn proxy_half_closes() {
             proxy.set(direction, Mode::HalfClose);
             from.write_all(b"lost").expect("open");
             assert_eq!(rest(to).expect("an ordinary end"), b"");
-            // The other direction goes on, and the sender of the closed direction does not learn of it.
+            // The other direction still works. The sender of the closed direction does not learn that its bytes are
+            // dropped.
             to.write_all(b"hello").expect("open");
             let mut answer = [0; 5];
             from.read_exact(&mut answer).expect("open");
@@ -242,7 +243,7 @@ fn proxy_dribbles() {
             read += server.read(&mut buffer).expect("open");
             pieces += 1;
         }
-        // A slow reader may get several bytes at once.
+        // A slow reader may get several bytes with one read, so there may be fewer pieces than bytes.
         assert!(pieces > 10, "{pieces}");
     });
 }
@@ -277,8 +278,8 @@ fn proxy_refuses_and_accepts() {
     });
 }
 
-/// Repeats `work` while processes are being started. Until its program begins, such a process has copies of all our
-/// sockets, including listening ones.
+/// Repeats `work` while another thread starts processes. Until its own program begins, such a process has copies of
+/// all our sockets, including listening ones, and so may keep a port or a connection open.
 fn while_processes_start(mut work: impl FnMut()) {
     let starting = thread::spawn(|| {
         for _ in 0..500 {

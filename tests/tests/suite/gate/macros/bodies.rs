@@ -166,7 +166,7 @@ async fn other_error_types_are_mapped() -> Result {
 
 #[test]
 fn what_main_prints_is_text() {
-    // Another test of this process installs one.
+    // Another test of this process installs a global coordinator. In a new scope, no coordinator is installed.
     let _nothing = coordination::testing::Scope::new().enter();
     let refused = coordination::Coordinator::global().expect_err("nothing is installed here");
     let printed = format!("{refused:?}");

@@ -85,7 +85,8 @@ async fn a_success_without_an_await_becomes_lost() -> Result {
     Ok(())
 }
 
-/// Asserts that a success was replaced by `Lost`, and that the body's own error was not.
+/// Asserts what a call returns after its lock was lost: the error `Lost` if the body succeeded, and otherwise the
+/// body's own error.
 fn lost_or_own(result: Result<(), Failure>, success: bool) {
     match result {
         Err(Failure::Lock(error)) if success => assert_eq!(error.kind(), ErrorKind::Lost),

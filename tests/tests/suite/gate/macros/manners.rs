@@ -71,7 +71,7 @@ async fn no_more_than_the_permits_run_at_once() -> Result {
     }
     assert!((1..=3).contains(&room.most.load(Ordering::SeqCst)));
     assert_eq!(room.visits.load(Ordering::SeqCst), 16);
-    // A caller with another number of permits gets an error.
+    // A call that names another number of permits for the same semaphore gets an error.
     let refused = work(one, 1, 4, room).await.expect_err("it has three");
     assert_eq!(refused.kind(), ErrorKind::Mismatch);
     Ok(())
@@ -88,7 +88,8 @@ async fn permits_of_several_semaphores() -> Result {
     assert_eq!(names(&c).await?, ["a", "b"]);
     let held = c.semaphore("b", 1)?.acquire(None).await?;
     assert_eq!(names(&c).await.expect_err("taken").kind(), ErrorKind::Timeout);
-    // The permit that was acquired before the timeout is given back. A lock with the semaphore's name is independent.
+    // The call has acquired the permit of `a` before it timed out at `b`, and has to give `a` back. The lock `b` is
+    // free, because locks and semaphores of one name are independent.
     c.semaphore("a", 1)?.acquire(Some(PATIENCE)).await?.release().await?;
     assert!(is_free(&c.lock("b")?).await?);
     held.release().await

@@ -69,7 +69,7 @@ async fn one_timeout_covers_all() -> Result {
     let waited = start.elapsed();
     assert!(waited < Duration::from_millis(480), "{waited:?}: the timer started again");
     two.release().await?;
-    // The lock that was acquired before the timeout is released.
+    // The call has acquired the locks `one` and `three` before it timed out at another lock, and has to release both.
     becomes_free(&c.lock("one")?).await?;
     becomes_free(&c.lock("three")?).await
 }

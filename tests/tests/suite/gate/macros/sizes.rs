@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// X2a: how many bytes the attribute may add on each level of calls.
+/// X2a: how many bytes the attribute may add to the future at each level of calls.
 const MOST: usize = 512;
 /// How many levels of calls there are above the innermost function.
 const LEVELS: usize = 8;
@@ -99,7 +99,7 @@ parameter!(documented_parameter, [
 named!(plain_name, []);
 named!(locked_name, [#[synchronized("a-<id.len()>")]]);
 
-/// Like `chain!`, for methods that take `self` by value, with a `Self` of this size.
+/// Like `chain!`, but for methods that take `self` by value, where `Self` has `LEAF` bytes.
 macro_rules! methods {
     ($module:ident, [$($attribute:tt)*]) => {
         mod $module {
@@ -234,8 +234,8 @@ fn six_levels_fit_on_a_small_stack() {
     assert_eq!(page, 7);
 }
 
-/// With plain functions, rustc's recursion limit allows a task of about 32 levels of calls. This is a chain of two
-/// thirds as many synchronized functions.
+/// rustc's recursion limit allows a task to have about 32 levels of calls of plain async functions. This module has
+/// two thirds as many levels of synchronized functions, which also have to compile.
 mod two_thirds {
     use super::*;
 

@@ -30,7 +30,7 @@ async fn every_form_of_path() -> Result {
         guard = guard
     )]
     async fn paths(c: &Coordinator, id: &str, share: Share) -> Result<String> {
-        // The body owns its parameters although the name was made from them, so it can move them.
+        // The name is made from the parameters without taking them, so the body still owns them and can move them.
         let _moved = share;
         Ok(guard.name().to_owned())
     }

@@ -1,4 +1,5 @@
-//! Recorders that misbehave or come late, and names without end.
+//! Metrics recorders that panic, have no size, or are installed late; and programs that use ever more names and
+//! templates.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +10,7 @@ use tokio::time::sleep;
 
 use super::{Result, SECOND, Scrape, connect, listen, recorder, resize};
 
-/// Panics whenever it is called, and counts that.
+/// A recorder that panics at each call, and counts its panics.
 #[derive(Default)]
 struct Panics(Arc<AtomicUsize>);
 
@@ -41,7 +42,8 @@ impl Recorder for Panics {
     }
 }
 
-/// Neither an acquire, nor a release, nor a drop while another panic unwinds, nor a heartbeat is ended by it.
+/// A recorder that panics ends neither an acquire, nor a release, nor a heartbeat, nor a drop while another panic
+/// unwinds.
 #[tokio::test(start_paused = true)]
 async fn a_recorder_that_panics_harms_no_lock() -> Result {
     let panics = Panics::default();
@@ -69,7 +71,7 @@ async fn a_recorder_that_panics_harms_no_lock() -> Result {
     other.stop().await
 }
 
-/// All that it hears is kept elsewhere.
+/// A recorder of size zero, which counts in the static `HEARD`. The library has to find out that it does record.
 struct WithoutMemory;
 
 static HEARD: AtomicUsize = AtomicUsize::new(0);
@@ -108,7 +110,8 @@ impl Recorder for WithoutMemory {
     }
 }
 
-/// The facade's recorder for nobody has no size either.
+/// The `metrics` crate's own recorder, which drops everything and is in use while no recorder is installed, has size
+/// zero too. The library must not take `WithoutMemory` for it.
 #[tokio::test(start_paused = true)]
 async fn a_recorder_without_memory_of_its_own_hears_too() -> Result {
     let one = connect("without", "one").await?;
@@ -120,7 +123,8 @@ async fn a_recorder_without_memory_of_its_own_hears_too() -> Result {
     one.stop().await
 }
 
-/// What was held before is not counted: neither up nor down.
+/// A lock that was acquired before the recorder was installed is not in its gauges, so the release of this lock does
+/// not lower them.
 #[tokio::test(start_paused = true)]
 async fn a_recorder_that_comes_late_hears_what_comes_after() -> Result {
     let one = connect("late", "one").await?;
@@ -148,7 +152,8 @@ async fn a_recorder_that_comes_late_hears_what_comes_after() -> Result {
     Ok(())
 }
 
-/// What is raised at one recorder is lowered there, whichever is listened to by then.
+/// A gauge that was raised at one recorder is later lowered at the same recorder, whichever recorder is installed by
+/// then.
 #[tokio::test(start_paused = true)]
 async fn each_recorder_has_its_own_ups_and_downs() -> Result {
     let (first, second) = (recorder(), recorder());
@@ -168,7 +173,8 @@ async fn each_recorder_has_its_own_ups_and_downs() -> Result {
     one.stop().await
 }
 
-/// Two coordinators on one store add up.
+/// However many names a program uses, the exporter has few series. Two coordinators on one store are added up in one
+/// series.
 #[tokio::test(start_paused = true)]
 async fn names_and_templates_without_end_are_few_series() -> Result {
     let recorder = recorder();
@@ -185,7 +191,8 @@ async fn names_and_templates_without_end_are_few_series() -> Result {
     let all = [("outcome", "acquired"), ("template", "(none)")];
     assert_eq!(few.sum("coordination_acquire_seconds_count", &all), 100_000.0);
     assert!(series(&few) < 100, "{}", few.text);
-    // By mistake, what changes stands in the template.
+    // The program makes a mistake: it puts the number into the template, so each lock has another template. After the
+    // first templates, the library counts under `(other)`.
     for nth in 0..2_000 {
         let lock = one.lock_for(&format!("vol-{nth}-<id>"), &json!({ "id": 7 }))?;
         lock.acquire(None).await?.release().await?;
@@ -199,7 +206,8 @@ async fn names_and_templates_without_end_are_few_series() -> Result {
     other.stop().await
 }
 
-/// A template is text of the program, and may have whatever a label's text must not have.
+/// A template is text of the program, and may contain characters that end a label's text in a scrape. The exporter
+/// must escape them.
 #[tokio::test(start_paused = true)]
 async fn a_template_forges_no_sample() -> Result {
     let recorder = recorder();

@@ -1,4 +1,5 @@
-//! What Grafana and the alerts ask Prometheus for, compared with the page.
+//! Checks that the queries of the Grafana dashboard and of the alerts use only metrics, labels and values that the
+//! documentation page names.
 
 use std::collections::BTreeSet;
 
@@ -7,9 +8,10 @@ use serde_json::Value;
 use super::page::Page;
 
 const DASHBOARD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/grafana/coordination.json");
-/// What Prometheus adds, and what histograms have.
+/// Labels that a query may use although the page does not name them: Prometheus adds `instance` and `job`, and a
+/// histogram's buckets have `le`.
 const ADDED: [&str; 3] = ["instance", "job", "le"];
-/// What stands before labels in brackets.
+/// The words of a query that are followed by a list of labels in parentheses.
 const BEFORE_LABELS: [&str; 5] = ["by", "without", "on", "ignoring", "group_left"];
 
 /// Panics unless all metrics and labels of this query are on the page.
@@ -41,20 +43,20 @@ pub(super) fn check_query(page: &Page, query: &str) {
     }
 }
 
-/// The metric that has this series, and its labels.
+/// The metric to which this series belongs, and that metric's labels; `None` if the page has no such metric.
 fn metric<'a>(page: &'a Page, series: &str) -> Option<(&'a str, BTreeSet<&'a str>)> {
     let base = ["_bucket", "_sum", "_count"].iter().find_map(|end| series.strip_suffix(end));
     let types = page.types();
     let wanted = match base {
         Some(base) if types.get(base) == Some(&"histogram") => base,
-        // A histogram alone is no series.
+        // A histogram has only series with one of the three endings, and none with its own name.
         _ if types.get(series) == Some(&"histogram") => return None,
         _ => series,
     };
     page.labels().find(|(name, _)| *name == wanted)
 }
 
-/// Labels and what is asked of their values.
+/// The parts of a selector such as `outcome="lost"`: each label, with the text that its value has to match.
 fn matchers(selector: &str) -> Vec<(&str, &str)> {
     let matcher = |matcher: &'_ str| -> Option<(usize, usize)> {
         let quote = matcher.find('"')?;
@@ -69,7 +71,7 @@ fn matchers(selector: &str) -> Vec<(&str, &str)> {
     parts.collect()
 }
 
-/// All texts under this key.
+/// Collects in `found` all texts that the JSON has under the key `wanted`, at any depth.
 fn texts<'a>(json: &'a Value, wanted: &str, found: &mut Vec<&'a str>) {
     match json {
         Value::Object(fields) => {
@@ -97,12 +99,12 @@ fn the_dashboard_asks_for_what_there_is() {
     texts(&dashboard, "expr", &mut queries);
     assert!(queries.len() >= 8, "{queries:?}");
     queries.iter().for_each(|query| check_query(&page, query));
-    // Each metric is asked for.
+    // The dashboard has a query for each metric, except for `coordination_build_info`.
     for (metric, _) in page.labels() {
         let has = |query: &&str| query.contains(metric);
         assert!(queries.iter().any(has) || metric == "coordination_build_info", "{metric}");
     }
-    // The choices offered at the top.
+    // The lists at the top of the dashboard, from which its user chooses label values.
     let mut choices = Vec::new();
     texts(&dashboard["templating"], "query", &mut choices);
     texts(&dashboard["templating"], "definition", &mut choices);

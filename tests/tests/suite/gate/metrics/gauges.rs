@@ -1,4 +1,4 @@
-//! Gauges go down as often as they went up, whatever becomes of what they count.
+//! Each gauge goes down as often as it went up, however the hold, the wait or the session ends that it counts.
 
 use std::panic::AssertUnwindSafe;
 
@@ -9,7 +9,7 @@ use tokio::time::{sleep, timeout};
 
 use super::{Result, SECOND, Scrape, connect, listen, recorder};
 
-/// Held, waiting, and sessions.
+/// The three gauges, each added up over all its series: locks that are held, waits, and sessions.
 fn gauges(recorder: &PrometheusRecorder) -> [f64; 3] {
     let scrape = Scrape::of(recorder);
     ["coordination_held", "coordination_waiting", "coordination_sessions"]
@@ -30,7 +30,8 @@ async fn held_and_waiting_are_what_is_held_and_waits() -> Result {
     held.release().await?;
     let held = waiting.await.expect("no panic")?;
     assert_eq!(gauges(&recorder), [1.0, 0.0, 2.0]);
-    // A release of what was lost lowers nothing twice.
+    // The stop of `other` loses the lock, which lowers the gauge. The release of the lost lock must not lower it a
+    // second time.
     other.stop().await?;
     assert_eq!(gauges(&recorder), [0.0, 0.0, 1.0]);
     held.release().await.expect_err("it was lost");
@@ -40,7 +41,7 @@ async fn held_and_waiting_are_what_is_held_and_waits() -> Result {
     Ok(())
 }
 
-/// Every way in which a wait or a hold can end, many times.
+/// Waits and holds end in every possible way, many times. The gauges must be right after each round.
 #[tokio::test(start_paused = true)]
 async fn nothing_is_left_whatever_ends_it() -> Result {
     let recorder = recorder();
@@ -50,7 +51,8 @@ async fn nothing_is_left_whatever_ends_it() -> Result {
         let other = connect("ends", "other").await?;
         let (lock, same) = (one.lock("a")?, other.lock("a")?);
         let held = lock.acquire(None).await?;
-        // Tried, timed out, and cancelled at another moment in each round.
+        // An attempt that does not wait, a wait that times out, and two waits that are dropped at another moment in
+        // each round.
         assert!(same.try_acquire().await?.is_none());
         same.acquire(Some(SECOND)).await.expect_err("it is held");
         assert!(timeout(SECOND / 10 * round, same.acquire(None)).await.is_err());
@@ -60,13 +62,14 @@ async fn nothing_is_left_whatever_ends_it() -> Result {
         });
         sleep(SECOND / 20 * round).await;
         aborted.abort();
-        // Polled once and dropped when the lock is free in the meantime.
+        // This wait is polled once. Then the lock becomes free for it, but its future is dropped before it is polled
+        // again.
         let mut late = Box::pin(same.acquire(None));
         assert!(timeout(SECOND / 1000, &mut late).await.is_err());
         drop(held);
         sleep(SECOND / 10).await;
         drop(late);
-        // Panics while it is held and while it is waited for.
+        // A task panics while it holds the lock.
         let panics = tokio::spawn({
             let lock = lock.clone();
             async move {
@@ -75,7 +78,8 @@ async fn nothing_is_left_whatever_ends_it() -> Result {
             }
         });
         assert!(panics.await.is_err());
-        // Lost by an operator, and leaked.
+        // An operator breaks the first lock, the second one is leaked below, and the third one releases itself after
+        // a second.
         let lost = lock.acquire(None).await?;
         same.break_lock().await?.expect("it is held");
         lost.lost().await;
@@ -118,7 +122,8 @@ fn a_runtime_that_ends_takes_all_of_it_along() {
     assert_eq!(Scrape::of(&recorder).sum("coordination_lost_total", &lost), 1.0);
 }
 
-/// A guard that is dropped with what its thread keeps for itself has no clock.
+/// A guard in a thread-local variable is dropped when its thread ends, at a time when the thread may have no clock of
+/// tokio any more.
 #[test]
 fn a_guard_that_ends_with_its_thread_is_counted() {
     thread_local! {
@@ -132,7 +137,7 @@ fn a_guard_that_ends_with_its_thread_is_counted() {
             let one = connect("thread", "one").await.expect("memory");
             one.lock("a").expect("a name").acquire(None).await.expect("free")
         });
-        // The clock of tokio is made before, so that it goes first.
+        // By now the thread has tokio's clock in a thread-local variable, which was made before `KEPT`.
         KEPT.set(Some(guard));
         assert_eq!(gauges(recorder)[0], 1.0);
         std::mem::forget(runtime);
@@ -152,7 +157,7 @@ async fn a_session_is_shown_in_its_state() -> Result {
     assert_eq!((of("connected"), of("suspended")), (1.0, 0.0));
     coordination::panics::arm("renew");
     assert_eq!(states.changed().await, Some(State::Suspended));
-    // The gauge follows the subscribers.
+    // The gauge is changed only after the subscribers of the state were notified.
     sleep(SECOND / 1000).await;
     assert_eq!((of("connected"), of("suspended")), (0.0, 1.0));
     assert_eq!(states.changed().await, Some(State::Connected));
@@ -164,7 +169,7 @@ async fn a_session_is_shown_in_its_state() -> Result {
     Ok(())
 }
 
-/// Several recipes, each under its own label.
+/// One coordinator holds guards of several recipes. Each is counted under its own recipe's label.
 #[tokio::test(start_paused = true)]
 async fn guards_of_all_recipes_are_counted() -> Result {
     let recorder = recorder();

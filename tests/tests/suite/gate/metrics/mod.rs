@@ -1,4 +1,4 @@
-//! What a recorder of metrics is told, by the exporter that Prometheus scrapes.
+//! What the library reports to a metrics recorder, read from the text that Prometheus would scrape from it.
 
 mod attacked;
 mod dashboard;
@@ -19,22 +19,23 @@ type Result<T = (), E = Error> = std::result::Result<T, E>;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A recorder, and what is scraped from it.
+/// A recorder that writes its metrics as the text that Prometheus scrapes.
 fn recorder() -> PrometheusRecorder {
     let builder = PrometheusBuilder::new().set_buckets(&[0.001, 0.01, 0.1, 1.0, 10.0]);
     builder.expect("there are bounds").build_recorder()
 }
 
-/// Has this thread tell that recorder; on the memory store this thread does all there is to do.
+/// Sends this thread's metrics to `recorder` until the guard is dropped. With the memory store, this thread does all
+/// the work, so these are all metrics.
 fn listen(recorder: &PrometheusRecorder) -> LocalRecorderGuard<'_> {
     metrics::set_default_local_recorder(recorder)
 }
 
-/// The numbers of a scrape.
+/// The text of a scrape, and the types, descriptions and samples that it contains.
 #[derive(Debug, Default)]
 struct Scrape {
     text: String,
-    /// By the name as `TYPE` says it.
+    /// The type of each metric, by the name that stands in its `# TYPE` line.
     types: BTreeMap<String, String>,
     described: BTreeSet<String>,
     samples: Vec<Sample>,
@@ -42,9 +43,9 @@ struct Scrape {
 
 #[derive(Debug)]
 struct Sample {
-    /// As `TYPE` says it: without `_bucket`, `_sum`, `_count`.
+    /// The name in the metric's `# TYPE` line: without `_bucket`, `_sum` or `_count`.
     metric: String,
-    /// As it stands there.
+    /// The name in the sample's own line, which may end in `_bucket`, `_sum` or `_count`.
     name: String,
     labels: BTreeMap<String, String>,
     value: f64,
@@ -81,7 +82,7 @@ impl Scrape {
         of_name.filter(has).map(|sample| sample.value).sum()
     }
 
-    /// The values that a label has.
+    /// All values that this label has in any sample.
     fn values(&self, label: &str) -> BTreeSet<&str> {
         self.samples
             .iter()
@@ -118,7 +119,8 @@ async fn resize(coordinator: &Coordinator, id: u32) -> Result {
     Ok(())
 }
 
-/// The life of a lock, with whatever may become of it; afterwards one lock is held and another is waited for.
+/// Does to some locks everything that the metrics count, and lets a heartbeat fail. Returns the coordinators, which
+/// are still connected.
 async fn life(store: &str) -> Result<Vec<Coordinator>> {
     let (one, other) = (connect(store, "one").await?, connect(store, "other").await?);
     let (resized, waited) = tokio::join!(resize(&one, 7), async {
@@ -193,7 +195,8 @@ async fn a_scrape_tells_what_became_of_a_lock() -> Result {
     let lost = lock("(none)", &[("reason", "entry_deleted")]);
     assert_eq!(sum("coordination_lost_total", &lost), 1.0, "{}", scrape.text);
     assert_eq!(sum("coordination_lost_total", &[]), 1.0, "{}", scrape.text);
-    // A counter that begins at one shows no increase.
+    // Prometheus sees no increase if a counter appears with the value one. So each of the seven reasons has a
+    // counter, which is zero at first.
     assert_eq!(scrape.values("reason").len(), 7, "{}", scrape.text);
     assert_eq!(
         sum("coordination_hold_seconds_count", &lock("(none)", &[("outcome", "lost")])),

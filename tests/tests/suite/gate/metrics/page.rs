@@ -1,4 +1,5 @@
-//! The page that explains the metrics, as data; and the scrape that it shows, which is one of the example.
+//! The tables of the documentation page `docs/metrics.md` as data. The page also shows a scrape, which has to be that
+//! of the example `resize`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +9,7 @@ use super::Scrape;
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md");
 
-/// What stands in the tables of the page.
+/// The page's text, and the contents of its two tables: metrics, and values of labels.
 pub(super) struct Page {
     pub(super) text: String,
     metrics: BTreeMap<String, Metric>,
@@ -20,12 +21,12 @@ struct Metric {
     labels: BTreeSet<String>,
 }
 
-/// A row of the second table.
+/// A row of the second table, which says what values a label can have.
 struct Values {
     label: String,
-    /// `None`: of all that have the label.
+    /// The metric for whose label the row is; `None`: for this label of all metrics.
     metric: Option<String>,
-    /// `None`: the row says in words what they are.
+    /// The values that the row lists; `None`: the row only describes them in words, so any value is accepted.
     known: Option<BTreeSet<String>>,
 }
 
@@ -74,7 +75,7 @@ impl Page {
         })
     }
 
-    /// The text of the first block of this language.
+    /// The text of the page's first code block in this language.
     pub(super) fn block(&self, language: &str) -> &str {
         let begin = format!("```{language}\n");
         let rest = self.text.split(&begin).nth(1).expect("a block");
@@ -82,7 +83,7 @@ impl Page {
     }
 }
 
-/// What stands in backticks.
+/// The texts in backticks in this cell of a table.
 fn quoted(cell: &str) -> Vec<String> {
     cell.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
@@ -91,7 +92,8 @@ fn set(cell: &str) -> BTreeSet<String> {
     quoted(cell).into_iter().collect()
 }
 
-/// Each line without what changes from run to run, in order.
+/// The lines of a scrape in alphabetical order. The number of each series, which changes from run to run, is replaced
+/// by "…".
 fn masked(text: &str) -> Vec<String> {
     let mask = |line: &str| match line.rsplit_once(' ') {
         Some((series, _)) if !line.starts_with('#') => format!("{series} …"),
@@ -104,7 +106,8 @@ fn masked(text: &str) -> Vec<String> {
     lines
 }
 
-/// The page shows what a service has to expect: the scrape of the example, number by number but for their values.
+/// The page shows what a service has to expect: the scrape of the example `resize`, with the same series but other
+/// numbers.
 #[test]
 fn the_page_shows_a_scrape_of_resize() {
     rerun_if_starved(|| {
@@ -117,7 +120,7 @@ fn the_page_shows_a_scrape_of_resize() {
         let page = Page::read();
         let shown = page.block("prometheus");
         assert_eq!(masked(&scraped), masked(shown), "the example was scraped so:\n{scraped}");
-        // The numbers on the page fit together.
+        // The numbers on the page agree with one another: as many locks were released as were acquired.
         let scrape = Scrape::parse(shown.to_owned());
         let acquired = scrape.sum("coordination_acquire_seconds_count", &[("outcome", "acquired")]);
         let released = scrape.sum("coordination_hold_seconds_count", &[]);
@@ -125,7 +128,7 @@ fn the_page_shows_a_scrape_of_resize() {
     });
 }
 
-/// What the alerts ask for is there.
+/// The alerts use only metrics, labels and values that the page names.
 #[test]
 fn alerts_ask_for_what_there_is() {
     let page = Page::read();

@@ -19,7 +19,8 @@ async fn counted() -> Counted {
     Counted::new(|| Arc::new(Consul::one()), every(HEARTBEAT)).await
 }
 
-/// Waits for the next request, which is a heartbeat, and until it is over.
+/// Waits until the next request, which is a heartbeat, was sent and answered, so that no heartbeat is counted right
+/// after it.
 async fn after_a_heartbeat(server: &Counted) {
     let beat = server.proxy.requests();
     while server.proxy.requests() == beat {
@@ -53,7 +54,7 @@ fn a_lock_that_is_held_for_a_while_is_watched() {
     });
 }
 
-/// A try that fails costs one request, and another one to remove its entry.
+/// An attempt to acquire a lock that is held costs two requests: one enters, and the other removes the entry.
 #[test]
 fn a_try_in_vain_is_two_requests() {
     rerun_on_threads(async || {
@@ -76,15 +77,17 @@ fn idle_waiters_cost_a_few_queries() {
     rerun_on_threads(async || {
         let server = counted().await;
         let [idle, handing] = server.waited_for(Duration::from_secs(10)).await;
-        // The requests are those of three blocking queries, each repeated every second, of a re-check every five
-        // seconds for the waiters that share a query, and of heartbeats.
+        // While nothing happens, there are three kinds of requests: three blocking queries, each repeated every
+        // second; a re-check every five seconds, for the waiters that share a query; and heartbeats.
         assert!(idle.requests <= 3 * 10 + 2 + 4, "{idle}");
-        // Each hand-over costs the request to leave, the read of the waiter's own entry, and the queries that end.
+        // Each hand-over costs the request that removes the holder's entry, a read of the next waiter's entry, and
+        // the blocking queries that return because of the change.
         assert!(handing.requests <= 4 * (WAITERS as u64 + 1), "{handing}");
     });
 }
 
-/// A third client writes some hundred times a second while the requests of the watch are counted.
+/// A third client changes other keys some hundred times a second, each of which raises Consul's index. The watch must
+/// not query more often because of that.
 #[test]
 fn a_watch_of_a_value_that_was_never_set_costs_two_queries_a_second() {
     rerun_on_threads(async || {
@@ -112,7 +115,7 @@ fn a_watch_of_a_value_that_was_never_set_costs_two_queries_a_second() {
         let written: u32 = writer.join().expect("it writes");
         println!("beside {written} foreign writes: {cost}");
         assert!(written > 100, "{written} foreign writes are few");
-        // The requests are one or two heartbeats, and the watch's first read.
+        // Besides two queries a second there are one or two heartbeats, and the watch's first read.
         assert!(cost.requests <= 2 * IDLE.as_secs() + 4, "{cost}");
     });
 }

@@ -31,7 +31,8 @@ fn an_uncontended_lock_is_one_request_and_its_release_another() {
     });
 }
 
-/// A lock that is held for a while is watched: one stream serves all watches, and a key that is new to it is read once.
+/// A lock that is held for a while is watched. One stream serves all watches, and a key is read once when the stream
+/// begins to watch it.
 #[test]
 fn a_lock_that_is_held_for_a_while_is_watched() {
     rerun_on_threads(async || {
@@ -51,14 +52,14 @@ fn a_lock_that_is_held_for_a_while_is_watched() {
     });
 }
 
-/// A try that fails costs one request, and another one to remove its entry.
+/// An attempt to acquire a lock that is held costs two requests: one enters, and the other removes the entry.
 #[test]
 fn a_try_in_vain_is_two_requests() {
     rerun_on_threads(async || {
         let server = counted().await;
         let lock = server.lock("taken");
         let guard = lock.acquire(Some(SOON)).await.expect("it is free");
-        // Waits until the holder's own entry is watched.
+        // Waits until the watch of the holder's own entry has begun, so that its requests are not counted.
         tokio::time::sleep(SETTLED).await;
         let cost = server.cost(server.try_in_vain(&lock)).await;
         println!("a try in vain: {cost}");
@@ -71,18 +72,18 @@ fn a_try_in_vain_is_two_requests() {
 fn idle_waiters_cost_nothing_but_heartbeats() {
     rerun_on_threads(async || {
         let server = beating().await;
-        // This time is shorter than the time until a waiter's re-check, which is at least three and a half seconds.
+        // In this time no waiter re-checks, because a re-check comes after three and a half seconds at the earliest.
         let [idle, handing] = server.waited_for(Duration::from_millis(1_500)).await;
         assert_eq!(idle.served(), idle.of("LeaseKeepAlive"));
         assert!((1..=3).contains(&idle.sent), "a heartbeat each second: {idle}");
-        // Each hand-over costs the request to leave, the read of the waiter's own entry, and a further read if a watch
-        // started late.
+        // Each hand-over costs the request that removes the holder's entry, a read of the next waiter's entry, and
+        // another read if that waiter's watch started late.
         assert!(handing.requests <= 3 * (WAITERS as u64 + 1), "{handing}");
         assert_eq!((handing.of("LeaseGrant"), handing.of("Watch")), (0, 0));
     });
 }
 
-/// The costs in `docs/recipes/groups.md`.
+/// The costs that `docs/recipes/groups.md` names.
 #[test]
 fn a_group_is_a_few_requests() {
     rerun_on_threads(async || {
@@ -95,7 +96,7 @@ fn a_group_is_a_few_requests() {
         let cost = server.cost(joining).await;
         println!("joining a group: {cost}");
         assert_eq!(cost.requests, 2, "join: {cost}");
-        // The member's own entry is watched after the join.
+        // After the join, the client begins to watch the member's own entry, and reads it once.
         let cost = server.cost(tokio::time::sleep(SETTLED)).await;
         println!("staying in a group: {cost}");
         assert_eq!((cost.of("Range"), cost.of("Txn")), (1, 0), "{cost}");
@@ -133,8 +134,8 @@ fn a_group_is_a_few_requests() {
     });
 }
 
-/// The costs on the recipes' pages. They are counted from the second use on, because the first use also stores the
-/// settings.
+/// The costs that the documentation pages of these recipes name. The first use of each is not counted, because it
+/// also stores the recipe's settings.
 #[test]
 fn permits_slots_and_terms_are_a_few_requests() {
     rerun_on_threads(async || {
@@ -165,7 +166,8 @@ fn permits_slots_and_terms_are_a_few_requests() {
         };
 
         let held = server.lock("catalogue").acquire_shared(Some(SOON)).await.expect("free");
-        // The holder's own entry is watched from 20 ms after the grant.
+        // The watch of the holder's own entry begins 20 ms after the grant. Waits for it, so that its requests are
+        // not counted.
         tokio::time::sleep(SETTLED).await;
         shared().await;
         assert_eq!(server.cost(shared()).await.requests, 2, "a share beside another");

@@ -18,7 +18,8 @@ use tokio::task::block_in_place;
 
 const SOON: Duration = Duration::from_secs(5);
 const WAITERS: usize = 20;
-/// Long enough for everything that the library does from 20 ms after a grant; shorter than the time until a re-check.
+/// After a grant, the library waits for 20 ms before it does anything more, such as a watch. This time is long enough
+/// for that, and shorter than the time until a waiter's re-check.
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 const SETTLED: Duration = Duration::from_millis(1_500);
 
@@ -110,10 +111,10 @@ impl Counted {
         [idle, handing]
     }
 
-    /// Many calls are given up while the server's answers are held back. In one case this lasts longer than a call may
-    /// take. In the other it is so short that some calls are given up before they were sent. A single request settles
-    /// the outcome of all calls that were sent; a call that was not sent leaves nothing to settle. Until nothing is
-    /// left at the store, this costs at most `requests` requests for each call.
+    /// Many calls are given up while the server's answers are held back: in one case for longer than a call may take,
+    /// and in the other so briefly that some calls are given up before they were sent. A single request settles the
+    /// outcome of all calls that were sent; a call that was not sent leaves nothing to settle. All in all, each call
+    /// may cost at most `requests` requests until nothing of it is left at the store.
     async fn give_up_in_silences(&self, requests: u64) {
         for silence in [2_500, 500] {
             self.give_up_in_silence(300, Duration::from_millis(silence), requests).await;

@@ -12,7 +12,7 @@ use super::{Cost, Counted, SOON, WAITERS, every};
 
 const HEARTBEAT: Duration = Duration::from_secs(1);
 
-/// A server, and a client that has sent its scripts already.
+/// A server, and a client that has already sent its scripts in full, so that each call is a short request.
 async fn counted() -> Counted {
     let counted = Counted::new(|| Arc::new(Redis::one()), every(HEARTBEAT)).await;
     // Uses each script once, because the first use sends it in full.
@@ -25,13 +25,13 @@ async fn counted() -> Counted {
     counted
 }
 
-/// The messages that were sent, without those by which the client checks every ten seconds what the server is: a read
-/// of its settings, and a greeting.
+/// The number of messages that were sent, without the client's checks of the server. Such a check is made every ten
+/// seconds, and is two messages: a read of the server's settings, and a `HELLO`.
 fn without_looks(cost: &Cost) -> u64 {
     cost.sent - 2 * cost.of("config|get").unsigned_abs()
 }
 
-/// Whether every message called a script that the server knew.
+/// Whether the server knew the script of each message, so that no script was sent in full.
 fn is_known(cost: &Cost) -> bool {
     i64::try_from(cost.sent) == Ok(cost.of("evalsha") + cost.of("config|get"))
 }
@@ -49,7 +49,7 @@ fn an_uncontended_lock_is_one_request_and_its_release_another() {
     });
 }
 
-/// If nobody observes a queue, scripts publish nothing; and a free lock leaves no key.
+/// If no client watches a queue, the scripts publish nothing. A lock that is free again leaves no key.
 #[test]
 fn an_uncontended_lock_is_few_commands() {
     rerun_on_threads(async || {
@@ -69,7 +69,7 @@ fn an_uncontended_lock_is_few_commands() {
         }
         let run = block_in_place(|| commands(&redis)) - before;
         println!("{rounds} uncontended acquires and releases: {run} commands within scripts");
-        // Seven commands to enter and five to leave; one heartbeat may be included.
+        // Seven commands to enter and five to leave; the commands of one heartbeat may be included.
         assert!((12 * rounds..=12 * rounds + 20).contains(&run), "{run}");
         let guard = lock.acquire(Some(SOON)).await.expect("it is free");
         let keys = || block_in_place(|| redis.ask(&["KEYS", "*lock/uncontended"]).texts());
@@ -101,11 +101,12 @@ fn commands(redis: &Redis) -> u64 {
 fn idle_waiters_cost_nothing_but_heartbeats() {
     rerun_on_threads(async || {
         let server = counted().await;
-        // This time is shorter than the time until a waiter's re-check, which is at least three and a half seconds.
+        // In this time no waiter re-checks, because a re-check comes after three and a half seconds at the earliest.
         let [idle, handing] = server.waited_for(Duration::from_millis(1_500)).await;
         let sent = without_looks(&idle);
         assert!((1..=3).contains(&sent) && is_known(&idle), "a heartbeat each second: {idle}");
-        // Each hand-over costs one request to leave; the next waiter is notified.
+        // Each hand-over costs one request, with which the holder leaves. The server then notifies the next waiter,
+        // which sends no request.
         assert!(without_looks(&handing) <= WAITERS as u64 + 3, "{handing}");
     });
 }
@@ -114,7 +115,8 @@ fn idle_waiters_cost_nothing_but_heartbeats() {
 const NAMES: usize = 512;
 const TOGETHER: usize = 64;
 
-/// Each watched name has a channel, as long as it is watched and a moment longer.
+/// For each watched name there is a channel at the server. The client gives the channel up some time after the last
+/// watch of that name has ended.
 #[test]
 fn names_that_were_looked_at_once_cost_nothing() {
     rerun_on_threads(async || {
@@ -128,14 +130,15 @@ fn names_that_were_looked_at_once_cost_nothing() {
             for watch in &mut watches {
                 watch.next().await.expect("the server answers");
             }
-            // A watch returns the first value before it has subscribed.
+            // A watch returns the first value before the client has subscribed to the channel, so the test waits for
+            // the channels.
             let limit = Instant::now() + 3 * SOON;
             while channels(&redis, &format!("*value/{batch}-*")) < TOGETHER {
                 assert!(Instant::now() < limit, "they are looked at by something else");
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         }
-        // A subscription is kept for ten seconds after its last watch.
+        // The client keeps a subscription for ten seconds after the last watch of the name.
         let limit = Instant::now() + 3 * SOON;
         while channels(&redis, "*") > 1 {
             assert!(Instant::now() < limit, "{} channels", channels(&redis, "*"));

@@ -15,7 +15,7 @@ async fn counted() -> Counted {
     Counted::new(|| Arc::new(Zookeeper::one()), builder).await
 }
 
-/// Whether this many requests were made, apart from heartbeats.
+/// Whether the number of requests is the expected one, or larger by no more than the heartbeats of this time.
 fn is_about(requests: u64, expected: u64, took: Duration) -> bool {
     let heartbeats = 1 + took.as_secs();
     (expected..=expected + heartbeats).contains(&requests)
@@ -47,7 +47,7 @@ fn a_lock_that_is_held_for_a_while_is_watched() {
         hold().await;
         let cost = server.cost(hold()).await;
         println!("a lock held for 200 ms: {cost}");
-        // The watch is two requests: setting it and removing it.
+        // Besides the lock's own requests, there are two for the watch: one sets it, and one removes it.
         assert!((4..=6).contains(&cost.requests), "{cost}");
     });
 }
@@ -58,7 +58,7 @@ fn a_try_in_vain_is_three_requests() {
         let server = counted().await;
         let lock = server.lock("taken");
         let guard = lock.acquire(Some(SOON)).await.expect("it is free");
-        // Waits until the holder's own node is watched.
+        // Waits until the watch of the holder's own node has begun, so that its requests are not counted.
         tokio::time::sleep(SETTLED).await;
         let cost = server.cost(server.try_in_vain(&lock)).await;
         println!("a try in vain: {cost}");
@@ -91,8 +91,8 @@ fn a_rush_lists_seldom() {
         let mut waiting = Vec::new();
         let cost = server.cost(async { waiting = rush.await }).await;
         println!("{MANY} enter at once: {cost}");
-        // For each contender, one request creates its node, and one watches the node before it; without sharing, a
-        // listing would be a third one.
+        // For each contender, one request creates its node, and another one watches the node before it. If contenders
+        // did not share listings of the queue, each would need a third request.
         assert!(cost.requests < MANY * 5 / 2, "{cost}");
         waiting.iter().for_each(|waiter| waiter.abort());
         guard.release().await.expect("the store confirms");
@@ -103,10 +103,10 @@ fn a_rush_lists_seldom() {
 fn idle_waiters_cost_nothing_but_heartbeats() {
     rerun_on_threads(async || {
         let server = counted().await;
-        // This time is shorter than the time until a waiter's re-check, which is at least three and a half seconds.
+        // In this time no waiter re-checks, because a re-check comes after three and a half seconds at the earliest.
         let [idle, handing] = server.waited_for(Duration::from_millis(1_500)).await;
         assert!((1..=3).contains(&idle.requests), "a heartbeat each second: {idle}");
-        // Each hand-over costs the request to leave, and the read of the waiter's own entry.
+        // Each hand-over costs the request that removes the holder's node, and the read of the next waiter's node.
         assert!(handing.requests <= 3 * (WAITERS as u64 + 1), "{handing}");
     });
 }

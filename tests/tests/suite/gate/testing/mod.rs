@@ -13,14 +13,14 @@ use coordination_tests::bounds::PATIENCE;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-// As users write it.
+// The documentation shows both files as a user would write them, with `unwrap`.
 mod fixture;
 #[allow(clippy::unwrap_used)]
 mod page;
 
 type Result<T = (), E = Error> = std::result::Result<T, E>;
 
-/// The page that has the code of `page.rs` and `fixture.rs`.
+/// The documentation page that shows the code of `page.rs` and `fixture.rs`.
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/testing-your-code.md");
 /// How often the page's tests run here.
 const RUNS: usize = 20;
@@ -34,7 +34,7 @@ fn the_page_shows_the_tests_that_run() {
     assert_eq!(code, run, "docs/testing-your-code.md differs from page.rs or fixture.rs");
 }
 
-/// With eight threads, so that the five run at the same time in one process.
+/// Runs the five tests of `page.rs` with eight threads, so that all of them run at the same time in one process.
 #[test]
 fn five_tests_of_one_program_do_not_meet() {
     for _ in 0..RUNS {
@@ -46,7 +46,7 @@ fn five_tests_of_one_program_do_not_meet() {
     }
 }
 
-/// Who is the global coordinator here; `None`: nobody.
+/// The member id of the global coordinator at this place; `None`: there is no global coordinator.
 fn global() -> Option<String> {
     Coordinator::global().ok().map(|global| global.member_id().to_owned())
 }
@@ -116,7 +116,7 @@ async fn what_a_test_spawns_sees_its_scope() -> Result {
             assert_eq!((seen, held?), (member(&sandbox), true));
         }
     }
-    // Another thread and another runtime are not of this scope, unless they are taken into it.
+    // Another thread, or another runtime, has the scope's global coordinator only if the scope is entered there.
     let elsewhere = |scope: Option<Scope>| {
         let threads = std::thread::spawn(move || {
             let _none = Scope::new().enter();
@@ -133,7 +133,7 @@ async fn what_a_test_spawns_sees_its_scope() -> Result {
     Ok(())
 }
 
-/// As at the boot of a service, and at its end.
+/// Installs and stops a global coordinator within a scope, as a service does at its start and its end.
 #[tokio::test]
 async fn what_is_installed_in_a_scope_stays_there() -> Result {
     async fn boot(url: &str) -> Result<Coordinator> {
@@ -253,7 +253,7 @@ async fn an_outage_on_demand_is_an_outage() -> Result {
     let error = free.release().await.expect_err("nobody confirms it");
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::Unknown));
     assert!(guard.is_held() && theirs.is_held());
-    // The store hears of neither.
+    // The store is still unreachable, so it learns neither of this drop nor of the stop of `other`.
     drop(guard);
     let error = timeout(PATIENCE, other.stop()).await.expect("bounded").expect_err("not confirmed");
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::Unknown));
@@ -276,7 +276,8 @@ async fn an_outage_on_demand_is_an_outage() -> Result {
     ours.lock("vol-7")?.acquire(Some(PATIENCE)).await?.release().await
 }
 
-/// A body that waits for ever is left as soon as its scope's coordinator is stopped.
+/// When the coordinator of a scope is stopped, a synchronized function in that scope loses its lock, so its body is
+/// dropped although it would wait for ever.
 #[tokio::test]
 async fn a_stop_within_a_scope_loses_what_is_held_there() -> Result {
     #[synchronized("for-ever")]

@@ -1,4 +1,5 @@
-//! F-48, F-49, F-71: the tests of these rows for what only Consul has: tokens, short leases and certificates.
+//! F-48, F-49, F-71: what only Consul has in these rows of the fault matrix, namely tokens, short leases and
+//! certificates.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -50,7 +51,7 @@ fn f48_tokens() {
     });
 }
 
-/// Creates a policy with these rules, and returns a token of it.
+/// Creates a policy with these rules and a token with this policy, and returns the token.
 fn token(consul: &Consul, name: &str, rules: &str) -> String {
     let policy = json!({ "Name": name, "Rules": rules }).to_string();
     let token = json!({ "Policies": [{ "Name": name }] }).to_string();
@@ -61,7 +62,8 @@ fn token(consul: &Consul, name: &str, rules: &str) -> String {
     token["SecretID"].as_str().expect("it has a secret").to_owned()
 }
 
-/// F-73: each right that the documentation lists is missing, one by one, or given for a part only.
+/// F-73: of the rights that the documentation lists, one at a time is missing, or is given for only a part of the
+/// prefix.
 #[test]
 fn f73_each_right_is_missing() {
     rerun_if_starved(|| {
@@ -85,7 +87,7 @@ fn f73_each_right_is_missing() {
             let token = token(&consul, &format!("lacking-{nth}"), rules);
             client.refused_with(&url(&token), &["Permission"], missing);
         }
-        // The failed attempts have left nothing.
+        // The failed attempts to connect have left neither keys nor sessions.
         assert_eq!((consul.keys("fleet/"), consul.sessions().len()), (Vec::new(), 0));
         // The right to read the agent is not needed.
         client.connects(&url(&token(&consul, "enough", &format!("{keys}{sessions}"))));
@@ -157,7 +159,8 @@ fn asked_for(stream: &TcpStream) -> Option<String> {
     path
 }
 
-/// Starts another HTTP service, which is no Consul agent and answers everything with this status.
+/// Starts an HTTP service that is no Consul agent, and answers every request with this status. Returns its address,
+/// and a counter of its connections.
 fn another_service(status: u16) -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let at = listener.local_addr().expect("it is bound").to_string();
@@ -268,7 +271,7 @@ fn hold_and_wait(
 
 type Waits = thread::JoinHandle<coordination::Result<()>>;
 
-/// Waits for a lock, and releases it.
+/// Starts a thread that waits for a lock, and then releases it.
 fn waits(client: &Coordinator, name: &str, lease: Duration) -> Waits {
     let lock = client.lock(name).expect("a good name");
     thread::spawn(move || release(lock.acquire(Some(3 * lease))?))
@@ -320,8 +323,8 @@ fn f48_another_service_answers_for_a_while() {
             let lease = Duration::from_secs(10);
             let (guard, wanted, waiter) = hold_and_wait(&holder, &other, lease);
             relay.is_other.store(true, Ordering::SeqCst);
-            // Requests that wait at the agent are still answered by the agent; new requests are answered by the other
-            // service.
+            // Requests that the agent has already received are still answered by the agent. From now on the relay
+            // answers new requests itself, as another service.
             let early = waits(&holder, "early", lease);
             thread::sleep(lease / 3);
             relay.is_other.store(false, Ordering::SeqCst);
@@ -355,13 +358,13 @@ fn f49_token_revoked_while_held() {
             "{refused}"
         );
         holder.not_held(LONG);
-        // Waits until the client retries only with long delays.
+        // Waits until the delays between the client's attempts have become long.
         thread::sleep(2 * site.lease());
         let before: u64 = consul.request_counts().values().sum();
         thread::sleep(Duration::from_secs(12));
         let asked = consul.request_counts().values().sum::<u64>() - before;
         println!("F-49 consul: {asked} requests within 12 s with a revoked token");
-        // Each attempt to open a session costs two requests; the first delays may be short.
+        // Each attempt to open a session costs two requests. The first attempts may still come after short delays.
         assert!(asked <= 40, "{asked} requests");
     });
 }

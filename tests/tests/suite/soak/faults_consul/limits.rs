@@ -106,7 +106,8 @@ fn f72_all_goes_on_without_another_connection() {
     });
 }
 
-/// Idle connections that use up the agent's limit; one that the agent closes is opened again.
+/// Idle connections of another program, as many as the agent accepts. If the agent closes one of them, it is opened
+/// again.
 struct Strangers {
     ended: Arc<AtomicBool>,
     task: Option<thread::JoinHandle<()>>,
@@ -145,8 +146,8 @@ fn is_open(stream: &TcpStream) -> bool {
     peeked.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
 }
 
-/// There are ten processes more than the agent has connections for, and each of them holds a lock and waits for
-/// another. All keep their sessions, also over a restart of the agent, and all waiters are served.
+/// There are ten processes more than the agent has connections for. Each process holds a lock, and waits for another
+/// one. No process loses its session, not even while the agent restarts, and all waiters get their locks.
 #[test]
 fn f72_more_processes_than_connections() {
     rerun_if_starved(|| {
@@ -180,7 +181,8 @@ fn all_are_well(clients: &[Process], during: Duration) {
     }
 }
 
-/// A process: it holds a lock, and takes turns at another lock, which it shares with its neighbours.
+/// A client that stands for a process. It holds a lock of its own, and again and again acquires and releases a second
+/// lock, which its neighbours also use.
 struct Process {
     number: usize,
     client: Coordinator,

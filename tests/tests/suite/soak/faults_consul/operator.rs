@@ -24,7 +24,8 @@ fn consul(server: &Consul, arguments: &[&str]) -> Command {
     command
 }
 
-/// F-52: a restored snapshot sets the index back, while blocking queries wait for a larger one.
+/// F-52: a restored snapshot sets Consul's index back to a smaller number, while blocking queries wait for a larger
+/// one.
 #[test]
 fn f52_the_index_goes_back() {
     rerun_if_starved(|| {
@@ -52,8 +53,8 @@ fn f52_the_index_goes_back() {
     });
 }
 
-/// `consul lock` on a queue's prefix, and on the whole namespace: the library and `consul lock` do not disturb each
-/// other.
+/// An operator runs `consul lock` on a queue's prefix, and on the whole namespace. The library's locks work
+/// nevertheless, and so does `consul lock`.
 #[test]
 fn f23_consul_lock_among_our_keys() {
     rerun_if_starved(|| {
@@ -116,7 +117,7 @@ fn f23_a_lock_delay_keeps_what_was_taken() {
             let ended = Instant::now();
             held.lost().await;
             println!("told after {:?}", ended.elapsed());
-            // The lock is not even granted when the waiter just behind the holder gives up.
+            // The lock is not granted during the delay, not even when the waiter just behind the old holder gives up.
             let refused = passing.await.expect("no panic").expect_err("it is kept");
             assert_eq!(refused.kind(), ErrorKind::Timeout);
             assert!(lock(&late).try_acquire().await.expect("it can be asked for").is_none());
@@ -139,8 +140,9 @@ fn f23_a_lock_delay_keeps_what_was_taken() {
     });
 }
 
-/// With `lock_delay`, each waiter for a lock of a crashed process tries once when it finds the lock delayed, and one of
-/// them tries when the delay is over. No key of the process is left, not even its member's.
+/// With `lock_delay`, a crashed process's lock stays blocked for a while. Each waiter tries to take it once and finds
+/// it blocked; when the delay is over, only one of them tries again. No key of the crashed process is left, not even
+/// its member's key.
 #[test]
 fn f23_a_lock_delay_is_tried_seldom() {
     rerun_if_starved(|| {

@@ -12,10 +12,11 @@ use crate::WORKER;
 
 /// More locks than the client has blocking queries for, so that waiters share a query.
 const LOCKS: usize = 5;
-/// Longer than the time until shared waiters are re-checked.
+/// How long nothing is delivered. Waiters that share a query re-check within this time.
 const SILENCE: Duration = Duration::from_secs(7);
 
-/// F-10: nothing is delivered for a while, and then all waiters are served.
+/// F-10: while nothing is delivered, the locks become free. As soon as messages are delivered again, all waiters get
+/// their locks.
 #[test]
 fn f10_silence_under_those_who_share_a_query() {
     rerun_if_starved(|| {

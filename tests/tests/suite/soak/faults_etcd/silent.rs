@@ -9,11 +9,12 @@ use tokio::time::{sleep, timeout};
 
 const LOCKS: usize = 1_000;
 const LEASE: Duration = Duration::from_secs(10);
-/// How many bytes are delivered before the connection falls silent; the stream of watches is opened with these.
+/// How many bytes are delivered before the connection delivers nothing more. They are enough to open the stream of
+/// watches.
 const PASSES: u64 = 20 * 1024;
 
-/// All waiters restart their watches on a connection that falls silent while they do so. When the client has given this
-/// connection up, the watches are started at the next server.
+/// All waiters restart their watches on one connection, and meanwhile that connection stops delivering. When the
+/// client has given the connection up, it starts the watches at the next server.
 #[test]
 fn l2_a_member_falls_silent_while_many_begin_to_watch() -> Result<()> {
     rerun_on_threads(watch_at_a_silent_member)

@@ -26,7 +26,7 @@ fn s2_sixteen_processes_on_one_lock_and_on_a_hundred() {
                      FROM pg_stat_user_tables WHERE schemaname = 'coordination'";
         let dead =
             "SELECT max(n_dead_tup) FROM pg_stat_user_tables WHERE schemaname = 'coordination'";
-        // The bound is twice the number of dead rows below which autovacuum does not run.
+        // Autovacuum does not run below a certain number of dead rows. The bound is twice that number.
         let is_swept = || postgres.ask(dead).parse::<u64>().is_ok_and(|dead| dead < 1_500);
         let swept = wait_until(LONG, is_swept);
         println!("tables: {}", postgres.ask(sizes));

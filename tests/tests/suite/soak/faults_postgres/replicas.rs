@@ -1,4 +1,4 @@
-//! F-25: a replica is promoted, which may not have received the newest grants.
+//! F-25: a replica that may not have received the newest grants is promoted.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -55,13 +55,14 @@ fn f25_a_replica_that_lags_is_promoted() {
     });
 }
 
-/// Nothing is acknowledged that the replica has not confirmed, so a grant survives the promotion.
+/// The primary acknowledges a grant only after the replica has confirmed it, so a grant survives the promotion of the
+/// replica.
 #[test]
 fn f25_a_replica_that_confirms_is_promoted() {
     rerun_if_starved(|| {
         let (postgres, site) = site();
         let site = site.with_ttl(LONG / 3);
-        // Set on the primary only: with this setting, the other server would wait for a replica of its own after its
+        // Set on the primary only. With this setting, the replica would wait for a replica of its own after its
         // promotion.
         postgres.ask("ALTER SYSTEM SET synchronous_standby_names = '*'");
         postgres.ask("SELECT pg_reload_conf()");

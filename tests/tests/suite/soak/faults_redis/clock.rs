@@ -1,7 +1,7 @@
 //! F-28, F-29: the server's or the client's clock is set. F-62, F-65: what depends on the server's clock.
 //!
-//! A library is compiled here and loaded before the C library. It adds a number of milliseconds, which it reads from a
-//! file, to the time.
+//! The test compiles a small shared library, which is preloaded into the server or the client. It reads a number of
+//! milliseconds from a file, and adds them to each time that the process asks for.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -125,7 +125,7 @@ impl Clock {
     }
 }
 
-/// A clock that is set forward ends leases early: holders learn of it with their next heartbeat.
+/// A clock that is set forward ends leases early. Holders learn of the loss with their next heartbeat.
 #[test]
 fn f28_server_clock_set_forward() {
     rerun_if_starved(|| {
@@ -144,8 +144,8 @@ fn f28_server_clock_set_forward() {
     });
 }
 
-/// A clock that is set back by an hour does not affect the library's time, which goes on from where it was: nothing is
-/// lost, tokens rise, and a dead holder is followed within its lease.
+/// The server's clock is set back by an hour, but the library's time on the server never goes back. So nothing is
+/// lost, tokens rise, and after a holder's death the next client gets the lock within the holder's lease.
 #[test]
 fn f28_server_clock_set_back() {
     rerun_if_starved(|| {
@@ -231,7 +231,7 @@ fn f28_a_clock_set_forward_forgets_no_write() {
         });
         clock.set(70_000);
         let kept = redis.ask(&["ZRANGE", "{coordination}:done", "0", "-1"]).texts();
-        // The key that records the writes also records sessions that were closed.
+        // The key also records closed sessions, so only the entries that stand for writes are counted.
         let writes = kept.iter().filter(|what| what.starts_with("created:")).count();
         assert_eq!(writes, 1, "{kept:?}");
     });
@@ -263,7 +263,7 @@ fn f65_the_keys_of_dead_clients_go() {
     });
 }
 
-/// The client's wall clock does not matter.
+/// A client whose wall clock is wrong works as usual.
 #[test]
 fn f29_client_clock_set() {
     rerun_if_starved(|| {

@@ -13,8 +13,8 @@ fn three() -> RedisOptions {
     Redis::options().nodes(3).cluster(3)
 }
 
-/// The slot moves away from the only node of the URL, and then further, and is divided between two nodes for a while.
-/// Holders keep their lock, nobody else gets it, and waiters are served.
+/// The slot with the namespace's keys moves away from the only node in the URL, and then further, and is divided
+/// between two nodes during each move. Holders keep their locks, nobody else gets them, and waiters are served.
 #[test]
 fn f60_a_slot_moves() {
     rerun_if_starved(|| {
@@ -32,7 +32,7 @@ fn f60_a_slot_moves() {
                 let moving =
                     scope.spawn(|| redis.move_slot(CLOCK, (first + step) % 3, site.heartbeat * 2));
                 sleep(site.heartbeat);
-                // A call that is made while the slot moves waits.
+                // A call that is made while the slot moves waits until the move is over, and then succeeds.
                 other.acquire_within("y", LONG).expect("it is free");
                 moving.join().expect("it moves");
             });
@@ -44,14 +44,15 @@ fn f60_a_slot_moves() {
         redis.move_slot(CLOCK, (first + 1) % 3, site.heartbeat);
         holder.release("x");
         must_hold!(other.granted(waiting, LONG).token > held.token);
-        // A new client knows only the URL.
+        // A new client knows only the node in the URL, and has to learn from it which node has the slot now.
         other.release("x");
         let late = site.process("late");
         assert!(late.acquire_within("x", LONG).is_ok());
     });
 }
 
-/// The only node of the URL has never had the slot, and dies. The client knows the other nodes of the cluster by then.
+/// The only node in the URL has never had the slot, and dies. By then the client knows the other nodes of the
+/// cluster.
 #[test]
 fn f60_the_node_of_the_url_leaves() {
     rerun_if_starved(|| {
@@ -63,7 +64,7 @@ fn f60_the_node_of_the_url_leaves() {
         holder.acquire("x");
         holder.observe("x");
         redis.node(named).kill();
-        // The client has to reconnect through another node.
+        // The client loses its connections, and has to reconnect although the node in the URL is dead.
         redis.try_ask(owner, &["CLIENT", "KILL", "TYPE", "normal"]).expect("it answers");
         redis.try_ask(owner, &["CLIENT", "KILL", "TYPE", "pubsub"]).expect("it answers");
         sleep(site.lease() * 2);
@@ -75,7 +76,8 @@ fn f60_the_node_of_the_url_leaves() {
     });
 }
 
-/// A replica takes over by command: the lock is kept. The node of the URL is a replica from then on.
+/// An operator makes a replica take over from the master, and the lock is kept. From then on, the node in the URL is
+/// a replica.
 #[test]
 fn f60_failover_in_order() {
     rerun_if_starved(|| {
@@ -95,7 +97,8 @@ fn f60_failover_in_order() {
     });
 }
 
-/// The master dies, which is the only node in the URL. Afterwards everything works again without help.
+/// The master, which is the only node in the URL, dies. After its replica has taken over, everything works again
+/// without help.
 #[test]
 fn f60_failover_after_a_death() {
     rerun_if_starved(|| {
@@ -110,8 +113,8 @@ fn f60_failover_after_a_death() {
     });
 }
 
-/// A node dies with its slot, and an operator gives the slot to another node, which has run for long but does not have
-/// these keys.
+/// The node with the slot dies. An operator gives the slot to another node, which has run for long, but does not have
+/// the slot's keys.
 #[test]
 fn f60_the_slot_of_a_dead_node_goes_to_another() {
     rerun_if_starved(|| {

@@ -1,4 +1,4 @@
-//! F-48, F-49, F-71: the tests of these rows for what only Redis has: users, certificates and sockets.
+//! F-48, F-49, F-71: what only Redis has in these rows of the fault matrix, namely users, certificates and sockets.
 
 use std::sync::Arc;
 use std::thread::sleep;
@@ -57,8 +57,8 @@ fn f48_users() {
     });
 }
 
-/// F-73: each right that the documentation lists is missing, one by one. For a category of commands, each command of it
-/// that the library uses is forbidden.
+/// F-73: of the rights that the documentation lists, one at a time is missing. If a right is a category of commands,
+/// each command of it that the library uses is forbidden instead.
 #[test]
 fn f73_each_right_is_missing() {
     rerun_if_starved(|| {
@@ -75,7 +75,7 @@ fn f73_each_right_is_missing() {
             given.extend(RIGHTS.iter().filter(|right| *right != missing));
             given.extend(of_categories.iter().filter(|right| *right == missing));
             redis.ask(&given);
-            // If a category is missing, the error names the first of its commands that the library uses.
+            // If a category is missing, the error names the category's first command that the library uses.
             let named = match *missing {
                 "+@hash" => "hget",
                 "+@sortedset" => "zadd",
@@ -92,13 +92,13 @@ fn f73_each_right_is_missing() {
         given.extend(RIGHTS);
         redis.ask(&given);
         client.connects(&url);
-        // The failed attempts have left nothing.
+        // The failed attempts to connect have left no key.
         assert_eq!(redis.ask(&["EXISTS", "{coordination}:nowhere"]).text().as_deref(), Some("0"));
     });
 }
 
-/// F-49: the user is removed while a client holds a lock. The lock is held until the deadline, then lost, and the
-/// client makes few attempts to connect.
+/// F-49: the user is removed while a client holds a lock. The client holds the lock until its deadline, and then
+/// loses it. It makes few attempts to connect.
 #[test]
 fn f49_user_removed() {
     rerun_if_starved(|| {
@@ -189,7 +189,7 @@ fn f71_password_replaced() {
         let holder = site.process("holder");
         holder.acquire("x");
         holder.observe("x");
-        // In the last round, the new password is in the file before it is at the server.
+        // In the last round, the file already has the new password while the server still has the old one.
         for (password, at_the_server) in [("two", "two"), ("", "two"), ("three", "two")] {
             put(password, at_the_server);
             redis.node(0).restart();
@@ -216,7 +216,7 @@ fn f48_socket_and_database() {
         client.connects(&format!("unix://{}?db=3&quarantine=off", redis.socket().display()));
         client.connects(&format!("redis://{}/3?quarantine=off", redis.authority()));
         client.refused(&format!("redis://{}/99", redis.authority()), &["Config"]);
-        // Another database is another store.
+        // Each database of a server is a store of its own, so this number is that of one store.
         let keys = redis.ask(&["DBSIZE"]);
         println!("{keys:?}");
     });

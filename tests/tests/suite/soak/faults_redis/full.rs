@@ -95,7 +95,7 @@ fn f36_what_is_held_is_kept_while_the_memory_is_full() {
         });
         let (next, _shared, _permit, leader) = served.await.expect("who waits is served");
 
-        // The server reads its log again, with as little room as before.
+        // The server restarts and reads its log. Then the memory is made as full as before.
         block_in_place(|| {
             redis.node(0).restart();
             redis.wait_ready();
@@ -112,8 +112,8 @@ fn f36_what_is_held_is_kept_while_the_memory_is_full() {
     });
 }
 
-/// The first answer is lost, and then there is no memory for the repeated request. If the error says that nothing was
-/// done, there must be no entry.
+/// The answer to a first request is lost, and then there is no memory for the repeated request. If the caller's error
+/// says that nothing was done, there must be no entry.
 #[test]
 fn f36_refused_after_a_lost_answer() {
     rerun_on_threads(async || {
@@ -132,7 +132,7 @@ fn f36_refused_after_a_lost_answer() {
             set_limit(&redis, "1");
             proxies[0].heal();
             match asking.await.expect("no panic") {
-                // The answer arrived at the proxy after the fault had ended.
+                // The answer reached the proxy only after the fault had ended, so it was not lost.
                 Ok(granted) => drop(granted),
                 Err(error) => {
                     refused += 1;

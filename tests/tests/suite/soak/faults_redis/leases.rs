@@ -6,8 +6,8 @@ use coordination_tests::harness::{Redis, Server, rerun_if_starved, wait_until};
 
 use super::{CLOCK, LONG, quarantined, site};
 
-/// A client with a lease of a day connects to a namespace that others use. Their calls do not stop, not even after a
-/// restart of a server that loses nothing.
+/// A client with a lease of a day connects to a namespace that others use. The others' calls still succeed at once,
+/// even after a restart of the server, which loses nothing.
 #[test]
 fn f61_a_longer_lease_stops_nobody() {
     rerun_if_starved(|| {
@@ -28,8 +28,8 @@ fn f61_a_longer_lease_stops_nobody() {
     });
 }
 
-/// The next quarantine is as long as the longest lease of clients that were connected lately; a client that connected
-/// once does not lengthen quarantines for ever.
+/// The next quarantine is as long as the longest lease among the clients that were connected lately. A client that
+/// has long been gone does not lengthen it.
 #[test]
 fn f61_a_longer_lease_counts_for_as_long_as_it_may_live() {
     rerun_if_starved(|| {
@@ -41,7 +41,7 @@ fn f61_a_longer_lease_counts_for_as_long_as_it_may_live() {
         let longest = || redis.ask(&["HGET", CLOCK, "longest"]).text();
         assert_eq!(longest().as_deref(), Some("31000000"));
         let begun = Instant::now();
-        // The record keeps the long lease for twice its length, and until the next heartbeats lower it.
+        // The record keeps the long lease for twice its length. After that, the next heartbeats lower it.
         let is_lowered = wait_until(5 * LONG, || longest().as_deref() != Some("31000000"));
         println!("F-61 redis: after {:?} the longest lease is {:?} µs", begun.elapsed(), longest());
         assert!(is_lowered);

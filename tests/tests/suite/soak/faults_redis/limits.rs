@@ -44,7 +44,7 @@ fn f72_the_server_is_full() {
     });
 }
 
-/// The names in use are listed in pages, even if all of them belong to one session.
+/// The names in use are listed by several calls, even if all of them belong to one session.
 #[test]
 fn f65_the_names_of_one_session_are_listed_in_pages() {
     rerun_on_threads(async || {
@@ -66,7 +66,7 @@ fn f65_the_names_of_one_session_are_listed_in_pages() {
         let calls = calls() - before;
         println!("F-65 redis: {calls} calls");
         assert_eq!(names.len(), NAMES);
-        // A few heartbeats may be included.
+        // More than one call was needed. The number may include a few heartbeats.
         assert!(calls >= NAMES as u64 / 500 + 4, "{calls} calls");
     });
 }

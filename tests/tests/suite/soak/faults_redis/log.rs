@@ -57,7 +57,7 @@ fn f61_the_log_is_turned_off_and_the_server_restarted_twice() {
     });
 }
 
-/// Connected clients notice that the log is not synced any more, and that it is synced again.
+/// Connected clients notice when the log is no longer synced for each write, and when it is synced again.
 #[test]
 fn f61_a_log_that_is_not_synced_any_more_is_noticed() {
     rerun_if_starved(|| {
@@ -79,8 +79,8 @@ fn f61_a_log_that_is_not_synced_any_more_is_noticed() {
     });
 }
 
-/// While a new log is being written for the first time, a restart would read the old one, so the log does not count as
-/// synced.
+/// When the log is turned on, the server first writes a whole new one. A restart before its end would read the old
+/// log, so until then the record does not say that the log is synced.
 #[test]
 fn f61_a_log_that_is_being_written_is_not_synced_yet() {
     rerun_if_starved(|| {
@@ -125,8 +125,9 @@ fn f68_restored_from_an_older_log() {
     });
 }
 
-/// F-68: an older log with the same record is restored while the holder is cut off, and the server restarts once more,
-/// with only new clients in between. A client that was connected before knows that writes are missing.
+/// F-68: an older log with the same record is restored while the holder is cut off. Then the server restarts once
+/// more, and between the two restarts only new clients connect. A client that was connected before knows that writes
+/// are missing.
 #[test]
 fn f68_restored_from_an_older_log_and_restarted() {
     rerun_if_starved(|| {
@@ -178,8 +179,8 @@ return 'OK'";
     });
 }
 
-/// While a client is away, the log is rewritten and the server restarts in order: nothing is lost, and nobody has to
-/// wait.
+/// While a client is away, the log is rewritten and the server restarts properly. Nothing is lost, and nobody has to
+/// wait for a quarantine.
 #[test]
 fn f61_nothing_was_forgotten_while_a_client_was_away() {
     rerun_if_starved(|| {
@@ -210,8 +211,8 @@ fn f61_nothing_was_forgotten_while_a_client_was_away() {
     });
 }
 
-/// F-68: an older log is restored, and the namespace's record is removed before any client connects, as the
-/// documentation advises: there is a quarantine.
+/// F-68: an older log is restored. Before any client connects, the namespace's record is removed, as the
+/// documentation advises, which causes a quarantine.
 #[test]
 fn f68_restored_without_its_record() {
     rerun_if_starved(|| {

@@ -104,7 +104,8 @@ fn a_key_of_another_type_is_told() {
     });
 }
 
-/// An answer that is larger than the server's buffer limit for subscribers does not make the server close a connection.
+/// Some answers to calls are larger than the output buffer that the server allows to subscribers. The server must not
+/// close a connection because of them.
 #[test]
 fn an_answer_larger_than_a_subscribers_limit() {
     const HOLDERS: usize = 3_000;
@@ -125,12 +126,13 @@ fn an_answer_larger_than_a_subscribers_limit() {
             assert_eq!(holders.expect("it answers").len(), HOLDERS);
         }
         assert!(guard.is_held() && state.current() == State::Connected);
-        // There is one connection for calls, and one for listings.
+        // The client has made only two connections: one for calls, and one for listings.
         assert_eq!(greetings(&redis), 2, "a connection was given up");
     });
 }
 
-/// The connection for listings falls silent, which heartbeats do not notice: the next listing uses a new connection.
+/// The connection for listings delivers nothing any more. Heartbeats use another connection, so they do not notice
+/// that. The next listing uses a new connection.
 #[test]
 fn a_silent_connection_for_listings() {
     rerun_on_threads(async || {
@@ -153,14 +155,14 @@ fn a_silent_connection_for_listings() {
         assert_eq!(client.state().current(), State::Connected);
         assert!(!working.is_finished());
         working.abort();
-        // There is one connection for calls, and there are two for listings.
+        // There have been three connections: one for calls, the silent one for listings, and a new one for listings.
         assert_eq!(proxy.connections(), 3);
         drop(site);
     });
 }
 
-/// The connection for calls falls silent while listings are answered: a new connection for calls is made before the
-/// lease ends.
+/// The connection for calls delivers nothing any more, while listings are still answered. The client makes a new
+/// connection for calls before the lease ends.
 #[test]
 fn a_silent_connection_beside_that_for_listings() {
     rerun_on_threads(async || {
@@ -184,8 +186,8 @@ fn a_silent_connection_beside_that_for_listings() {
     });
 }
 
-/// The connection on which the client waits for replicas falls silent while the other connections are answered: a new
-/// one is made before the lease ends.
+/// The connection on which the client waits for replicas delivers nothing any more, while the other connections still
+/// do. The client makes a new one before the lease ends.
 #[test]
 fn a_silent_connection_on_which_replicas_are_waited_for() {
     rerun_on_threads(async || {
@@ -215,8 +217,8 @@ fn a_silent_connection_on_which_replicas_are_waited_for() {
     });
 }
 
-/// The server closes the connection for listings, as it does with idle connections. The other connection stays, and the
-/// next listing uses a new one.
+/// The server closes the connection for listings, as it does with idle connections. The connection for calls stays,
+/// and the next listing makes a new connection.
 #[test]
 fn the_connection_for_listings_is_closed() {
     rerun_on_threads(async || {
@@ -275,7 +277,8 @@ fn f65_a_storm_of_watches() {
     });
 }
 
-/// Waiters in quarantine share their checks: not each of them asks the server whether the quarantine is over.
+/// Waiters in quarantine share their checks, so the server is not asked by each of them whether the quarantine is
+/// over.
 #[test]
 fn l7_waiters_in_quarantine_ask_seldom() {
     const WAITERS: usize = 200;

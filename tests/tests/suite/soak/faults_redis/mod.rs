@@ -84,14 +84,14 @@ fn every_row_has_a_test_or_a_reason() {
     matrix::assert_complete(Backend::Redis, &sources, NOT_APPLICABLE);
 }
 
-/// A server with these options, and a site at it.
+/// A server with these options, and a site whose clients use it.
 fn site(options: RedisOptions) -> (Arc<Redis>, Site) {
     let redis = Arc::new(options.start());
     let site = Site::on(Arc::clone(&redis) as Arc<_>, WORKER);
     (redis, site)
 }
 
-/// The same store with this quarantine; empty for the default.
+/// A copy of the site whose URL asks for a quarantine of this length; an empty text stands for the default length.
 fn quarantined(site: &Site, quarantine: &str) -> Site {
     let option = match quarantine {
         "" => String::new(),
@@ -100,7 +100,7 @@ fn quarantined(site: &Site, quarantine: &str) -> Site {
     with_url(site.clone(), site.url.replace("quarantine=off", &option))
 }
 
-/// The same store with another URL.
+/// A copy of the site with this URL.
 fn with_url(site: Site, url: String) -> Site {
     let mut site = site;
     site.url = url;

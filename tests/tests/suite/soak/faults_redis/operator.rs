@@ -176,7 +176,7 @@ fn f61_a_record_that_somebody_has_changed() {
     });
 }
 
-/// A session's key is replaced by a key of another type: that session ends, and no other one.
+/// A session's key is replaced by a key of another type. Only that session ends.
 #[test]
 fn f61_a_session_of_another_type() {
     rerun_if_starved(|| {
@@ -207,7 +207,7 @@ fn f61_a_session_of_another_type() {
     });
 }
 
-/// A queue's key is replaced by a key of another type: what is held in this queue is lost, and nothing else.
+/// A queue's key is replaced by a key of another type. The locks of this queue are lost, and nothing else.
 #[test]
 fn f61_a_queue_of_another_type_and_its_holder() {
     rerun_if_starved(|| {
@@ -229,7 +229,8 @@ fn f61_a_queue_of_another_type_and_its_holder() {
     });
 }
 
-/// Other keys of a session are replaced by keys of another type, and the session ends: no other session is affected.
+/// A queue's key and a member's key are replaced by keys of another type, and then the session that made them ends.
+/// No other session is affected.
 #[test]
 fn f61_a_queue_and_a_member_of_another_type() {
     rerun_if_starved(|| {

@@ -36,7 +36,7 @@ fn f07_restarted_with_nothing_left() {
         let quarantine = Duration::from_secs(3);
         let (redis, site) = site(Redis::options().forgetful());
         let site = quarantined(&site, "3s");
-        // The server has no record of the namespace at first, which also means a quarantine.
+        // At first the server has no record of the namespace, so there is a quarantine before the first grant too.
         let begun = Instant::now();
         let (holder, other) = (site.process("holder"), site.process("other"));
         let old = holder.acquire("x");
@@ -59,8 +59,8 @@ fn f07_restarted_with_nothing_left() {
     });
 }
 
-/// A server that keeps nothing restarts, and there is no quarantine: the next contender gets the lock at once, and only
-/// the token protects.
+/// A server that keeps nothing restarts, and there is no quarantine. The next contender gets the lock at once, while
+/// the old holder may still hold it; only the fencing tokens protect what the lock guards.
 #[test]
 fn f07_without_quarantine() {
     rerun_if_starved(|| {
@@ -74,7 +74,8 @@ fn f07_without_quarantine() {
     });
 }
 
-/// A server restarts with older data: a lock that was released after these data were saved does not block.
+/// A server restarts with older data, in which a lock is still held that was released later. That old entry blocks
+/// nobody.
 #[test]
 fn f07_restarted_with_older_data() {
     rerun_if_starved(|| {
@@ -90,7 +91,8 @@ fn f07_restarted_with_older_data() {
         let new = other.acquire_within("x", LONG).expect("nobody holds it");
         println!("F-7 redis: granted {:?} after a restart with older data", restarted.elapsed());
         must_hold!(new.token > old.token);
-        // The client's session was in those data too, or the client has opened a new one.
+        // The client `one` can use the lock again: either its session is in the older data too, or it has opened a
+        // new session.
         let waiting = one.wait_for("x");
         other.release("x");
         must_hold!(one.granted(waiting, LONG).token > new.token);
@@ -114,8 +116,8 @@ fn f61_the_data_are_gone_although_the_log_is_synced() {
     });
 }
 
-/// F-61: a server that executes itself again keeps its process, and so its processor time, but none of its data. The
-/// library must not conclude from the processor time that the server has run all the time and lost nothing.
+/// F-61: a server restarts within its process, as `DEBUG RESTART` does it. Its processor time goes on from before,
+/// but its data are gone. The library must not conclude from the processor time that the server has lost nothing.
 #[test]
 fn f61_a_restart_within_the_same_process() {
     rerun_if_starved(|| {
@@ -134,14 +136,15 @@ fn f61_a_restart_within_the_same_process() {
             info.lines().find(|line| line.starts_with("run_id:")).map(str::to_owned)
         };
         let before = run();
-        // The restarting server sends no reply.
+        // The server restarts at once, without a reply to this command.
         let _ = redis.try_ask(0, &["DEBUG", "RESTART"]);
         assert!(wait_until(LONG, || run().is_some_and(|run| Some(run) != before)), "no restart");
         granted_once_lost(&holder, old.token, &other);
     });
 }
 
-/// F-61: a client with a longer quarantine than others waits for the end of its own, even if its turn comes earlier.
+/// F-61: a client that asks for a longer quarantine than others waits until its own quarantine is over, even if the
+/// lock becomes free for it earlier.
 #[test]
 fn f61_a_waiter_that_wants_a_longer_quarantine() {
     rerun_if_starved(|| {
@@ -163,7 +166,8 @@ fn f61_a_waiter_that_wants_a_longer_quarantine() {
         let restarted = Instant::now();
         redis.wait_ready();
         assert!(wait_until(LONG, || record() != before), "the holder does not come back");
-        // Sets the needed quarantine as if all leases had been short; otherwise this would take half a minute.
+        // By hand, shortens the quarantine that the record demands, as if all leases had been short. Otherwise this
+        // test would take half a minute.
         redis.ask(&["HSET", CLOCK, "needed", "5000000"]);
         proxies[0].set_both(Mode::Pass);
         holder.acquire_within("z", LONG).expect("its quarantine ends");
@@ -176,7 +180,8 @@ fn f61_a_waiter_that_wants_a_longer_quarantine() {
     });
 }
 
-/// F-61: nobody knows any more how long the longest lease was. A lease of thirty seconds is respected.
+/// F-61: after the restart, the server does not know how long the longest lease was. Its quarantine is long enough
+/// for a lease of thirty seconds.
 #[test]
 fn f61_a_longer_lease_of_another_is_waited_for() {
     rerun_if_starved(|| {
@@ -195,7 +200,8 @@ fn f61_a_longer_lease_of_another_is_waited_for() {
     });
 }
 
-/// F-61: the quarantine goes on while no client is connected, as with jobs that cron starts and that do not wait.
+/// F-61: a quarantine also passes while no client is connected. So it ends for jobs that cron starts, none of which
+/// waits for its end.
 #[test]
 fn f61_nobody_has_to_stay_until_the_quarantine_is_over() {
     rerun_if_starved(|| {

@@ -1,4 +1,4 @@
-//! F-25: another server takes over, which may not have received the newest grants.
+//! F-25: a server takes over that may not have received the newest grants.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -37,7 +37,7 @@ fn f25_a_replica_is_refused() {
         let refused = Process::unconnected(&replica).try_connect(&replica, "x");
         let refused = refused.expect_err("a replica takes no writes");
         assert!(refused["message"].to_string().contains("replica"), "{refused}");
-        // With both in the URL, the client connects to the master, whichever it tries first.
+        // If the URL names both servers, the client connects to the master, whichever server it tries first.
         site.at(format!("{},{}", redis.node(1).address(), redis.node(0).address())).process("y");
     });
 }
@@ -82,7 +82,8 @@ fn f25_failover_to_a_lagging_replica() {
         redis.node(0).kill();
         redis.try_ask(1, &["REPLICAOF", "NO", "ONE"]).expect("it answers");
         let promoted = Instant::now();
-        // The entry is lost; the session may still exist.
+        // The new master has no entry of the holder, but it may have the holder's session. So the reason of the loss
+        // is not asserted.
         let lost = holder.lost(LONG);
         println!("F-25 redis: told {:?} after the fail-over: {}", promoted.elapsed(), lost.reason);
         let new = other.acquire_within("x", LONG).expect("the replica serves");
@@ -121,9 +122,9 @@ fn f25_a_forgotten_release() {
     });
 }
 
-/// The replica takes over, and then the old master again, while its process runs on. The old master now has the data of
-/// the other server, without the newest grant, although the record in these data names its own run. The holder is cut
-/// off.
+/// The replica takes over, and later the old master takes over again. The old master's process has run all the time,
+/// and the record names that run, but its data now come from the other server, which has not received the newest
+/// grant. The holder is cut off.
 #[test]
 fn f25_failed_over_and_back_within_one_run() {
     rerun_if_starved(|| {
@@ -234,7 +235,7 @@ fn f25_a_first_replica_stops_nobody() {
     });
 }
 
-/// Sentinels appoint another master, and clients follow.
+/// The Sentinel appoints another master, and clients connect to it.
 #[test]
 fn f25_sentinels() {
     rerun_if_starved(|| {
@@ -256,7 +257,7 @@ fn f25_sentinels() {
         let holder = by.process("holder");
         let first = holder.acquire("x");
         holder.release("x");
-        // The command is repeated until the Sentinel trusts the replica.
+        // The command is repeated until the Sentinel considers the replica fit to take over.
         let begins = || {
             let begun = ask(&["SENTINEL", "FAILOVER", "mymaster"]);
             begun.is_ok_and(|reply| reply == Reply::Text("OK".to_owned()))

@@ -9,7 +9,7 @@ use tokio::task::block_in_place;
 use tokio::time::{sleep, timeout};
 
 const LEASE: Duration = Duration::from_secs(30);
-/// Longer than the server takes to report anything, so that no heartbeat reports it first.
+/// So long that the server reports the end of a session before the next heartbeat could find it out.
 const HEARTBEAT: Duration = Duration::from_secs(5);
 
 async fn client_of(zookeeper: &Zookeeper) -> Result<Coordinator> {
@@ -56,7 +56,7 @@ async fn tell_the_end() -> Result<()> {
     for _ in 0..3 {
         let client = client_of(&zookeeper).await?;
         let mut state = client.state();
-        // There is no guard, because its watch on its own node would report the loss first.
+        // The client holds no lock here, because the watch on a lock's node would report the loss first.
         block_in_place(|| end_session(&zookeeper));
         let begun = Instant::now();
         let bound = zookeeper.notice_of_end(HEARTBEAT) + SCHEDULING;
@@ -70,7 +70,8 @@ async fn tell_the_end() -> Result<()> {
     Ok(())
 }
 
-/// The server closes the session, and its reply is lost: the next connection tells the client that the session is over.
+/// The server closes the session, and its reply is lost. The client learns by its next connection that the session is
+/// over, so its `stop` succeeds.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_whose_answer_is_lost_is_confirmed() {
     let zookeeper = block_in_place(Zookeeper::one);
@@ -91,8 +92,8 @@ async fn a_stop_whose_answer_is_lost_is_confirmed() {
     }
 }
 
-/// The answer to the opening of the next session arrives when its attempt has been given up, and a later attempt uses
-/// it. Heartbeats then extend the session by the whole lease nevertheless.
+/// After a loss, the answer to the opening of the next session arrives so late that the attempt has been given up. A
+/// later attempt uses that session. Its heartbeats then extend the session by the whole lease nevertheless.
 #[test]
 fn a_session_that_opened_late_has_the_whole_lease() -> Result<()> {
     rerun_on_threads(open_late)
@@ -106,9 +107,9 @@ async fn open_late() -> Result<()> {
     let client = builder.connect(&format!("zookeeper://{}", proxy.address())).await?;
     let lock = client.lock("it")?;
     let before = most_left(&lock).await?;
-    // An attempt is given up after a sixth of the lease, and the client crate gives up after a third. The next session
-    // may be requested up to a sixth of the lease after the loss, because the library first tries to end the old
-    // session for that long.
+    // The library gives an attempt up after a sixth of the lease, and the client crate after a third. The next
+    // session may be requested up to a sixth of the lease after the loss, because for that long the library first
+    // tries to end the old session.
     for late in [SHORT / 4, SHORT / 3, SHORT * 5 / 12] {
         let mut state = client.state();
         proxy.set(Direction::ToClient, Mode::Stall);
@@ -129,7 +130,7 @@ async fn open_late() -> Result<()> {
     client.stop().await
 }
 
-/// The longest time that was left of the lease while a lock was held for some heartbeats.
+/// Holds the lock for some heartbeats, and returns the longest time that was left of the lease meanwhile.
 async fn most_left(lock: &Lock) -> Result<Duration> {
     let guard = lock.acquire(None).await?;
     // Waits until the deadline comes from heartbeats, and not from the opening.

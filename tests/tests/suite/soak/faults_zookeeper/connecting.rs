@@ -1,5 +1,5 @@
-//! F-48, F-71: the tests of these rows for what only ZooKeeper has: users and certificates, read-only servers, and
-//! silent hosts.
+//! F-48, F-71: what only ZooKeeper has in these rows of the fault matrix, namely users and certificates, read-only
+//! servers, and silent hosts.
 
 use std::net::TcpListener;
 use std::sync::{Arc, OnceLock};
@@ -84,7 +84,8 @@ fn f71_certificates_replaced() {
     });
 }
 
-/// F-71: an operator transfers the nodes to a user with another password, which is in the file by then.
+/// F-71: an operator gives the nodes to a user with another password. The file that the URL names already has that
+/// password then.
 #[test]
 fn f71_password_replaced() {
     rerun_if_starved(|| {

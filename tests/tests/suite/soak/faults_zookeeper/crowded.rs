@@ -17,7 +17,7 @@ use crate::WORKER;
 
 /// The longest lease that the servers under test grant.
 const LEASE: Duration = Duration::from_secs(4);
-/// The server runs for a part of each such period, and is paused for the rest.
+/// The server is made slow: it runs for a part of each period of this length, and is paused for the rest.
 const TURN: Duration = Duration::from_millis(80);
 /// How fast the slowed-down server is: the number of an administrator's requests that it serves in a second.
 const RATE: f64 = 280.0;
@@ -56,7 +56,8 @@ fn come_to_a_slow_server() {
     assert_eq!(site.entries(), [""; 0]);
 }
 
-/// The part of the time for which the server must run to be so slow on this machine; at least a quarter.
+/// For which part of the time the server has to run, so that it serves only `RATE` requests a second on this machine;
+/// at least a quarter.
 fn share_of_time(zookeeper: &Zookeeper) -> f64 {
     const QUESTIONS: u32 = 300;
     let ask = || (0..QUESTIONS).for_each(|_| drop(zookeeper.look("/")));
@@ -100,7 +101,7 @@ fn l5_many_locks_of_one_process() -> Result<()> {
 async fn hold_many_locks() -> Result<()> {
     let (_zookeeper, proxy, operator, client) = cuttable().await?;
     let guards = hold(&client).await?;
-    // Waits until each entry has its watch, if it gets one.
+    // Waits until those entries have their watches for which the library starts one.
     sleep(Duration::from_secs(2)).await;
     cut(&proxy).await;
     let lost = guards.iter().filter(|guard| !guard.is_held()).count();
@@ -122,7 +123,8 @@ async fn hold_many_locks() -> Result<()> {
 const MANY: usize = 600;
 const LONG_LEASE: Duration = Duration::from_secs(10);
 
-/// A client whose connection can be cut, and one whose connection cannot.
+/// A server, a proxy in front of it, a client that does not use the proxy, and a client whose connection can be cut
+/// by the proxy.
 async fn cuttable() -> Result<(Zookeeper, Proxy, Coordinator, Coordinator)> {
     let start = || Zookeeper::options().line("maxSessionTimeout=10000").start();
     let zookeeper = block_in_place(start);

@@ -30,7 +30,8 @@ fn follower(zookeeper: &Zookeeper) -> usize {
 #[test]
 fn f19_follower_cut_off() {
     rerun_if_starved(|| {
-        // Five seconds, which is longer than the lease.
+        // A follower that is cut off goes on for `syncLimit` ticks, which is five seconds here, and longer than the
+        // lease.
         let options = Zookeeper::options().nodes(3).peers_by_proxy().line("syncLimit=25");
         let zookeeper = Arc::new(options.start());
         let site = Site::on(Arc::clone(&zookeeper) as Arc<dyn Server>, WORKER);
@@ -109,7 +110,7 @@ fn f20_majority_lost() {
 }
 
 /// F-21, CURATOR-604: the client reconnects before the server has removed the entries of its lost session. The client
-/// does not adopt them.
+/// does not take these entries for entries of its new session.
 #[test]
 fn f21_an_old_entry_is_not_adopted() {
     rerun_if_starved(|| {

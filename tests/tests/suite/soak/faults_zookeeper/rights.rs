@@ -12,7 +12,7 @@ use crate::WORKER;
 
 const RIGHTS: [&str; 4] = ["create", "read", "write", "delete"];
 
-/// F-73: each right on the namespace's node is missing, one by one.
+/// F-73: of the rights on the namespace's node, one at a time is missing.
 #[test]
 fn f73_each_right_is_missing() {
     rerun_if_starved(|| {
@@ -30,13 +30,14 @@ fn f73_each_right_is_missing() {
             zookeeper.permit_all_but("/fleet/locks", None);
             client.connects(&url);
         }
-        // The failed attempts have left nothing.
+        // Only the successful attempts have made nodes.
         let kinds = zookeeper.children("/fleet/locks");
         assert_eq!(kinds, ["lock", "member", "session"]);
     });
 }
 
-/// If the queue's node does not allow its entries to be removed, a release says so; it works once the node allows it.
+/// If the queue's node does not allow its entries to be removed, a release fails with an error that says so. Once the
+/// node allows it, the release works.
 #[test]
 fn a_release_without_the_right_says_so() -> Result<()> {
     rerun_on_threads(release_without_the_right)

@@ -7,7 +7,7 @@ use coordination::{Coordinator, Error, blocking, synchronized};
 
 type Result<T = (), E = Error> = std::result::Result<T, E>;
 
-/// Which values were dropped, in order, and whether the lock was held then.
+/// Records the names of dropped values in their order, and whether the lock was held at each drop.
 #[derive(Clone)]
 struct Log {
     dropped: Arc<Mutex<Vec<&'static str>>>,
@@ -40,7 +40,8 @@ struct Noisy {
 }
 
 impl Noisy {
-    /// A temporary value that borrows from this one.
+    /// Returns another value with the name `temporary`. In an expression, it is a temporary that is dropped at the
+    /// end.
     fn temporary(&self) -> Noisy {
         self.log.noisy("temporary")
     }
@@ -71,8 +72,8 @@ impl Pair {
     }
 }
 
-/// Makes the four variants of a function and a function that compares them. `$arguments` are the arguments of each
-/// call, made from a log.
+/// Makes the four variants of a function, and a function `compare` that calls all of them and compares their logs.
+/// Each `$argument` is an expression that makes one argument of such a call from the log `$log`.
 macro_rules! row {
     ($name:ident, ($($parameters:tt)*), |$log:ident| ($($argument:expr),*), $body:block) => {
         mod $name {
@@ -166,7 +167,8 @@ row!(returned_early, (one: Noisy, _: Noisy), |log| (log.noisy("one"), log.noisy(
     Ok(2)
 });
 
-// In edition 2024 the temporary is dropped before the body's local variables, and in earlier editions after them.
+// Edition 2024 drops the temporary of a last expression before the body's local variables, and earlier editions drop
+// it after them.
 row!(last_temporary, (one: Noisy, _two: Noisy), |log| (log.noisy("one"), log.noisy("two")), {
     let _local = one.log.noisy("local");
     Ok(one.temporary().len())
