@@ -8,7 +8,7 @@ use crate::harness::{Server, Setup};
 /// What it takes to set up a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// The store is only memory of a process: a name is enough.
+    /// The store is in the memory of one process, so it needs nothing but a name.
     InProcess,
     /// The store is a directory.
     Files,
@@ -145,10 +145,10 @@ impl Backend {
     }
 }
 
-/// A store in a setting in which all its checks are to pass.
+/// A store with its servers configured in a certain way, a *setting*, in which all checks of the store have to pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Setting {
-    /// The store.
+    /// The name of the setting in the store's harness; empty for the usual configuration.
     pub backend: Backend,
     /// The name that the store's harness gives to the setting; empty for none.
     pub word: &'static str,

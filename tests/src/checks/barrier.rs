@@ -42,7 +42,7 @@ fn wait_in_background(barrier: &Barrier) -> JoinHandle<Result<()>> {
     tokio::spawn(async move { barrier.wait(Some(PATIENCE)).await })
 }
 
-/// BR1: opening a barrier lets all waiters go, and none of them before.
+/// BR1: no waiter passes a closed barrier. When the barrier is opened, all waiters pass.
 pub async fn br1_lets_go_all_and_nobody_before(store: &TestStore) -> Result<()> {
     let first = store.connect("first").await?;
     assert!(barrier(&first).is_open().await?);

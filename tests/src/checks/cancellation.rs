@@ -17,7 +17,7 @@ use crate::bounds;
 use crate::harness::{Direction, Mode};
 use crate::must_hold;
 
-/// Ten times as long as a drop may take.
+/// Ten times as long as a drop may take, because the machine may be busy.
 const AT_ONCE: Duration = Duration::from_millis(100);
 
 /// Asserts that `other` gets the lock at once, and that then no entry is left at the store.
@@ -143,7 +143,7 @@ pub async fn c2_cancelled_during_an_outage(store: &TestStore) -> Result<()> {
         let refused = lock.try_acquire().await.expect_err("out of reach");
         assert_eq!(refused.kind(), ErrorKind::Unavailable);
         store.proxy().heal();
-        // The next attempt comes after the longest delay at most.
+        // The library repeats the removal of the entry at the latest after its longest delay between two attempts.
         sleep(bounds::between_tries(store.heartbeat()) + bounds::cleared() + SCHEDULING).await;
         nothing_is_left(store, &other, &format!("stalled, {polls} polls")).await?;
     }
@@ -291,7 +291,7 @@ pub async fn interrupted_release(pair: &Pair<'_>) -> Result<()> {
     let later = acquire(&pair.one).await?;
     must_hold!(later.token() > token, "{pair:?}");
     assert!(lock(&pair.other).try_acquire().await?.is_none(), "{pair:?}: granted to two");
-    // This is longer than a release takes that is still in progress.
+    // Waits until a release that was dropped on its way has surely ended.
     sleep(pair.store.attempt_timeout() / 10).await;
     assert!(later.is_held(), "{pair:?}: lost by the release before it");
     let holders = lock(&pair.other).holders().await?;

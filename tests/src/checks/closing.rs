@@ -65,7 +65,8 @@ pub async fn until_no_session(store: &TestStore) {
     eventually(store.crash_bound(), || store.sessions("visitor") == 0).await;
 }
 
-/// C7: a clone shares the session, a guard keeps it alive, and dropping the last of them ends it.
+/// C7: a clone of a coordinator shares the session, and a guard keeps it alive. The session ends when the last clone
+/// and the last guard are dropped.
 pub async fn c7_a_guard_keeps_its_session(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (copy, mut state) = (one.clone(), one.state());

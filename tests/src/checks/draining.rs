@@ -1,4 +1,5 @@
-//! L8: a coordinator that stops in two steps gives out nothing new, lets what is held be finished, and tells what was cut off.
+//! L8: a coordinator stops in two steps. First it grants nothing new, and waits until all that is held has been
+//! released. When its time is over, it ends what is still held, and reports this as cut off.
 
 use std::time::{Duration, Instant};
 
@@ -15,18 +16,18 @@ use super::work::{claimed, jobs, kind, limit, posted};
 use crate::bounds;
 use crate::must_hold;
 
-/// Longer than any of these checks takes.
+/// A limit for stops that return earlier, because everything is released before it.
 const LONG: Duration = Duration::from_secs(100);
-/// Long enough for a few calls, as a stop that cuts something off has to wait for it.
+/// The limit of stops that cut something off, for which the check has to wait. Long enough for a few calls.
 const SHORT: Duration = Duration::from_millis(1_500);
 
-/// The stop of a client, in a task of its own.
+/// Stops a client within this time, in a task of its own.
 fn stop_within(coordinator: &Coordinator, limit: Duration) -> JoinHandle<Stopped> {
     let coordinator = coordinator.clone();
     tokio::spawn(async move { coordinator.stop_within(limit).await })
 }
 
-/// Waits until it gives out nothing more.
+/// Waits until the client, which is being stopped, refuses to acquire locks.
 async fn until_refused(coordinator: &Coordinator) {
     let probe = coordinator.lock("probe").expect("a good name");
     let refused = async {
@@ -48,7 +49,8 @@ fn told(cut_off: &[CutOff]) -> Vec<(&str, &str)> {
     cut_off.iter().map(|cut_off| (cut_off.recipe, &*cut_off.name)).collect()
 }
 
-/// L8: who holds finishes and is confirmed, whoever is new or waits is refused, and the stop comes with the last release.
+/// L8: during a stop, holders go on until they release, which is confirmed; waiters and new callers are refused. The
+/// stop returns after the last release.
 pub async fn l8_holders_finish_and_all_others_are_refused(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (first, second) = (acquire(&one).await?, one.semaphore("several", 2)?.acquire(None).await?);
@@ -81,7 +83,7 @@ pub async fn l8_holders_finish_and_all_others_are_refused(store: &TestStore) -> 
     must_hold!(first.is_held() && second.is_held());
     assert_eq!(one.counter("still")?.add(1).await?, 1, "what gives out nothing goes on");
     first.release().await?;
-    // It outlives its lease: heartbeats go on.
+    // This guard is held for longer than a lease, because heartbeats go on during the stop.
     sleep(store.ttl().unwrap_or_default().min(PATIENCE / 4)).await;
     must_hold!(second.is_held() && !stopping.is_finished());
     second.release().await?;
@@ -94,13 +96,15 @@ pub async fn l8_holders_finish_and_all_others_are_refused(store: &TestStore) -> 
     take_turn(&other).await.map(drop)
 }
 
-/// The group is not there, and would have to be created first; that is no refusal.
+/// Asserts that the stop has refused the call. `GroupMissing` would mean that the call was carried out, and found no
+/// group.
 fn not_missing(error: Error) -> Error {
     assert_ne!(error.kind(), ErrorKind::GroupMissing);
     error
 }
 
-/// L8: what is held when the time is over is lost, told, and free for others. Memberships are not waited for.
+/// L8: what is still held at the end of the limit is lost and reported, and free for others. The stop does not wait
+/// for memberships.
 pub async fn l8_who_does_not_finish_is_told(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let member = one.group("g")?.join_or_create("x").await?;
@@ -117,9 +121,9 @@ pub async fn l8_who_does_not_finish_is_told(store: &TestStore) -> Result<()> {
     let begun = Instant::now();
     let stopping = stop_within(&one, SHORT);
     until_refused(&one).await;
-    // Whoever comes second waits with the first.
+    // A second stop waits for the same end as the first one.
     let second = stop_within(&one, PATIENCE);
-    // A claim can still be worked off.
+    // A claim that is held can still be renewed.
     claim.renew(None, None).await?;
     let stopped = stopping.await.expect("no panic");
     let took = begun.elapsed();
@@ -150,7 +154,7 @@ pub async fn l8_who_does_not_finish_is_told(store: &TestStore) -> Result<()> {
     other.lock("read")?.acquire(Some(PATIENCE)).await?.release().await
 }
 
-/// L8: a stop that is dropped goes on, and one that does not wait ends it.
+/// L8: a stop with a limit goes on when its future is dropped. A later stop without a limit ends it.
 pub async fn l8_however_often_it_is_stopped(store: &TestStore) -> Result<()> {
     let other = store.connect("other").await?;
     let one = store.connect("one").await?;
@@ -192,7 +196,8 @@ pub async fn l8_however_often_it_is_stopped(store: &TestStore) -> Result<()> {
     take_turn(&other).await.map(drop)
 }
 
-/// L8: however closely a stop follows a grant, a release, or both, none that was given is cut off.
+/// L8: tasks acquire and release locks all the time while the stop begins. No grant is cut off, in whatever step of
+/// its task the stop begins.
 pub async fn l8_nothing_is_cut_off_between_two_steps(store: &TestStore) -> Result<()> {
     for round in 0..10 {
         let one = store.connect("one").await?;
@@ -214,7 +219,8 @@ pub async fn l8_nothing_is_cut_off_between_two_steps(store: &TestStore) -> Resul
         assert!(stopped.cut_off.is_empty(), "{:?}", stopped.cut_off);
         stopped.confirmed?;
         for busy in busy {
-            // It may have been let in just before, and have found the session closed.
+            // The stop has refused this task, or the task was let in just before the stop and then found the session
+            // closed.
             let refused = busy.await.expect("each release is confirmed");
             assert_eq!(refused.kind(), ErrorKind::Closed, "{refused}");
         }
@@ -222,7 +228,7 @@ pub async fn l8_nothing_is_cut_off_between_two_steps(store: &TestStore) -> Resul
     Ok(())
 }
 
-/// L8: the stop is bounded while the store does not answer, and says so.
+/// L8: the stop returns in time although the store does not answer, with an error that says so.
 pub async fn l8_bounded_while_the_store_hangs(store: &TestStore) -> Result<()> {
     let (one, ttl) = (store.connect_by_proxy("one").await?, store.ttl().expect("it has a lease"));
     let guard = acquire(&one).await?;

@@ -26,7 +26,7 @@ enum Body {
 
 const OWN: &str = "the body's own";
 
-/// The result of these functions: with an error type that is not the library's.
+/// The result of the synchronized functions below. Its error type is a user's own, and not the library's.
 type Outcome = Result<(), Failure>;
 
 #[derive(Debug)]

@@ -35,7 +35,8 @@ pub(super) fn group(coordinator: &Coordinator) -> Group {
     coordinator.group(NAME).expect("a valid name")
 }
 
-/// A client, and the group, which it has created.
+/// Connects a client with this member id, and lets it create the group. Returns the client and its handle of the
+/// group.
 async fn with_group(store: &TestStore, member: &str) -> Result<(Coordinator, Group)> {
     let coordinator = store.connect(member).await?;
     let group = group(&coordinator);
@@ -188,7 +189,7 @@ pub async fn g1_one_member_of_one_id(store: &TestStore) -> Result<()> {
     one.stop().await
 }
 
-/// G1: many clients join with one member id at once, and never do two of them have it.
+/// G1: many clients join at the same time with one member id. At no time do two of them have it.
 pub async fn g1_contended_member_id(store: &TestStore) -> Result<()> {
     let (_keeper, watched) = with_group(store, "keeper").await?;
     let mut clients = Vec::new();
@@ -235,7 +236,7 @@ pub async fn g1_contended_member_id(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// G1: joining and deleting the group exclude each other.
+/// G1: clients join a group while another client deletes it. Nobody is a member of a group that was deleted.
 pub async fn g1_nobody_is_in_a_group_that_is_gone(store: &TestStore) -> Result<()> {
     let deleter = group(&store.connect("deleter").await?);
     let wanted = store.rounds(30, 3);
@@ -324,7 +325,7 @@ pub async fn g1_members_with_capabilities(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// G1: keys that others put beside the members are not members, and do no harm.
+/// G1: keys that other programs put among the members' keys are not listed as members, and do no harm.
 pub async fn g1_strangers_are_no_members(store: &TestStore) -> Result<()> {
     let (_one, here) = with_group(store, "one").await?;
     let mut watch = here.watch().await?;

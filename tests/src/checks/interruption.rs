@@ -12,8 +12,8 @@
 //!   that the client does not know.
 //! * [`at_every_cut`] does not drop the future, but ends the connection after, or before, each message or frame.
 //!
-//! Each of them goes on until the operation ends before it is interrupted, so the number of places need not be known;
-//! it is printed.
+//! Each way goes on to later places until the operation ends before it is interrupted. So nobody has to know the
+//! number of places; it is printed.
 
 use std::cell::Cell;
 use std::fmt;
@@ -36,7 +36,8 @@ const MANY: usize = 2_000;
 /// How long traffic stays stopped before the future is dropped, so that everything that can still happen has happened.
 const STANDSTILL: Duration = Duration::from_millis(3);
 
-/// Where the connection is cut: at a unit in this direction, after it was forwarded or instead of forwarding it.
+/// Where the connection is cut: at a message or a frame in this direction, after the proxy has forwarded it or
+/// before.
 #[derive(Clone, Copy, Debug)]
 pub struct Cut {
     direction: Direction,
@@ -160,7 +161,8 @@ impl<'a> Pair<'a> {
         if self.is_by_proxy { self.store.url_by_proxy() } else { self.store.url().to_owned() }
     }
 
-    /// The timeout for the operation: none, unless the connection is cut, which the operation has to survive in time.
+    /// The timeout of the operation. There is none if its future is dropped; if the connection is cut instead, the
+    /// operation has to succeed in this time nevertheless.
     pub fn patience(&self) -> Option<Duration> {
         matches!(self.place, Interruption::Cut(..)).then_some(2 * bounds::served())
     }

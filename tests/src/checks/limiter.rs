@@ -116,7 +116,7 @@ pub async fn lm1_other_numbers_are_an_error(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// LM1: while many contenders come and go, no more work than allowed, and no slot has two holders.
+/// LM1: many contenders come and go. Never do more of them work than there are slots, and no slot has two holders.
 pub async fn lm1_never_more_than_there_are(store: &TestStore) -> Result<()> {
     let slots = Arc::new(Mutex::new([None::<u64>; 2]));
     let last = Arc::new(Mutex::new([0_u64; 2]));
@@ -155,7 +155,8 @@ pub async fn lm1_never_more_than_there_are(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// LM2: one contender stands by and takes over; its callback is called at every step; a third contender is refused.
+/// LM2: a contender waits on standby and then takes the slot over. Its callback is called at every step of its wait.
+/// A third contender is refused.
 pub async fn lm2_standby_takes_over(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let worker = working(&limiter(&one, 1, 1)).await?;
@@ -378,8 +379,8 @@ pub async fn lm3_a_revoked_session_frees_its_slot(store: &TestStore) -> Result<(
     new.release().await
 }
 
-/// LM3: when a worker is killed, the contender on standby works within the crash bound. A child process that outlives
-/// the worker does not delay that, once the worker has released its slot.
+/// LM3: when a worker is killed, the contender on standby gets its slot within the crash bound. A child process of
+/// the worker may live on; it holds no slot, neither after the worker's release nor after its death.
 pub async fn lm3_a_killed_worker_is_followed(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("next").await?;
     let worker = store.worker("worker");

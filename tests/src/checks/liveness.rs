@@ -99,7 +99,7 @@ pub async fn l2_turns_are_not_delayed_by_other_writes(store: &TestStore) -> Resu
     let writer = store.connect("writer").await?;
     let writing = tokio::spawn(async move {
         loop {
-            // If this fails, other checks find the cause.
+            // An error here only ends this task. Other checks exist to find such an error's cause.
             let _ = writer.lock("another")?.try_acquire().await.map(drop);
         }
         #[expect(unreachable_code, reason = "says what it returns")]
@@ -115,7 +115,8 @@ pub async fn l2_turns_are_not_delayed_by_other_writes(store: &TestStore) -> Resu
         let took = released.elapsed();
         let bound = bounds::cleared() + super::SCHEDULING + store.scheduling();
         assert!(took <= bound, "turn {turn}: taken after {took:?}");
-        // Some stores use a few keys again and again. After three more turns they use this turn's key again.
+        // Some stores use a few keys in rotation for the entries of a queue. After three more turns, such a store
+        // uses the key of this turn again.
         for _ in 0..3 {
             take_turn(&one).await?;
         }

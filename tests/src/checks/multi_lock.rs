@@ -129,7 +129,7 @@ pub async fn ml1_the_same_locks_in_the_order_of_asking(store: &TestStore) -> Res
             let _ = served.send(place);
             guard.release().await
         });
-        // All callers wait for the first lock, and none holds a lock.
+        // All callers wait for `a`, the first lock in the order of names, and so none of them holds a lock yet.
         until(&clients[0], "a", place + 2).await;
     }
     until(&clients[0], "b", 1).await;
@@ -260,7 +260,7 @@ pub async fn interrupted_release(pair: &Pair<'_>) -> Result<()> {
     nothing_is_left(pair).await
 }
 
-/// Asserts that another client gets all locks soon, and that then none has an entry.
+/// Asserts that another client gets all locks soon, and that after its release no entry is left for any of them.
 async fn nothing_is_left(pair: &Pair<'_>) -> Result<()> {
     let start = Instant::now();
     let names = ["a", "b", "c"];
@@ -330,7 +330,7 @@ pub async fn ml1_the_end_of_the_session_takes_all(store: &TestStore) -> Result<(
     all_are_free(&other, &["a", "b", "c"]).await
 }
 
-/// ML1: shared locks of several names exclude writers of each name, and not one another.
+/// ML1: a client that holds several locks shared keeps writers out of each of these locks, but no readers.
 pub async fn ml1_shares_of_several(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let first = locks(&one, &["a", "b"]).acquire_shared(Some(PATIENCE)).await?;

@@ -1,4 +1,4 @@
-//! ON1, ON2: at most one claim in each period, which is spent when its job succeeds.
+//! ON1: there is at most one claim in each period. ON2: a claim under a guard is spent only when its job succeeds.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +18,7 @@ use crate::must_hold;
 
 const NAME: &str = "backup";
 const LONG: Duration = Duration::from_secs(3_600);
-/// Long enough that the check can do two steps of a second within one period.
+/// Long enough that two actions of the check, each of which takes a second, fit into one period.
 const PERIOD: Duration = Duration::from_secs(4);
 const SHORT: Duration = Duration::from_millis(200);
 
@@ -106,7 +106,7 @@ pub async fn on1_given_back_by_its_owner_only(store: &TestStore) -> Result<()> {
     let first = claim(&job(&one, LONG)).await?;
     assert!(job(&other, LONG).try_claim().await?.is_none());
     assert!(first.give_back().await?);
-    // A short claim, so that its period is soon over.
+    // This claim is for a short period, so that its period is soon over.
     let old = claim(&job(&other, SHORT)).await?;
     sleep(job(&one, LONG).due().await?).await;
     let current = claim(&job(&one, LONG)).await?;
@@ -116,7 +116,8 @@ pub async fn on1_given_back_by_its_owner_only(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// ON1: with `at_least`, claims are that far apart, even if the period is shorter, and even if a claim was given back.
+/// ON1: with `at_least`, claims are at least that far apart, even if the period is shorter, and even if a claim was
+/// given back.
 pub async fn on1_no_closer_than_asked_for(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("one").await?;
     let job = job(&coordinator, SHORT).at_least(LONG);
@@ -197,8 +198,8 @@ pub async fn on2_done_while_others_ask(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// ON2: if the owner's session is lost, the next client takes the claim over; if that one finishes it, nobody else
-/// does.
+/// ON2: if the owner's session is lost, the next client takes the claim over. If the next client finishes the claim,
+/// no other client gets it.
 pub async fn on2_a_lost_session_leaves_it_to_the_next(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (lock, next) = (one.lock("work")?, other.lock("work")?);

@@ -15,7 +15,7 @@ use super::TestStore;
 use super::tools::{ANSWERED, PATIENCE};
 use crate::harness::{Mode, Named};
 
-/// How long the store is away: longer than the library retries a request that is no wait.
+/// How long the store is away. For a request that is not part of a wait, the library would stop its retries earlier.
 const AWAY: Duration = Duration::from_secs(7);
 
 /// L5: during the outage, connections are reset and new ones refused.

@@ -1,4 +1,5 @@
-//! HR1: every process places keys on the members of a group in the same way, and as Tooz does.
+//! HR1: every process places keys on the members of a group in the same way, which is also the way of the Python
+//! library Tooz.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +18,8 @@ use crate::harness::Mode;
 const NAME: &str = "pollers";
 
 fn keys() -> impl Iterator<Item = String> {
-    // In Tooz's test a key is any object; here one key has Polish letters.
+    // Tooz's own test has a key that is an arbitrary object. Here keys are texts, so one key has Polish letters
+    // instead.
     (0..300).map(|key| format!("vol-{key}")).chain(["łódź".to_owned(), String::new()])
 }
 

@@ -57,7 +57,7 @@ pub fn assert_kept(slots: &mut [Duration], permits: u32, per: Duration) -> usize
     slots.len()
 }
 
-/// RL1: many clients take as many permits as they get.
+/// RL1: many clients take as many permits as they get, and no window has more permits than allowed.
 pub async fn rl1_never_more_in_a_window(store: &TestStore) -> Result<()> {
     let mut tasks: JoinSet<Result<Vec<Duration>>> = JoinSet::new();
     for _ in 0..3 {
@@ -93,8 +93,8 @@ pub async fn rl1_never_more_in_a_window(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// RL2: a caller that comes a window after the last one is served, although each caller is a new client and none has
-/// lived for a whole window.
+/// RL2: each caller is a new client, which lives for less than a window. Nevertheless a caller gets a permit if it
+/// comes a window after the caller before it.
 pub async fn rl2_callers_that_come_and_go_are_served(store: &TestStore) -> Result<()> {
     let seldom = |coordinator: &Coordinator| coordinator.rate_limiter("seldom", 1, WINDOW);
     // A store in memory ends with its last client, so one stays.
@@ -132,7 +132,7 @@ pub async fn rl2_a_raised_limit_is_there_at_once(store: &TestStore) -> Result<()
     Ok(())
 }
 
-/// RL1: permits of killed processes still count, also if no client is left, and all restart.
+/// RL1: permits of killed processes still count, also after all clients have gone and new ones have started.
 pub async fn rl1_crashes_and_restarts(store: &TestStore) -> Result<()> {
     let mut slots = Vec::new();
     for round in 0..2 {
@@ -257,7 +257,8 @@ pub async fn rl1_one_in_a_millisecond(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// RL2: a caller that waits for `retry_after` is not too early, repeatedly.
+/// RL2: a caller that was denied and waits for `retry_after` gets a permit. Two clients do this in turn, several
+/// times.
 pub async fn rl2_never_told_to_come_too_early(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let limiters = [limiter(&one), limiter(&other)];
@@ -295,8 +296,8 @@ pub async fn rl2_first_come_first_served(store: &TestStore) -> Result<()> {
     panic!("no window is long enough for four clients to ask within it");
 }
 
-/// Makes four clients wait, each after the one before it has got its slot. Returns a channel from which their permits
-/// come, or `None` if the window ended before all had asked.
+/// Lets four callers wait. Each asks when the caller before it has its slot, which is the time for which its permit
+/// is reserved. Returns a channel from which their permits come, or `None` if the window ended before all had asked.
 async fn four_wait(
     limiters: &[RateLimiter; 2],
     window: Duration,
@@ -312,7 +313,7 @@ async fn four_wait(
             let _ = served.send((place, permit.slot()));
             Ok::<_, coordination::Error>(())
         });
-        // The waiter has its slot once the next slot is later.
+        // The waiter has its slot as soon as a further caller would get a later slot than before.
         loop {
             let before = Instant::now();
             match limiters[0].try_acquire(1).await? {
@@ -332,7 +333,7 @@ async fn four_wait(
     Ok(Some(order))
 }
 
-/// RL2: a wait that is dropped has spent its slots, and nobody else is admitted too early.
+/// RL2: a wait that is dropped has spent its slots. These are given to nobody else, so nobody is admitted too early.
 pub async fn rl2_dropped_waits_let_nobody_in(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("one").await?;
     let limiter = limiter(&coordinator);

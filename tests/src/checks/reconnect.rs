@@ -112,7 +112,8 @@ pub async fn r2_compaction_is_survived(store: &TestStore) -> Result<()> {
         if away {
             store.proxy().set_both(Mode::Stall);
         } else {
-            // The pause is long enough for the waiter to re-check, from a revision that is compacted.
+            // The pause is long enough for the waiter to re-check. Its next watch then begins at a revision that is
+            // compacted.
             sleep(store.ttl().expect("the check is for leases") + SCHEDULING).await;
             store.server().forget_history();
         }

@@ -39,7 +39,7 @@ fn share_in_background(coordinator: &Coordinator) -> JoinHandle<Result<LockGuard
     tokio::spawn(async move { lock.acquire_shared(Some(PATIENCE)).await })
 }
 
-/// The guard of the waiter that is next in the queue, within the bound of L2.
+/// Waits until the waiter that is next in the queue has the lock, at most for the bound of L2. Returns its guard.
 async fn served(store: &TestStore, waiting: JoinHandle<Result<LockGuard>>) -> Result<LockGuard> {
     store.within(bounds::served(), waiting).await.expect("no panic")
 }
@@ -71,7 +71,8 @@ impl Hall {
     }
 }
 
-/// W1: of many readers and writers of several clients, some of which give up, a writer is never beside anybody else.
+/// W1: many readers and writers of several clients use the lock, and some of them give up. Never does a writer have
+/// it at the same time as anybody else.
 pub async fn w1_never_a_writer_with_anybody(store: &TestStore) -> Result<()> {
     let hall = Arc::new(Hall::default());
     let mut tasks = JoinSet::new();
@@ -130,7 +131,8 @@ async fn visit(lock: Lock, hall: Arc<Hall>, rounds: usize, task: usize) -> Resul
     Ok(visits)
 }
 
-/// W1: among the readers and writers of two processes, too, a writer is never beside anybody else.
+/// W1: readers and writers of two processes use the lock. Never does a writer have it at the same time as anybody
+/// else.
 pub async fn w1_readers_and_writers_of_processes(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("here").await?;
     let worker = store.worker("there");
@@ -238,7 +240,8 @@ pub async fn w1_a_waiting_writer_goes_first(store: &TestStore) -> Result<()> {
     served(store, late).await?.release().await
 }
 
-/// W1: a queue of readers and writers is served in its order, and readers beside each other are served together.
+/// W1: a queue of readers and writers is served in its order. Readers that stand directly behind each other are
+/// served together.
 pub async fn w1_order_of_a_mixed_queue(store: &TestStore) -> Result<()> {
     const QUEUE: &str = "rrwrrrwwr";
     let groups = [vec![0, 1], vec![2], vec![3, 4, 5], vec![6], vec![7], vec![8]];

@@ -41,7 +41,7 @@ async fn all_are_free(other: &Coordinator, permits: u32) -> Result<()> {
     all.release().await
 }
 
-/// The holder of each slot, and each slot's last token.
+/// The holder of each slot, each slot's last token, and the largest number of slots that were held at the same time.
 #[derive(Default)]
 struct Slots {
     held: BTreeMap<u32, u64>,

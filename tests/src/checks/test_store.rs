@@ -228,8 +228,8 @@ impl TestStore {
         self.lag.allowance(0, u64::MAX)
     }
 
-    /// Does what a clause [bounds](bounds) and asserts that it took no longer, apart from time that the machine
-    /// withheld.
+    /// Awaits `work`, whose duration a clause [bounds](bounds), and asserts that it took no longer than `bound`,
+    /// apart from time that the machine withheld.
     ///
     /// # Panics
     ///
@@ -385,7 +385,8 @@ impl TestStore {
         entries.iter().find(has_it).unwrap_or_else(|| panic!("no {token} in {entries:?}")).clone()
     }
 
-    /// Writes keys that are not entries beside the entries of the only group.
+    /// Writes keys that are no entries among the entries of the only group, as another program might do. Returns
+    /// these keys.
     pub fn put_strangers(&self) -> Vec<String> {
         self.server().put_strangers(&self.namespace)
     }
@@ -401,7 +402,7 @@ impl TestStore {
         members.iter().filter(|member| member.starts_with(begin)).count()
     }
 
-    /// Ends a member's session at the store, as an operator would, or the expiry of its lease.
+    /// Ends a member's session at the store, as an operator does it, or the expiry of its lease.
     ///
     /// # Panics
     ///

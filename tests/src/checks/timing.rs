@@ -53,8 +53,8 @@ pub async fn t1_not_held_from_the_deadline_on(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// T1: `is_held` is right even while the executor is blocked that runs the heartbeats, so that no task can notice the
-/// loss.
+/// T1: the executor that runs the heartbeats is blocked, so no task can notice the loss. `is_held` is right
+/// nevertheless.
 pub async fn t1_needs_no_executor(store: &TestStore) -> Result<()> {
     let settings = store.settings().heartbeat_on_current_runtime(true);
     let url = store.url().to_owned();
@@ -143,20 +143,22 @@ pub async fn t2_told_within_50_ms_of_waking(store: &TestStore) -> Result<()> {
     worker.resume();
     for _ in 0..2 {
         let event = worker.event(PATIENCE).expect("the loss is told");
-        // This is the time in the event, because the line may have been read later.
+        // The event contains the time at which the worker learned of the loss. This process may have read the event's
+        // line later.
         let told = event["t_ns"].as_u64().or(event["after_ns"].as_u64()).expect("a time");
         let delay = Duration::from_nanos(told.saturating_sub(woken));
         eprintln!("T2: {} told {delay:?} after SIGCONT", event["event"]);
         assert!(delay <= NOTICE + store.scheduling(), "{event} came {delay:?} after SIGCONT");
-        // The call that last returned `true` began before the pause: a thread may be stopped within the call.
+        // The last call of `is_held` that returned `true` must have begun before the pause. It may have returned
+        // later, because the pause may have stopped its thread within the call.
         let last = event["last_true_before_ns"].as_u64().unwrap_or_default();
         assert!(last < woken, "held {:?} after SIGCONT", Duration::from_nanos(last - woken));
     }
     Ok(())
 }
 
-/// T3: how long it takes, after `take_away` has taken the lock away, until the guard reports the loss, and the reason
-/// that it gives.
+/// T3: takes the lock away by `take_away`. Returns how long it then took until the guard reported the loss, and the
+/// reason that the guard gave.
 async fn told_after(guard: &Arc<LockGuard>, take_away: impl Future) -> (Duration, LossReason) {
     // The library begins to watch a holder's entry a little after the grant. This waits until then.
     sleep(SETTLED).await;

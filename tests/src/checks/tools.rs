@@ -85,9 +85,9 @@ pub async fn until_state(
     timeout(PATIENCE, come).await.expect("the state comes")
 }
 
-/// Asserts that an acquire ended by its timeout, because another client held the lock. The error is `Timeout`, or, if
-/// the machine withheld three quarters of the time, `Unavailable`: the call does not know that the lock is held before
-/// the store has answered.
+/// Asserts that an acquire ended by its timeout, because another client held the lock. The error is `Timeout`. It may
+/// also be `Unavailable` if the machine withheld three quarters of the time, because a call learns only from the
+/// store's answer that the lock is held.
 #[track_caller]
 pub fn assert_out_of_time(refused: &Error, given: Duration) {
     let is_right = match refused.kind() {

@@ -1,5 +1,5 @@
-//! VA1–VA3: one of several writers of a version succeeds, each addition is counted once, and watchers reach the last
-//! value.
+//! VA1–VA3: of several writers that replace the same version, one succeeds; each addition is counted once; and
+//! watchers reach the last value.
 
 mod counter;
 mod watching;
@@ -249,7 +249,7 @@ pub async fn interrupted_write(pair: &Pair<'_>) -> Result<()> {
     let version = before.as_ref().map(|before| before.version);
     let wrote = pair.interrupt(mine.compare_and_set(version, &next)).await?;
     let certain = wrote.map(|wrote| wrote.expect("nobody else writes"));
-    // The write took effect before this update, or it never does.
+    // The interrupted write has taken effect before this update, or it never will.
     let present = theirs.update(|present| present.unwrap_or_default() + 2).await?;
     let without = before.map_or(2, |before| before.value + 2);
     assert!(

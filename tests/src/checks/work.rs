@@ -100,7 +100,7 @@ pub async fn wk2_five_claims_of_ten_leave_one_of_51(store: &TestStore) -> Result
     Ok(())
 }
 
-/// WK2: claimers that ask at the same time get different items: together as many as there are, or as many as they asked
+/// WK2: claimers that ask at the same time get different items. Together they get all items, or as many as they asked
 /// for.
 pub async fn wk2_claimers_at_once(store: &TestStore) -> Result<()> {
     let coordinators = [store.connect("one").await?, store.connect("other").await?];
@@ -290,7 +290,8 @@ pub async fn wk2_a_delayed_item_stays(store: &TestStore) -> Result<()> {
         assert_eq!(got, [ids[0], ids[2]]);
         assert_eq!(jobs.pop(3).await?, []);
     }
-    // A far longer delay, because if both were due, the item that was posted first would come first.
+    // This item's delay is far longer than that of the other delayed item. If both were due, this item would be
+    // claimed first, because it was posted first.
     claim.nack(ids[0], 10 * delay).await?;
     let came = jobs.claim_wait(limit(1), Some(PATIENCE)).await?.expect("its delay ends");
     assert_eq!(came.items()[0].id(), ids[1]);

@@ -20,8 +20,8 @@ const WRITERS: usize = 12;
 const ROUNDS: usize = 8;
 /// How long a call waits for an item.
 const WAIT: Duration = Duration::from_secs(1);
-/// How many writes of others a call may take: ten times as many as are usual. A call that never ends exceeds this,
-/// however fast the machine is.
+/// How many writes others may make before a call ends: ten times as many as are usual. So a call that never ends is
+/// found by the number of writes, however fast the machine is.
 const OVERTAKEN: usize = 300;
 /// The latency of each message of a client that is far away: others write several times while one message is on its
 /// way.
@@ -96,7 +96,8 @@ async fn work(queue: &WorkQueue, writes: &AtomicUsize) -> Result<()> {
     Ok(())
 }
 
-/// WK7: beside twelve writers, a reader gets answers, and a call that waits for an item returns when its time is over.
+/// WK7: while twelve clients write, a reader gets answers, and a call that waits for an item returns when its time is
+/// over.
 pub async fn wk7_a_reader_beside_many_writers(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("reader").await?;
     beside_many_writers(store, &jobs(&coordinator)).await
@@ -163,7 +164,8 @@ pub async fn wk7_writers_have_their_turn(store: &TestStore) -> Result<()> {
     let (took, rounds) = (begun.elapsed(), busy.rounds());
     eprintln!("WK7: rounds of the writers within {took:?}: {rounds:?}");
     busy.stop().await?;
-    // A writer without a round while another one has several is starved; if all are slow, none is.
+    // A writer is starved if it has made no round while another one has made several. If all writers are slow, none
+    // of them is starved.
     let most = rounds.iter().max().copied().unwrap_or_default();
     let is_starved = |rounds: &usize| *rounds == 0 && most > 3;
     assert!(!rounds.iter().any(is_starved), "somebody is starved: {rounds:?}");

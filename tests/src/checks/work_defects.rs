@@ -14,10 +14,11 @@ use super::work::{claimed, ids, jobs, kind, limit, posted};
 const SHORT: Duration = Duration::from_millis(500);
 const LONG: Duration = Duration::from_secs(600);
 const SECOND: Duration = Duration::from_secs(1);
-/// How much of its life an item may have spent since it was claimed.
+/// By how much an item's remaining life may be shorter than expected, because some time has passed since its claim.
 const SPENT: Duration = Duration::from_secs(15);
 
-/// WK1: a claim beside an expired claim and a live one gets the items of the expired claim, and none of the live one.
+/// WK1: one claim has expired, and another one is live. A new claim gets the items of the expired claim, and none of
+/// the live one.
 pub async fn wk1_a_live_claim_between_free_items(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (jobs, theirs) = (jobs(&one), jobs(&other));

@@ -59,7 +59,8 @@ pub async fn wk2_a_dropped_claim_does_not_count(store: &TestStore) -> Result<()>
     let drops = 5;
     jobs.set_dead_letters(drops + 1, &dead, None).await?;
     posted(&jobs, 1).await?;
-    // This makes the client's own entry, so that the next claim begins with its first poll.
+    // This makes the client's own entry. Later claims of this client find it, and so begin already with their first
+    // poll.
     assert_eq!(claimed(&jobs, 1).await?.ack_all().await?, 1);
     posted(&theirs, 1).await?;
     let mut had = 0;

@@ -29,14 +29,14 @@ async fn is_in(entering: JoinHandle<Result<Inside>>) -> Result<Inside> {
     timeout(PATIENCE, entering).await.expect("let in").expect("no panic")
 }
 
-/// Two parties that are inside, one of each client.
+/// Lets one party of each client enter, and returns both parties, which are inside.
 async fn both_in(one: &Coordinator, other: &Coordinator) -> Result<(Inside, Inside)> {
     let entering = enter_in_background(&double(one, 2));
     let inside = double(other, 2).enter(Some(PATIENCE)).await?;
     Ok((is_in(entering).await?, inside))
 }
 
-/// BR2: round after round, all parties come before any is inside, and all leave before any is out.
+/// BR2: in each round, nobody is inside before all parties have come, and nobody is out before all have left.
 pub async fn br2_together_in_and_out(store: &TestStore) -> Result<()> {
     const PARTIES: u32 = 6;
     let counters: Arc<[AtomicUsize; 2]> = Arc::default();
@@ -69,7 +69,8 @@ pub async fn br2_together_in_and_out(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// BR2: the first parties to come form the round; one that comes later waits for the next round, and rounds do not mix.
+/// BR2: the first parties that come form a round. A party that comes later waits for the next round, and parties of
+/// different rounds do not mix.
 pub async fn br2_the_first_who_come(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (mine, theirs) = (double(&one, 2), double(&other, 2));
@@ -87,13 +88,13 @@ pub async fn br2_the_first_who_come(store: &TestStore) -> Result<()> {
     assert!(matches!(refused.kind(), ErrorKind::Timeout | ErrorKind::Unavailable), "{refused}");
     let fourth = mine.enter(Some(PATIENCE)).await?;
     let third = is_in(third).await?;
-    // Leaving does not wait for the round after the party's own.
+    // A party leaves together with those of its own round, and does not wait for the next round.
     second.leave(Some(PATIENCE)).await?;
     let (third, fourth) = tokio::join!(third.leave(Some(PATIENCE)), fourth.leave(Some(PATIENCE)));
     third.and(fourth)
 }
 
-/// BR2: a party that gave up, at any poll, is not counted.
+/// BR2: a party that gave up is not counted, however often its future was polled before.
 pub async fn br2_who_gave_up_has_not_come(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (mine, theirs) = (double(&one, 2), double(&other, 2));
@@ -139,7 +140,7 @@ pub async fn br2_a_lost_session_is_out(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// BR2: a party that did not see the others leave within its timeout can ask again.
+/// BR2: a party that has left, but did not see the others leave within its timeout, can call `leave` again.
 pub async fn br2_leaving_is_asked_again(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (inside, stays) = both_in(&one, &other).await?;
@@ -170,7 +171,7 @@ pub async fn br2_a_killed_process_is_out(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// BR2: a party that is cut off inside is out when its session ends, and knows it.
+/// BR2: a party is cut off while it is inside. It counts as out when its session ends, and knows that.
 pub async fn br2_cut_off(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect_by_proxy("one").await?, store.connect("other").await?);
     let (cut, inside) = both_in(&one, &other).await?;

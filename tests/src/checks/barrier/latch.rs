@@ -10,7 +10,8 @@ use super::super::tools::{ANSWERED, MOMENT, PATIENCE, assert_out_of_time, drop_a
 use super::{NAME, latch};
 use crate::harness::{Mode, eventually_async};
 
-/// BR3: each count is counted once, whichever client counts, and waits end when zero is reached and not before.
+/// BR3: each call of `count_down` counts once, whichever client makes it. Waits end when the count has reached zero,
+/// and not before.
 pub async fn br3_each_count_counts_once(store: &TestStore) -> Result<()> {
     const COUNT: u32 = 15;
     let first = store.connect("first").await?;
@@ -40,7 +41,7 @@ pub async fn br3_each_count_counts_once(store: &TestStore) -> Result<()> {
     seen.sort_unstable();
     assert_eq!(seen, (0..COUNT).collect::<Vec<_>>());
     timeout(PATIENCE, waiting).await.expect("let go").expect("no panic")?;
-    // Counting down further leaves it at zero.
+    // A further `count_down` leaves the count at zero.
     assert_eq!(latch(&first, COUNT).count_down().await?, 0);
     latch(&first, COUNT).wait(Some(std::time::Duration::ZERO)).await
 }
@@ -117,7 +118,8 @@ pub async fn br3_counts_survive_a_kill(store: &TestStore) -> Result<()> {
     timeout(PATIENCE, waiting).await.expect("let go").expect("no panic")
 }
 
-/// BR3: while the store does not answer, no count is confirmed; and none is counted twice afterwards.
+/// BR3: while the store does not answer, no call of `count_down` is confirmed. Such a call is not counted twice
+/// later.
 pub async fn br3_cut_off(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect_by_proxy("one").await?, store.connect("other").await?);
     let (mine, theirs) = (latch(&one, 5), latch(&other, 5));

@@ -77,7 +77,8 @@ pub async fn e2_the_last_proclaimed_value_counts(store: &TestStore) -> Result<()
             }
             leading.proclaim(&format!("round {round}")).await
         };
-        // Runs on a worker thread of the runtime, because there a task that is spawned later may run earlier.
+        // Runs on a worker thread of the runtime. There, a task that is spawned later may run earlier, and the last
+        // value must prevail even then.
         tokio::spawn(proclaiming).await.expect("no panic")?;
         sleep(Duration::from_millis(2)).await;
         let leader = election(&other).leader().await?.expect("somebody leads");
@@ -92,7 +93,8 @@ pub async fn e2_the_last_proclaimed_value_counts(store: &TestStore) -> Result<()
 /// The value that the last leader proclaims.
 const LAST: u64 = u64::MAX;
 
-/// The terms that an observer sees, up to the last leader's.
+/// Observes the election after `start`, with a pause after each change. Returns the terms that it saw, up to the last
+/// leader's.
 async fn observe(election: Election, start: Duration, pause: Duration) -> Result<Vec<Term>> {
     sleep(start).await;
     let (mut terms, mut seen) = (election.observe(), Vec::new());

@@ -108,7 +108,8 @@ pub async fn g3_leaving_is_for_good(store: &TestStore) -> Result<()> {
                     sleep(Duration::from_millis(5)).await;
                     assert!(there.members().await?.is_empty(), "back in round {round}");
                 }
-                // A join that is in progress is undone in the background.
+                // A join that is in progress when the membership is dropped is undone in the background, so the test
+                // waits for that.
                 false => {
                     drop(membership);
                     until_members(&there, &[]).await;

@@ -51,8 +51,8 @@ pub async fn w1_downgrade_opens_the_lock(store: &TestStore) -> Result<()> {
     take_turn(&one).await.map(drop)
 }
 
-/// W1: `try_acquire_shared` succeeds beside a downgraded holder of the same process. This holder had waited behind many
-/// entries, so some stores had not read the whole queue.
+/// W1: a holder has waited behind many entries, so that on some stores its process has not read the whole queue.
+/// After this holder has downgraded its lock, `try_acquire_shared` succeeds in the same process.
 pub async fn w1_a_downgrade_behind_many_opens_the_lock(store: &TestStore) -> Result<()> {
     const MANY: usize = 40;
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);

@@ -36,7 +36,7 @@ pub async fn w1_a_writer_who_gives_up_blocks_nobody(store: &TestStore) -> Result
 /// W1: when a session ends, its shared locks, its exclusive lock and its waiting entries are removed.
 pub async fn w1_a_session_that_ends_lets_others_in(store: &TestStore) -> Result<()> {
     let other = store.connect("other").await?;
-    // A reader's session ends, and a writer waits.
+    // A reader's session ends while a writer waits.
     let dying = store.connect("dying").await?;
     let lost = share(&dying).await?;
     let writer = acquire_in_background(&other);
@@ -48,7 +48,7 @@ pub async fn w1_a_session_that_ends_lets_others_in(store: &TestStore) -> Result<
     drop(lost);
     assert!(held.is_held());
     held.release().await?;
-    // A writer's session ends, and two readers wait.
+    // A writer's session ends while two readers wait.
     let dying = store.connect("dying").await?;
     let lost = acquire(&dying).await?;
     let readers = [share_in_background(&other), share_in_background(&other)];
@@ -57,7 +57,7 @@ pub async fn w1_a_session_that_ends_lets_others_in(store: &TestStore) -> Result<
     assert_eq!(lost.lost().await, LossReason::Closed);
     let [first, second] = readers;
     let readers = (served(store, first).await?, served(store, second).await?);
-    // The session of a waiting writer ends, with a reader behind it.
+    // The session of a waiting writer ends while a reader waits behind it.
     let dying = store.connect("dying").await?;
     let waiting = acquire_in_background(&dying);
     until_contenders(store, &lock(&other), 3).await;
@@ -107,7 +107,7 @@ pub async fn w1_own_entry_check_on_both_sides(store: &TestStore) -> Result<()> {
 /// W1, L1: when the process of a reader or writer is killed, the next contenders get the lock within the crash bound.
 pub async fn w1_killed_readers_and_writers_are_followed(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("survivor").await?;
-    // A reader's process is killed, and a writer waits.
+    // A reader's process is killed while a writer waits.
     let worker = store.worker("reader");
     worker.call(json!({ "command": "acquire_shared", "lock": NAME }));
     let waiting = acquire_in_background(&coordinator);
@@ -118,7 +118,7 @@ pub async fn w1_killed_readers_and_writers_are_followed(store: &TestStore) -> Re
     let took = killed.elapsed();
     eprintln!("W1: a killed reader is followed after {took:?}");
     assert!(took <= store.crash_bound(), "{took:?}");
-    // A writer's process is killed, which also has a waiting writer between two waiting readers.
+    // A process is killed whose one writer holds the lock, and whose other writer waits between two waiting readers.
     let worker = store.worker("writer");
     worker.call(json!({ "command": "acquire", "lock": NAME }));
     let first = share_in_background(&coordinator);

@@ -146,7 +146,8 @@ async fn join_among_a_thousand(site: &Site) {
     let idle = (1.2 * idle * counting.elapsed().div_duration_f64(IDLE).ceil()) as u64;
     // Reading a group on ZooKeeper takes three requests: a `sync`, the names, and the new nodes.
     let look = if store == "zookeeper" { 3 } else { 1 };
-    // The join's own two requests, and a read by each process, or two if it had to read again.
+    // For each join: its own two requests, and in each process one read of the group, or two if the process had to
+    // read again.
     let wanted = look * (JOINS * (2 + 2 * PROCESSES as u64) + PROCESSES as u64);
     assert!(requests <= wanted + idle, "{counted:?}, and {idle} while nothing happens");
     assert!(told < Duration::from_secs(20), "{told:?}");
