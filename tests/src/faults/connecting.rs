@@ -171,7 +171,7 @@ pub fn f48_silent_first(site: &Site) {
     }
 }
 
-/// F-48: one server of three is no majority.
+/// F-48: of three servers only one runs, which is no majority, so no client can connect.
 pub fn f48_no_quorum(site: &Site) {
     site.server().node(0).kill();
     site.server().node(1).kill();

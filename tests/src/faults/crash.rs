@@ -63,8 +63,8 @@ pub fn f02_waiters_killed(site: &Site) {
         must_hold!(grant.token > last_token);
         last_token = grant.token;
         took = since(killed_ns, grant.t_ns);
-        // Both dead waiters together may delay the survivors by the bound, not each of them; for each survivor a
-        // hand-over is added.
+        // The two dead waiters together may delay the survivors by the bound once, and not by the bound for each dead
+        // waiter. For each survivor, time for a hand-over is added.
         let bound = site.crash_release() + 2 * SCHEDULING;
         assert!(took <= bound, "waiter {survivor} was served only after {took:?}");
         if survivor == 1 {
@@ -90,7 +90,7 @@ pub fn holder_paused_keeps(site: &Site, pause: Duration) {
         holder.pause();
         thread::sleep(pause);
         holder.resume();
-        // The pause is long enough for one or two heartbeats.
+        // This is long enough for one or two heartbeats.
         thread::sleep(Duration::from_millis(700));
         holder.keeps(LOCK);
         assert!(waiter.poll(waiting).is_none(), "granted to two");

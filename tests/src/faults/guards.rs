@@ -40,7 +40,8 @@ async fn spawned_children(site: &Site, count: usize) {
             assert_eq!(shared_descriptors(child.id()), [""; 0]);
         }
         taken.release().await.expect("the store confirms");
-        // The children are waited for later, a hundred at a time.
+        // A thread waits for the child's end. After every hundred children there is a pause, so that not too many
+        // children run at the same time.
         if round % 100 == 99 {
             thread::sleep(Duration::from_millis(100));
         }
@@ -76,7 +77,7 @@ async fn release_after_loss(site: &Site) {
     let theirs = site.client("other").await.lock(LOCK).expect("a good name");
     for is_dropped in [false, true] {
         let guard = ours.acquire(Some(SOON)).await.expect("it is free");
-        // The pause is long enough for the library to begin to watch the holder's own entry.
+        // This is long enough for the library to begin to watch the holder's own entry.
         tokio::time::sleep(Duration::from_millis(100)).await;
         let broken = theirs.break_lock().await.expect("the store answers");
         assert_eq!(broken.expect("somebody holds it").member, "ours");
@@ -144,7 +145,8 @@ pub fn f43_tied_runtime_dropped(site: &Site) {
     assert!(took(|| drop(coordinator)) <= Duration::from_millis(500), "drop blocks");
 }
 
-/// A coordinator and a guard from a runtime that has ended.
+/// A coordinator and a guard from a runtime that has ended. If `is_tied`, their heartbeats ran on that runtime, and
+/// have ended with it.
 fn holder(site: &Site, is_tied: bool) -> (Coordinator, LockGuard) {
     let runtime = Runtime::new().expect("a runtime");
     let held = runtime.block_on(async {

@@ -113,7 +113,7 @@ pub fn f51_member_exists(site: &Site) {
     first.call(serde_json::json!({ "command": "stop" }));
     let third = Process::unconnected(site);
     third.try_connect(site, "twin").expect("the id is free after a stop");
-    // The pause is long enough for a heartbeat, so that the lease runs for as long as possible after the kill.
+    // This is long enough for a heartbeat, so that the lease runs for as long as possible after the kill.
     thread::sleep(2 * super::HEARTBEAT);
     third.kill();
     let killed = Instant::now();

@@ -24,8 +24,8 @@ pub fn f09_given_up_calls_come_late(site: &Site) {
     let clients: Vec<_> = names.iter().map(|name| runtime.block_on(site.client(name))).collect();
     let ttl = site.lease();
     for round in 1..=3 {
-        // One server of several may be paused for as long as it likes; the only server must not be paused for a lease,
-        // or sessions would be lost.
+        // If there are several servers, one of them may be paused for any time. If there is only one, it must be
+        // paused for less than a lease, because otherwise sessions would be lost.
         let (node, pause) = match site.server().nodes().len() {
             1 => (0, ttl / 2),
             _ => (site.server().wait_leader(), 2 * ttl),

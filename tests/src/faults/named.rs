@@ -4,7 +4,8 @@ use super::connecting::Traced;
 use super::{Site, server};
 use crate::harness::Named;
 
-/// F-69: one address never answers, when clients connect and when the server is killed and started again.
+/// F-69: one of two addresses never answers, neither when clients connect nor when they reconnect after the server
+/// was killed and started again.
 ///
 /// # Panics
 ///
@@ -13,7 +14,8 @@ pub fn f69_one_address_silent(site: &Site) {
     silent(site, 1);
 }
 
-/// F-69: two of three addresses never answer, when clients connect and when the server is killed and started again.
+/// F-69: two of three addresses never answer, neither when clients connect nor when they reconnect after the server
+/// was killed and started again.
 pub fn f69_two_addresses_silent(site: &Site) {
     silent(site, 2);
 }

@@ -56,7 +56,7 @@ impl Proxied {
 ///
 /// If an assertion of the row fails.
 pub fn f11_requests_swallowed(site: &Site) {
-    // The lease runs from the last heartbeat before the fault.
+    // No heartbeat reaches the server, so the lease runs from the last heartbeat before the fault.
     swallowed(site, Direction::ToServer, Duration::ZERO);
 }
 
@@ -107,7 +107,7 @@ pub fn f13_connections_reset(site: &Site) {
         "{states:?}"
     );
     assert!(lock.waiter.poll(lock.waiting).is_none(), "granted to two");
-    // The holder watches its own entry again: its deletion is reported.
+    // The holder's entry is watched again by now, so its deletion is reported.
     assert!(site.server().delete_entry(&site.entry_of(lock.token)));
     let deleted_ns = now_ns();
     println!("F-13 {}: {states:?}", site.name());

@@ -44,8 +44,8 @@ fn removed(site: &Site, reason: &str, remove: impl Fn(&str) -> bool) {
         assert!(remove(&site.entry_of(first.token)));
         let removed_ns = now_ns();
         let lost = holder.lost(LONG);
-        // The bound begins when the store's notification arrives, and this test cannot see that: a busy server may send
-        // it late. So ten times the bound is allowed.
+        // The bound counts from the arrival of the store's notification at the client, which this test cannot see. A
+        // busy server may send the notification late, so ten times the bound is allowed.
         let told = assert_told_within(notice * 10, removed_ns, lost.t_ns);
         soonest = soonest.min(told);
         // The event of the probe is awaited before the release, because the probe ends with the release.

@@ -63,7 +63,8 @@ pub fn f04_paused_between_heartbeat_and_reply(site: &Site) {
     let proxy = site.server().proxy_to(0);
     let holder = site.at(proxy.address()).process("holder");
     let late = site.heartbeat.mul_f64(0.7);
-    // It is up to the scheduler whether the answer is read before the attempt times out.
+    // Whether the client reads the answer before its attempt times out depends on the scheduler, so the test tries up
+    // to five times.
     let was_counted = (0..5).any(|_| {
         holder.acquire(LOCK);
         holder.observe(LOCK);
@@ -103,7 +104,7 @@ fn wait_a_little(site: &Site, mut condition: impl FnMut() -> bool) -> bool {
 
 /// F-5: the process is stopped for less than its lease.
 pub fn f05_holder_paused_briefly(site: &Site) {
-    // A longer lease: what remains of it after the pause must be enough for a heartbeat on a busy machine.
+    // This lease is longer, so that the rest of it after the pause is enough for a heartbeat even on a busy machine.
     let site = site.with_ttl(site.lease().max(Duration::from_secs(4)));
     holder_paused_keeps(&site, site.lease() / 2);
 }

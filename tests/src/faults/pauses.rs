@@ -55,7 +55,7 @@ pub struct Figures {
     /// The longest time for which the threads of a process waited for a processor from SIGCONT until the guard's
     /// report, in sum.
     pub withheld: Duration,
-    /// Descriptions of what must not happen.
+    /// A description of each violation of what must never happen.
     pub wrong: Vec<String>,
 }
 
@@ -180,7 +180,7 @@ impl Lane<'_> {
         let waited = waited(process.child().id());
         let resumed = now_ns();
         process.resume();
-        // The pause is long enough for a heartbeat and its reply, or for the report of a loss.
+        // This is long enough for a heartbeat and its reply, or for the report of a loss.
         thread::sleep(2 * HEARTBEAT + SCHEDULING);
         let is_lost = !process.is_held(&self.lock);
         let (granted, told) = if is_lost {
@@ -189,20 +189,21 @@ impl Lane<'_> {
             self.runtime.block_on(guard.release()).expect("the store confirms");
             (Some(granted), told)
         } else {
-            // The lock may be lost at this very moment; that is ignored.
+            // The lock may be lost at this very moment, so an error of the release is ignored.
             let _ = process.try_call(json!({ "command": "release", "handle": self.lock }));
             let (guard, _) = self.runtime.block_on(waiting).expect("no panic");
             self.runtime.block_on(guard.release()).expect("the store confirms");
             (None, None)
         };
-        // A guard that was lost still exists, and so does its probe.
+        // The guard of a lost lock still exists, and a thread still probes it. So the guard is dropped here, and what
+        // is still reported of it is discarded.
         let _ = process.try_call(json!({ "command": "drop", "handle": self.lock }));
         let late = process.event_named("lost", Duration::from_millis(20));
         let _ = late.and(process.event_named("not_held", Duration::ZERO));
         self.judge(&Stop { pause, pausing, paused, resumed, told, granted, ttl });
     }
 
-    /// What the process reported of its loss, if it did.
+    /// What the process reported of the loss of its lock; `None` if it reported nothing.
     fn lost(
         &self,
         process: &Process,
@@ -255,9 +256,9 @@ impl Lane<'_> {
         let stood_still = since(pausing, resumed);
         // `withheld` was measured in the stopped process itself, which is more exact than the lag of the test's process.
         let busy = self.lag.allowance(pausing.saturating_sub(nanos(ttl)), at).max(withheld);
-        // The time that the lease may already have run before the pause and after it: the last confirmed heartbeat and
-        // the next one are each up to a heartbeat interval away, and on some stores a heartbeat proves only the one
-        // before.
+        // How much of the lease may be used up besides the pause: the last confirmed heartbeat before the pause, and
+        // the next one after it, are each up to a heartbeat interval away. On some stores a heartbeat only proves
+        // that the heartbeat before it has arrived, so that interval is added too.
         let unproved = 2 * HEARTBEAT + self.site.server().proof_lag(HEARTBEAT) + SCHEDULING;
         if stood_still + unproved + busy < self.site.valid_for() {
             let text =
@@ -270,18 +271,20 @@ impl Lane<'_> {
 /// A loss, as its process reported it.
 #[derive(Clone, Copy)]
 struct Told {
-    /// When the last call of `is_held` that returned `true` began.
+    /// The start of the last call of `is_held` that returned `true`.
     last_true: u64,
-    /// The earliest moment at which the guard could report the loss.
+    /// The earliest moment at which the guard could report the loss: when it was last held, or at SIGCONT if that was
+    /// later.
     due: u64,
-    /// When the guard reported it.
+    /// When the guard reported the loss.
     at: u64,
     /// How long the machine let the threads of the process wait for a processor, from SIGCONT until the guard reported
     /// the loss.
     withheld: Duration,
 }
 
-/// One stop: its intended length, and the moments at which things happened.
+/// One stop of a process: its intended length `pause`, and the moments around it, in nanoseconds. SIGSTOP was sent
+/// between `pausing` and `paused`, and SIGCONT right after `resumed`.
 struct Stop {
     pause: Duration,
     pausing: u64,

@@ -40,7 +40,7 @@ pub struct Lost {
     pub t_ns: u64,
 }
 
-/// What a thread has seen that calls `is_held()` all the time.
+/// What a thread that calls `is_held()` all the time saw when the guard was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotHeld {
     /// When the first call that returned `false` began.
@@ -186,7 +186,7 @@ impl Process {
         }
     }
 
-    /// Asserts that an observed lock has not been lost so far.
+    /// Asserts that an observed lock is held, and that no loss of it was reported so far.
     ///
     /// # Panics
     ///

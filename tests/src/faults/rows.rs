@@ -11,10 +11,11 @@ use crate::harness::on_threads;
 /// or `server`: `gate` makes those of the gate, `soak` those that are left for the soak, and `all` both. For example
 /// `fault_rows!(gate server Etcd)`. `fault_rows!(all three Etcd)` makes those that need three servers.
 ///
-/// The first column says where a row takes place: at a site of its own, on a store of the checks, or apart, in a
-/// network namespace. The groups say whether it is for `processes` (all stores that processes share), for `servers`, or
-/// for a `cluster` of three servers. The last column says which script runs the row on file and etcd, which stand for
-/// the other stores in the gate.
+/// The first column says where a row takes place: `site`, at a [`Site`](crate::faults::Site) of its own; `store`, on
+/// a [`TestStore`](crate::checks::TestStore); `apart`, in a network namespace. The groups say whether the row is for
+/// `processes` (all stores that processes share), for `servers`, or for a `cluster` of three servers. The last column
+/// says which script runs the row on file and etcd: only these two stores have rows in the gate, where they stand for
+/// the others.
 #[macro_export]
 macro_rules! fault_rows {
     (@list $to:tt) => {

@@ -58,7 +58,7 @@ impl Contended {
         must_hold!(next.token > self.token);
     }
 
-    /// Asserts that the holder gave up in time, given that it got no answer after this moment.
+    /// Asserts that the holder gave the lock up in time, if it got no answer after this moment.
     fn given_up(&self, silent_ns: u64) {
         let probe = self.holder.not_held(LONG);
         let valid = since(silent_ns, probe.last_true_ns);
@@ -99,7 +99,7 @@ pub fn f07_server_restarted(site: &Site) {
         site.server().wait_ready();
         let down = began.elapsed();
         assert!(down < lock.ttl() / 2, "the server needs too long to start: {down:?}");
-        // This is longer than what was left of the lease, so heartbeats must have renewed it.
+        // This is longer than the lease could last without heartbeats, so heartbeats must have renewed it.
         thread::sleep(lock.ttl());
         println!("F-7 {}: kept, the server was down for {down:?}", site.name());
         lock.keeps();
@@ -152,7 +152,7 @@ fn unavailable(process: &Process, timeout: Duration) {
     assert!(difference <= Duration::from_millis(100), "{took:?} instead of {timeout:?}");
 }
 
-/// F-9: the server is paused for three leases; no call hangs with it.
+/// F-9: the server is paused for three leases. Each call returns in time nevertheless.
 pub fn f09_server_paused_long(site: &Site) {
     let lock = Contended::new(site, 1);
     let third = lock.site.process("third");
@@ -197,7 +197,7 @@ fn number(value: &Value, name: &str) -> u64 {
     value[name].as_u64().unwrap_or_else(|| panic!("no {name} in {value}"))
 }
 
-/// F-9: one server of three is paused, also the leader; the other two go on.
+/// F-9: one server of three is paused, first a follower and then the leader. The other two go on.
 pub fn f09_member_paused_long(site: &Site) {
     let lock = Contended::new(site, 1);
     let leader = site.server().wait_leader();
@@ -213,8 +213,8 @@ pub fn f09_member_paused_long(site: &Site) {
         thread::sleep(lock.ttl() / 2);
         lock.holder.keeps(LOCK);
     }
-    // Released while the old leader is paused. When it is continued, it may end sessions too early; etcd does, up to
-    // 3.4.30 and 3.5.12 (row F-17).
+    // The lock is released while the old leader is still paused. When the old leader is continued, it may end
+    // sessions too early, as etcd does up to 3.4.30 and 3.5.12 (row F-17).
     lock.kept();
 }
 

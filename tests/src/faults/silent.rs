@@ -36,7 +36,7 @@ const LOCK: &str = "silent";
 ///
 /// If an assertion of the row fails.
 pub fn f11_requests_lost_silently(apart: Apart) {
-    // The lease runs from the last heartbeat before the fault.
+    // No heartbeat reaches the server, so the lease runs from the last heartbeat before the fault.
     lost_silently(apart, &[Direction::ToServer]);
 }
 

@@ -12,7 +12,7 @@ use super::connecting::Traced;
 use crate::checks::with_option;
 use crate::harness::{Certificates, Identity, Scratch, Server};
 
-/// Long enough for a Java server to start on a busy machine.
+/// So long that no session ends while a Java server restarts on a busy machine.
 const LEASE: Duration = Duration::from_secs(8);
 
 /// A server, and the authority at which it serves TLS, or plain text if it has no TLS.
@@ -78,9 +78,9 @@ pub fn f48_client_certificates(worker: &str, start: impl FnOnce(&Certificates) -
 }
 
 /// F-71: the authority, the server's certificate and the client's certificate are replaced, each in its file, and the
-/// server restarts: the session is kept. It is also kept while a file is being written, and while the server does not
-/// accept the files' certificates. `start` starts a server that asks for client certificates, and `replaced` makes it
-/// load its new certificates.
+/// server restarts. The session is kept all the time: also while a file is being written, and while the server does
+/// not accept the files' certificates. `start` starts a server that asks for client certificates, and `replaced`
+/// makes it load its new certificates.
 pub fn f71_certificates_replaced(
     worker: &str,
     start: impl FnOnce(&Certificates) -> Started,
