@@ -54,8 +54,8 @@ pub fn between_tries(heartbeat: Duration) -> Duration {
     heartbeat.min(Duration::from_secs(2))
 }
 
-/// ON1: for how long a claim with a date in the future (from a wrong clock) is respected after it was first seen: its
-/// period, by two clocks of which one may be half a percent slow.
+/// ON1: if a claim has a date in the future, because a clock is wrong, others respect it for this time after they
+/// first saw it: for its period, and half a percent more, because one of two clocks may be slow by that much.
 pub fn disbelieved(period: Duration) -> Duration {
     period + period / 200
 }

@@ -77,7 +77,8 @@ mod tests {
         for [tooz, ..] in rows() {
             assert!(seen.insert(tooz), "{tooz} is there twice");
         }
-        // TestAPI, TestHook, the partitioner, the ring, retries, utilities, drivers, and what is absent.
+        // In this order: the tests of TestAPI, of TestHook, of the partitioner, the ring, retries, utilities and
+        // drivers, and the rows about what is absent from Tooz's suite.
         assert_eq!(seen.len(), 82 + 2 + 5 + 18 + 6 + 12 + 13 + 12);
     }
 

@@ -10,7 +10,8 @@ use coordination::suite::{self, Mistake, StoreAccess};
 use crate::checks::{Backend, Kind, shared_server, unique};
 use crate::harness::{Direction, Mode, Proxy, Scratch, Server};
 
-/// Runs the suite's check of this name on a store.
+/// Runs the suite's check of this name on a store. If `mistake` is given, the store makes that deliberate mistake,
+/// which some checks have to find.
 ///
 /// # Errors
 ///
@@ -37,7 +38,7 @@ pub fn run(backend: Backend, check: &str, mistake: Option<Mistake>) -> Result<()
     runtime.block_on(suite::run(check, &*access, mistake))
 }
 
-/// Runs the suite's check of this name on the simulated store.
+/// Runs the suite's check of this name on the simulated store, with a deliberate mistake if one is given.
 ///
 /// # Errors
 ///
