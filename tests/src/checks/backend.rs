@@ -148,9 +148,9 @@ impl Backend {
 /// A store with its servers configured in a certain way, a *setting*, in which all checks of the store have to pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Setting {
-    /// The name of the setting in the store's harness; empty for the usual configuration.
+    /// The store.
     pub backend: Backend,
-    /// The name that the store's harness gives to the setting; empty for none.
+    /// The name that the store's harness gives to the setting; empty for the usual configuration.
     pub word: &'static str,
 }
 

@@ -265,8 +265,8 @@ pub async fn l6_stop_is_confirmed(store: &TestStore) -> Result<()> {
     take_turn(&again).await.map(drop)
 }
 
-/// L6: while the store does not answer, `stop` returns in time, with the error that nobody has confirmed it. It is
-/// called at the beginning of an outage, and after the outage has cost the session.
+/// L6: while the store does not answer, `stop` returns in time, with an error that says that the store has not
+/// confirmed it. The check calls `stop` at the beginning of an outage, and after the outage has cost the session.
 pub async fn l6_stop_is_bounded(store: &TestStore) -> Result<()> {
     let ttl = store.ttl().expect("the check is for leases");
     for wait in [Duration::ZERO, ttl + MOMENT] {

@@ -179,7 +179,8 @@ pub async fn s7_not_reentrant(store: &TestStore) -> Result<()> {
     again.release().await
 }
 
-/// Waits until this many clients hold this lock or wait for it: the entry of a failed try is removed a little later.
+/// Waits until this many clients hold this lock or wait for it. Only then has the entry of a failed attempt been
+/// removed, a little after its call returned.
 async fn until_contenders_of(lock: &Lock, count: usize) {
     let listed = async || lock.holders().await.is_ok_and(|holders| holders.len() == count);
     eventually_async(PATIENCE, listed).await;
@@ -245,7 +246,7 @@ pub async fn s8_namespaces_and_prefixes_are_apart(store: &TestStore) -> Result<(
     Ok(())
 }
 
-/// S9: if the answer to a request for the lock is lost, at any message, one entry is left.
+/// S9: the connection is cut at each message of an acquire, so that the answer is lost. Exactly one entry is left.
 pub async fn s9_a_lost_answer_leaves_one_entry(store: &TestStore) -> Result<()> {
     let proxy = store.proxy();
     // A long interval, so that no heartbeat is sent between the request and its reply.

@@ -146,7 +146,7 @@ pub async fn ml1_the_same_locks_in_the_order_of_asking(store: &TestStore) -> Res
     Ok(())
 }
 
-/// ML1: if one lock is not free, none is kept: locks that were acquired already are released.
+/// ML1: if one of the locks is not free, the call keeps no lock: it releases those that it has already acquired.
 pub async fn ml1_all_or_nothing(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     for taken in ["a", "b", "c"] {
@@ -166,7 +166,7 @@ pub async fn ml1_all_or_nothing(store: &TestStore) -> Result<()> {
             let refused = wanted.acquire(Some(timeout)).await.expect_err("one is taken");
             assert_out_of_time(&refused, timeout.max(store.attempt_timeout()));
             assert_eq!(refused.key(), Some(taken));
-            // If the store did not answer in time, it may have an entry, which is being removed.
+            // If the store did not answer in time, it may have an entry of this call, which the library then removes.
             let is_known = refused.kind() == ErrorKind::Timeout;
             assert!(refused.effect() == Effect::None || !is_known, "{refused}");
             nothing_is_kept().await;

@@ -263,8 +263,8 @@ pub async fn on1_a_killed_process_spends_the_period(store: &TestStore) -> Result
     Ok(())
 }
 
-/// ON1, F-74: a host whose clock is years ahead keeps the other hosts from the job for one of its periods, by their own
-/// clocks. That also holds if each process that asks is a new one.
+/// ON1, F-74: a host whose clock is years ahead makes a claim. By their own clocks, the other hosts are kept from the
+/// job for one of its periods, and no longer. That also holds if each process that asks is a new one.
 pub async fn on1_a_clock_that_is_years_ahead(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("one").await?;
     let clock = WallClock::new();

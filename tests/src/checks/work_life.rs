@@ -188,7 +188,7 @@ pub async fn wk6_waiting(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// WK6: a wait goes on after an outage.
+/// WK6: a client that waits for an item is cut off from the store. Its wait goes on after the outage.
 pub async fn wk6_cut_off(store: &TestStore) -> Result<()> {
     let other = store.connect("other").await?;
     let far = store.connect_by_proxy("far").await?;

@@ -35,7 +35,8 @@ pub fn f01_holder_killed(site: &Site) {
     println!("F-1 {}: free after {took:?}", site.name());
 }
 
-/// F-2: the first waiter and one in the middle die; the others are served in their order, delayed only once.
+/// F-2: the first waiter and one in the middle are killed. The others are served in their order, and both deaths
+/// together delay them only once.
 ///
 /// # Panics
 ///

@@ -61,7 +61,7 @@ fn wait_for_queue(gate: &Process, count: usize) {
     assert!(ready, "not {count} contenders: {:?}", holders());
 }
 
-/// The final answer to a client's command.
+/// Waits for the result of a client's command.
 ///
 /// # Panics
 ///
@@ -72,7 +72,8 @@ pub fn finish(client: &Worker, id: u64) -> Value {
     answer.unwrap_or_else(|error| panic!("not served: {error}"))
 }
 
-/// Checks a history of turns for exclusion and order.
+/// Asserts that a history of acquires and releases has this many grants, never two holders, and grants in the order
+/// of the queue.
 ///
 /// # Panics
 ///

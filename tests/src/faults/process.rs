@@ -43,9 +43,9 @@ pub struct Lost {
 /// What a thread that calls `is_held()` all the time saw when the guard was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotHeld {
-    /// When the first call that returned `false` began.
+    /// The start of the first call that returned `false`.
     pub before_ns: u64,
-    /// When the last call that returned `true` began.
+    /// The start of the last call that returned `true`.
     pub last_true_ns: u64,
 }
 

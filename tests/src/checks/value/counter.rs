@@ -13,7 +13,7 @@ use super::super::tools::{Chance, MOMENT, PATIENCE, drop_after_polls};
 use super::*;
 use crate::harness::{Mode, eventually_async};
 
-/// VA2: no addition is lost, none is counted twice, and each returns a different sum.
+/// VA2: no addition is lost or counted twice, and each addition returns a different sum.
 pub async fn va2_counts_every_addition(store: &TestStore) -> Result<()> {
     let reader = counter(&connect(store, "reader").await?);
     let rounds = store.rounds(200, 12);
@@ -89,8 +89,8 @@ pub async fn va2_a_dropped_addition_counts_once_or_never(store: &TestStore) -> R
     at_every_poll(store, "compare_and_set", store.rounds(1, 2), interrupted_write).await
 }
 
-/// VA2: a process that is killed while it counts has counted each addition that was confirmed to it, and at most one
-/// more.
+/// VA2: a process is killed while it adds to a counter. Each addition that was confirmed to it has been counted, and
+/// at most one more.
 pub async fn va2_a_killed_counter_has_counted(store: &TestStore) -> Result<()> {
     let here = counter(&connect(store, "here").await?);
     let mut chance = Chance::new("va2_a_killed_counter_has_counted");

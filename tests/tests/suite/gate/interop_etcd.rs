@@ -156,7 +156,7 @@ fn we_break_etcdctls_lock() {
     });
 }
 
-/// Locks are independent if the name of one is the beginning of the other's name.
+/// Two locks are independent even if the name of one is the beginning of the other's name.
 #[test]
 fn other_names_do_not_matter() {
     rerun_on_threads(async || {

@@ -219,7 +219,8 @@ fn r1_what_was_left_and_is_locked_waits() {
         let coordinator = Coordinator::connect(&url(&mysql, SHORT)).await;
         let coordinator = coordinator.expect("a server");
         let guard = coordinator.lock("x").expect("a name").acquire(PATIENCE).await.expect("free");
-        // These entries stand for entries that their session has left, but that a server which took over still has.
+        // These entries simulate entries that a session has removed at one server, but that another server, which
+        // took over, still has.
         ask(
             &mysql,
             "USE coordination;

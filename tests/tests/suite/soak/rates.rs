@@ -82,7 +82,7 @@ fn t5_saturated(backend: Backend) {
     // that.
     let starved = withheld.as_secs_f64() / took.as_secs_f64();
     assert!(share >= 0.95 - starved, "{share}, starved by {starved}");
-    // One answer may be late, by its timer and by its process's wait for a processor.
+    // One answer may be late: by what a timer is late, and by the time for which its process waited for a processor.
     assert!(missing <= Duration::from_millis(20) + 2 * late, "{missing:?}");
 }
 

@@ -30,7 +30,7 @@ struct Counted {
     client: Coordinator,
 }
 
-/// The counts of a piece of work.
+/// What a piece of work cost.
 struct Cost {
     requests: u64,
     /// Messages to the server, including heartbeats and watches.

@@ -224,7 +224,7 @@ fn relay(agent: String, answer: (u16, &'static str)) -> Relay {
     relay
 }
 
-/// Forwards between client and agent, or answers the client itself.
+/// Forwards between client and agent. While `is_other` is set, answers the client itself, with this status and body.
 fn pass(
     client: &TcpStream,
     server: &TcpStream,
