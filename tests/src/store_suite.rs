@@ -71,7 +71,8 @@ struct Served {
     proxy: Proxy,
     server: Arc<dyn Server>,
     namespace: String,
-    /// How many bytes had arrived from the client when the proxy began to hold requests back.
+    /// How many bytes had arrived from the client when the proxy began to hold requests back. With this number,
+    /// `part` checks that a request has come since then.
     before: AtomicU64,
 }
 

@@ -87,7 +87,7 @@ pub async fn c7_a_guard_keeps_its_session(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// C7: when the last guard is dropped, after the coordinator, the session ends.
+/// C7: if the coordinator was dropped before its last guard, the session ends when that guard is dropped.
 pub async fn c7_the_last_guard_is_dropped(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (guard, mut state) = (acquire(&one).await?, one.state());
@@ -101,7 +101,8 @@ pub async fn c7_the_last_guard_is_dropped(store: &TestStore) -> Result<()> {
     take_turn(&other).await.map(drop)
 }
 
-/// C7: when the last guard is dropped while the store hangs, the session is not kept alive.
+/// C7: while the store does not answer, the coordinator and then its last guard are dropped. The client does not keep
+/// the session alive.
 pub async fn c7_dropped_while_the_store_hangs(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect_by_proxy("one").await?, store.connect("other").await?);
     let (guard, mut state) = (acquire(&one).await?, one.state());

@@ -174,7 +174,8 @@ pub async fn x2b_a_body_that_never_began_has_no_effect(store: &TestStore) -> Res
     take_turn(&one).await.map(drop)
 }
 
-/// X2b: the errors of `protect`, and of releasing a guard that was lost, have the same effects.
+/// X2b: `protect`, and the release of a guard that was lost, return errors with the same effects as a synchronized
+/// function.
 pub async fn x2b_by_hand(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let guard = acquire(&one).await?;

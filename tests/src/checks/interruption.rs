@@ -65,13 +65,15 @@ pub const FRAMES: &[Cut] = &[
     cut(Direction::ToClient, Unit::Frames, false),
 ];
 
-/// The cuts by each unit that the store's protocol has.
+/// The lists of cuts for the store's protocol: one list for each unit, messages or frames, that the proxy can count
+/// in it.
 pub fn all_cuts(store: &TestStore) -> impl Iterator<Item = &'static [Cut]> + use<> {
     let units = store.server().units().iter();
     units.map(|unit| if *unit == Unit::Frames { FRAMES } else { MESSAGES })
 }
 
-/// How many cuts there are at least: one request and one answer, after and before each, by each unit of the protocol.
+/// The smallest possible number of cuts: a call has at least one request and one answer, which are cut before and
+/// after, for each unit of the protocol.
 pub fn least_cuts(store: &TestStore) -> usize {
     4 * store.server().units().len()
 }
@@ -85,7 +87,7 @@ enum Interruption {
     Pause(usize),
     /// Traffic stops after this many messages in this direction, and then the future is dropped.
     Message(Direction, usize),
-    /// The connection is cut at the unit with this number.
+    /// The connection is cut at the message or frame with this number.
     Cut(Cut, usize),
     /// The operation is not interrupted.
     Nowhere,

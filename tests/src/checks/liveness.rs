@@ -125,7 +125,7 @@ pub async fn l2_turns_are_not_delayed_by_other_writes(store: &TestStore) -> Resu
     Ok(())
 }
 
-/// L2: many waiters of many clients are served, whatever the order in which some leave.
+/// L2: many waiters of many clients wait for one lock, and some of them give up. All others are served.
 pub async fn l2_every_waiter_is_served(store: &TestStore) -> Result<()> {
     let mut waiters = JoinSet::new();
     let first = store.connect("first").await?;

@@ -109,7 +109,7 @@ fn once(
 fn trace() {
     if std::env::var_os("COORDINATION_TEST_TRACE").is_some() {
         let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::DEBUG);
-        // Fails if another test of this process has set it already.
+        // An error means that another test of this process has set a subscriber already, which is enough.
         let _ = subscriber.with_writer(std::io::stderr).with_ansi(false).try_init();
     }
 }

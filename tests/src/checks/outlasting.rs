@@ -28,7 +28,7 @@ pub async fn l5_waits_outlast_refusals(store: &TestStore) -> Result<()> {
     outlast(&far, &store.connect("near").await?, away, || store.proxy().heal()).await
 }
 
-/// L5: during the outage, nothing is answered.
+/// L5: during the outage, neither requests nor answers are delivered.
 pub async fn l5_waits_outlast_silence(store: &TestStore) -> Result<()> {
     let far = store.connect_by_proxy("far").await?;
     let away = || store.proxy().set_both(Mode::Blackhole);

@@ -92,7 +92,8 @@ pub async fn w1_never_a_writer_with_anybody(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// Acquires the lock `rounds` times. Of each five tasks the first two are writers, and the last one gives up quickly.
+/// Acquires the lock `rounds` times. Each client has five tasks: tasks 0 and 1 are writers, and task 4 gives up
+/// quickly.
 async fn visit(lock: Lock, hall: Arc<Hall>, rounds: usize, task: usize) -> Result<usize> {
     let mut visits = 0;
     for round in 0..rounds {

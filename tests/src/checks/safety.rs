@@ -51,8 +51,8 @@ pub async fn s1_timed_exclusion(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// Enters the room under the lock, `rounds` times. Of each four tasks the last one gives up quickly. Returns how often
-/// it got in.
+/// Enters the room under the lock, `rounds` times. Each client has four tasks, the last of which gives up quickly.
+/// Returns how often the task got in.
 async fn contend(
     coordinator: Coordinator,
     contest: Arc<Contest>,

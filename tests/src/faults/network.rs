@@ -83,7 +83,7 @@ fn swallowed(site: &Site, direction: Direction, renewed_for: Duration) {
     thread::sleep((3 * site.lease()).saturating_sub(since(silent_ns, now_ns())));
     lock.proxies.iter().for_each(Proxy::heal);
     lock.waiter.release(LOCK);
-    // L5: the same process works again without help.
+    // L5: the process that has lost the lock can acquire it again, although it was not restarted.
     must_hold!(lock.holder.acquire(LOCK).token > next.token);
     assert_eq!(site.entries().len(), 1, "the old entry is gone");
 }
@@ -143,8 +143,8 @@ fn hand_over(holder: &Process, token: u64, waiter: &Process, waiting: u64) -> Du
     took
 }
 
-/// F-57: a load balancer between clients and servers forgets connections that were idle for a while. Clients and
-/// servers do not notice, except that it resets a connection on which something is sent later.
+/// F-57: a load balancer between clients and servers forgets connections that were idle for a while. A client or a
+/// server notices that only when it sends something, because the load balancer then resets the connection.
 pub fn f57_idle_connections_forgotten(site: &Site) {
     const WHILE: Duration = Duration::from_secs(2);
     let proxies = site.proxies();

@@ -2,8 +2,9 @@
 //!
 //! Three things must never happen: a guard claims to be held after another client was granted the lock (S1); a guard
 //! reports its loss more than 50 ms late (T2); a guard is lost although the pause was short (F-5). All times are of
-//! CLOCK_MONOTONIC, which is the same clock in all processes. Each is read at a moment that cannot make a correct guard
-//! look wrong: the time of a grant after it was returned, the time of a probe before it asked.
+//! CLOCK_MONOTONIC, which is the same clock in all processes. A time is read at a moment that cannot make a correct
+//! guard look wrong: the time of a grant is read after the acquire has returned, and the time of a probe before the
+//! probe calls `is_held`.
 
 use std::collections::BTreeMap;
 use std::fmt;

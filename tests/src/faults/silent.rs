@@ -90,7 +90,7 @@ fn holder_away(site: &Site, away: &Site, lines: &Lines, lost: &[Direction]) {
     lines.heal(lost);
     let healed_ns = now_ns();
     waiter.release(LOCK);
-    // L5: the same process works again without help.
+    // L5: the process that has lost the lock can acquire it again, although it was not restarted.
     let again = holder.acquire(LOCK);
     must_hold!(again.token > next.token);
     let back = since(healed_ns, again.t_ns);

@@ -7,10 +7,10 @@ use super::crash::since;
 use crate::bounds;
 use crate::harness::{SchedulerLag, log::now_ns};
 
-/// Measures the machine's lag, from the first site on.
+/// How long the machine keeps threads waiting for a processor, measured from the creation of the first site on.
 static PULSE: LazyLock<SchedulerLag> = LazyLock::new(SchedulerLag::start);
 
-/// Starts to measure the machine's lag.
+/// Starts that measurement; does nothing if it has started already.
 pub(super) fn begin() {
     LazyLock::force(&PULSE);
 }

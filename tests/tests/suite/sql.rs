@@ -14,9 +14,9 @@ pub(crate) const PATIENCE: Option<Duration> = Some(Duration::from_secs(10));
 
 /// A server of one SQL store, with what its administrator can do on it.
 pub(crate) trait SqlServer: Server + 'static {
-    /// For the check of a waiter behind a fenced transaction: how many seconds the transaction stays open after its
-    /// check of the token; the kinds of request with which a waiter polls; and the number of them that the check must
-    /// stay below.
+    /// For the check of a waiter behind a fenced transaction: how many seconds the transaction stays open after it
+    /// has checked its token; the kinds of request with which the waiter polls; and a number of such requests that
+    /// the waiter must not reach.
     const BEHIND: (f64, &'static [&'static str], u64);
     /// Statement that creates a user called `app` whose password is `secret`.
     const USER: &'static str;
@@ -192,8 +192,8 @@ pub(crate) async fn s2_nobody_is_granted_a_lock_within_a_fenced_transaction<S: S
     holder.stop().await.expect("stopped");
 }
 
-/// SEC-7: a user needs no more than rights on the library's own tables. If any of them is missing, `connect` fails with
-/// `Permission`.
+/// SEC-7: a user needs no rights but those on the library's own tables. If one of these rights is missing, `connect`
+/// fails with `Permission`.
 pub(crate) async fn sec7_a_user_with_rights_on_these_tables_is_enough<S: SqlServer>() {
     let server = one::<S>();
     let (too_few, missing) = S::RIGHTS;

@@ -61,8 +61,8 @@ pub async fn br3_dropped_waits(store: &TestStore) -> Result<()> {
     latch.wait(Some(PATIENCE)).await
 }
 
-/// BR3: a wait returns if zero is reached during it, even if the latch is reset at once; a reset before zero ends no
-/// wait.
+/// BR3: a wait returns if the count reaches zero while it waits, even if the latch is reset at once. A reset before
+/// the count is zero ends no wait.
 pub async fn br3_reset_at_once(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (mine, theirs) = (latch(&one, 2), latch(&other, 2));

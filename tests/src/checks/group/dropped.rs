@@ -46,7 +46,7 @@ pub async fn interrupted_join_or_create(pair: &Pair<'_>) -> Result<()> {
         sleep(Duration::from_millis(5)).await;
     }
     drop(pair.interrupt(here.join_or_create(&())).await?);
-    // The group may exist already, without a member.
+    // Creates the group if the interrupted call has not created it, so that the group can be read.
     let _ = there.create().await;
     nobody_is_left(pair, &there).await
 }

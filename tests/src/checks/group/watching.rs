@@ -135,7 +135,7 @@ pub async fn g2_replay_gives_the_last_snapshot(store: &TestStore) -> Result<()> 
     let memberships: Vec<Membership> = tasks.join_all().await.into_iter().collect::<Result<_>>()?;
     let last = here.members().await?;
     assert_eq!(last.len(), memberships.len());
-    // The watchers see the last change, and then no more.
+    // Waits until the watchers have seen the last change. After it, there are no further changes.
     sleep(4 * MOMENT + store.scheduling()).await;
     done.send_replace(true);
     while let Some(replay) = replays.join_next().await {

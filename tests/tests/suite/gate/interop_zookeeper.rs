@@ -190,8 +190,8 @@ fn shares_take_turns_with_writers() {
     });
 }
 
-/// The server removes the container node of an empty queue, unless it was made persistent. A kazoo lock object creates
-/// the node only once.
+/// The server removes the container node of an empty queue. A kazoo lock object creates the node only once, so it
+/// goes on working only if our library has made the node persistent.
 #[test]
 fn its_lock_objects_last() {
     rerun_on_threads(async || {

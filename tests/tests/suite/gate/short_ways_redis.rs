@@ -207,7 +207,8 @@ impl Both {
         self.entries.retain(|entry| entry.session.id != session.id);
     }
 
-    /// Enters a new entry, or one that was entered already.
+    /// Enters a new entry. In one of ten cases, enters an existing entry a second time, as a client does that has
+    /// lost the answer.
     fn enter(&mut self, session: &Session) {
         let known = self.one_of(&self.entries.clone()).filter(|_| self.is(10));
         let entry = known.clone().unwrap_or_else(|| Entry {

@@ -18,7 +18,8 @@ const PROCESSES: usize = 8;
 /// would be wrong more often.
 const LATE_ANSWERS: usize = 2;
 
-/// For each permit, its slot and when it was returned, by one clock for all processes, in the order of the slots.
+/// For each permit in a worker's answer: its slot, which is the time for which the limiter has reserved it, and the
+/// time at which the worker got it. Both are by one clock for all processes.
 fn receipts(answer: &Value) -> impl Iterator<Item = (Duration, Duration)> {
     let permits = answer["permits"].as_array().expect("permits").iter();
     slots_in(answer)

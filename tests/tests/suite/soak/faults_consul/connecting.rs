@@ -94,8 +94,9 @@ fn f73_each_right_is_missing() {
     });
 }
 
-/// F-73: the agent closes the connection on which the client checks its rights, once or always. The client still
-/// reports the missing right, or that it could not find out. It never connects without the rights that a lock needs.
+/// F-73: the agent closes the connection on which the client checks its rights, once or always. The client reports
+/// the missing right, or that it could not find out whether it has the right. It never connects without the rights
+/// that a lock needs.
 #[test]
 fn f73_a_right_is_missing_and_a_question_is_lost() {
     rerun_if_starved(|| {

@@ -6,8 +6,9 @@ use coordination_tests::harness::{Mysql, rerun_if_starved};
 
 use crate::soak::sql_load::{PROCESSES, contend_on};
 
-/// S1, S2: sixteen processes acquire one lock, and then a hundred locks, a thousand times each. There are never two
-/// holders, tokens rise, and no call reports a deadlock. The number of rows that are left is bounded.
+/// S1, S2: each of sixteen processes acquires one lock a thousand times, and then a hundred locks ten times each.
+/// There are never two holders, tokens rise, and no call reports a deadlock. The number of rows that are left is
+/// bounded.
 #[test]
 fn s2_sixteen_processes_on_one_lock_and_on_a_hundred() {
     rerun_if_starved(|| {

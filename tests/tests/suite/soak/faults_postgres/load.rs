@@ -7,8 +7,8 @@ use coordination_tests::harness::{Postgres, Server, rerun_if_starved, wait_until
 use super::LONG;
 use crate::soak::sql_load::contend_on;
 
-/// S1, S2: sixteen processes acquire one lock, and then a hundred locks, a thousand times each. There are never two
-/// holders, tokens rise, and no call reports a deadlock. The size of the tables is bounded.
+/// S1, S2: each of sixteen processes acquires one lock a thousand times, and then a hundred locks ten times each.
+/// There are never two holders, tokens rise, and no call reports a deadlock. The size of the tables is bounded.
 #[test]
 fn s2_sixteen_processes_on_one_lock_and_on_a_hundred() {
     rerun_if_starved(|| {

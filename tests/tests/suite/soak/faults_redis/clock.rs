@@ -107,7 +107,7 @@ impl Clock {
         fs::rename(new, &self.offset).expect("the scratch directory is writable");
     }
 
-    /// A server that sees this clock, and a site at it.
+    /// A server that sees this clock, and a site whose clients use the server.
     fn site(&self) -> (Arc<Redis>, Site) {
         self.site_with(Redis::options())
     }

@@ -216,7 +216,8 @@ fn f48_socket_and_database() {
         client.connects(&format!("unix://{}?db=3&quarantine=off", redis.socket().display()));
         client.connects(&format!("redis://{}/3?quarantine=off", redis.authority()));
         client.refused(&format!("redis://{}/99", redis.authority()), &["Config"]);
-        // Each database of a server is a store of its own, so this number is that of one store.
+        // Printed for information only: how many keys the default database has. Database 3, which is another store,
+        // is not included.
         let keys = redis.ask(&["DBSIZE"]);
         println!("{keys:?}");
     });

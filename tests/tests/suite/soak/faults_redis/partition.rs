@@ -10,7 +10,7 @@ use super::{LONG, site, with_url};
 
 /// How often each test is repeated.
 const ROUNDS: usize = 10;
-/// After how long Sentinels consider a silent master down.
+/// For how long a master must not have replied before Sentinels consider it down.
 const DOWN_AFTER: Duration = Duration::from_secs(1);
 
 /// The longest time until all Sentinels know of a new master and a client has asked them.
@@ -50,7 +50,8 @@ fn f59_without_on_both_sides() {
     (0..ROUNDS).for_each(|_| parted(Side::Both, false, SPREAD));
 }
 
-/// Asserts that the holder's guard is held for at most `bound` after another client was granted the lock.
+/// Asserts that the holder's guard is held for at most `bound` after another client was granted the lock. If
+/// `is_confirmed`, a master accepts a write only while a replica confirms it (`min-replicas-to-write`).
 fn parted(side: Side, is_confirmed: bool, bound: Duration) {
     rerun_if_starved(|| {
         let options = Redis::options().sentinels(DOWN_AFTER).apart();

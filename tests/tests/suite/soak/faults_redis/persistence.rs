@@ -175,7 +175,7 @@ fn f61_a_waiter_that_wants_a_longer_quarantine() {
         holder.release("x");
         waiter.granted(waiting, LONG);
         println!("F-61 redis: granted {:?} after the restart", restarted.elapsed());
-        // The server's start took part of the twelve seconds.
+        // The waiter's quarantine of twelve seconds began with the server's start, a little before `restarted`.
         assert!(restarted.elapsed() > Duration::from_secs(11), "{:?}", restarted.elapsed());
     });
 }
