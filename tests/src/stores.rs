@@ -110,9 +110,9 @@ macro_rules! settings {
     ($to:tt $args:tt) => { $crate::setting_table! { [$crate::settings] [@rows $to $args] } };
 }
 
-/// Makes tests on several stores from functions that take a [`Backend`](crate::checks::Backend). `each_store!(servers a
-/// b)` makes tests of the functions `a` and `b`, on each store with a server; `processes` instead stands for each store
-/// that processes can share. Each store gets a module of its own. With `alone` before the group, nothing else runs
+/// Makes tests on several stores from functions that take a [`Backend`](crate::checks::Backend). `each_store!(servers a b)` makes
+/// tests of the functions `a` and `b`. The first word is the group of stores: `servers` is each store with a server, `processes` is
+/// each store that processes can share. Each store gets a module of its own. With `alone` before the group, nothing else runs
 /// beside such a test, because it takes so much of the machine.
 #[macro_export]
 macro_rules! each_store {

@@ -144,8 +144,8 @@ pub async fn on1_reset(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// ON2: a claim under a guard is spent when it is done. If the guard is gone before that, another process takes the
-/// claim over.
+/// ON2: a claim under a guard is used up only when its holder reports the work as done. If the guard is gone earlier, another
+/// process can claim the work.
 pub async fn on2_spent_by_success_only(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (mine, theirs) = (job(&one, LONG), job(&other, LONG));

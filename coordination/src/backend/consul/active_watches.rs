@@ -182,9 +182,10 @@ impl Queries {
                         tokio::time::sleep(pace.min(LONGEST_PACE)).await;
                     }
                     // If no key begins with the prefix, Consul answers with the index of all keys, so it answers at each write of
-                    // any other key. Therefore such answers are at least [`LONGEST_PACE`] apart. Consul does the same for a
-                    // single key that is absent, but there is no pause in that case: this answer wakes all who wait for the end
-                    // of the key's entry, and whoever waits for a later entry with the same key must get an answer without delay.
+                    // any other key. Therefore we leave at least [`LONGEST_PACE`] between two such answers. A query for a single key
+                    // that is absent is also answered at each write of any other key, but there we make no pause. The first such
+                    // answer ends the wait of all who wait for the end of this key's entry. After that the key may get another
+                    // entry, and a pause would delay the answer to whoever waits for the end of that one.
                     if let Some(moment) = nothing_until.filter(|_| is_nothing) {
                         tokio::time::sleep_until(moment).await;
                     }

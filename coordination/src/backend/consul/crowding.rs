@@ -61,8 +61,8 @@ impl Crowding {
     }
 
     /// Notes that a request was answered which had been sent at the moment `sent`, on a connection other than the one for
-    /// heartbeats. If this shows that the agent accepts connections again, the next time of giving way begins with the shortest
-    /// length again.
+    /// heartbeats. If this shows that the agent accepts connections again, the back-off is reset: when the agent refuses a
+    /// connection the next time, this process gives way for the shortest period.
     pub(super) fn answered(&self, sent: Instant) {
         let mut state = self.state();
         // Only a request that was sent after `until` shows that the agent accepts connections again. An earlier request may have

@@ -148,8 +148,9 @@ impl Pool {
             return Err(Failure::harmless(refusal));
         }
         if answer.may_be_of_others() {
-            // Another service has given this answer, but the agent may have received the request nevertheless. So the effect is
-            // unknown.
+            // This answer may come from another service than an agent, such as a proxy before the agent. The request for the
+            // leader, below, finds out. If no agent answers it, our own request may still have been passed on to an agent, so its
+            // effect is unknown.
             let gone = |failure: Failure| match failure.is_full {
                 true => Failure { error: failure.error.with_effect(Effect::Unknown), ..failure },
                 false => no_agent_now(operation, Effect::Unknown, &failure),

@@ -634,8 +634,8 @@ impl Drop for Disk {
     }
 }
 
-/// Six entries that wait in one queue on a full disk. Two further sessions have entered and left until that was refused, so that no
-/// space is left on the disk.
+/// Six entries that wait in one queue on a full disk. Before, two further sessions entered and left again and again, until an
+/// `enter` was refused: the lines that they wrote to the log have used up the disk.
 struct Crowd {
     stores: [Store; 2],
     entries: Vec<(NewEntry, u64)>,

@@ -69,7 +69,8 @@ struct End<'a> {
 }
 
 impl Redis {
-    /// Waits for the end of an entry that blocks one of our own entries, so the server sends this client a message at its end.
+    /// Waits for the end of an entry that blocks one of our own entries. Because it blocks ours, the server sends this client a
+    /// message when that entry ends.
     /// `known`: on which connection the server last said that the entry blocks, and when its lease may end. If that was on an older
     /// connection, the message may be lost, and the server is asked first.
     async fn gone_as_told(

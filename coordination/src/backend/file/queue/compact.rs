@@ -13,8 +13,8 @@ use crate::error::Result;
 
 /// A log that is shorter than this is not shortened.
 pub(super) const LONG: u64 = 256 * 1024;
-/// A log that is less than this many times as long as its live lines is not shortened either, because the live lines have to be
-/// written again.
+/// A log is shortened only if it is at least this many times as long as its live lines. Shortening writes all live lines again,
+/// which would not be worth its cost for a shorter log.
 const TIMES: u64 = 4;
 /// If header, name and value need more of the first page than this, the file is not cut back to its first page, because too little
 /// space for entries would be left there.

@@ -48,9 +48,9 @@ impl Locked<'_> {
         self.append()
     }
 
-    /// Cuts off half a line at the end of the file. This also frees the space that is reserved behind this line, and other
-    /// processes take that space to be reserved. So the file gets a higher generation, which makes these processes read everything
-    /// again and reserve space again.
+    /// Cuts off an incomplete line at the end of the file. This also frees the space that was reserved behind that line, but other
+    /// processes still believe that it is reserved. So the file gets a higher generation: when these processes see it, they read the
+    /// whole file again and reserve space again.
     pub(super) fn cut_off_end(&mut self) -> Result<()> {
         let generation = self.queue.generation;
         self.queue.generation += 1;

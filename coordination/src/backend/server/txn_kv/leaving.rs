@@ -35,9 +35,11 @@ impl<T: Transact> TxnKv<T> {
         }
     }
 
-    /// Hands the entry over to the session's task. When there is space again, the task ends the write fence, deletes the entry's
-    /// key once more, and allows the key to be used again. So the caller's own delete of the key must have been answered: if that
-    /// delete were still under way, it could delete the next entry with this key.
+    /// For a store that has no space left. Hands the entry over to the session's task. As soon as the store accepts puts again,
+    /// the task ends the write fence, deletes the entry's key once more, and allows the key to be used again.
+    ///
+    /// To be called only after the caller's own delete of the key was answered. If that delete were still under way, it could
+    /// delete the next entry with this key.
     pub(super) fn leave_later(self: &Arc<Self>, session: SessionId, entry: &EntryRef) {
         if self.later.add(session, entry) {
             self.start(session);

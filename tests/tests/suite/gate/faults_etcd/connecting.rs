@@ -125,8 +125,9 @@ fn f71_certificates_replaced() {
     });
 }
 
-/// F-71: the password is changed in the file that the URL names, and at the server. After the change, a server goes
-/// on accepting old tokens until it restarts, or it refuses them at once; the test does both.
+/// F-71: the password is changed in the file that the URL names, and at the server. After the change, the
+/// server goes on accepting the tokens that it gave out for the old password, until it restarts. So the password is changed once
+/// without a restart, and once with a restart, after which the old tokens are refused.
 #[test]
 fn f71_password_replaced() {
     rerun_if_starved(|| {
