@@ -137,6 +137,8 @@
 //!
 //! `docs/guarantees.md` in the repository states what is promised, clause by clause.
 #![forbid(unsafe_code)]
+// Where the documentation is published, each item says which feature it needs.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
     not(any(feature = "_local", feature = "_network")),
     expect(unused, reason = "a build without a store only says which feature to turn on")
@@ -151,7 +153,7 @@ mod duration;
 mod env;
 mod error;
 mod events;
-#[cfg(test)]
+#[cfg(all(test, coordination_internals))]
 mod fuzz;
 mod global;
 mod key;
@@ -297,8 +299,13 @@ pub use coordination_macros::synchronized;
 
 /// The examples of [`synchronized`], which its own crate cannot run, as it does not depend on this one.
 #[cfg(all(doctest, feature = "macros"))]
-#[doc = include_str!("../../coordination-macros/src/synchronized.md")]
+#[doc = include_str!("synchronized.md")]
 struct Synchronized;
+
+/// The example of the page that is published with the crate.
+#[cfg(all(doctest, feature = "macros", feature = "memory"))]
+#[doc = include_str!("../README.md")]
+struct Readme;
 
 pub use characteristics::{
     Characteristics, Durability, Liveness, LossDetection, Requirement, Scope,

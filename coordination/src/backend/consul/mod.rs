@@ -58,7 +58,7 @@ mod crowding;
 mod entries;
 mod entry;
 mod error;
-#[cfg(test)]
+#[cfg(all(test, coordination_internals))]
 mod fuzz;
 mod keys;
 mod kv;

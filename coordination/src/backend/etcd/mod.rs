@@ -52,7 +52,7 @@ mod config;
 mod entries;
 mod entry;
 mod error;
-#[cfg(test)]
+#[cfg(all(test, coordination_internals))]
 mod fuzz;
 mod keys;
 mod origin;

@@ -41,7 +41,7 @@ mod directory;
 mod entries;
 mod error;
 mod floor;
-#[cfg(test)]
+#[cfg(all(test, coordination_internals))]
 mod fuzz;
 mod header;
 mod held;

@@ -77,7 +77,7 @@ mod connection;
 mod entries;
 mod entry;
 mod error;
-#[cfg(test)]
+#[cfg(all(test, coordination_internals))]
 mod fuzz;
 mod link;
 mod listings;

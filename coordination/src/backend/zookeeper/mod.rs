@@ -63,7 +63,7 @@ mod ending;
 mod entries;
 mod entry;
 mod error;
-#[cfg(test)]
+#[cfg(all(test, coordination_internals))]
 mod fuzz;
 mod identity;
 mod making;
