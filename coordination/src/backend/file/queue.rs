@@ -2,6 +2,8 @@
 
 mod compact;
 mod room;
+#[cfg(test)]
+mod tests;
 
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
@@ -169,6 +171,10 @@ impl Drop for Locked<'_> {
         // Unlocks explicitly. Closing the file would not be enough: a child process that was forked while the file was locked has a
         // copy of the descriptor.
         let _ = fs::flock(&self.queue.file, FlockOperation::Unlock);
+        // A panic may have come between a change in memory and its line in the file.
+        if std::thread::panicking() {
+            self.forget();
+        }
     }
 }
 
@@ -268,8 +274,11 @@ impl Locked<'_> {
     /// Reads what other processes have written since this process read the file last.
     fn read(&mut self) -> Result<()> {
         let mut buffer = std::mem::take(&mut self.queue.buffer);
-        let outcome = self.read_into(&mut buffer);
+        // After a panic in the middle of a read it is empty, and nothing can be read into an empty buffer: the file would be taken
+        // for an empty one, and be written anew.
         buffer.resize(PAGE, 0);
+        let outcome = self.read_into(&mut buffer);
+        buffer.truncate(PAGE);
         buffer.shrink_to(KEPT);
         self.queue.buffer = buffer;
         if outcome.is_err() {

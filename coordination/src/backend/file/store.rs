@@ -488,7 +488,8 @@ fn leave_for_the_dead(queue: &mut Locked<'_>, seq: u64) {
 }
 
 fn lock(queue: &Mutex<QueueFile>) -> MutexGuard<'_, QueueFile> {
-    // If a thread panicked while it had this mutex, the drop of `Locked` has unlocked the file. So the panic is ignored here.
+    // If a thread panicked while it had this mutex, the drop of `Locked` has unlocked the file, and has made the next step read the
+    // whole file again. So it does not matter here that the mutex is poisoned.
     queue.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
