@@ -280,6 +280,12 @@ pub(crate) struct Write {
     /// Changes of records (further texts of the queue, each with a name). They are written together with the value, or nothing is
     /// written. At most [`MOST_BESIDE`], all of different names. Empty if the value is removed.
     pub(crate) beside: Vec<Beside>,
+    /// Dropped when no call of this write will be made any more, so that stores may forget what they know of its calls.
+    #[cfg_attr(
+        not(any(feature = "consul", feature = "etcd", feature = "zookeeper")),
+        allow(dead_code, reason = "some stores ask")
+    )]
+    pub(crate) pending: Arc<()>,
 }
 
 /// The largest number of records that one call may write or read. Every store can do that many in one transaction.
@@ -301,6 +307,7 @@ pub(crate) struct Beside {
 impl Write {
     pub(crate) fn new(queue: &QueueKey, expected: Option<u64>, data: Option<Data>) -> Self {
         let (queue, id) = (queue.clone(), env::rng().random());
-        Self { queue, id, expected, data, if_empty: false, beside: Vec::new() }
+        let (beside, pending) = (Vec::new(), Arc::default());
+        Self { queue, id, expected, data, if_empty: false, beside, pending }
     }
 }

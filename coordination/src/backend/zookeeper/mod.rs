@@ -101,6 +101,7 @@ use crate::backend::Store;
 use crate::backend::descriptor::{Connect, Descriptor};
 use crate::backend::server::bounded_cache::BoundedCache;
 use crate::backend::server::patience;
+use crate::backend::server::pending_writes::PendingWrites;
 use crate::characteristics::{Characteristics, Durability, Liveness, LossDetection, Scope};
 use crate::config::Settings;
 use crate::error::{Error, ErrorKind, Result};
@@ -140,9 +141,9 @@ pub(crate) struct Zookeeper {
     own: Arc<OwnEntries>,
     watches: Arc<Watches>,
     seen: BoundedCache<QueueKey, Seen>,
-    /// The writes that create a value and have no answer yet. For each write's id: how many values of the kind had been removed
-    /// when the write was first sent (see `values.rs`). Fewer writes are in flight at the same time than fit into this cache.
-    pending_creates: BoundedCache<u64, i32>,
+    /// The writes that create a value and have no answer yet: for each id, how many values of the kind had been removed when the
+    /// write was first sent (see `values.rs`).
+    pending_creates: PendingWrites<i32>,
     reads: Reads,
     siblings: Siblings,
     tree: Tree,
@@ -172,7 +173,7 @@ impl Zookeeper {
             own: Arc::default(),
             watches: Arc::default(),
             seen: BoundedCache::default(),
-            pending_creates: BoundedCache::default(),
+            pending_creates: PendingWrites::default(),
             reads: Reads::default(),
             siblings: Siblings::default(),
             tree: Tree::new(&config.chroot, &settings.namespace, config.is_private, config.parents),

@@ -39,7 +39,7 @@ impl Values for Zookeeper {
     async fn write(&self, write: &Write) -> Result<Option<u64>> {
         let connection = self.sessions.newest("write")?;
         let answer = self.write_value(&connection, write).await.map_err(no_loss)?;
-        self.pending_creates.update(write.id, Option::take);
+        self.pending_creates.forget(write);
         Ok(answer)
     }
 
@@ -64,7 +64,7 @@ impl Zookeeper {
         // What was read before may be used for one write only. So it is taken out of the cache.
         let seen = self.seen.update(write.queue.clone(), Option::take);
         let mut seen = seen.filter(|seen| seen.version() == write.expected);
-        let pending_creates = self.pending_creates.get(&write.id, |removals| *removals);
+        let pending_creates = self.pending_creates.get(write);
         let mut gone = HashSet::new();
         for _ in 0..LOOKS {
             let known = match seen.take() {
@@ -100,7 +100,7 @@ impl Zookeeper {
                 Err(error) => return Err(from_zookeeper("write", &error)),
             }
             if pending_creates.is_none() {
-                self.pending_creates.update(write.id, Option::take);
+                self.pending_creates.forget(write);
             }
         }
         Err(Error::new(ErrorKind::Unavailable, "write", "others write all the time"))
@@ -197,7 +197,7 @@ impl Zookeeper {
                 match (&data, before) {
                     (Some(data), Some(before)) => writer.add_set_data(&path, data, Some(before))?,
                     (Some(data), None) => {
-                        self.pending_creates.note(write.id, seen.removals);
+                        self.pending_creates.update(write, |known| *known = Some(seen.removals));
                         let options = CreateMode::Persistent.with_acls(acls);
                         writer.add_create(&path, &[], &options)?;
                         // Only the answer to a `setData` has the number of the transaction, which is the value's version. So the

@@ -6,15 +6,12 @@
 //! mark, which stays until the session that removed the value ends. All calls of a write have the condition that the mark has the
 //! version that it had before the first of these calls.
 
-use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard};
+use crate::backend::Write;
+use crate::backend::server::pending_writes::PendingWrites;
 
-/// How many unanswered writes are remembered at most.
-const REMEMBERED: usize = 1024;
-
-/// For each write, by its id: how many of its calls were sent and not answered, and which version of the mark they expect.
+/// How many calls of each write were sent and not answered.
 #[derive(Default)]
-pub(crate) struct PendingCreates(Mutex<HashMap<u64, Calls>>);
+pub(crate) struct PendingCreates(PendingWrites<Calls>);
 
 #[derive(Clone, Copy)]
 struct Calls {
@@ -25,69 +22,50 @@ struct Calls {
 }
 
 impl PendingCreates {
-    /// The version of the mark that the earlier calls of this write expect, so that further calls expect the same version. Zero:
-    /// the earlier calls expect that there is no mark, or there is no earlier call.
-    pub(crate) fn mark(&self, id: u64) -> u64 {
-        self.writes().get(&id).map_or(0, |calls| calls.mark)
+    /// The version of the mark that all calls of this write expect. Zero: they expect no mark, or no call was sent before.
+    pub(crate) fn mark(&self, write: &Write) -> u64 {
+        self.0.get(write).map_or(0, |calls| calls.mark)
     }
 
-    /// Notes that a call of this write is sent now, which expects that the mark has this version.
-    pub(crate) fn sent(&self, id: u64, mark: u64) {
-        let mut writes = self.writes();
-        if writes.len() >= REMEMBERED {
-            // The callers of nearly all these writes have given up for good, so the writes may be forgotten. If a caller repeats a
-            // write after all, it is not known here any more that an earlier call of the write may still arrive.
-            writes.clear();
-        }
-        let calls = writes.entry(id).or_insert(Calls { count: 0, mark });
-        calls.count += 1;
+    /// Notes that a call of this write is sent, which expects the mark in this version.
+    pub(crate) fn sent(&self, write: &Write, mark: u64) {
+        self.0.update(write, |calls| calls.get_or_insert(Calls { count: 0, mark }).count += 1);
     }
 
-    /// Notes that a call of this write was answered. True: another call of this write was not answered, so it may still be under
-    /// way, or may have been carried out before.
-    pub(crate) fn answered(&self, id: u64) -> bool {
-        let mut writes = self.writes();
-        let Some(calls) = writes.get_mut(&id) else { return false };
-        calls.count = calls.count.saturating_sub(1);
-        let is_in_doubt = calls.count > 0;
-        if !is_in_doubt {
-            writes.remove(&id);
-        }
-        is_in_doubt
+    /// Notes that a call of this write was answered. True: another call of it may still be under way, or may have arrived first.
+    pub(crate) fn answered(&self, write: &Write) -> bool {
+        self.0.update(write, |known| {
+            let left = known.map(|calls| Calls { count: calls.count.saturating_sub(1), ..calls });
+            *known = left.filter(|calls| calls.count > 0);
+            known.is_some()
+        })
     }
 
-    /// Forgets a write, because no other call of it can take effect any more.
-    pub(crate) fn forget(&self, id: u64) {
-        self.writes().remove(&id);
-    }
-
-    fn writes(&self) -> MutexGuard<'_, HashMap<u64, Calls>> {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    /// Forgets a write of which no other call can take effect.
+    pub(crate) fn forget(&self, write: &Write) {
+        self.0.forget(write);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::key::QueueKey;
 
     #[test]
     fn a_write_is_in_doubt_until_each_of_its_calls_was_answered() {
+        let queue = QueueKey::new("lock", "a", 10).expect("a valid name");
+        let [first, second] = [(); 2].map(|()| Write::new(&queue, None, None));
         let calls = PendingCreates::default();
-        calls.sent(1, 0);
-        calls.sent(2, 7);
-        assert!(!calls.answered(1), "it was sent once");
-        calls.sent(2, 7);
-        calls.sent(2, 7);
-        assert_eq!((calls.mark(1), calls.mark(2)), (0, 7));
-        assert!(calls.answered(2), "two more were sent");
-        calls.forget(2);
-        assert!(!calls.answered(2) && calls.writes().is_empty());
-    }
-
-    #[test]
-    fn not_all_are_remembered() {
-        let calls = PendingCreates::default();
-        (0..2 * REMEMBERED as u64).for_each(|id| calls.sent(id, 0));
-        assert!(calls.writes().len() <= REMEMBERED);
+        calls.sent(&first, 0);
+        calls.sent(&second, 7);
+        assert!(!calls.answered(&first), "it was sent once");
+        calls.sent(&second, 7);
+        calls.sent(&second, 7);
+        assert_eq!((calls.mark(&first), calls.mark(&second)), (0, 7));
+        assert!(calls.answered(&second), "two more were sent");
+        calls.forget(&second);
+        assert!(!calls.answered(&second));
+        assert_eq!(calls.mark(&second), 0);
     }
 }

@@ -389,6 +389,26 @@ async fn a_create_that_comes_late_does_not_bring_back_what_was_removed() -> Resu
     Ok(())
 }
 
+/// The first call of a write creates the value, its answer is lost, and somebody removes the value. Then the same happens to the
+/// answers of very many other writes, which are given up.
+#[tokio::test]
+async fn a_create_is_not_made_twice_however_many_others_were_given_up() -> Result<()> {
+    let (txn_kv, _) = TxnKv::opened().await;
+    let (create, key) = (write(None, Some("one")), txn_kv.keys(&queue()).key("!"));
+    txn_kv.lose_next();
+    txn_kv.write(&create).await.expect_err("its answer is lost");
+    txn_kv.comes_late();
+    let version = txn_kv.store.0.lock().expect("nobody panics").keys[&key].version;
+    assert!(txn_kv.write(&write(Some(version), None)).await?.is_some());
+    for _ in 0..5_000 {
+        txn_kv.lose_next();
+        txn_kv.write(&write(None, Some("other"))).await.expect_err("its answer is lost");
+    }
+    assert_eq!(txn_kv.write(&create).await?, None, "it may have been made before");
+    assert!(!txn_kv.has(&key), "it was made twice");
+    Ok(())
+}
+
 #[tokio::test]
 async fn without_a_session_nothing_is_written() {
     let (txn_kv, session) = TxnKv::opened().await;

@@ -50,7 +50,7 @@ impl<T: Transact> TxnKv<T> {
     pub(crate) async fn write(&self, write: &Write) -> Result<Option<u64>> {
         let keys = self.keys(&write.queue);
         let (value, removed) = (keys.key(T::VALUE), keys.key(T::REMOVED));
-        let mark = self.pending_creates.mark(write.id);
+        let mark = self.pending_creates.mark(write);
         let mut writing = Writing { write, value, removed, mark, is_in_doubt: false };
         for _ in 0..TRIES {
             let tried = self.try_write(&mut writing).await;
@@ -122,13 +122,13 @@ impl<T: Transact> TxnKv<T> {
     ) -> Result<(Tried, bool)> {
         let (write, creates) = (writing.write, writing.creates());
         if creates {
-            self.pending_creates.sent(write.id, writing.mark);
+            self.pending_creates.sent(write, writing.mark);
         }
         let outcome = match self.store.commit("write", txn).await {
             Err(error) if error.effect() == Effect::Unknown => return Err(error),
             outcome => outcome,
         };
-        if creates && self.pending_creates.answered(write.id) {
+        if creates && self.pending_creates.answered(write) {
             writing.is_in_doubt = true;
             self.end_calls(write, write_fence).await?;
         }
@@ -189,7 +189,7 @@ impl<T: Transact> TxnKv<T> {
             // left to do.
             Err(error) if error.loss_reason().is_none() => Err(error.with_effect(Effect::Unknown)),
             _ => {
-                self.pending_creates.forget(write.id);
+                self.pending_creates.forget(write);
                 Ok(())
             }
         }
