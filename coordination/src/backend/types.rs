@@ -296,7 +296,7 @@ pub(crate) const MOST_BESIDE: usize = 56;
 pub(crate) struct Beside {
     /// The record's name: letters, digits and `-`.
     pub(crate) name: Arc<str>,
-    /// The record's new text; `None` removes the record.
+    /// The record's new text, which is never empty; `None` removes the record. To some stores an empty text is no text.
     pub(crate) data: Option<Data>,
     /// Whether this change creates the record: at the expected version of the value, the record does not exist. ZooKeeper needs
     /// this, because it has different operations to create a node and to change one.
