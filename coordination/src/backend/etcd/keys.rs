@@ -48,10 +48,11 @@ pub(super) fn exclusive(keys: &Keys) -> Range {
     Range { from: keys.key(FIRST_ENTRY), to: keys.key(SHARED) }
 }
 
-/// Whether the name is that of an entry. Every key under the queue's prefix is an entry, whoever wrote it, except the value and
-/// the mark of its removal.
+/// Whether the name is that of an entry: whether [`entries`] has its key. That has every key under the queue's prefix, whoever
+/// wrote it, except the value, the mark, and what an operator has put beside those (`!x`). Names of queues are encoded without a
+/// `!`, so nothing there is of another queue.
 pub(super) fn is_entry(name: &str) -> bool {
-    name != VALUE && name != REMOVED
+    name >= FIRST_ENTRY
 }
 
 impl Range {
@@ -106,8 +107,11 @@ mod tests {
         for own in ["ns/lock/a%2Fb/1", "ns/lock/a%2Fb/r1-2", "ns/lock/a%2Fb/b/!"] {
             assert_eq!(queue(own), Some("a%2Fb"));
         }
-        for other in ["ns/lock/a/!", "ns/lock/a/!removed", "ns/lock/a"] {
-            assert_eq!(queue(other), None);
+        for other in
+            ["ns/lock/a/!", "ns/lock/a/!removed", "ns/lock/a/!x", "ns/lock/a/", "ns/lock/a"]
+        {
+            assert_eq!(queue(other), None, "{other}");
+            assert!(!has(&entries(&Keys::new("ns/lock/a/".into())), other), "{other}");
         }
     }
 }
