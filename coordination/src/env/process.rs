@@ -51,14 +51,14 @@ fn namespace_of(_number: u32) -> Option<u64> {
     None
 }
 
-/// A future that a forked child forgets instead of dropping it.
+/// A future, or one end of a channel, that a forked child forgets instead of dropping it.
 pub(crate) struct Unforked<F> {
     /// `None` only while this is being dropped.
     future: Option<F>,
     process: Process,
 }
 
-impl<F: Future + Unpin> Unforked<F> {
+impl<F> Unforked<F> {
     pub(crate) fn new(future: F) -> Self {
         Self { future: Some(future), process: Process::this() }
     }

@@ -111,6 +111,8 @@ impl WorkQueue {
         self.check_claim(&options)?;
         let queue = self.clone();
         let (caller, gone) = tokio::sync::oneshot::channel::<()>();
+        // Dropping it wakes the task, which a forked child must not do.
+        let caller = Unforked::new(caller);
         // All of it in a task: a caller that is no longer polled must not keep others waiting for the entry of this process. And
         // if the caller is gone before there is an entry, nothing is claimed.
         let claim = async move {
