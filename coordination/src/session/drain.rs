@@ -100,9 +100,14 @@ impl Drain {
     }
 
     /// What [`finishes`](Self::finishes) has noted is finished.
-    pub(super) fn has_finished(&self) {
+    ///
+    /// A forked child, which `is_own_process` tells, has a count of its own, and must wake nobody. It is asked only while a stop
+    /// goes on, as asking may cost a system call and releases are many.
+    pub(super) fn has_finished(&self, is_own_process: impl FnOnce() -> bool) {
         self.releases.fetch_sub(1, Ordering::SeqCst);
-        self.ended();
+        if self.is_begun.load(Ordering::SeqCst) && is_own_process() {
+            self.ended.notify_waiters();
+        }
     }
 
     /// Something has ended that a stop may wait for.
@@ -147,5 +152,23 @@ impl Beside {
     pub(super) fn of(&self, session: SessionId) -> impl Iterator<Item = &CutOff> {
         let held = self.held.values().filter(move |aside| aside.of == session);
         held.filter(|aside| !(aside.is_over)()).map(|aside| &aside.held)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn which_process_this_is_is_asked_only_while_a_stop_goes_on() {
+        let drain = Drain::default();
+        drain.finishes();
+        drain.has_finished(|| panic!("nobody waits"));
+        assert!(drain.is_released());
+        drain.begin();
+        drain.finishes();
+        let mut is_asked = false;
+        drain.has_finished(|| std::mem::replace(&mut is_asked, true));
+        assert!(is_asked && drain.is_released());
     }
 }

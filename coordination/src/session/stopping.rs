@@ -130,10 +130,7 @@ pub(crate) struct Finishing(Arc<Session>);
 
 impl Drop for Finishing {
     fn drop(&mut self) {
-        // As for `HeldBeside`.
-        if self.0.is_own_process() {
-            self.0.drain.has_finished();
-        }
+        self.0.drain.has_finished(|| self.0.is_own_process());
     }
 }
 
