@@ -9,7 +9,7 @@
 use crate::backend::Write;
 use crate::backend::server::pending_writes::PendingWrites;
 
-/// How many calls of each write were sent and not answered.
+/// For each write: how many of its calls were sent and not answered, and which version of the mark they expect.
 #[derive(Default)]
 pub(crate) struct PendingCreates(PendingWrites<Calls>);
 
@@ -22,17 +22,19 @@ struct Calls {
 }
 
 impl PendingCreates {
-    /// The version of the mark that all calls of this write expect. Zero: they expect no mark, or no call was sent before.
+    /// The version of the mark that the earlier calls of this write expect, so that further calls expect the same version. Zero:
+    /// the earlier calls expect that there is no mark, or there is no earlier call.
     pub(crate) fn mark(&self, write: &Write) -> u64 {
         self.0.get(write).map_or(0, |calls| calls.mark)
     }
 
-    /// Notes that a call of this write is sent, which expects the mark in this version.
+    /// Notes that a call of this write is sent now, which expects that the mark has this version.
     pub(crate) fn sent(&self, write: &Write, mark: u64) {
         self.0.update(write, |calls| calls.get_or_insert(Calls { count: 0, mark }).count += 1);
     }
 
-    /// Notes that a call of this write was answered. True: another call of it may still be under way, or may have arrived first.
+    /// Notes that a call of this write was answered. True: another call of this write was not answered, so it may still be under
+    /// way, or may have been carried out before.
     pub(crate) fn answered(&self, write: &Write) -> bool {
         self.0.update(write, |known| {
             let left = known.map(|calls| Calls { count: calls.count.saturating_sub(1), ..calls });
@@ -41,7 +43,7 @@ impl PendingCreates {
         })
     }
 
-    /// Forgets a write of which no other call can take effect.
+    /// Forgets a write, because no other call of it can take effect any more.
     pub(crate) fn forget(&self, write: &Write) {
         self.0.forget(write);
     }
