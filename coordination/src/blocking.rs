@@ -27,6 +27,8 @@
 //! }
 //! ```
 
+pub(crate) mod with;
+
 use std::future::Future;
 use std::time::Duration;
 

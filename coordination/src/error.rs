@@ -328,8 +328,9 @@ impl Error {
     /// Whether the body, that is, the code that was to run under the lock, had begun when the lock was lost.
     /// [`effect`](Self::effect) says whether the body ended.
     ///
-    /// It can be true for the errors of a function with `#[synchronized]`, of [`protect`](crate::Grant::protect), and of
-    /// `release` on a guard that was lost. If it is true, repeat the call only if its body may run twice.
+    /// It can be true for the errors of a function with `#[synchronized]`, of [`with`](crate::Lock::with) and `with_value`, of
+    /// [`protect`](crate::Grant::protect), and of `release` on a guard that was lost. If it is true, repeat the
+    /// call only if its body may run twice.
     ///
     /// # Examples
     ///

@@ -113,7 +113,8 @@
 //! * [`Coordinator`]: connect, install as the global one, make locks, stop. [`Config`] has the same settings
 //!   as data, for a service's configuration file.
 //! * [`Lock`]: acquire exclusively or shared, wait or fail fast, list holders, break. [`MultiLock`]: several
-//!   at once. [`Grant`]: what all guards have in common.
+//!   at once. [`Grant`]: what all guards have in common. [`Lock::with`]: a block under a lock, as [`synchronized`] has a
+//!   function under it.
 //! * [`Semaphore`], [`Limiter`]: at most N at a time. [`RateLimiter`], [`OncePer`]: at most N in a period.
 //! * [`Group`] and [`Partitioner`]: who is there, and who has which keys. [`Election`]: who leads.
 //! * [`Barrier`], [`DoubleBarrier`], [`Latch`]: wait for each other. [`SharedValue`], [`Counter`]: small

@@ -101,8 +101,15 @@ impl Election {
         value: &(impl Serialize + ?Sized),
         timeout: Option<Duration>,
     ) -> Result<Leadership> {
-        let request = self.request("campaign", value)?;
-        Ok(Leadership { grant: self.queue.acquire_within(&request, timeout).await? })
+        self.stand(&self.request("campaign", value)?, timeout).await
+    }
+
+    pub(super) async fn stand(
+        &self,
+        request: &Request,
+        timeout: Option<Duration>,
+    ) -> Result<Leadership> {
+        Ok(Leadership { grant: self.queue.acquire_within(request, timeout).await? })
     }
 
     /// Becomes the leader if nobody else leads or waits to lead. Otherwise it returns `None`, and the caller is
@@ -187,7 +194,7 @@ impl Election {
         }
     }
 
-    fn request(
+    pub(super) fn request(
         &self,
         operation: &'static str,
         value: &(impl Serialize + ?Sized),

@@ -1,6 +1,7 @@
 //! Coordination recipes, each written once over the [`Store`](crate::backend::Store) trait.
 
 pub(crate) mod barrier;
+pub(crate) mod body;
 pub(crate) mod double_barrier;
 pub(crate) mod election;
 pub(crate) mod engine;
@@ -15,4 +16,5 @@ pub(crate) mod partition;
 pub(crate) mod rate_limiter;
 pub(crate) mod semaphore;
 pub(crate) mod value;
+mod with;
 pub(crate) mod work;

@@ -71,7 +71,7 @@ impl Coordinator {
 #[derive(Clone)]
 pub struct MultiLock {
     /// Invariant: sorted by name, each name once, and at least one.
-    locks: Vec<Lock>,
+    pub(super) locks: Vec<Lock>,
 }
 
 impl MultiLock {
@@ -138,8 +138,7 @@ impl MultiLock {
     ///
     /// Each lock as in [`Lock::acquire_shared`].
     pub async fn acquire_shared(&self, timeout: Option<Duration>) -> Result<MultiGuard> {
-        let shares: Vec<_> = self.locks.iter().cloned().map(Shared).collect();
-        take_all(&shares, timeout).await.map(MultiGuard::new)
+        take_all(&self.shares(), timeout).await.map(MultiGuard::new)
     }
 
     /// Acquires all the locks as a shared holder if nobody holds one of them exclusively or waits to do so;
@@ -154,6 +153,11 @@ impl MultiLock {
     /// As for [`acquire`](Self::acquire).
     pub async fn try_acquire_shared(&self) -> Result<Option<MultiGuard>> {
         or_none(self.acquire_shared(Some(Duration::ZERO)).await)
+    }
+
+    /// The same locks, to be acquired in shared mode.
+    pub(super) fn shares(&self) -> Vec<Shared<Lock>> {
+        self.locks.iter().cloned().map(Shared).collect()
     }
 }
 
@@ -170,7 +174,7 @@ impl fmt::Debug for MultiLock {
 #[derive(Debug)]
 #[must_use = "the locks are released when the guard is dropped"]
 pub struct MultiGuard {
-    guards: Vec<LockGuard>,
+    pub(super) guards: Vec<LockGuard>,
 }
 
 impl MultiGuard {

@@ -147,6 +147,14 @@ macro_rules! conformance {
             effects x2b_by_hand [everywhere] gate;
             effects x2b_a_release_that_is_not_confirmed_fails_nothing [servers] gate;
             effects x2b_a_watch_of_a_loss_keeps_nothing [everywhere] gate;
+            with x2c_the_result_is_the_bodys [everywhere] gate;
+            with x2c_a_loss_cancels_the_body [everywhere] gate;
+            with x2c_a_success_after_a_loss_is_replaced [everywhere] gate;
+            with x2c_out_of_time_the_body_never_begins [everywhere] two;
+            with x2c_a_panic_releases [everywhere] gate;
+            with x2c_a_dropped_future_releases [everywhere] gate;
+            with x2c_a_guard_that_was_lost_runs_nothing [everywhere] two;
+            with x2c_whatever_is_held [everywhere] gate;
             rwlock w1_never_a_writer_with_anybody [everywhere] gate;
             rwlock w1_readers_and_writers_of_processes [processes] gate;
             rwlock w1_one_handle_shares_twice [everywhere] two;

@@ -38,6 +38,7 @@ pub mod timed_release;
 pub mod timing;
 pub mod tools;
 pub mod value;
+pub mod with;
 pub mod work;
 pub mod work_busy;
 pub mod work_defects;

@@ -64,6 +64,7 @@ pub const RECIPES: &[Recipe] = &[
             "reconnect",
             "errors",
             "effects",
+            "with",
         ],
         title: "lock",
         page: "docs/recipes/lock.md",

@@ -14,6 +14,7 @@ use tokio::task::{spawn_blocking, yield_now};
 use tokio::time::{sleep, timeout};
 
 mod bodies;
+mod by_hand;
 mod drops;
 mod loss;
 mod manners;
