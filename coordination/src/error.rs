@@ -330,7 +330,7 @@ impl Error {
     ///
     /// It can be true for the errors of a function with `#[synchronized]`, of [`with`](crate::Lock::with) and `with_value`, of
     /// [`protect`](crate::Grant::protect), and of `release` on a guard that was lost. If it is true, repeat the
-    /// call only if its body may run twice.
+    /// call only if its body may run twice. An error that a body returned itself, from a call within it, speaks of that call only.
     ///
     /// # Examples
     ///

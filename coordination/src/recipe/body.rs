@@ -146,7 +146,10 @@ pub(crate) async fn take<T: Take>(
 /// Releases the guards. The caller does not learn whether the store confirms this: the body has ended, and it is known whether the
 /// locks were held until then.
 async fn release<G: Deref<Target = Grant>>(guards: Vec<G>) {
-    if let Err(error) = release_all(guards).await {
+    // A loss is told to the caller, and leaves nothing to be released.
+    if let Err(error) = release_all(guards).await
+        && error.loss_reason().is_none()
+    {
         tracing::warn!(%error, "a lock was not seen to be released; this goes on in the background");
     }
 }

@@ -24,7 +24,7 @@ fn under<G, X, R, T, E, B>(
     pick: fn(&[G]) -> &X,
     finish: fn(R) -> Result<T, E>,
     body: B,
-) -> Run<G, impl Future<Output = Result<T, E>> + use<G, X, R, T, E, B>>
+) -> Run<G, Pin<Box<impl Future<Output = Result<T, E>> + use<G, X, R, T, E, B>>>>
 where
     G: Deref<Target = Grant> + Send + Sync + 'static,
     X: ?Sized,
@@ -33,12 +33,16 @@ where
 {
     let (held, outcomes) = (Held::new(OnLost::Cancel), converted());
     let own = Arc::clone(&held);
-    run(held, outcomes, async move {
+    let under = async move {
+        // What is named first here is dropped first if this is never polled: the body, before the guards that `taking` may have.
+        let body = body;
         match own.hold(taking.await) {
             Ok(guards) => finish(body(pick(guards)).await),
             Err(error) => outcomes.failed(error),
         }
-    })
+    };
+    // In a box: what the body owns would otherwise be copied several times into the future of each caller.
+    run(held, outcomes, Box::pin(under))
 }
 
 /// Resolves with the guards under which a body is to run. In a box, so that it does not make the future large that runs the body.

@@ -43,7 +43,17 @@ impl Lock {
     /// # Cancel safety
     ///
     /// Dropping the future drops the body at its current await. The lock, or the place in the queue, is given up in the
-    /// background. The same happens when the body panics.
+    /// background. The same happens when the body panics. If the body has ended already, only its result is dropped, and the release goes
+    /// on: so limit the time within the body, and not that of the whole call.
+    ///
+    /// # Errors of other crates
+    ///
+    /// A type of another crate cannot be made from an [`Error`] of this one. Use an error type of your own that has both, or
+    /// `Box<dyn std::error::Error + Send + Sync>`. A `Result` that is returned to [`with_value`](Self::with_value) counts as a success, so
+    /// a loss replaces it.
+    ///
+    /// An error that the body returns is not changed. If it is an [`Error`] of a call in the body, it speaks of that call:
+    /// [`body_ran`](Error::body_ran) may be false although this body began.
     ///
     /// # Not guaranteed
     ///

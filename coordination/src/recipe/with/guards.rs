@@ -29,8 +29,8 @@ macro_rules! with {
             ///
             /// # Cancel safety
             ///
-            /// Dropping the future, also before it was polled, drops the body and releases in the background. The same happens
-            /// when the body panics.
+            /// Dropping the future, also before it was polled, drops the body and then releases in the background. The same
+            /// happens when the body panics. If the body has ended already, only its result is dropped, and the release goes on.
             ///
             /// # Examples
             ///

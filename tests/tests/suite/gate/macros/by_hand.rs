@@ -178,6 +178,53 @@ async fn a_level_costs_at_most_512_bytes() -> Result {
     Ok(())
 }
 
+/// A helper that is given a future and awaits it under a lock keeps it once.
+#[tokio::test]
+async fn what_a_body_owns_is_kept_once() -> Result {
+    async fn guarded<F: Future<Output = Result<u8>>>(lock: &Lock, work: F) -> Result<u8> {
+        lock.with(None, async move |_| work.await).await
+    }
+
+    let lock = connect("by-hand-owned").await?.lock("a")?;
+    let bytes = std::hint::black_box([7; 4096]);
+    let work = lock.with(None, async move |_| {
+        yield_now().await;
+        Ok::<u8, Error>(bytes[3])
+    });
+    assert!(size_of_val(&work) <= MOST, "{}", size_of_val(&work));
+    assert_eq!(work.await?, 7);
+    let leaf = async move {
+        yield_now().await;
+        Ok(bytes[3])
+    };
+    let size = size_of_val(&leaf);
+    let work = guarded(&lock, leaf);
+    assert!(size_of_val(&work) <= 2 * size + MOST, "{} for {size}", size_of_val(&work));
+    assert_eq!(work.await?, 7);
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_a_body_owns_is_dropped_under_the_guard_although_it_never_ran() -> Result {
+    struct Writer(LossWatch, Arc<AtomicBool>);
+
+    impl Drop for Writer {
+        fn drop(&mut self) {
+            self.1.store(self.0.is_held(), Ordering::SeqCst);
+        }
+    }
+
+    let lock = connect("by-hand-dropped").await?.lock("a")?;
+    let (guard, was_held) = (lock.acquire(None).await?, Arc::new(AtomicBool::new(false)));
+    let writer = Writer(guard.loss_watch(), Arc::clone(&was_held));
+    drop(guard.with_value(async move |_| {
+        let _writes = &writer;
+        yield_now().await;
+    }));
+    assert!(was_held.load(Ordering::SeqCst), "a writer may still write when it is dropped");
+    Ok(())
+}
+
 #[tokio::test]
 async fn by_hand_excludes_the_attribute() -> Result {
     #[synchronized("vol-<id>", coordinator = c, timeout = "20ms")]

@@ -4,10 +4,10 @@
 
 use std::future::pending;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use coordination::{Coordinator, Error, ErrorKind, Lock, LockGuard, synchronized};
+use coordination::{Coordinator, Error, ErrorKind, Lock, LockGuard, LossWatch, synchronized};
 use coordination_tests::bounds::PATIENCE;
 use tokio::sync::Notify;
 use tokio::task::{spawn_blocking, yield_now};
