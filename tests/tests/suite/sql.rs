@@ -11,6 +11,8 @@ use coordination_tests::harness::{Certificates, Server};
 use tokio::task::block_in_place;
 
 pub(crate) const PATIENCE: Option<Duration> = Some(Duration::from_secs(10));
+/// A number as the clock of a server gives that is set far ahead.
+pub(crate) const GIVEN: u64 = 9_000_000_000_000_000;
 
 /// A server of one SQL store, with what its administrator can do on it.
 pub(crate) trait SqlServer: Server + 'static {
@@ -32,6 +34,11 @@ pub(crate) trait SqlServer: Server + 'static {
     const DEAD: &'static [&'static str];
     /// Statement with which the session `s0` renews its lease; the server returns `ok`.
     const RENEW: &'static str;
+    /// Statements that make the queue of the lock `x`, give the number [`GIVEN`] in it, and prune it. They are to be run in one
+    /// transaction.
+    const USED_AND_PRUNED: &'static str;
+    /// Statement that makes the queue of the lock `x`, and gives no number in it.
+    const MAKES_QUEUE: &'static str;
     /// The kind of error that a client without TLS gets from a server that requires TLS.
     const WANTS_TLS: ErrorKind;
 
@@ -112,6 +119,7 @@ macro_rules! sql_checks {
             $server:
             s2_a_fenced_transaction_is_the_holders
             s2_nobody_is_granted_a_lock_within_a_fenced_transaction
+            t2_numbers_go_on_when_a_queue_is_pruned_while_another_makes_it
             sec7_a_user_with_rights_on_these_tables_is_enough
             x1_another_version_is_refused
             x1_many_make_the_tables_at_once
@@ -192,8 +200,30 @@ pub(crate) async fn s2_nobody_is_granted_a_lock_within_a_fenced_transaction<S: S
     holder.stop().await.expect("stopped");
 }
 
-/// SEC-7: a user needs no rights but those on the library's own tables. If one of these rights is missing, `connect`
-/// fails with `Permission`.
+/// Somebody makes a queue, uses and prunes it, while another is about to make it too; then the server's clock is set back. The
+/// numbers go on rising all the same.
+pub(crate) async fn t2_numbers_go_on_when_a_queue_is_pruned_while_another_makes_it<S: SqlServer>() {
+    let server = one::<S>();
+    make(&*server).await;
+    let transaction = {
+        let server = Arc::clone(&server);
+        let work = format!("BEGIN; {}; {}; COMMIT", S::USED_AND_PRUNED, S::sleep(1.0));
+        thread::spawn(move || server.tell(&work).map(drop))
+    };
+    while ask(&*server, S::SLEEPING) != "1" {}
+    // This finds no queue and no floor, and waits for the transaction.
+    ask(&*server, S::MAKES_QUEUE);
+    assert_eq!(transaction.join().expect("no panic"), Ok(()));
+    let coordinator = Coordinator::connect(&url(&*server)).await.expect("a server");
+    let guard = coordinator.lock("x").expect("a name").acquire(PATIENCE).await.expect("free");
+    let token = guard.token().value();
+    assert!(token > GIVEN, "{token} was given after {GIVEN}");
+    guard.release().await.expect("released");
+    coordinator.stop().await.expect("stopped");
+}
+
+/// SEC-7: a user needs no more than rights on the library's own tables. If any of them is missing, `connect` fails with
+/// `Permission`.
 pub(crate) async fn sec7_a_user_with_rights_on_these_tables_is_enough<S: SqlServer>() {
     let server = one::<S>();
     let (too_few, missing) = S::RIGHTS;

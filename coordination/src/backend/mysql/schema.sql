@@ -143,7 +143,11 @@ BEGIN
     -- Between the first reading of `floors` and this lock, other clients may have created, used and pruned the queue. So
     -- `floors` is read once more, under the lock.
     SELECT f.last INTO its_floor FROM coordination_floors f WHERE f.namespace = SUBSTRING_INDEX(of_path, '/', 1);
-    SET its_last = GREATEST(its_last, its_floor);
+    IF its_floor > its_last THEN
+      -- Written down, as not every step that makes a queue gives a number in it.
+      UPDATE coordination_queues SET last = its_floor WHERE id = its_id;
+      SET its_last = its_floor;
+    END IF;
   END IF;
 END
 //

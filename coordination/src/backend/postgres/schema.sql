@@ -134,6 +134,12 @@ BEGIN
     SELECT last INTO floor FROM {schema}.floors
       WHERE namespace = substring(of_path FROM 1 FOR position('/'::bytea IN of_path) - 1);
     INSERT INTO {schema}.queues (path, last) VALUES (of_path, coalesce(floor, 0)) ON CONFLICT DO NOTHING;
+    IF FOUND THEN
+      -- It may have been made, used and pruned by others since the floor was read. From here on nobody else can.
+      UPDATE {schema}.queues q SET last = f.last FROM {schema}.floors f
+        WHERE q.path = of_path AND f.last > q.last
+          AND f.namespace = substring(of_path FROM 1 FOR position('/'::bytea IN of_path) - 1);
+    END IF;
   END LOOP;
 END
 $f$;

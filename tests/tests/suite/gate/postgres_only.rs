@@ -41,6 +41,12 @@ impl SqlServer for Postgres {
            FROM coordination.queues WHERE path LIKE 'coordination/lock/dead-%'",
     ];
     const RENEW: &'static str = "SELECT status FROM coordination.renew('s0', 1, '{}')";
+    const USED_AND_PRUNED: &'static str =
+        "INSERT INTO coordination.queues (path, last) VALUES ('coordination/lock/x', 9000000000000000);
+         INSERT INTO coordination.floors (namespace, last) VALUES ('coordination', 9000000000000000);
+         DELETE FROM coordination.queues";
+    const MAKES_QUEUE: &'static str = "SET coordination.lock_timeout = '10s';
+        SELECT coordination.leave(NULL, 1, 'coordination/lock/x', 'nobody', NULL)";
     const WANTS_TLS: ErrorKind = ErrorKind::Tls;
     const SLEEPING: &'static str =
         "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";

@@ -44,6 +44,13 @@ impl SqlServer for Mysql {
     const RENEW: &'static str =
         "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; USE coordination;
         CALL coordination_renew('s0', 1, '', 49)";
+    const USED_AND_PRUNED: &'static str = "USE coordination;
+        INSERT INTO coordination_queues (path, last, changes) VALUES ('coordination/lock/x', 9000000000000000, 1);
+        INSERT INTO coordination_floors (namespace, last) VALUES ('coordination', 9000000000000000);
+        DELETE FROM coordination_queues WHERE path = 'coordination/lock/x'";
+    const MAKES_QUEUE: &'static str =
+        "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; USE coordination;
+        CALL coordination_leave(NULL, 1, 'coordination/lock/x', 'nobody', NULL)";
     /// MariaDB only says that it denies access, so the error cannot have a more exact kind.
     const WANTS_TLS: ErrorKind = ErrorKind::Auth;
     const SLEEPING: &'static str =
