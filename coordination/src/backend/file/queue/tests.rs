@@ -24,7 +24,7 @@ fn after_a_panic_the_file_is_as_it_was_and_is_read_anew() {
     let mut queue =
         QueueFile::open(&store.queues, &key, false, &store.floor).expect("the disk works");
     let record = Record {
-        id: "id".into(),
+        id: "0000000000000001-0a".into(),
         since_ms: 0,
         member: "one".into(),
         mode: Mode::Exclusive,
