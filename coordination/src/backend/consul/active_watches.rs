@@ -1,9 +1,9 @@
 //! The blocking queries of this process, which all waiters and observers share.
 //!
 //! A blocking query needs a connection of its own, and Consul allows 200 connections from one address. So a process has at most
-//! [`OWN_QUERIES`] for single keys and queues. An exclusive waiter that finds all of these taken shares one further query, for
-//! the names of all keys of the namespace. If nobody waits for a query any more, the query still goes on until the server answers
-//! it: if its connection were closed earlier, the server would not notice, and would go on counting the connection.
+//! [`OWN_QUERIES`] for single keys and queues. If all of these are taken, an exclusive waiter shares one further query, for the
+//! names of all keys of the namespace. If nobody waits for a query any more, the query still goes on until the server answers it:
+//! if its connection were closed earlier, the server would not notice, and would go on counting the connection.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -32,8 +32,8 @@ const LONG_PAUSE: Duration = Duration::from_secs(4);
 const LEAST_PACE: Duration = Duration::from_millis(10);
 const PACE_PER_NAME: Duration = Duration::from_micros(50);
 const LONGEST_PACE: Duration = Duration::from_millis(500);
-/// How often the keys of waiters who share the query for all names are read one by one. Names alone are not enough: if an entry
-/// has left and a later entry has the same key, the key's name is still in each answer.
+/// For waiters who share the query for all names: the time after which their keys are themselves read again. Names alone are not
+/// enough: if an entry has left and a later entry has the same key, the key's name is still in each answer.
 const RECHECK: Duration = Duration::from_secs(5);
 
 /// What a caller waits for: it waits until this key, or this set of names, changes.
@@ -62,20 +62,22 @@ pub(super) struct Seen {
 /// these callers read the store.
 pub(super) struct Watches(Arc<Queries>);
 
-/// What a waiter without a blocking query for its key alone waits for: one of these two shows that its wait may be over.
+/// The two receivers of a waiter that has no blocking query for its key alone. The waiter waits for both at once, because either of
+/// them may show that its wait is over.
 pub(super) struct Shared<'a> {
     /// The answers to the query for all names.
     pub(super) all: watch::Receiver<Seen>,
     /// The key itself, which is read every [`RECHECK`].
     pub(super) seen: watch::Receiver<Seen>,
-    // Declared after `seen`, and therefore dropped after it: a watch counts as waited for, and is not ended, as long as its
-    // receiver exists.
+    // Declared after `seen`, and therefore dropped after it: `EndIfIdle` does not end a watch as long as a receiver of the watch
+    // exists.
     _unwatched: EndIfIdle<'a>,
 }
 
-/// Ends, on drop, the watch of a key if nobody waits for the key any more. [`Queries::check`] ends such watches too, but only
-/// after the query for all names has gone on for [`RECHECK`], and that query ends as soon as nobody waits for it. So if every
-/// waiter waits only for a moment, there is never a check, and without this the watches of these keys would stay in memory.
+/// Ends, on drop, the watch of a key if nobody waits for the key any more. [`Queries::check`] ends such watches too, but it runs
+/// only after the query for all names has been repeated for [`RECHECK`], and that query is not repeated when nobody waits for it
+/// any more. So if every waiter waits only for a moment, `check` never runs, and without `EndIfIdle` the watches of these keys
+/// would stay in memory.
 struct EndIfIdle<'a> {
     hub: &'a SharedWatches<Subject, Seen>,
     subject: Subject,
@@ -123,8 +125,8 @@ impl Watches {
         Shared { all, seen, _unwatched: EndIfIdle { hub: &self.0.hub, subject } }
     }
 
-    /// Wakes the callers in this process who wait for the end of the entry with the number `seq`. This process has deleted the
-    /// entry's key, so these callers need not wait for the server to say so.
+    /// To be called only when this process knows that the entry with the number `seq` is gone. Wakes the callers in this process
+    /// who wait for the end of that entry, so that they need not wait until the server reports it.
     pub(super) fn tell_gone(&self, key: &str, seq: Option<u64>) {
         self.0.hub.end(&Subject::Shared(key.to_owned()));
         self.0.hub.tell(&Subject::Key(key.to_owned()), |seen| {
@@ -182,10 +184,11 @@ impl Queries {
                         tokio::time::sleep(pace.min(LONGEST_PACE)).await;
                     }
                     // If no key begins with the prefix, Consul answers with the index of all keys, so it answers at each write of
-                    // any other key. Therefore we leave at least [`LONGEST_PACE`] between two such answers. A query for a single key
-                    // that is absent is also answered at each write of any other key, but there we make no pause. The first such
-                    // answer ends the wait of all who wait for the end of this key's entry. After that the key may get another
-                    // entry, and a pause would delay the answer to whoever waits for the end of that one.
+                    // any other key. Therefore we leave at least [`LONGEST_PACE`] between two such answers. A query for a single
+                    // key that is absent is also answered at each write of any other key, but after an answer to such a query we
+                    // make no pause. The first answer without the key ends the wait of all who wait for the end of the key's entry.
+                    // Later the key may get a new entry, and a pause would delay the answer to those who wait for the end of the
+                    // new entry.
                     if let Some(moment) = nothing_until.filter(|_| is_nothing) {
                         tokio::time::sleep_until(moment).await;
                     }
@@ -203,9 +206,9 @@ impl Queries {
         }
     }
 
-    /// Reads the keys whose waiters share the query for all names. So a waiter learns if a later entry has the key by now: the
-    /// key's name did not disappear in that case, and the query shows no change. That is rare, because a key is used again only
-    /// after a while.
+    /// Reads the keys whose waiters share the query for all names. If the entry that a waiter waits for has left and a later entry
+    /// has the same key, the query shows no change, because the key's name is in all answers. Only this read shows such a waiter
+    /// that its wait is over. The case is rare, because a key is used again only after a while.
     async fn check(&self) {
         let mut waited = self.hub.keys();
         waited.retain(|subject| {

@@ -92,8 +92,8 @@ impl Link for Agents {
         let limit = connections.call_limit();
         let pool = connections.link.pool(turn, credentials, limit).map_err(Failure::harmless)?;
         match pool.leader().await {
-            // An agent that knows no leader answers no call until there is a leader, and each call that waits for that occupies a
-            // connection. So this agent is not used, and the next one is tried.
+            // An agent that knows no leader answers no call until there is a leader, and until then each call occupies a
+            // connection. So this agent is not used, and the next agent is tried.
             Ok(leader) if leader.is_empty() => {
                 let message = "the cluster has no leader";
                 Err(Failure::broken(Error::new(ErrorKind::Unavailable, "connect", message)))
@@ -152,9 +152,9 @@ impl Connections {
         self.urgent(operation).await?.send_urgently(request).await
     }
 
-    /// Sends a blocking query: the server answers it when something has changed since `index`, or after the time `longest`. While
-    /// the agent refuses further connections of this process, a query cannot block. Then this waits a moment, and sends the query
-    /// on the connection for heartbeats as one that is answered at once.
+    /// Sends a blocking query: the server answers it when something has changed since `index`, or after the time `longest`. If the
+    /// agent refuses further connections of this process, the query must not block: in that case this function waits a moment, and
+    /// then sends the query on the connection for heartbeats, as a query that the server answers at once.
     pub(super) async fn wait(
         self: &Arc<Self>,
         query: impl Fn() -> Request,

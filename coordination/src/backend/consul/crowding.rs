@@ -1,11 +1,11 @@
 //! What this process does while the agent accepts no more connections from this address: it *gives way*.
 //!
 //! Consul accepts 200 connections from an address (`limits.http_max_conns_per_client`) and closes each further one at once; newer
-//! releases say why, with status 429. A session stays alive by its heartbeats, for which each process keeps one connection open.
-//! If the agent refuses another connection of this process, it would also refuse a process on this host that needs a new
-//! connection for its heartbeats. So a process that is refused leaves the room to others: for a while it uses only its connection
-//! for heartbeats. All its calls are made on that connection, one after the other, and its waiters send queries that are answered
-//! at once in place of blocking ones.
+//! releases say why, with status 429. A session stays alive by its heartbeats, for which each process keeps one connection open. If
+//! the agent refuses another connection of this process, it would also refuse a process on this host that needs a new connection
+//! for its heartbeats. So a process whose connection was refused leaves the room to others: for a while it uses only its connection
+//! for heartbeats. All its calls are made on that connection, one after the other. Its waiters send no blocking queries, only
+//! queries that are answered at once.
 //!
 //! If the agent itself has ended, it refuses connections as well. In that case the next call on the connection for heartbeats
 //! fails too, and the process connects again. A connection may also be impossible for another reason: this host has no descriptor
@@ -23,8 +23,8 @@ use crate::retry::DecorrelatedJitter;
 pub(super) const FULL: &str = "it may have all connections that it takes from one address (`limits.http_max_conns_per_client`)";
 /// How long the process gives way, at least, after a connection was refused.
 const SHORTEST: Duration = Duration::from_secs(1);
-/// The longest time for which the process gives way, after repeated refusals. After this time it tries again to open other
-/// connections.
+/// How long the process gives way, at most, after a connection was refused. The time grows with repeated refusals. At its end,
+/// calls may open other connections again.
 const LONGEST: Duration = Duration::from_secs(5);
 /// How long the process gives way after it has lost the agent and connected again. All clients of that agent then connect again
 /// at the same time, and their heartbeats have to come first.
@@ -48,7 +48,8 @@ impl Crowding {
     /// gives way from now on.
     pub(super) fn refused(&self) {
         let (mut state, now) = (self.state(), Instant::now());
-        // If several connections are refused at the same time, only the first refusal sets the time.
+        // If the process gives way already, a further refusal does not make it give way for longer: several connections may be
+        // refused at the same time.
         if !state.gives_way(now) {
             state.until = Some(now + state.lengths.next_delay());
         }

@@ -97,7 +97,7 @@ impl Entries for Consul {
         if left.as_ref().is_err_and(|error| error.loss_reason().is_none()) {
             return left.map(drop);
         }
-        // `leave` has succeeded, or the session is over: in both cases the entry is gone.
+        // `leave` has deleted the entry's key, or the session is over: in both cases the entry is gone.
         self.long_queues.gone(&entry.queue, seq);
         // Waiters in this process are woken before the key may be used again. Otherwise they could take the next entry with this
         // key for the entry that has left.
@@ -205,7 +205,8 @@ enum Step {
 }
 
 impl Step {
-    /// The operations in the order in which they are sent, by which the index in Consul's refusal tells the operation.
+    /// The operations in the order in which they are sent. If Consul refuses one, its answer has the index of that operation in
+    /// this order.
     const ALL: [Self; 5] =
         [Self::FenceHolds, Self::KeyIsAbsent, Self::NotClosing, Self::Lock, Self::Read];
 
@@ -308,8 +309,8 @@ impl Consul {
         last.id.is_of(entry.session).then_some(last)
     }
 
-    /// For a long queue: reads the entry's own key and the keys of the entries in `before`, the newest first, in batches. Stops
-    /// as soon as it is clear that the entry is gone, or that an exclusive entry is blocked.
+    /// For a long queue: reads the entry's own key and the keys of the entries in `before`, the newest first, in batches. Stops as
+    /// soon as it is clear that the entry is gone, or, if the entry is exclusive, that it is blocked.
     async fn look_before(&self, entry: &NewEntry, before: &[Blocker]) -> Result<Vec<Pair>> {
         let (queue, keys) = (&entry.entry_ref.queue, self.txn_kv.keys(&entry.entry_ref.queue));
         let own = self.txn_kv.key(&entry.entry_ref);

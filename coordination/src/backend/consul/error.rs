@@ -64,7 +64,7 @@ fn meaning(status: u16, text: &str) -> (ErrorKind, Effect) {
         500 if speaks_of("No path to datacenter") || speaks_of("Invalid Session TTL") => {
             ErrorKind::Config
         }
-        // Consul 1.21.5, and other releases with the same fix, check names: see
+        // Consul 1.21.5, and some other releases, refuse some names of keys: see
         // <https://github.com/hashicorp/consul/issues/22822>.
         400 | 500 if speaks_of("invalid key name") => ErrorKind::Unsupported,
         500 if speaks_of("No cluster leader") || speaks_of("Missing node registration") => {

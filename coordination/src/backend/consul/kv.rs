@@ -212,7 +212,7 @@ pub(super) async fn transact_urgently(
     outcome(operation, ready.send_urgently(transaction(operations)?).await?)
 }
 
-/// Makes a transaction, in a slot among the calls in flight for which the caller has waited.
+/// Makes a transaction in the slot `ready`, which the caller has got before: only a limited number of calls may be in flight.
 pub(super) async fn transact_on(
     ready: Ready<'_, Agents>,
     operations: &[Operation<'_>],

@@ -6,9 +6,10 @@
 //! and block the entries behind them. Clients that find such a key try to lock it until Consul permits that, and the client that
 //! succeeds deletes it. The keys of members are treated in the same way.
 //!
-//! Consul does not say when the delay began. So a client that finds a key tries to lock it at once, because the delay may already
-//! be over, and once more when the delay is certainly over. Many clients may find the same key. So each of them first waits for a
-//! random time, and then reads the key again: the first client removes the key, and the others find that it is gone.
+//! Consul does not say when the delay began. So a client that finds a key tries to lock it soon, because the delay may already be
+//! over. If Consul refuses, the client tries again when its own lock-delay has passed since it found the key, and after that at
+//! growing intervals. Many clients may find the same key. So before each try a client waits for a short random time, and then reads
+//! the key again: the first client removes the key, and the others find that it is gone.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -130,8 +131,9 @@ impl Leftovers {
     }
 }
 
-/// Tries to remove the key at once, again when our own lock-delay is over, and then less and less often. Between two tries the
-/// task holds only a weak reference, so that it ends when the store is dropped.
+/// Tries to remove the key until it is gone, or until this process has no open session. The first try is made soon, the second when
+/// our own lock-delay has passed, and further tries less and less often. Between two tries only a weak reference is held, so that
+/// the tries end when the store is dropped.
 async fn remove_when_permitted(leftovers: &Weak<Inner>, pair: &Pair) {
     let found = Instant::now();
     let mut pauses = DecorrelatedJitter::new(SHORTEST_PAUSE, LONGEST_PAUSE);

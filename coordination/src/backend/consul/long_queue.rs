@@ -62,8 +62,8 @@ impl LongQueues {
         });
     }
 
-    /// Notes that an entry of this process has been downgraded to shared, or perhaps has been. So the next entry must not take it
-    /// for its blocker without reading the queue.
+    /// Notes that an entry of this process may be shared from now on, because its downgrade is about to be sent. The next entry of
+    /// this process must not take the downgraded entry for its blocker without reading the queue.
     pub(super) fn downgraded(&self, queue: &QueueKey, seq: u64) {
         self.change(queue, |long_queue| {
             long_queue.last.take_if(|last| last.seq == seq);

@@ -25,10 +25,9 @@
 //!
 //! Exclusion, order and tokens hold over crashes, restarts, a change of the leader and loss of a minority. Consul ends a session
 //! between one and two leases after its last heartbeat, so if a holder crashes, the next waiter gets the lock within two leases.
-//! Our sessions have no health check: normally only the end of the lease, or an operator, ends them. But Consul also ends a
-//! session when the agent on which it was opened leaves the cluster. This includes a server that the cluster's autopilot removes
-//! because it takes it for dead, unless `autopilot.cleanup_dead_servers` is off. After loss of all data, tokens start again from
-//! 1.
+//! Our sessions have no health check: normally only the end of the lease, or an operator, ends them. But Consul also ends a session
+//! when the agent on which it was opened leaves the cluster. This includes a server that Consul's autopilot removes because the
+//! server seems to be dead, unless `autopilot.cleanup_dead_servers` is off. After loss of all data, tokens start again from 1.
 //!
 //! The command `consul lock` uses another protocol. Its key `.lock` may be under the same prefix as our keys, but its locks and
 //! ours do not exclude each other.

@@ -20,7 +20,7 @@ use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
 const GIVEN_BACK: usize = 32;
 
 /// How many sessions are remembered: one is open, and earlier ones may still be closing. If there are more, the oldest is
-/// forgotten, although Consul has not confirmed its end. It ends with its lease.
+/// forgotten, although Consul has not confirmed that it is closed. The forgotten session ends when its lease runs out.
 const REMEMBERED: usize = 8;
 
 /// The sessions that were opened and not closed.
@@ -132,8 +132,8 @@ impl OpenSessions {
         Ok(id)
     }
 
-    /// Renews the lease: its whole time counts again from now on. Consul itself waits up to twice as long before it ends the
-    /// session.
+    /// Renews the lease, so that the whole time of the lease is left again. If there is no further renewal, Consul ends the session
+    /// after one to two times the time of the lease.
     pub(super) async fn renew(&self, session: SessionId) -> Result<()> {
         let over = || Error::lost("renew", LossReason::ExpiredByServer);
         let id = self.id(session).ok_or_else(over)?;
@@ -175,8 +175,8 @@ impl OpenSessions {
                     ]
                 })
                 .collect();
-            // If one of these keys has changed since it was read, Consul deletes no key of this batch here. Then these keys stay
-            // when the session ends, and other clients remove them once the lock-delay is over (`lock_delayed.rs`).
+            // If one of these keys has changed since it was read, Consul refuses the whole batch. In that case all keys of the
+            // batch stay when the session ends, and other clients remove them once the lock-delay is over (`lock_delayed.rs`).
             transact(&self.connections, "close", &steps).await?;
         }
         Ok(())

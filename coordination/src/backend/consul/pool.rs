@@ -77,7 +77,7 @@ struct Inner {
 
 impl Pool {
     /// All connections of the pool go to the same address. The two HTTP clients for other calls are made only when such a call is
-    /// made: while an agent is down, most pools are given up before that.
+    /// made: while an agent is down, most pools are given up before any such call is made.
     pub(super) fn new(
         (host, place): (&Host, Place),
         (datacenter, limit): (Option<String>, Duration),
@@ -149,8 +149,8 @@ impl Pool {
         }
         if answer.may_be_of_others() {
             // This answer may come from another service than an agent, such as a proxy before the agent. The request for the
-            // leader, below, finds out. If no agent answers it, our own request may still have been passed on to an agent, so its
-            // effect is unknown.
+            // leader, below, finds out whether there is an agent. If no agent answers the request for the leader, our own request
+            // may have been passed on to an agent nevertheless, so the effect of our own request is unknown.
             let gone = |failure: Failure| match failure.is_full {
                 true => Failure { error: failure.error.with_effect(Effect::Unknown), ..failure },
                 false => no_agent_now(operation, Effect::Unknown, &failure),
@@ -248,14 +248,14 @@ impl Pool {
         let answer = read(operation, sending.send().await.map_err(failed)?).await;
         let answer = answer.map_err(failed)?.map_err(Failure::harmless)?;
         match answer.refusal(operation) {
-            // This agent cannot carry out the request now. Another agent can perhaps, or this one later, so the answer becomes a
-            // failure.
+            // This agent cannot carry out the request now. Perhaps another agent can, or this agent can later: so the answer
+            // becomes a failure that can be retried.
             refusal if refusal.kind() == ErrorKind::Unavailable => {
                 let failure = Failure::broken(refusal);
                 match answer.status {
                     429 => Err(self.unanswered(lane, Failure { is_full: true, ..failure })),
-                    // The pool is not given up because of a call outside the connection for heartbeats. If the agent stays
-                    // unavailable, a heartbeat will fail too, and then the pool is given up.
+                    // A failed call on another connection than the one for heartbeats is no reason to give up the pool. If the
+                    // agent stays unavailable, a heartbeat will fail too, and then the pool is given up.
                     _ if lane == Lane::Others => Err(Failure { is_broken: false, ..failure }),
                     _ => Err(failure),
                 }
@@ -282,8 +282,8 @@ impl Pool {
         Ok(other.get_or_init(|| made))
     }
 
-    /// The failure of a call that had no answer within `limit`. On the connection for heartbeats, the call may only have waited
-    /// for the calls before it, so that is no reason to give up the pool.
+    /// The failure of a call that had no answer within `limit`. A call on the connection for heartbeats may only have waited for
+    /// the calls before it, so its missing answer is no reason to give up the pool.
     pub(super) fn late(&self, lane: Lane, operation: &'static str, limit: Duration) -> Failure {
         let failure = Failure::late(operation, limit, Effect::Unknown);
         match lane {

@@ -42,7 +42,7 @@ impl Transactions {
         self.make_on(self.sessions.connections.ready(operation).await?, steps).await
     }
 
-    /// [`make`](Self::make), in a slot among the calls in flight for which the caller has waited.
+    /// [`make`](Self::make), in the slot `ready`, which the caller has got before: only a limited number of calls may be in flight.
     pub(super) async fn make_on(
         &self,
         ready: Ready<'_, Agents>,

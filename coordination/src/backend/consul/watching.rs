@@ -20,9 +20,9 @@ const UNTOLD_PACE: Duration = Duration::from_millis(250);
 #[async_trait]
 impl Watching for Consul {
     /// The blocking query for the entry's key is sent with the entry's number as its index. So Consul answers at once if the key
-    /// has changed since the entry was entered, and no change is missed. The server answers each query after at most one second
-    /// (`LONGEST_QUERY`), and then it is sent again: that is often enough, so `recheck` is not needed. If the query fails, this
-    /// call returns, and its caller reads the store.
+    /// has changed since the entry was entered, and no change is missed. The server answers each query after about one second at
+    /// the latest (`LONGEST_QUERY`), and then the query is sent again. So the key is read every second, and `recheck` is not
+    /// needed. If the query fails, this call returns, and its caller reads the store.
     async fn gone(
         &self,
         entry: &EntryRef,
@@ -65,8 +65,8 @@ impl Watching for Consul {
     }
 
     async fn changed(&self, queue: &QueueKey, listing: u64, recheck: Duration) -> Result<()> {
-        // `None`: the queue was read once more since, with another result, so the index of this listing is no longer known. This
-        // call returns, and its caller reads the queue again.
+        // `None`: the index of this listing is no longer known, because the queue was read again with another result, or because
+        // the index was forgotten (`reads.rs`). In that case this call returns, and its caller reads the queue again.
         let Some(index) = self.reads.at(queue, listing) else { return Ok(()) };
         let was_empty = listing == reads::revision_of::<()>([]);
         let subject = Subject::Names(self.txn_kv.keys(queue).prefix().to_owned());
