@@ -26,8 +26,8 @@ use crate::retry::DecorrelatedJitter;
 pub(super) const PAUSE: Duration = Duration::from_millis(50);
 /// The longest pause before the next stream is opened, if the server has refused several streams one after the other.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// The ids that we give to watches begin above this number. A server that numbers watches itself never comes so far, so its ids
-/// differ from ours: by that we notice whether the server keeps our ids.
+/// The ids that we give to watches begin above this number. A server that numbers watches itself never reaches so high a number. So
+/// if an answer has the id that we gave to the watch, the server keeps our ids.
 const FIRST_ID: i64 = 1 << 40;
 
 /// Which changes a watch reports.
@@ -95,8 +95,8 @@ impl Watches {
         Some(Watch(seen))
     }
 
-    /// Notes that a watch reports all changes from this revision on, if the server has confirmed the watch without naming a
-    /// revision.
+    /// For a watch that the server has confirmed without naming a revision: notes that the watch reports all changes from
+    /// `revision` on. Does nothing for any other watch.
     pub(super) fn note(&self, key: &str, scope: Scope, revision: i64) {
         let subject = Subject { key: key.to_owned(), scope };
         self.hub.tell(&subject, |seen| {
@@ -135,9 +135,9 @@ struct Stream {
     /// The watches on the stream, by their ids.
     watched: HashMap<i64, Subject>,
     last_id: i64,
-    /// Whether the server keeps the ids that we give to watches. A `grpc-proxy` numbers watches itself, and its answer does not
-    /// say to which request it belongs. So as long as this is false, a watch is asked for only after the one before was answered,
-    /// as in etcd's own client.
+    /// Whether the server keeps the ids that we give to watches. A `grpc-proxy` numbers watches itself, and its answer does not say
+    /// to which request it belongs. So as long as this is false, the request for a watch is sent only after the request before it
+    /// was answered, as in etcd's own client.
     takes_ids: bool,
     /// Our id of the watch that was asked for and not answered yet. Its answer may come under another id.
     asking: Option<i64>,

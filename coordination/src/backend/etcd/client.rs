@@ -60,9 +60,9 @@ pub(super) struct Connected {
     longest: Duration,
     /// Whether the connection was made without the URL's user, because authentication was off.
     is_anonymous: bool,
-    /// Whether the server, when this connection was made, answered with an older revision than this process had seen before. Then
-    /// the server lags behind the other servers, or the store was restored from a snapshot. `is_restored` finds out which, and
-    /// then clears this flag.
+    /// Whether the server, when this connection was made, answered with an older revision than this process had seen before. If it
+    /// did, the server lags behind the other servers, or the store was restored from a snapshot. `is_restored` finds out which of
+    /// the two it is, and then clears this flag.
     is_behind: AtomicBool,
 }
 
@@ -90,8 +90,8 @@ impl Endpoints {
         let mut hosts = config.hosts.clone();
         // The endpoints are tried in random order, so that a thousand clients do not all connect to the first one (`R4`).
         hosts.shuffle(&mut env::rng());
-        // Connecting may take less time than a call: if this endpoint does not answer, the rest of the call's time is left for
-        // the next endpoint.
+        // If the URL has no user, the time limit for connecting is shorter than the limit for a call: so if this endpoint does not
+        // answer, the rest of the call's time is left for the next endpoint.
         let mut longest = patience(settings) * 4 / 5;
         let mut options = ConnectOptions::new()
             .with_connect_timeout(CONNECT_TIMEOUT)
@@ -196,9 +196,9 @@ impl Connected {
         self.tokens.load(Ordering::Acquire)
     }
 
-    /// Makes a call. If the server refuses the call's token because rights have changed since it was given, the call has done
-    /// nothing: then asks for a new token and makes the call once more. A token that has merely expired is replaced by the client
-    /// crate.
+    /// Makes a call. If rights have changed since the call's token was given, the server may refuse the token, and the call has
+    /// done nothing: in that case this function asks for a new token and makes the call once more. A token that has merely expired
+    /// is replaced by the client crate.
     pub(super) async fn call<T, F>(
         self: &Arc<Self>,
         call: impl Fn(Client) -> F,
@@ -244,9 +244,10 @@ impl Connected {
         Ok(revision < newest)
     }
 
-    /// Asks the server for a new token, unless the token with the number `refused` was replaced already. A task makes the
-    /// request, and goes on if the caller gives up, so that the next caller finds the new token. On a connection that was made
-    /// without the user there is no token to ask for: then this fails with [`TURNED`], after which another connection is made.
+    /// Asks the server for a new token, unless the token with the number `refused` was replaced already. A task makes the request,
+    /// and goes on if the caller gives up, so that the next caller finds the new token. On a connection that was made without the
+    /// user there is no token to ask for: on such a connection this function fails with [`TURNED`], and the caller's connection is
+    /// replaced by another one.
     pub(super) async fn authenticate(self: &Arc<Self>, refused: u64) -> Result<(), EtcdError> {
         if self.is_anonymous {
             return Err(io::Error::other(TURNED).into());

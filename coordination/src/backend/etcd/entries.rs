@@ -15,11 +15,13 @@
 //!
 //! 1. An earlier call may have put the key although its answer was lost. Then the entry exists, and its key is not put again. A
 //!    second put would keep the create revision; but if it arrived late, after an update of the entry, it would undo the update.
-//! 2. The write fence, see `write_fence.rs` of `txn_kv`. Later entries use the same key again. Without this condition, a call
-//!    that its caller gave up could reach etcd after `leave`, and put an entry that nobody removes.
+//! 2. The write fence, see `write_fence.rs` of `txn_kv`: it refuses a call that its caller gave up and that reaches etcd only after
+//!    `leave`. Condition (1) does not refuse such a call, because `leave` has deleted `<own>`. Without (2), the late call would put
+//!    an entry that nobody removes.
 //! 3. etcd deletes the key when the lease ends. The key's create revision is the entry's sequence number.
 //! 4. This read sees the queue at the revision of the put. If no older key blocks ours, the lock is ours. An exclusive entry is
-//!    blocked by every older key, a shared one only by keys without an `r`.
+//!    blocked by every older key, a shared entry only by keys without an `r`, which are those of exclusive entries, unless the
+//!    value says that the entry was downgraded to shared.
 //!
 //! `leave` is `delete <own>`, without a condition, because no other entry has the key until the key pool gives it out again. But if
 //! a call that puts `<own>` was given up and may still arrive, `leave` ends the write fence first:

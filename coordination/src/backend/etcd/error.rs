@@ -63,8 +63,8 @@ pub(super) fn is_user_missing(error: &EtcdError) -> bool {
         if status.message().contains("user name is empty"))
 }
 
-/// Whether the server has refused the call because it is a learner: a server without a vote, which serves little but serializable
-/// reads. The call has done nothing, and another server may serve it.
+/// Whether the server has refused the call because it is a learner: a server without a vote, which serves serializable reads and
+/// hardly anything else. The call has done nothing, and another server may serve it.
 fn is_learner(message: &str) -> bool {
     message.contains("not supported for learner")
 }

@@ -1,7 +1,7 @@
 //! The keys of a queue, and why they sort as they do.
 //!
 //! The keys under the queue's prefix sort in this order: the queue's value, `!`; the mark of the value's removal, `!removed`; the
-//! exclusive entries, whose names begin with a hexadecimal digit, as the names that other libraries use; the shared entries,
+//! exclusive entries, whose names begin with a hexadecimal digit, as do the names that other libraries use; the shared entries,
 //! whose names begin with `r`. So one range has all entries and not the value, and another range has all entries that may block a
 //! shared entry.
 
@@ -48,9 +48,10 @@ pub(super) fn exclusive(keys: &Keys) -> Range {
     Range { from: keys.key(FIRST_ENTRY), to: keys.key(SHARED) }
 }
 
-/// Whether the name is that of an entry: whether [`entries`] has its key. That has every key under the queue's prefix, whoever
-/// wrote it, except the value, the mark, and what an operator has put beside those (`!x`). Names of queues are encoded without a
-/// `!`, so nothing there is of another queue.
+/// Whether the name is that of an entry, which means that its key is in the range [`entries`]. Every key under the queue's prefix
+/// is in this range, whoever wrote the key, except the keys whose names begin with `!`: the value, the mark, and any further key
+/// that an operator has put there (`!x`). The encoded names of queues have no `!`, so none of the excepted keys belongs to another
+/// queue.
 pub(super) fn is_entry(name: &str) -> bool {
     name >= FIRST_ENTRY
 }

@@ -27,10 +27,10 @@
 //!
 //! # Guarantees
 //!
-//! Exclusion, order and tokens hold over crashes, restarts, a change of the leader and loss of a minority. If a holder crashes,
-//! the next waiter gets the lock within the lease and one second. Before 3.4.31 and 3.5.13 a leader that was paused may end
-//! leases early (etcd-io/etcd#15247). Every holder watches its own key, so it learns at once that its lease was ended. Until it
-//! has learnt that, the fencing token protects the resource. After loss of all data, tokens start again from 1.
+//! Exclusion, order and tokens hold over crashes, restarts, a change of the leader and loss of a minority. If a holder crashes, the
+//! next waiter gets the lock within the lease and one second. Before 3.4.31 and 3.5.13 a leader that was paused may end leases
+//! early (etcd-io/etcd#15247). Every holder watches its own key, so it learns at once if its lease was ended early. Until the
+//! holder has learnt it, the fencing token protects the resource. After loss of all data, tokens start again from 1.
 //!
 //! # Requirements
 //!

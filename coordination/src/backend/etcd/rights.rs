@@ -25,8 +25,8 @@ pub(super) async fn check(connections: &Arc<Connections>, prefix: &str) -> Resul
     let Some(denied) = denied(connections, prefix, &[Right::Read, Right::Write]).await else {
         return Ok(());
     };
-    // Without the right to write, the first transaction fails, and one that only reads succeeds. The right to write cannot be
-    // tried alone, because the condition of the transaction needs the right to read.
+    // If only the right to write is missing, the first transaction has failed, and a second one that only reads succeeds. The right
+    // to write cannot be tried alone, because the condition of the transaction needs the right to read.
     let missing = match self::denied(connections, prefix, &[Right::Read]).await {
         Some(_) => "read",
         None => "write",

@@ -25,8 +25,8 @@ impl Sessions for Etcd {
         Ok(Some(granted))
     }
 
-    /// Sends one heartbeat, and waits for the answer on a stream that was opened for this heartbeat. On a stream that stays open,
-    /// a `grpc-proxy` would answer only when it renews the lease by itself the next time, which may be too late.
+    /// Sends one heartbeat, and waits for the answer on a stream that was opened for this heartbeat. On a stream that stays open, a
+    /// `grpc-proxy` would not answer our heartbeat before its own next renewal of the lease, which may be too late.
     async fn renew(&self, session: SessionId, _: &[EntryRef], _: &Gone<'_>) -> Result<()> {
         let renew = async |client: Client| {
             // `keep_alive` returns when the first answer has come.

@@ -46,7 +46,7 @@ impl Transactions {
     }
 }
 
-/// Sends a transaction, in a slot among the calls in flight for which the caller has waited.
+/// Sends a transaction in the slot `ready`, which the caller has got before: only a limited number of calls may be in flight.
 pub(super) async fn make_on(
     ready: Ready<'_, Endpoints>,
     txn: etcd_client::Txn,

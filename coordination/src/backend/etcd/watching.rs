@@ -26,16 +26,16 @@ impl Watching for Etcd {
     ) -> Result<()> {
         let key = self.txn_kv.key(entry);
         let created = revision_of(seq);
-        // A put on the blocker's key is an update of the blocker's entry. An update can free only shared waiters, so exclusive
-        // waiters watch only for the key's deletion.
+        // A put on the blocker's key is an update of the blocker's entry. Only a shared waiter may stop being blocked by an update,
+        // so exclusive waiters watch only for the key's deletion.
         let scope = if waiter == Mode::Shared { Scope::Key } else { Scope::Deletion };
         let mut must_look = false;
         loop {
             let (mut watch, since) = self.begin(&key, scope).await?;
-            // If the watch has reported all changes since before the entry's key was created, it has reported every change of the
-            // entry, and nothing has to be read. But if it has reported a change after the key was created, that may have been a
-            // put which downgraded the entry to shared, so that the entry no longer blocks a shared waiter. In that case the key
-            // is read.
+            // In the first pass of this loop, the key is read if the watch began only after the entry's key was created, because
+            // then the watch may have missed a change of the entry. For a shared waiter, the key is also read if the watch has
+            // reported a change since the key was created: that may have been a put which downgraded the entry to shared, so that
+            // the entry no longer blocks the waiter. Otherwise nothing has to be read.
             let mut known = created;
             if must_look || since >= created || scope == Scope::Key && watch.changed() > created {
                 match self.look(entry, seq, waiter).await? {
@@ -63,9 +63,9 @@ impl Watching for Etcd {
                     None => tokio::time::sleep(PAUSE).await,
                 }
             };
-            // If the listing was read after the watch began, the watch reports every change since that read: wait for a change.
-            // If the listing was read earlier, the watch may have missed a change in between. Then this call returns at once, and
-            // its caller reads the queue again, while the watch goes on.
+            // If the listing was read after the watch began, the watch reports every change since that read: wait for a change. If
+            // the listing was read before the watch began, the watch may have missed a change in between. In that case this call
+            // returns at once, and its caller reads the queue again, while the watch goes on.
             if let Some(store) = self.reads.at(queue, listing)
                 && store >= since
                 && watch.changed_after(store).await.is_none()
