@@ -33,8 +33,8 @@ impl Watching for Consul {
         let (keys, key) = (self.txn_kv.keys(&entry.queue), self.txn_kv.key(entry));
         let is_own = self.txn_kv.key_pool.own(entry).is_some();
         let is_over = |seen: &Seen| {
-            // An answer without the key may be older than the entry. It proves that the entry is gone only if its index is not
-            // smaller than the entry's number.
+            // An answer without the key may be older than the entry. Such an answer proves that the entry is gone only if the index
+            // of the answer is not smaller than the entry's number.
             let Some(pair) = &seen.pair else { return seen.index >= seq };
             if !pair.is_locked() {
                 self.leftovers.remove(&keys, std::slice::from_ref(pair));
@@ -76,9 +76,9 @@ impl Watching for Consul {
             };
             let is_nothing = |seen: &Seen| was_empty && seen.names.is_empty();
             let is_new = |seen: &Seen| {
-                // If the queue has no keys, Consul answers with the index of all other keys, which rises without any change in
-                // this queue: such an answer is ignored. An index that is lower than before means that Consul's data was restored
-                // from a snapshot: the caller reads again.
+                // If a queue has no keys, Consul answers with the index of all other keys, which rises without any change in this
+                // queue. So if the queue was empty and still has no keys, the answer is ignored. An index that is lower than before
+                // means that Consul's data was restored from a snapshot: the caller reads again.
                 !is_nothing(seen) && (seen.index > index || (1..index).contains(&seen.index))
             };
             drop(seen.wait_for(is_new).await);
