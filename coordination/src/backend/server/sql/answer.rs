@@ -20,7 +20,7 @@ pub(crate) trait Row: Send + Sync + 'static {
         self.bytes_or_null(operation, name)?.ok_or_else(|| corrupt(operation))
     }
 
-    /// The text in a column of bytes into which only this library writes.
+    /// The text in a column of bytes. Only this library writes into such a column, so bytes that are not UTF-8 are `Corrupt`.
     fn text(&self, operation: &'static str, name: &str) -> Result<String> {
         String::from_utf8(self.bytes(operation, name)?).map_err(|_| corrupt(operation))
     }

@@ -18,8 +18,8 @@ pub(crate) enum Argument {
     /// The number is signed, because PostgreSQL has no unsigned `BIGINT`. A `u64` is sent as the signed number with the same bits.
     Number(Option<i64>),
     Flag(bool),
-    /// The epoch of the connection on which the call is sent. The server compares these epochs, to reject a call that comes late,
-    /// on an older connection than another call of the session did.
+    /// The epoch of the connection on which the call is sent. The server compares these epochs: if a call of the session has come
+    /// on a newer connection, the server rejects calls of the session that come on older connections.
     Generation,
     /// The channel on which the server notifies this client. MySQL has no notifications, and no such argument.
     Channel,

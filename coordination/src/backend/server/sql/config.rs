@@ -50,8 +50,8 @@ impl Servers {
     }
 }
 
-/// Whether to use TLS, with which the client always verifies the server. If the URL has neither this option nor an option that is
-/// only for TLS, TLS is used unless every host of the URL is the local host.
+/// Whether to use TLS. With TLS, the client always verifies the server. If the URL has neither the option of `modes` nor an option
+/// that is only for TLS, TLS is used unless every host of the URL is the local host.
 fn is_secure(url: &mut Url, hosts: &[Host], modes: &Modes) -> Result<bool> {
     let Modes { option, on, off, between } = *modes;
     let wants_tls = access::TLS_OPTIONS.iter().any(|name| url.has_option(name));

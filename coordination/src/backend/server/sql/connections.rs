@@ -99,9 +99,9 @@ impl<D: Dialect> Drop for Sent<'_, D> {
         let Some(connections) = self.connections.upgrade().filter(|_| !self.is_answered) else {
             return;
         };
-        // If no answer came within `patience`, the server may be down, so the next server is tried. If the caller gave up earlier
-        // than that, the same server is used again. The limit is a little less than `patience`, because the caller, who gives up
-        // after `patience`, began to count a moment before.
+        // If no answer came within `patience`, the server may be down, so the next server is tried. If the caller gave up before
+        // `patience` was over, the same server is used again. The limit is a little less than `patience`, because the caller gives
+        // up after `patience`, counted from a moment before the statement was sent.
         match self.at.elapsed() >= connections.patience * 9 / 10 {
             true => connections.rotation.give_up(self.epoch),
             false => connections.rotation.leave(self.epoch),

@@ -100,7 +100,7 @@ impl<D: Dialect> Entries for SqlStore<D> {
             return Err(Error::new(ErrorKind::Unsupported, "update", message));
         }
         self.dialect().touched(&path, Some(seq));
-        // It is forgotten which entry blocked this one: in the new mode, another entry may block it, or none.
+        // Forgets which entry blocked this one: in the new mode, another entry may block it, or none.
         D::waits(self, &entry.entry_ref.id, None);
         Ok(answer.is_ok())
     }
@@ -161,7 +161,7 @@ impl<D: Dialect> Entries for SqlStore<D> {
         let entries = listing.entries.iter();
         let entries =
             entries.map(|entry| (entry.seq, entry.id.as_str(), shared(entry), &*entry.data));
-        // For the hash, the value is written like an entry. Its empty id distinguishes it from real entries.
+        // In the hash, the value has the form of an entry, with an empty id. No real entry has an empty id.
         let value = listing.value.iter().map(|value| (value.version, "", false, ""));
         listing.revision = reads::revision_of(entries.chain(value));
         let expires = first_end.map(|left| Instant::now() + Duration::from_micros(left));

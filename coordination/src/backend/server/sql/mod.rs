@@ -55,8 +55,8 @@ pub(crate) trait Dialect: Sized + Send + Sync + 'static {
     /// The advice in the error if the server demands TLS and the URL has turned it off.
     const WANTS_TLS: &'static str;
 
-    /// Connects to the server at `place`. `epoch` is the number of the connection, which the server gets as the `generation` of
-    /// each call.
+    /// Connects to the server at `place`. `epoch` is the connection's number. Calls give this number to the server as their
+    /// `generation`.
     fn connect(
         connections: &Arc<Connections<Self>>,
         place: (&Host, SocketAddr),
@@ -117,8 +117,8 @@ pub(crate) trait Dialect: Sized + Send + Sync + 'static {
     }
 
     /// Resolves when the entry with this number is gone, or no longer blocks a waiter of this mode. Meanwhile it asks the server at
-    /// least once in every `recheck`, because a notification may be lost. It may also resolve when nothing has changed, because the
-    /// caller then asks for the position of its own entry in any case.
+    /// least once in every `recheck`, because a notification may be lost. It may also resolve when nothing has changed. This does
+    /// no harm, because the caller always asks for the position of its own entry after this.
     fn gone(
         store: &SqlStore<Self>,
         path: &str,
@@ -177,8 +177,8 @@ struct Seen {
     expires: Option<Instant>,
 }
 
-/// How long after the expected end of a lease a waiter asks the server whether the lease has ended. If the waiter asked at that
-/// very moment, the server might find the lease still running.
+/// A waiter asks the server whether a lease has ended this long after the expected end of the lease. If the waiter asked exactly at
+/// the expected end, the server might find the lease still running.
 pub(crate) const LITTLE: Duration = Duration::from_millis(2);
 
 /// The store: a namespace in a database.
@@ -198,7 +198,8 @@ pub(crate) struct SqlStore<D: Dialect> {
 }
 
 impl<D: Dialect> SqlStore<D> {
-    /// Connects. Fails if the server cannot be used, or its version, or the tables that this library has there.
+    /// Connects. Fails if the server cannot be used, its version is not supported, or the tables that this library has there cannot
+    /// be used.
     pub(crate) async fn connect(
         servers: Servers,
         dialect: D,

@@ -1,5 +1,5 @@
-//! Queues' values, each in its queue's row. A value belongs to no session, and is written by compare-and-set. Records, which are
-//! further texts of the queue, each with a name, may be written together with it.
+//! Queues' values, each in its queue's row. A value belongs to no session, and is written by compare-and-set. A queue may also have
+//! records: further texts, each with a name. Records may be written together with the value.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,9 +18,9 @@ impl<D: Dialect> Values for SqlStore<D> {
     async fn write(&self, write: &Write) -> Result<Option<u64>> {
         let queue = &write.queue;
         let none = || Error::new(ErrorKind::Unavailable, "write", "there is no session");
-        // A value belongs to no session, but the call is sent as one of the current session: the server knows for each session
-        // which connection is the newest. So if this call is given up and comes late, on a connection that was given up too, the
-        // server rejects it (`stale`).
+        // A value belongs to no session, but the call is sent as a call of the current session: for each session, the server knows
+        // the newest connection on which a call of the session has come. If this call is given up, its connection is given up, too.
+        // If the call arrives only after a call on a newer connection, the server rejects it (`stale`).
         let session = self.sessions.current().ok_or_else(none)?;
         let text = write.data.as_ref();
         let text = text.map(|data| StoredValue::by(write, data).to_bytes()).transpose()?;
@@ -45,8 +45,8 @@ impl<D: Dialect> Values for SqlStore<D> {
             self.dialect().touched(&path, None);
             return Ok(version);
         }
-        // The write was refused, because the value is not as the write expects. But if the value has the id of this very write, an
-        // earlier call of the write was carried out, and its answer was lost.
+        // The server did not carry out this call, for instance because the value does not have the expected version. But if the
+        // value has the id of this very write, an earlier call of the write was carried out, and its answer was lost.
         let Some(kept) = answer.bytes("value")? else { return Ok(None) };
         check_name(queue, &kept)?;
         let is_ours = StoredValue::read(&kept)?.id == write.id;

@@ -25,9 +25,9 @@ impl<D: Dialect> Watching for SqlStore<D> {
     async fn changed(&self, queue: &QueueKey, revision: u64, recheck: Duration) -> Result<()> {
         let mut following = D::follow(self, &self.path(queue)).await?;
         let Some(Seen { count: Some(count), expires }) = self.reads.at(queue, revision) else {
-            // A change may have been missed, because this process was not subscribed when the queue was read, or because the queue
-            // was read again since. So this call resolves, and the caller reads the queue again. The subscription made above stays
-            // for a moment, so it still exists at that read.
+            // A change may have been missed: this process was not subscribed when the queue was read, or the queue was read again
+            // since. So this call resolves, and the caller reads the queue again. The subscription made above stays for a moment,
+            // so it still exists when the caller reads the queue.
             return Ok(());
         };
         let limit = Instant::now() + self.dialect().at_most(recheck);
