@@ -10,7 +10,7 @@
 //!    store refuses the call, whenever it arrives, and the loop makes another try under the next fence.
 //! 3. The call is noted before it is sent. If the caller drops the future after that, [`leave`](TxnKv::leave) finds the note of a
 //!    call that was not answered, and ends the write fence before it returns that the entry is gone.
-//! 4. The note is taken back as soon as there is an answer after which the call cannot take effect any more.
+//! 4. When an answer comes after which the call cannot take effect any more, the note is taken back.
 //! 5. If the key exists already, an earlier call of this entry has put it. Then the entry exists, and is not entered a second time.
 
 use std::sync::Arc;
@@ -95,8 +95,8 @@ impl<T: Transact> TxnKv<T> {
     }
 }
 
-/// Whether a call that failed may still take effect later. A call that the store refused for want of space (`Quota`) may have taken
-/// effect, but if so, it did before its answer was sent.
+/// Whether a call that failed may still take effect later. If the store refused a call for lack of space (`Quota`), the call may
+/// have taken effect before the store sent this answer, but it cannot take effect later.
 fn is_under_way(error: &Error) -> bool {
     error.effect() == Effect::Unknown && error.kind() != ErrorKind::Quota
 }

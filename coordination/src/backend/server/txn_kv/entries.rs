@@ -83,9 +83,9 @@ impl<T: Transact> TxnKv<T> {
         // A call that puts the entry was given up, and may still reach the servers.
         match self.end_or_wait(entry, &write_fence).await? {
             Ended::Now => {
-                // The transaction has deleted the key. There may have been an earlier delete, sent while the store had no space,
-                // which was given up and may still arrive. It would remove the next entry with the same key. So both deletes are
-                // counted, and if there were two, the key pool does not use the key again in this session.
+                // The transaction has deleted the key. While the store had no space, an earlier call of `leave` may have sent a
+                // delete that was given up. If that delete arrives late, it would remove the next entry with the same key. So both
+                // deletes are counted, and if there were two, the key pool does not use the key again in this session.
                 self.key_pool.delete(entry);
                 Ok(Left::Gone)
             }

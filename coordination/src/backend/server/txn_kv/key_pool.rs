@@ -6,10 +6,10 @@
 //! entry until it is known that the key is deleted.
 //!
 //! However late a call about an entry arrives, it must not change the next entry with the same key. So calls have conditions. A put
-//! has the condition that the session's write fence holds. An update has the condition that the key has the version of the update
-//! before. The delete of another client's entry has the condition that the version in which the key was created is that entry's
-//! number. The delete of our own entry has no condition, because that is fastest. If such a delete was not answered, the key is not
-//! used again in this session.
+//! has the condition that the session's write fence holds. An update has the condition that the key still has the version from the
+//! entry's last update, or, if there was no update, from the entry's put. The delete of another client's entry has the condition
+//! that the version in which the key was created is that entry's number. The delete of our own entry has no condition, because that
+//! is fastest. If such a delete was not answered, the key is not used again in this session.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -28,9 +28,9 @@ const REMEMBERED: usize = 16 * 1024;
 /// Gives a key to each of our entries, and knows which keys are in use.
 pub(crate) struct KeyPool {
     naming: Naming,
-    /// At least this many keys are used in rotation. It has to be more than one on a store whose notifications give only the keys
-    /// that exist: if an entry left, and the next entry got the same key at once, waiters would not notice that the first entry has
-    /// left.
+    /// At least this many keys are used in rotation. On some stores, a notification only says which keys exist. On such a store,
+    /// this has to be more than one: if an entry left, and the next entry got the same key at once, waiters would not notice that
+    /// the first entry has left.
     in_turn: usize,
     own_entries: OwnEntries<Slot>,
     numbers: Mutex<Numbers>,
@@ -73,8 +73,8 @@ impl KeyPool {
         Self { naming, in_turn, own_entries, numbers, last: BoundedCache::of_at_most(REMEMBERED) }
     }
 
-    /// Called before a call that puts the entry is sent, under the write fence of this version. Returns the entry with its key: it
-    /// gets one at the first of these calls, and has the same key until it is [freed](Self::free).
+    /// Called before a call that puts the entry is sent, under the write fence of this version. Returns the entry with its key. The
+    /// entry gets a key at the first call of this function, and keeps this key until it is [freed](Self::free).
     pub(crate) fn sent(&self, entry: &NewEntry, write_fence: u64) -> Own<Slot> {
         let (own, _) = self.own_entries.begin(entry, || {
             let number = self.take_number(entry);
@@ -158,9 +158,9 @@ impl KeyPool {
     /// Forgets an entry that is known to be gone. Another entry may get its key, unless a delete of the key may still arrive.
     pub(crate) fn free(&self, entry: &EntryRef) {
         // If one delete was counted, it was answered, and the answer said that the entry is gone. If two deletes were counted, the
-        // earlier one was not answered. It may arrive after the next entry was put under the same key, and delete that entry. So in
-        // this case the number stays in use until the session ends. The entry is removed here before its number is given back.
-        // Otherwise two entries would have the same number for a moment.
+        // earlier one may not have been answered. It may arrive after the next entry was put under the same key, and delete that
+        // entry. So if two deletes were counted, the number stays in use until the session ends. The entry is removed here before
+        // its number is given back. Otherwise two entries would have the same number for a moment.
         let own = self.own_entries.remove(&entry.id).filter(|own| own.known.deletes < 2);
         let Some(own) = own else { return };
         let mut numbers = self.numbers();

@@ -5,8 +5,8 @@
 //! [`write_fence`](super::write_fence)), and a full store refuses puts. It accepts deletes. So the entry's key is deleted at once,
 //! which is all that other waiters need. But the entry is remembered, and its key is not used again, until the fence is ended.
 //!
-//! If a late call tries to put the key before that, the store refuses the put for want of space. If there is space again, and the
-//! put succeeds, the key is deleted once more in the transaction that ends the fence.
+//! A late call may try to put the key before the fence is ended. As long as the store has no space, it refuses this put. If the
+//! store has space again by then, the put succeeds, and the transaction that ends the fence deletes the key once more.
 //!
 //! One task per session tries to end the fence, for all remembered entries of the session. As long as this task runs, callers that
 //! leave an entry do not try themselves.

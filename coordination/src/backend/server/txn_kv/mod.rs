@@ -36,7 +36,8 @@ pub(crate) struct TxnKv<T> {
     pub(crate) store: T,
     pub(crate) key_pool: KeyPool,
     pub(crate) write_fences: WriteFences,
-    /// Held by the task that is just ending a write fence, so that only one does at a time: see [`ending_turn`](Self::ending_turn).
+    /// Held by the task that is just ending a write fence, so that only one task at a time ends a fence: see
+    /// [`ending_turn`](Self::ending_turn).
     ending: Mutex<()>,
     later: Later,
     pending_creates: PendingCreates,
@@ -89,8 +90,8 @@ impl<T: Transact> TxnKv<T> {
         self.store.owner(session).is_some_and(|owner| owner == kept.owner)
     }
 
-    /// If a call that puts this entry was given up, and may still reach the store and put it: the write fence that has to be ended
-    /// to prevent that. `None`: there is no such call, or its write fence was ended since.
+    /// The write fence that has to be ended so that no call that was given up can put this entry later. `None`: no such call was
+    /// given up, the write fence under which it was sent was ended since, or the session is over.
     fn in_doubt(&self, entry: &EntryRef) -> Option<WriteFence> {
         let (session, version) = self.key_pool.in_doubt(entry)?;
         self.write_fences.of(session).ok().filter(|write_fence| write_fence.version <= version)

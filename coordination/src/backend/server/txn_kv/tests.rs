@@ -255,7 +255,7 @@ async fn c2_what_ends_the_doubt_about_one_enter_does_so_for_all() -> Result<()> 
     assert_eq!(after, before + 1, "each change has a version");
     txn_kv.comes_late();
     assert!(!keys.iter().any(|key| txn_kv.has(key)));
-    // Under the next fence, too, a call that gets no answer may take effect later, and has to be prevented from that.
+    // A call that is sent under the next write fence, and gets no answer, must not take effect later either.
     txn_kv.lose_next();
     txn_kv.put(&entries[0]).await.expect_err("its answer is lost");
     txn_kv.leave(&entries[0].entry_ref, None).await?;
@@ -389,8 +389,8 @@ async fn a_create_that_comes_late_does_not_bring_back_what_was_removed() -> Resu
     Ok(())
 }
 
-/// The first call of a write creates the value, its answer is lost, and somebody removes the value. Then the same happens to the
-/// answers of very many other writes, which are given up.
+/// The first call of a write creates the value, its answer is lost, and somebody removes the value. Then the answers of very many
+/// other writes are lost, too, and these writes are given up.
 #[tokio::test]
 async fn a_create_is_not_made_twice_however_many_others_were_given_up() -> Result<()> {
     let (txn_kv, _) = TxnKv::opened().await;
@@ -421,8 +421,8 @@ async fn without_a_session_nothing_is_written() {
 async fn l5_a_store_that_has_lost_its_data_takes_values_from_the_next_session() -> Result<()> {
     let (txn_kv, _) = TxnKv::opened().await;
     txn_kv.write(&write(None, Some("one"))).await?;
-    // The member's key of this session has a higher version than that of the next session will have, because the store loses its
-    // data in between. This session is never closed.
+    // The store loses its data after this session is opened. So the member's key of this session has a higher version than the
+    // member's key of the next session. This session is never closed.
     txn_kv.open().await;
     *txn_kv.store.0.lock().expect("nobody panics") = State::default();
     txn_kv.open().await;

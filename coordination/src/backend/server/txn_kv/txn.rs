@@ -33,7 +33,8 @@ pub(crate) trait Transact: Send + Sync + 'static {
     fn delete(&self, key: &str, only: Option<u64>) -> impl Future<Output = Result<()>> + Send;
 
     /// Prepares a write of a value that must happen only if the queue has no entries. Finds out whether the queue has entries. If
-    /// it has none, returns the conditions by which the store refuses the write if an entry is entered first.
+    /// it has none, returns conditions for the write: if an entry is entered before the write arrives, the conditions do not hold,
+    /// and the store refuses the write.
     fn alone(
         &self,
         keys: &Keys,
@@ -140,9 +141,9 @@ impl WriteFence {
 /// Whether a queue has entries. Needed for a write of the queue's value that must happen only if there are none.
 #[derive(Debug)]
 pub(crate) enum Queue {
-    /// The queue has no entry. The transaction has conditions that hold only as long as no entry is entered. It also has changes
-    /// that delete the keys, if any, that [`alone`](Transact::alone) has put to make this sure. Both are added to the transaction
-    /// of the write.
+    /// The queue has no entry. The transaction has conditions that hold only as long as no entry is entered. If
+    /// [`alone`](Transact::alone) had to put keys for these conditions, the transaction also has changes that delete these keys.
+    /// The conditions and the changes are added to the transaction of the write.
     Empty(Txn),
     /// The queue has an entry. The field is the queue's value as it was read.
     Taken(Option<Kept>),

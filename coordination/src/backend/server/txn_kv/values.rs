@@ -1,7 +1,7 @@
 //! Queues' values. Each value is a key that belongs to no session, and is written by compare-and-set.
 //!
-//! A value's version is that of the last change of its key. These versions rise for ever, over removals too. So a write that
-//! arrives late finds another version than it expects, and is refused.
+//! A value's version is that of the last change of its key. These versions always rise, even if the key is removed and created
+//! again. So a write that arrives late finds another version than it expects, and is refused.
 //!
 //! The exception is a write that creates the value. If such a write is carried out, the value is removed, and then a second call of
 //! the same write arrives late, this call finds no value, as it expects, and would create the value once more. Two further
@@ -160,8 +160,8 @@ impl<T: Transact> TxnKv<T> {
         }
         let is_admitted = write_fence.is_of(member.as_ref());
         if !is_admitted {
-            // Another task has ended the write fence after this try had read the fence's version, because of a call that was given
-            // up. The next try uses the new write fence.
+            // After this try had read the fence's version, another task has ended the fence because of a call that was given up, or
+            // the session has ended. If the session has ended, `learn` fails. Otherwise the next try uses the new write fence.
             self.learn(write_fence, member.as_ref())?;
         }
         let mark = removed.map_or(0, |kept| kept.version);
@@ -181,8 +181,8 @@ impl<T: Transact> TxnKv<T> {
         Ok(if has_entries { Tried::Answer(None) } else { Tried::Again })
     }
 
-    /// Keeps the other calls of this write from taking effect later: ends the write fence, so that the store refuses all calls that
-    /// were sent under it.
+    /// Keeps calls of this write that were not answered from taking effect later: ends the write fence, so that the store refuses
+    /// all calls that were sent under it.
     async fn end_calls(&self, write: &Write, write_fence: &WriteFence) -> Result<()> {
         match self.end("write", write_fence, Vec::new()).await {
             // If the error says that the session is over, no call under its write fence can take effect any more, so nothing is

@@ -109,7 +109,8 @@ impl<T: Transact> TxnKv<T> {
                 Ok(true)
             }
             Outcome::Refused(found) => {
-                // An earlier call, whose answer was lost, has ended the write fence already.
+                // An earlier call, whose answer was lost, may have ended the write fence already. Or the session is over, and then
+                // `learn` fails.
                 self.learn(write_fence, found.into_iter().next().flatten().as_ref())?;
                 Ok(false)
             }
