@@ -19,8 +19,8 @@ pub(crate) const TLS_OPTIONS: [&str; 4] = ["ca", "cert", "key", "server_name"];
 ))]
 pub(crate) const PASSWORD_FILE: &str = "password_file";
 
-/// Takes the password and the options for TLS out of the URL. `secure`: whether the client is to use TLS. If it is not, options for
-/// TLS are an error, whose message recommends `scheme`.
+/// Takes the password and the options for TLS out of the URL. `secure`: whether the client is to use TLS. If this is false, options
+/// for TLS are an error, whose message recommends `scheme`.
 ///
 /// `password_option`: the name of the option for a file with the password, which may be given if the URL itself has no password.
 /// `check`: a further check of the password.

@@ -30,8 +30,8 @@ use crate::url::Host;
 /// How often [`greet`](Connections::greet) tries the first call of the process if each try ends with a connection that the server
 /// closes without an answer.
 const GREETINGS: usize = 5;
-/// How long a server that has refused our credentials is not asked again: connecting to it fails with the same refusal at once. So
-/// this client asks such a server at most twenty times a minute.
+/// For this long after a server has refused our credentials, it is not asked again: every try to connect to it fails at once with
+/// that refusal. So this client asks such a server at most twenty times a minute.
 const BELIEVED: Duration = Duration::from_secs(3);
 
 /// How connections to a store's servers are made.
@@ -178,9 +178,9 @@ impl<L: Link> Connections<L> {
     /// Calls [`connection`](Self::connection), for one server after the other, until there is a connection.
     ///
     /// If one server refuses our credentials, and another server has an error that may pass by itself, the error that may pass is
-    /// returned. With the refusal, the caller would stop trying, although the other server may be starting, and accept us soon.
-    /// Before the first connection, the refusal of the server that was tried last is returned: the user may just have given a wrong
-    /// password, and has to see that.
+    /// returned. If the refusal were returned, the caller would stop trying, although the other server may be starting, and accept
+    /// us soon. Before the first connection of the process, the error of the last try is returned, even if it is a refusal: the
+    /// user may just have given a wrong password, and has to see that.
     pub(crate) async fn reach(self: &Arc<Self>) -> Made<L> {
         let (mut tried, mut passing) = (0, None);
         loop {
@@ -300,8 +300,9 @@ impl<L: Link> Connections<L> {
         let mut state = self.state();
         state.refused.retain(|_, (until, _)| now < *until);
         state.refused.insert(place, (now + BELIEVED, failure.clone()));
-        // This has to be checked before the failure is reported to the rotation. If all servers have failed then, the rotation
-        // forgets the addresses of all names. After that it would not be known any more whether all addresses have refused us.
+        // This is checked here, before the failure is reported to the rotation. If this failure is the last of all servers, the
+        // report makes the rotation forget the addresses of all names. After that it could not be found out any more whether all
+        // addresses have refused us.
         if self.rotation.all(|place| state.refused.contains_key(place)) {
             state.all_refused = state.refused.values().min_by_key(|(until, _)| *until).cloned();
         }
@@ -574,7 +575,8 @@ impl Failure {
         self.is_broken && self.error.kind() == ErrorKind::Unavailable
     }
 
-    /// Whether the server refuses our credentials or our rights. Another try right away would most likely be refused too.
+    /// Whether the server refuses our credentials, or says that we lack a right. Another try right away would most likely be
+    /// refused too.
     fn is_refusal(&self) -> bool {
         matches!(self.error.kind(), ErrorKind::Auth | ErrorKind::Permission)
     }

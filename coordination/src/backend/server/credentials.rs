@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::url::Secret;
 
 /// If a call is refused, and the files hold new credentials, the connection is given up, and another one is made with the new
-/// credentials. But this is not done within this time after a server has refused the new ones, too.
+/// credentials. If a server has refused the new credentials, too, this is not done again until this time has passed.
 const REFUSED: Duration = Duration::from_secs(3);
 
 /// What a client shows to a server to prove who it is, and what it demands of the server's certificate.
@@ -81,7 +81,7 @@ pub(super) enum Source {
 struct State {
     /// The credentials with which a server last accepted us. Before a server has accepted us, those that were read first.
     used: Arc<Credentials>,
-    /// The credentials that were read last, of those that could be used.
+    /// The credentials from the last read that found usable ones.
     newest: Arc<Credentials>,
     /// The credentials that a server last refused, and when it did.
     refused: Option<(Instant, Arc<Credentials>)>,
@@ -136,7 +136,8 @@ impl Access {
         Arc::clone(&state.newest)
     }
 
-    /// Notes that a server refused these credentials. Returns those with which a server last accepted us, if they are others.
+    /// Notes that a server refused these credentials. Returns the credentials with which a server last accepted us, if they differ
+    /// from the refused ones.
     pub(crate) fn instead_of(&self, refused: &Arc<Credentials>) -> Option<Arc<Credentials>> {
         let mut state = self.state();
         state.refused = Some((Instant::now(), Arc::clone(refused)));
@@ -154,7 +155,8 @@ impl Access {
         }
     }
 
-    /// Whether the files hold other credentials than those in use, which no server has refused within the last [`REFUSED`].
+    /// Whether the files hold other credentials than those in use, and no server has refused the files' credentials within the last
+    /// [`REFUSED`].
     pub(crate) fn are_others(&self) -> bool {
         let newest = self.newest();
         let state = self.state();
@@ -187,7 +189,8 @@ impl Sources {
         self.password.iter().chain(tls).any(|source| matches!(source, Source::File { .. }))
     }
 
-    /// Reads all sources. Fails if the contents of a source cannot be used, or if a key is not that of its certificate.
+    /// Reads all sources. Fails if the contents of a source cannot be used, or if the private key does not belong to the
+    /// certificate.
     fn read(&self) -> Result<Credentials> {
         let password = self.password.as_ref().map(Source::password).transpose()?;
         if let (Some(password), Some(check)) = (&password, self.check) {
@@ -213,7 +216,8 @@ impl TlsSources {
 }
 
 impl Source {
-    /// The source at this path, which this option has: a file that may be replaced, or something that can be read only once.
+    /// The source at `path`, which is the value of this option: a file that may be replaced, or something that can be read only
+    /// once.
     pub(super) fn named(option: &'static str, path: &str) -> Result<Self> {
         let file = Self::File { option, path: path.into() };
         match fs::metadata(path).is_ok_and(|found| !found.is_file()) {

@@ -16,8 +16,8 @@ pub(super) struct First {
 
 impl First {
     /// How long the next try may take: the time that is left, divided by the number of servers that are still to be tried before
-    /// the first server is tried again. So if a server fails at once, its time goes to the others, which may be far away and need
-    /// it. A try has at least an equal share of [`LONGEST`].
+    /// the first server is tried again. So if a server fails at once, the other servers, which may be far away, get the time that
+    /// it did not use. A try has at least an equal share of [`LONGEST`].
     pub(super) fn share(&mut self, servers: usize) -> Duration {
         let servers = u32::try_from(servers).unwrap_or(u32::MAX);
         let share = self.left() / (servers - self.tries % servers);

@@ -15,8 +15,8 @@ const BATCH: usize = 32;
 pub(crate) enum Extent {
     /// One entry.
     One,
-    /// All entries. They are read if the one entry did not have the name, because it has left since it was listed, or because
-    /// another library wrote it.
+    /// All entries. This is used if the one entry did not give the name: that entry may have left since it was listed, or another
+    /// library may have written it.
     All,
 }
 

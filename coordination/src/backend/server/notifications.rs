@@ -1,9 +1,9 @@
 //! Notifications on Redis and PostgreSQL, whose servers send to a connection every message that is published on the channels to
 //! which the connection is subscribed.
 //!
-//! Each process has a channel of its own. An entry that leaves a queue may have been the blocker of later entries, that is, the
-//! newest entry for which they have to wait. For each of those later entries, the server publishes a message on the channel of the
-//! process that has it. The message says whether anything else blocks the later entry now.
+//! Each process has a channel of its own. Each entry that has to wait has a *blocker*: the newest of the entries for which it has
+//! to wait. When an entry leaves a queue, the server publishes a message for each entry whose blocker it was, on the channel of the
+//! process that has the waiting entry. The message says whether anything else blocks the waiting entry now.
 //!
 //! Each queue has a channel, too, on which every change of the queue is published. Only some processes subscribe to it: those that
 //! observe the queue, and those that wait for another entry than the newest one before their own.
@@ -38,7 +38,7 @@ pub(crate) struct Wait {
 /// A message on this process's channel: an entry no longer blocks one of our entries.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Passed {
-    /// The wait that this message ends. It names the entry, and the mode of the entries that it no longer blocks.
+    /// The wait that this message ends. It has the number of an entry, and a mode: the entry no longer blocks entries of this mode.
     pub(crate) wait: Wait,
     /// The number of our entry that was blocked.
     pub(crate) waiter: u64,
@@ -71,7 +71,8 @@ pub(crate) enum Waited {
     /// The server was not asked yet. So it does not know that somebody waits for this, and will send no message.
     #[default]
     Unknown,
-    /// The entry blocks one of our entries. The server will send a message on this process's channel when it no longer does.
+    /// The entry blocks one of our entries. The server will send a message on this process's channel when the entry no longer
+    /// blocks ours.
     Blocks(Known),
     /// The entry is gone, or no longer blocks entries of the mode in question: the wait is over.
     Over,
@@ -306,7 +307,7 @@ mod tests {
         let wait = Wait { queue: "lock/a".to_owned(), seq: 7, mode: Mode::Exclusive };
         let waiting = hub.wait(&wait);
         hub.expect(&wait, Known { epoch: 1, until: Instant::now() });
-        // Our entry is lost with its session. Another caller still waits for the same thing.
+        // Our entry is lost with its session. Another caller still waits for the end of the same blocking entry.
         hub.forget(&wait);
         let (following, channel) = hub.follow("lock/a", 1);
         assert_eq!(channel.as_deref(), Some("{a}:queue:lock/a"));

@@ -27,7 +27,7 @@ impl<T> Default for OwnEntries<T> {
 
 impl<T: Clone> OwnEntries<T> {
     /// Called before an entry is entered. Remembers the entry with the data from `new`, unless it is remembered already. Returns
-    /// what is remembered, and true if the entry was remembered already, because a call has tried to enter it before.
+    /// what is remembered. Also returns true if the entry was remembered already: then an earlier call may have tried to enter it.
     pub(crate) fn begin(&self, entry: &NewEntry, new: impl FnOnce() -> T) -> (Own<T>, bool) {
         let mut entries = self.entries();
         if let Some(own) = entries.get(&entry.entry_ref.id) {

@@ -1,24 +1,24 @@
-//! What has to be known of a write for as long as one of its calls may come.
+//! What a store has to remember of a write as long as a call of the write may be sent or repeated.
 //!
-//! A call that was given up may be made again, and what was known when it was first sent decides then what may be done. So this
-//! is no cache: nothing is forgotten of a write that its caller has not dropped. A caller that gives up drops its [`Write`], and
-//! nothing repeats it any more.
+//! If a call of a write was given up, the caller may repeat it. Whether the repeated call may change anything depends on what the
+//! store knew when the first call was sent. So this is no cache: a write stays remembered until it is answered, or its caller drops
+//! the [`Write`]. After that drop, nobody repeats the write.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use crate::backend::Write;
 
-/// How many writes are remembered before those are looked for that were dropped.
+/// As long as fewer writes are remembered than this, the map is not searched for writes that were dropped.
 const FEW: usize = 64;
 
-/// What is known of writes, by their ids.
+/// What is remembered of each write, by the write's id.
 pub(crate) struct PendingWrites<V>(Mutex<Known<V>>);
 
 struct Known<V> {
     writes: HashMap<u64, (Weak<()>, V)>,
-    /// When so many writes are remembered, those that were dropped are looked for. It is twice as many as were left then, so
-    /// that each write is looked at a few times at most.
+    /// When this many writes are remembered, the map is searched for writes that were dropped. After each search, this number is
+    /// set to twice as many as were left, but at least [`FEW`]. So the searches stay rare.
     many: usize,
 }
 
@@ -29,12 +29,13 @@ impl<V> Default for PendingWrites<V> {
 }
 
 impl<V: Copy> PendingWrites<V> {
-    /// What is known of this write.
+    /// What is remembered of this write.
     pub(crate) fn get(&self, write: &Write) -> Option<V> {
         self.known().writes.get(&write.id).map(|(_, known)| *known)
     }
 
-    /// Changes what is known of this write. `change` gets `None` if nothing is known, and leaves `None` to forget the write.
+    /// Changes what is remembered of this write. `change` gets `None` if nothing is remembered, and leaves `None` to forget the
+    /// write.
     pub(crate) fn update<T>(&self, write: &Write, change: impl FnOnce(&mut Option<V>) -> T) -> T {
         let mut known = self.known();
         let mut value = known.writes.remove(&write.id).map(|(_, value)| value);
@@ -46,7 +47,7 @@ impl<V: Copy> PendingWrites<V> {
         changed
     }
 
-    /// Forgets a write that was answered, or of which no other call can take effect.
+    /// Forgets a write. To be called when the write was answered, or when no other call of it can take effect any more.
     pub(crate) fn forget(&self, write: &Write) {
         self.known().writes.remove(&write.id);
     }

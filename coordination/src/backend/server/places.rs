@@ -51,7 +51,8 @@ impl Places {
         self.all[self.current].0
     }
 
-    /// The name of the current place's host was looked up: replaces the current place by one place for each of these addresses.
+    /// To be called when the name of the current place's host was looked up. Replaces the current place by one place for each of
+    /// these addresses. If there are none, the current place stays.
     pub(super) fn found(&mut self, addresses: &[SocketAddr]) {
         let Place { host, .. } = self.current();
         let at = |address: &SocketAddr| Place { host, address: Some(*address) };
@@ -67,8 +68,8 @@ impl Places {
     }
 
     /// Notes that the current place has failed. The next place is the one with the fewest failures since a server last answered
-    /// there. Among places with equally few failures, one where a server has ever answered comes first, and then the one that comes
-    /// next in the list.
+    /// there. Among places with equally few failures, those where a server has ever answered come first. If several are left, it is
+    /// the one that comes next in the list.
     pub(super) fn failed(&mut self) {
         self.all[self.current].1 += 1;
         let count = self.all.len();

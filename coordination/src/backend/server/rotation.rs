@@ -28,8 +28,8 @@ pub(crate) struct Rotation<C> {
     /// How long a call may wait for its answer. If a caller drops a call after at least this time, and no answer to any call came
     /// on the connection in this time, the connection is given up.
     patience: Duration,
-    /// Makes short pauses after all servers have failed. It is used as long as the last answer is not older than the lease, because
-    /// a session may still be alive then. This field keeps the initial state, and [`Current`] has the state in use.
+    /// Makes short pauses after all servers have failed. It is used as long as the last answer is not older than the lease: until
+    /// then, a session may still be alive. This field keeps the initial state, and [`Current`] has the state in use.
     hurry: DecorrelatedJitter,
     /// Like `hurry`, but with longer pauses. Used once the last answer is older than the lease: every session has expired by then,
     /// so that there is no hurry.
@@ -73,7 +73,8 @@ pub(crate) struct Attempt<'a, C> {
     rotation: &'a Rotation<C>,
     epoch: u64,
     started: Instant,
-    /// Whether the connection failed. `None`: that is not known, because the call was dropped before its end.
+    /// Whether the connection failed. `None`: the call was dropped before it ended, so it is not known whether the connection
+    /// failed.
     failed: Option<bool>,
     /// Whether the server should answer soon, so that the connection is given up if no answer comes. False for queries that the
     /// server answers only when something changes.
@@ -222,8 +223,8 @@ impl<C> Rotation<C> {
     /// Whether a call that began at `started` has waited for all its time, and no answer to any call came on the connection in that
     /// time.
     fn is_silent(&self, started: Instant) -> bool {
-        // The caller drops the call when `patience` is over, and began to count a moment before `started`. So a little less than
-        // `patience` has to be enough here.
+        // The caller drops the call after `patience`, counted from a moment before `started`. So less than `patience` may have
+        // passed since `started`, and a little less has to be enough here.
         let limit = self.patience * 9 / 10;
         let is_long_ago = |at: Instant| at.elapsed() >= limit;
         is_long_ago(started) && self.current().heard.is_none_or(is_long_ago)
@@ -255,7 +256,8 @@ impl<C> Drop for Attempt<'_, C> {
             Some(true) => rotation.give_up(self.epoch),
             Some(false) => rotation.heard(self.epoch),
             // If a call is dropped early, nothing is known about the connection. If a call is dropped after its time ran out, the
-            // connection is given up, unless other calls got answers on it in that time: then the server is slow, but it answers.
+            // connection is given up, unless another call got an answer on it in that time: such an answer shows that the server is
+            // only slow.
             None if self.is_prompt && rotation.is_silent(self.started) => {
                 rotation.give_up(self.epoch)
             }

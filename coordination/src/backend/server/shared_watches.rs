@@ -4,10 +4,10 @@
 //! waits for the same keys each time. This module decides when a watch begins and when it ends; the code of each store then tells
 //! its server.
 //!
-//! One mutex guards the map of watches. So of a waiter who joins a watch and a sweep that ends idle watches, one is first. If the
-//! waiter is first, the sweep sees the waiter's receiver, and keeps the watch. If the sweep is first, the waiter finds no watch,
-//! and has to begin a new one. Without the mutex, a waiter could get a receiver of a watch that a sweep is just ending at the
-//! server, and would wait in vain.
+//! One mutex guards the map of watches. So if a waiter joins a watch while a sweep ends idle watches, one of the two comes first.
+//! If the waiter is first, the sweep sees the waiter's receiver, and keeps the watch. If the sweep is first, the waiter finds no
+//! watch, and has to begin a new one. Without the mutex, a waiter could get a receiver of a watch that a sweep is just ending at
+//! the server, and would wait in vain.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -83,14 +83,14 @@ impl<K: Clone + Eq + Hash, S: Default> SharedWatches<K, S> {
         true
     }
 
-    /// A number that no call has returned before, for stores that number the changes in `S`. It is counted over all keys. Otherwise
-    /// a new watch of a key would begin with a number that the key's last watch has used, and a waiter would take the two for the
-    /// same state.
+    /// A number that no call has returned before, for stores that number the changes in `S`. All keys share one counter. If each
+    /// watch had its own counter, a new watch of a key would use the numbers of the key's last watch again, and a waiter would take
+    /// a new state for an old one with the same number.
     pub(crate) fn next_number(&self) -> u64 {
         self.told.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Ends the watches that nobody has waited for during the linger time, and returns their keys.
+    /// Ends the watches that have had no waiter for the linger time, and returns their keys.
     pub(crate) fn sweep(&self) -> Vec<K> {
         let is_over = |_: &K, watched: &mut Watched<S>| watched.is_over(self.linger);
         self.watched().extract_if(is_over).map(|(key, _)| key).collect()
@@ -148,8 +148,8 @@ impl<S> Watched<S> {
         self.seen.receiver_count() == 0
     }
 
-    /// Whether nobody has waited for at least the time `linger`. The time is counted from the first call of this function that
-    /// finds no waiter, which is a little after the last waiter has gone.
+    /// Whether the watch has had no waiter for at least the time `linger`. The time is counted from the first call of this function
+    /// that finds no waiter, which is a little after the last waiter has gone.
     fn is_over(&mut self, linger: Duration) -> bool {
         if !self.is_idle() {
             self.idle_since = None;
