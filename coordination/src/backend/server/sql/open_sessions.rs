@@ -16,8 +16,8 @@ use crate::key;
 const REMEMBERED: usize = 8;
 /// How many held entries one call of `renew` checks.
 const BATCH: usize = 500;
-/// How often `close` tries again to remove entries whose rows are locked. After that, `close` leaves these entries in their queues.
-/// The next client that would have to wait for such an entry removes it.
+/// How often `close` tries again to remove entries whose rows are locked. After the last of these tries, `close` leaves the entries
+/// that are still locked in their queues. The next client that would have to wait for such an entry removes it.
 const LOCKED: usize = 20;
 /// The pause of `close` between two tries to remove entries whose rows are locked.
 const MOMENT: Duration = Duration::from_millis(5);
