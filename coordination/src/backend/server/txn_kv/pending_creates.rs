@@ -4,7 +4,7 @@
 //! Assume that the first of two such calls creates the value, and that somebody removes the value before the second call arrives.
 //! The second call finds no value, as it expects, and would create the value once more. To prevent this, a removal puts a key, the
 //! mark, which stays until the session that removed the value ends. All calls of a write have the condition that the mark still has
-//! the version that it had before the first of these calls was sent. So the second call is refused.
+//! the version that it had before the first of these calls was sent. So the second call is refused as long as the mark exists.
 
 use crate::backend::Write;
 use crate::backend::server::pending_writes::PendingWrites;

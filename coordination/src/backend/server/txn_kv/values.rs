@@ -7,7 +7,7 @@
 //! the same write arrives late, this call finds no value, as it expects, and would create the value once more. Two further
 //! conditions prevent that. One is the [write fence](super::write_fence) of a session of ours. The other is a mark, a key that each
 //! removal of the value puts, and that is deleted when the session that made the removal ends: see
-//! [`pending_creates`](super::pending_creates).
+//! [`pending_creates`](super::pending_creates). Once the mark is deleted, it prevents nothing any more.
 
 use std::sync::Arc;
 
@@ -175,8 +175,8 @@ impl<T: Transact> TxnKv<T> {
             return Ok(Tried::Again);
         }
         // The value and the mark are as the transaction demands. If the write fence holds too, and if all three were read at the
-        // very moment of the refusal, only the condition that the queue has no entry can have failed. Otherwise the reason for the
-        // refusal may be gone by now, so another try is made.
+        // very moment of the refusal, only the condition that the queue has no entry can have failed. If the write fence does not
+        // hold, or if the three were read later, the reason for the refusal may be gone by now, so another try is made.
         let has_entries = is_admitted && T::LOOKS_AT_ONCE;
         Ok(if has_entries { Tried::Answer(None) } else { Tried::Again })
     }

@@ -6,11 +6,11 @@
 //! fence*. To end the fence, the member's key is put anew, which gives it another version. From then on the store refuses all calls
 //! that were sent under the old version.
 //!
-//! A fence is ended if a call that puts an entry was given up, and the entry is to be removed. It is also ended if a call that
-//! creates a value was given up, and another call of the same write was answered.
+//! A fence is ended if a call that puts an entry was given up, and the entry is to be removed. A fence is also ended if one call of
+//! a write that creates a value was given up, and another call of this write was answered.
 //!
 //! The end of a fence has a price: other calls that are under way at that moment are refused too, and have to be sent again. So a
-//! fence is ended as seldom as possible: once for all calls that were given up under it.
+//! fence is ended as seldom as possible: one end serves all calls that were given up under the fence.
 
 use std::sync::{Mutex, MutexGuard};
 
