@@ -213,8 +213,8 @@ impl<L: Link> Connections<L> {
     /// A receiver of the outcome of the task that makes a connection. Starts such a task if none is running.
     ///
     /// The mutex makes sure that callers who come at the same time find the same task. One race is left: a caller finds no
-    /// connection just before the running task installs a connection, and calls this function only after that task has ended. Then
-    /// this function starts another task, which finds the installed connection and makes no second one.
+    /// connection just before the running task installs a connection, and calls this function only after that task has ended. In
+    /// this case this function starts another task, which finds the installed connection and makes no second one.
     fn making(self: &Arc<Self>) -> Result<watch::Receiver<Option<Made<L>>>, Failure> {
         let mut state = self.state();
         if let Some((until, failure)) = &state.all_refused
@@ -501,9 +501,9 @@ impl<L: Link> Connections<L> {
 }
 
 impl<L: Link> Maker<L> {
-    /// First drops this `Maker`, so that another task may be started, and only then gives the outcome to the callers who wait. In
-    /// the other order, a caller who gets a failure and asks for a connection again at once would find this task still noted, and
-    /// would get the same failure without a new try.
+    /// First drops this `Maker`, so that another task may be started, and only then gives the outcome to the callers who wait. If
+    /// the outcome were given first, a caller who gets a failure and asks for a connection again at once would find this task still
+    /// noted, and would get the same failure without a new try.
     fn tell(self, outcome: Made<L>) {
         let told = self.told.clone();
         drop(self);

@@ -172,8 +172,8 @@ impl<C> Rotation<C> {
 
     /// Gives up the connection of this epoch, unless it was given up already, and goes on to the next server.
     pub(crate) fn give_up(&self, epoch: u64) {
-        // If several calls fail on one connection, the first report raises the epoch, and the others, which have the old epoch,
-        // do nothing. Otherwise each of them would skip one more server, and the pause would begin after a single failure.
+        // If several calls fail on one connection, the first report raises the epoch. The later reports have the old epoch, and do
+        // nothing. Without this check, each of them would skip one more server, and the pause would begin after a single failure.
         let mut current = self.current();
         if self.epoch() == epoch {
             current.connection = None;
