@@ -13,8 +13,8 @@ pub(crate) struct Config {
     /// Whether tokens and values survive a loss of power. If so, every grant and every write waits until the disk has its data.
     /// Default: false.
     pub(super) durable: bool,
-    /// Whether the directory may be on a network file system. On some of these, `flock` does not exclude processes of other hosts.
-    /// On none of them does inotify report what other hosts change. Default: false.
+    /// Whether the directory may be on a network file system. There, inotify does not report what other hosts change, and on some
+    /// network file systems `flock` does not exclude processes of other hosts. Default: false.
     pub(super) network_allowed: bool,
     /// Whether all users of the directory's group share the directory. Default: false, only its owner uses it.
     pub(super) is_for_group: bool,

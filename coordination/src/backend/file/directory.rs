@@ -26,8 +26,8 @@ const SAFE: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC).union(OFlags::NONBL
 const QUIET: OFlags = OFlags::NOATIME;
 
 /// How often a file or directory is opened again if access is denied, and how long to wait before each try. Another process may
-/// have created it a moment ago and not have set its mode yet. Until then the creator's umask may keep out other users, or even the
-/// creator.
+/// have created it a moment ago and not have set its mode yet. Until that process sets the mode, its umask may keep out other
+/// users, or even the process itself.
 const TRIES: usize = 20;
 const BEFORE_TRY: Duration = Duration::from_millis(1);
 
@@ -36,8 +36,8 @@ const BEFORE_TRY: Duration = Duration::from_millis(1);
 /// All files of a store are on one file system, so the inode number alone tells them apart.
 pub(super) type Inode = u64;
 
-/// Some file systems store times with a resolution of seconds. Only if a file's last change is longer ago than this, the next
-/// change is sure to get a different time.
+/// Some file systems store times with a resolution of seconds. If a file's last change is longer ago than this, its next change is
+/// sure to get a different time. Otherwise both changes may have the same time.
 const STEP: Duration = Duration::from_secs(3);
 /// [`Directory::keep`] sets a file's times to now if they are older than this. Programs that clean up temporary files remove only
 /// files that are much older, so they leave this file alone.
@@ -47,8 +47,9 @@ const OLD: Duration = Duration::from_secs(60 * 60);
 /// remove it.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// A file's identity and the time of its last change. If both are the same at a later time, the file was not changed in between.
-/// This is certain only if [`Glimpse::is_settled`] was true at first: otherwise a later change may have the same time.
+/// A file's identity and the time of its last change. If both are still the same when they are read again, the file was not changed
+/// in between. This is certain only if [`Glimpse::is_settled`] was true when they were first read: otherwise a later change may
+/// have the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Moment {
     pub(super) inode: Inode,
@@ -243,7 +244,7 @@ impl Directory {
     ///
     /// # Errors
     ///
-    /// The path cannot be resolved at the moment. That does not say whether the directory is still there.
+    /// The path cannot be resolved at the moment. This error does not say whether the directory is still there.
     pub(super) fn is_in_place(&self) -> Result<bool> {
         let there = match fs::stat(&self.path) {
             Ok(there) => there,

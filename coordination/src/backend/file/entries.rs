@@ -73,8 +73,9 @@ impl Entries for FileStore {
         Ok(next)
     }
 
-    /// Always false, so that a caller that gives up drops its call of `enter` at once. If the change of the queue's file has not
-    /// begun by then, it is never made. If it has begun, it is done before the change by which the caller then removes the entry.
+    /// Always false: a caller of `enter` that gives up need not wait for an answer, and drops the call at once. If the change of
+    /// the queue's file has not begun when the call is dropped, the change is never made. If the change has begun, it keeps the
+    /// short lock until it is done. So it is done before the caller can remove the entry.
     fn was_sent(&self, _entry: &EntryRef) -> bool {
         false
     }

@@ -7,7 +7,8 @@ use rustix::io::Errno;
 
 use crate::error::{Error, ErrorKind};
 
-/// Whether this error says that no file descriptor is left, for the process or for the machine. The caller then closes idle files.
+/// Whether this error says that no file descriptor is left, for the process or for the machine. If so, the caller closes idle files
+/// and tries again.
 pub(super) fn is_for_want_of_descriptors(error: &Error) -> bool {
     let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref());
     cause.and_then(Errno::from_io_error).is_some_and(wants_descriptors)

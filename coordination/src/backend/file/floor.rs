@@ -4,7 +4,7 @@
 //! The floor is stored in a file of its own, next to the files of the queues. Pruning raises the floor, and pruning may be used to
 //! free space on a full disk. So raising must need no space: this file is created together with the directory, and only overwritten
 //! later. Each heartbeat of a session checks this file. If somebody has removed it, the heartbeat creates it again, with a number
-//! that is no lower.
+//! that is at least as high as before.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -69,7 +69,7 @@ impl Floor {
     /// Locks the file. While it is locked, no other process prunes. `None`: another process has it locked.
     pub(super) fn lock(&self, directory: &Directory) -> Result<Option<Raising<'_>>> {
         let Some(file) = lock_named(directory, FLOOR)? else { return Ok(None) };
-        // Made before the steps below, which may fail: its drop unlocks the file.
+        // Made before the steps below: if one of them fails, the drop of `raising` unlocks the file.
         let mut raising = Raising { floor: self, file, inode: 0, written: 0 };
         raising.inode =
             inode(&raising.file).map_err(|errno| storage("stat", directory.path(), errno))?;
@@ -152,8 +152,8 @@ mod tests {
     use super::super::tests::store;
     use super::*;
 
-    /// A program that cleans up temporary files removes the file, and the clock is set back. The file that is created after that
-    /// must have no lower number.
+    /// A program that cleans up temporary files removes the file, and the clock is set back. The file that is then created again
+    /// must have a number that is at least as high as before.
     #[test]
     fn a_floor_that_was_removed_comes_again_and_is_no_lower() {
         let directory = TempDir::new().expect("a directory");

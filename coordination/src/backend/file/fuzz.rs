@@ -29,7 +29,8 @@ const NAME: &str = "a b";
 /// The name of a file that belongs to no queue. Some of the ids in the inputs are paths that lead to this file. No run may remove
 /// it.
 const VICTIM: &str = "victim";
-/// The largest number of bytes by which one run may lengthen a queue's file. The few lines that a run appends are shorter.
+/// The largest number of bytes by which one run may lengthen a queue's file. The few lines that a run appends are shorter than this
+/// in total.
 const ADDED: usize = 8 * 1024;
 
 const LINES: [&str; 9] = [
@@ -89,8 +90,8 @@ fn line() -> BoxedStrategy<String> {
     .boxed()
 }
 
-/// Lines of a log, with right checksums. Most generated logs have rising numbers, because a reader takes a line whose number does
-/// not rise for damage, and stops there.
+/// Lines of a log, with right checksums. Most generated logs have rising numbers, because a reader stops at a line whose number
+/// does not rise: such a line is damage.
 fn lines() -> BoxedStrategy<String> {
     let seal = |(mut lines, rising): (Vec<String>, bool)| {
         if rising {

@@ -54,8 +54,9 @@ pub(super) fn number(text: &str) -> Option<u64> {
     text.parse().ok().filter(|number| *number <= LARGEST)
 }
 
-/// The line after the header, with the queue's full name. The line is there for people who read the file. The library reads this
-/// line too, if the name is too long for a file name, so that the file's own name has only a hash.
+/// The line after the header, with the queue's full name. It tells people who read the file, and processes that open it, whose file
+/// this is. If the queue's name is too long for a file name, the file's own name has only a hash, and the library reads the queue's
+/// name from this line.
 pub(super) fn name_line(name: &str) -> String {
     format!("name {}\n", key::escape(name))
 }
@@ -69,7 +70,7 @@ pub(super) fn parse_name_line(text: &[u8]) -> Option<String> {
     key::unescape(std::str::from_utf8(line.strip_prefix(b"name ")?).ok()?)
 }
 
-/// Appends one line to `text`: what `write` writes, then the checksum of that.
+/// Appends one line to `text`: the text that `write` writes, then the checksum of this text.
 pub(super) fn sealed(text: &mut String, write: impl FnOnce(&mut String)) {
     let from = text.len();
     write(text);

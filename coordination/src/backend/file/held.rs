@@ -1,5 +1,6 @@
-//! What each heartbeat does for the held entries. The heartbeat finds out which of these entries are gone. It also sets the times
-//! of their queues' files to now if they are old, so that programs that clean up old files leave these files alone.
+//! What each heartbeat does for the held entries. The heartbeat finds out which of these entries are gone. If the times of a held
+//! entry's queue file are old, the heartbeat also sets these times to now, so that programs that clean up old files leave the file
+//! alone.
 //!
 //! A session may hold ten thousand entries, each in a file of its own. So a file is read only if it has changed since an earlier
 //! heartbeat found the entry in it. Whenever this work has used the session's thread for [`SHARE`], it lets other tasks of the
@@ -24,7 +25,7 @@ const SHARE: Duration = Duration::from_micros(200);
 pub(super) struct Looks(Mutex<HashMap<EntryId, Moment>>);
 
 impl Looks {
-    /// Forgets the entries that are not held any more, if they are more than half of all.
+    /// If more than twice as many entries are remembered here as are held, forgets those that are not held any more.
     fn tidy(&self, held: &[EntryRef]) {
         let mut looks = self.lock();
         if looks.len() > 2 * held.len() {
@@ -190,7 +191,7 @@ mod tests {
     }
 
     /// Programs that clean up temporary files remove files that were neither read nor written for ten days. So heartbeats must keep
-    /// the times of all files that a session needs young.
+    /// young the times of all files that a session needs.
     #[tokio::test]
     async fn what_is_used_does_not_look_unused() {
         let holder = Holder::of(&["a"]).await;
@@ -227,7 +228,7 @@ mod tests {
         std::os::unix::fs::symlink(path, path).expect("its name is free");
         let renewed = holder.store.renew(holder.session.id, &holder.held, &|_| {}).await;
         // Other processes still have the directory open. If one of them removes an entry while the path cannot be resolved, the
-        // heartbeat must report that.
+        // heartbeat must report the removed entry.
         other.leave(&holder.held[1], None).expect("nobody has it").expect("the disk works");
         let gone: Mutex<Vec<EntryId>> = Mutex::default();
         let note = |id: &EntryId| gone.lock().expect("no panic").push(id.clone());

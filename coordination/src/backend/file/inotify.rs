@@ -21,7 +21,7 @@ use crate::env;
 use crate::panics::{caught, on_purpose};
 
 /// When a process dies, the kernel first notifies the close of its session's file, and then drops the lock of that file. On a busy
-/// machine, the dying process may be stopped in between. The file may still be locked for up to this long.
+/// machine, the dying process may be stopped in between. After the notification, the file may still be locked for up to this long.
 const UNLOCKING: Duration = Duration::from_secs(2);
 /// The shortest pause between two checks whether a session still lives, after the close of its file was notified.
 const FIRST_LOOK: Duration = Duration::from_millis(1);
@@ -52,12 +52,12 @@ struct Shared {
     ended: Mutex<Ended>,
 }
 
-/// When the ends of sessions were notified. The time of a session's end is kept for [`UNLOCKING`], as long as the session's file
-/// may still be locked.
+/// When the ends of sessions were notified. The time of a session's end is kept for [`UNLOCKING`], because the session's file may
+/// still be locked for that long.
 #[derive(Default)]
 struct Ended {
     of: HashMap<SessionId, Instant>,
-    /// When the end of any session was last notified.
+    /// When the end of any session was last notified, or when notifications were last lost.
     newest: Option<Instant>,
     /// When notifications were last lost. Any session may have ended then.
     unknown: Option<Instant>,
@@ -153,8 +153,8 @@ impl Shared {
             | WatchFlags::MOVE_SELF;
         let mut listeners = self.listeners();
         // The mutex is held from here until `join` has counted this waiter. If a file is watched already, the kernel returns the
-        // same watch descriptor again, and the last waiter of the file removes the watch. Without the mutex, that waiter could do
-        // so between this call and `join`, and this waiter would never be woken.
+        // same watch descriptor again, and the last waiter of the file removes the watch. Without the mutex, that waiter could
+        // remove the watch between this call and `join`, and this waiter would never be woken.
         let queue = inotify::add_watch(self.inotify.get_ref(), queue, events)?;
         let changed = join(&mut listeners, Subject::Queue(queue));
         let ended = join(&mut listeners, of_session(session));
@@ -225,7 +225,8 @@ impl Ended {
         (self.newest, self.unknown) = (Some(Instant::now()), Some(Instant::now()));
     }
 
-    /// When the end of this session was last notified, or may have been notified; with `None`, the end of any session.
+    /// When the end of this session was last notified, or when notifications were last lost. With `None`: the same for the end of
+    /// any session.
     fn last(&self, session: Option<SessionId>) -> Option<Instant> {
         match session {
             Some(session) => self.of.get(&session).copied().max(self.unknown),
@@ -248,11 +249,11 @@ fn join(listeners: &mut HashMap<Subject, Listeners>, subject: Subject) -> Arc<No
 impl Waiting {
     /// Runs `check`. If `check` returns false, waits for the next notification, or until it is time to check again.
     ///
-    /// This begins to listen before it runs `check`, so that no change in between is missed. The kernel notifies the close of a
-    /// session's file a moment before it drops the lock of that file, so a check right after the notification may come too early.
-    /// Therefore the pauses between checks are short after such a notification, and become longer and longer. During these pauses a
-    /// change of the queue wakes the waiter at once: the session that has ended is mostly not the one that the waiter waits for, so
-    /// the waiter must not be late because of it.
+    /// This begins to listen before it runs `check`, so that no change after `check` has read the state is missed. The kernel
+    /// notifies the close of a session's file a moment before it drops the lock of that file, so a check right after the
+    /// notification may come too early. Therefore the pauses between checks are short after such a notification, and become longer
+    /// and longer. During these pauses a change of the queue still wakes the waiter at once: the session that has ended may be
+    /// another one than the waiter waits for, and its end must not delay the waiter.
     pub(super) async fn unless<E>(
         &self,
         check: impl Future<Output = Result<bool, E>>,
@@ -284,7 +285,7 @@ impl Drop for Waiting {
     }
 }
 
-/// Runs [`distribute`]. If it panics, starts it again. Events may have been lost then, so all waiters are woken.
+/// Runs [`distribute`], and starts it again whenever it panics. The panic may have lost events, so all waiters are woken after it.
 async fn keep_distributing(shared: Weak<Shared>) {
     while caught("watch", distribute(Weak::clone(&shared))).await.is_err() {
         tokio::time::sleep(PAUSE).await;
@@ -360,7 +361,8 @@ mod tests {
     async fn polling_is_warned_of_once() {
         let (watcher, warnings) = (Watcher::new(), Warnings::default());
         // If there were only one subscriber, `tracing` would ask only the thread that reaches an event first whether it has a
-        // subscriber. That could be the thread of another test, which has none, and then no warning would be counted here.
+        // subscriber. This first thread could belong to another test, which has no subscriber, and then no warning would be counted
+        // here.
         let _second = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::default());
         tracing::subscriber::with_default(warnings.clone(), || {
             let none = watcher.listen(Path::new("/none"), None, Path::new("/"), || false);

@@ -1,5 +1,5 @@
 //! Tests of calls on a durable store that are given up before their change of the queue's file has begun, or before the change is
-//! done. The tests that all stores share do the same by delaying a network connection, which this store does not have.
+//! done. The tests that all stores share make a call late by delaying its network connection, which this store does not have.
 
 use std::fs::File;
 use std::future::Future;
@@ -87,7 +87,7 @@ impl Crowded {
         assert!(answer.is_err(), "it was answered, though it cannot have begun");
     }
 
-    /// Lets the changes begin that were started on `crowded`, waits until they are done, and returns what the queue has then.
+    /// Lets the changes begin that were started on `crowded`, waits until they are done, and then returns the queue's listing.
     fn arrive(self) -> Listing {
         drop(self.free);
         let last = self.crowded.spawn_blocking(|| ());
@@ -234,7 +234,7 @@ fn a_call_that_was_given_up_does_not_try_for_ever() {
 }
 
 /// One thread keeps a queue locked, as it would if the disk took seconds. Neither the session's thread nor a thread that drops a
-/// guard waits for that: their calls return at once.
+/// guard waits until the queue is unlocked: their calls return at once.
 #[test]
 fn nobody_waits_for_the_disk_of_others() {
     let crowded = Crowded::new();

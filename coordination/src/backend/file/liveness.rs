@@ -68,7 +68,8 @@ impl OpenSessions {
             return Ok(if is_taken { Opened::MemberTaken } else { Opened::NotYet });
         };
         let name = new.id.to_string();
-        // No other session has this id. So a process that has this file locked only checks whether the session lives.
+        // No other session has this id. So if another process has this file locked, it does so only to check whether the session
+        // lives.
         let session = match lock_named(&self.sessions, &name) {
             Ok(Some(session)) => session,
             other => {
@@ -129,7 +130,7 @@ impl OpenSessions {
     }
 
     /// Keeps the times of our session's files young, so that programs that clean up old files leave these files alone. Returns
-    /// false if one of the files is not where other processes look for it any more.
+    /// false if one of the files is no longer where other processes look for it.
     pub(super) fn keep(&self, id: SessionId) -> Result<bool> {
         let (session, member, member_name) = match self.own().get(&id) {
             Some(own) => (
@@ -173,9 +174,9 @@ impl OpenSessions {
         self.sessions.remove(name).map(|()| false)
     }
 
-    /// Whether the member id with this file belongs to a live session. To be called when the file is locked. The owner of a member
-    /// id writes its session's id into the file. On a full disk the owner cannot write it; then whoever has the file locked is
-    /// taken for a live owner.
+    /// Whether the member id with this file belongs to a live session. To be called only after another process was found to have
+    /// the file locked. The owner of a member id writes its session's id into the file. On a full disk the owner cannot write it;
+    /// then whoever has the file locked is taken for a live owner.
     fn has_owner(&self, member_name: &str) -> Result<bool> {
         let Some(file) = self.members.file_to_probe(member_name)? else { return Ok(false) };
         let mut note = [0; 16];
@@ -203,9 +204,9 @@ impl OpenSessions {
             let names = directory.names().unwrap_or_default();
             let first = env::rng().random_range(0..names.len().max(1));
             for name in names.iter().cycle().skip(first).take(SWEEP.min(names.len())) {
-                // A failure is ignored: a later sweep finds the file again. A file has to be opened for writing to be locked
-                // exclusively, and when such a file is closed, waiters take that for the end of its session. So only files that
-                // nobody has locked are opened for writing.
+                // A failure is ignored: a later sweep finds the file again. `lock_named_existing` opens the file for writing. When
+                // a file that was open for writing is closed, waiters take the close for the end of a session. So
+                // `lock_named_existing` is called only if nobody has the file locked.
                 if let Ok(false) = directory.is_fresh(name)
                     && let Ok(false) = is_locked(directory, name)
                     && let Ok(Some(_lock)) = lock_named_existing(directory, name)
@@ -272,7 +273,8 @@ fn is_locked(directory: &Directory, name: &str) -> Result<bool> {
 }
 
 /// Whether another process has this file locked exclusively. If none has, this takes a shared lock on the file, which lasts as long
-/// as the descriptor is open. Other processes that check the file in this way can do so at the same time.
+/// as the descriptor is open. Other processes can have a shared lock on the file at the same time, so several processes can check
+/// it at once.
 fn is_taken(directory: &Directory, file: &OwnedFd) -> Result<bool> {
     match fs::flock(file, FlockOperation::NonBlockingLockShared) {
         Ok(()) => Ok(false),
@@ -350,7 +352,7 @@ mod tests {
                 names.all(|name| alive.contains(name.to_str().expect("ours are ASCII")))
             })
         };
-        // Each opened session checks at least a quarter of the files. So after 400 of them, all files were checked with near
+        // Each opened session checks at least a quarter of the files. So after 400 sessions, all files were checked with near
         // certainty.
         let is_done = (0..400).any(|_| {
             let id = open(&living);

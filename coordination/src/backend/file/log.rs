@@ -33,8 +33,9 @@
 //!
 //! To shorten a log, the lines that still have an effect are written again (`compact.rs`): first the value, then its records, and
 //! then the entries, in order. In all other places numbers rise from line to line: an entry's number is larger than those of all
-//! entries before, and a value's number is larger than all numbers before. A line whose number does not rise is damage: it was
-//! written before a loss of power, after which the log ended before this line; since then the log has grown up to it.
+//! entries before, and a value's number is larger than all numbers before. A line whose number does not rise is damage: an old line
+//! that is not a part of the log. This happens if, after a loss of power, the log ends before the old line, and then grows again
+//! until it reaches that line.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -115,8 +116,7 @@ pub(super) struct Written {
     pub(super) data: Data,
 }
 
-/// The removal of the value, if that was the last write of the value. If the write with this id is repeated, it gets the same
-/// answer.
+/// The last write of the value, if it was a removal. If the write with the id `by` is repeated, it returns `version` again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Removed {
     pub(super) by: u64,
@@ -442,8 +442,8 @@ impl Log {
         blocker.map(|(seq, record)| (*seq, record))
     }
 
-    /// The shortest log from which this state can be read again. `last` is not in it, because the header has that. The last removal
-    /// of the value is not in it either.
+    /// The shortest log from which this state can be read again. This log contains neither `last`, which is in the header, nor the
+    /// last removal of the value.
     pub(super) fn format(&self) -> String {
         let mut text = String::new();
         if let Some(value) = &self.value {

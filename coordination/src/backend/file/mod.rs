@@ -111,7 +111,8 @@ pub(crate) struct FileStore {
     /// The open directory. If it was moved or removed, the next opening of a session puts a new one here.
     store: Mutex<Arc<Store>>,
     /// Only with `durable`: for each queue, a semaphore with one permit. While the queue's short lock is taken or the disk is slow,
-    /// one task of this process tries for the lock, and all others wait for the permit. Otherwise hundreds of tasks would try.
+    /// one task of this process tries for the lock, and all others wait for the permit. Without the semaphore, hundreds of tasks
+    /// would try for the lock.
     lines: Mutex<HashMap<QueueKey, Weak<Semaphore>>>,
 }
 
@@ -159,7 +160,7 @@ impl FileStore {
     /// Makes a change of a queue: runs `step` under the queue's short lock.
     ///
     /// If the future is dropped before `step` has begun, `step` never begins. If `step` has begun, it keeps the lock until it is
-    /// done. So the process that has the lock next sees all that this call will ever have done.
+    /// done. So the process that gets the lock next sees the whole effect of this call: nothing of it comes later.
     async fn change<T: Send + 'static>(
         &self,
         operation: &'static str,
@@ -178,9 +179,9 @@ impl FileStore {
         let (elsewhere, queue, later) = (Arc::clone(&store), key.clone(), Arc::clone(&step));
         let change = move || {
             loop {
-                // Whether the caller has given up is checked under the lock. If it were checked before, the caller could give up
-                // after the check, and another process could have the lock before this call. That process would find later that a
-                // call which was given up has changed the queue.
+                // Whether the caller has given up is checked under the lock. If it were checked earlier, the caller could give up
+                // between the check and the lock, and another process could lock and read the queue in that time. After that, this
+                // call would still change the queue, although its caller has given it up.
                 let tried = elsewhere.with_queue(&queue, |queue| match answer.is_closed() {
                     true => Err(ended()),
                     false => later(&elsewhere, queue),
@@ -195,7 +196,7 @@ impl FileStore {
         // The disk takes milliseconds. So `step` does not run on the session's thread, where heartbeats run too.
         let Some(task) = on_a_thread(change) else {
             // Tokio may keep the task until it has a thread. But the receiver is dropped here, so the task finds that its caller
-            // has gone, and does nothing. Therefore the change can be made here instead.
+            // has gone, and does nothing. Therefore the change can be made here without being made twice.
             drop(answered);
             return when_free(|| store.with_queue(&key, |queue| step(&store, queue))).await;
         };
@@ -220,7 +221,7 @@ fn on_a_thread(work: impl FnOnce() + Send + 'static) -> Option<JoinHandle<()>> {
 }
 
 /// Calls `step` again and again until `step` has got the queue's short lock and returns an outcome. If the future is dropped before
-/// that, nothing was done.
+/// `step` has returned an outcome, nothing was done.
 async fn when_free<T>(mut step: impl FnMut() -> Option<Result<T>>) -> Result<T> {
     loop {
         match step() {

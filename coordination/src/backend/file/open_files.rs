@@ -13,7 +13,7 @@ use crate::key::QueueKey;
 
 /// The largest number of files that stay open.
 const MOST: usize = 64;
-/// Of every so many file descriptors that the process may have, these files use at most one.
+/// These files use at most one in this many of the file descriptors that the process may have.
 const SHARE: u64 = 16;
 
 /// The open files, by the queue's key.

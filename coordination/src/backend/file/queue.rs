@@ -79,7 +79,8 @@ impl QueueFile {
         durable: bool,
         floor: &Floor,
     ) -> Result<Self> {
-        // A missing file would have been created. So the directory is missing, and with it the session's file: the session is lost.
+        // `open_if` creates a missing file. So if there is still no file, the directory is missing, and with it the session's file:
+        // the session is lost.
         let missing = || Error::lost("open", LossReason::Revoked);
         let line = header::name_line(key.name());
         Self::open_if(directory, file_name(key), line, durable, true, floor)?.ok_or_else(missing)
@@ -171,7 +172,7 @@ impl Drop for Locked<'_> {
         // Unlocks explicitly. Closing the file would not be enough: a child process that was forked while the file was locked has a
         // copy of the descriptor.
         let _ = fs::flock(&self.queue.file, FlockOperation::Unlock);
-        // A panic may have come between a change in memory and its line in the file.
+        // In a panic, a change may have been made in memory whose line is not in the file. So the next call reads the file again.
         if std::thread::panicking() {
             self.forget();
         }
@@ -251,7 +252,7 @@ impl Locked<'_> {
         self.set(|log| log.remove(number, removed))
     }
 
-    /// Makes a change of the value in memory, and appends a line to the log, which the caller has put into `self.queue.line`.
+    /// Makes a change of the value in memory, and appends to the log the line that the caller has put into `self.queue.line`.
     fn set(&mut self, change: impl FnOnce(&mut Log)) -> Result<()> {
         change(&mut self.queue.log);
         if self.is_better_cut_back() {
@@ -274,8 +275,8 @@ impl Locked<'_> {
     /// Reads what other processes have written since this process read the file last.
     fn read(&mut self) -> Result<()> {
         let mut buffer = std::mem::take(&mut self.queue.buffer);
-        // After a panic in the middle of a read it is empty, and nothing can be read into an empty buffer: the file would be taken
-        // for an empty one, and be written anew.
+        // After a panic in the middle of a read the buffer is empty, and nothing can be read into an empty buffer. Then the file
+        // would be taken for an empty one, and a new header would be written.
         buffer.resize(PAGE, 0);
         let outcome = self.read_into(&mut buffer);
         buffer.truncate(PAGE);
@@ -321,7 +322,7 @@ impl Locked<'_> {
         if (length as u64) < self.queue.read_to.min(PAGE as u64) {
             return self.restart(length as u64);
         }
-        // Mostly all new lines are in the buffer already, and no further read is needed. The log ends where zeros begin.
+        // In most cases all new lines are in the buffer already, and no further read is needed. The log ends where zeros begin.
         let from = usize::try_from(self.queue.read_to).unwrap_or(usize::MAX);
         let new = buffer.get(from..length).unwrap_or_default();
         match new.iter().position(|byte| *byte == 0) {
@@ -336,7 +337,7 @@ impl Locked<'_> {
     fn read_rest(&mut self, buffer: &mut Vec<u8>) -> Result<()> {
         let mut filled = 0;
         loop {
-            // Mostly little is left to read, and the buffer is large enough as it is.
+            // In most cases little is left to read, and the buffer is large enough as it is.
             if buffer.len() < filled + PAGE {
                 buffer.resize(filled + KEPT, 0);
             }
@@ -373,8 +374,8 @@ impl Locked<'_> {
     /// numbers that this process knows: those of the floor, and those that it has read from this file.
     fn initialise(&mut self) -> Result<()> {
         self.queue.log = Log::after(self.queue.floor.max(self.queue.log.last));
-        // Another process may have read an earlier file of this queue in the same place. No process has seen this generation
-        // before, so each process reads everything again.
+        // Another process may have read earlier contents of this file. So the file gets a generation that no process has seen
+        // before, and each process reads everything again.
         self.queue.generation = unix_micros().max(self.queue.generation + 1);
         // The name is written before the header. If the writer is killed in between, the next process finds no header, and writes
         // name and header again.
@@ -385,8 +386,8 @@ impl Locked<'_> {
         self.reserve()
     }
 
-    /// Goes on after somebody has cut the file to this length. Gives the file a new generation. So each process forgets what it has
-    /// read, and for all processes the queue has what is left in the file.
+    /// To be called when somebody has cut the file to this length. Gives the file a new generation, so that each process forgets
+    /// what it has read, and reads what is left in the file.
     fn restart(&mut self, length: u64) -> Result<()> {
         if length < self.log_start() {
             return self.initialise();

@@ -49,7 +49,7 @@ pub(super) struct Store {
     pub(super) durable: bool,
     /// The host's clock; `None`: it cannot be read on this system.
     clock: Option<HostClock>,
-    /// Whether the directory is on a network file system. Then the option `network_filesystem` in the URL allows that.
+    /// Whether the directory is on a network file system. If so, the URL allows it by the option `network_filesystem`.
     pub(super) is_on_network: bool,
 }
 
@@ -85,7 +85,8 @@ impl Store {
         Ok(self.queues.is_in_place()? && self.sessions.are_directories_in_place()?)
     }
 
-    /// Opens a session if that needs no waiting. Otherwise the result says why not, and the caller tries again.
+    /// Opens a session if that needs no waiting. Otherwise returns why the session cannot be opened now, and the caller tries
+    /// again.
     pub(super) fn open_session(&self, new: &NewSession) -> Result<Opened> {
         self.open_files.with_room(|| self.sessions.open(new))
     }
@@ -96,8 +97,8 @@ impl Store {
 
     pub(super) fn enter(&self, queue: &mut Locked<'_>, new: &NewEntry) -> Result<Position> {
         let seq = self.find_or_enter(queue, new)?;
-        // From here on, the entry is in the queue, even if a later part of this function fails. So such an error has an unknown
-        // effect.
+        // From here on, the entry is in the queue, even if a later part of this function fails. So an error from a later part has
+        // an unknown effect.
         let position = self.position_of(queue, seq, new.mode).map_err(in_doubt)?;
         self.persist(queue, position)
     }
@@ -204,8 +205,8 @@ impl Store {
 
     /// The revision that [`read`](Self::read) would return now.
     pub(super) fn revision(&self, key: &QueueKey) -> Option<Result<u64>> {
-        // Unlike `read`, does not remove the entries of dead sessions: a write to the file would wake those who wait for a change
-        // of the file.
+        // Unlike `read`, does not remove the entries of dead sessions: each removal is a write to the file, and would wake those
+        // who wait for a change of the file.
         self.with_queue(key, |queue| Ok(revision(queue, &self.dead(queue)?)))
     }
 
@@ -520,7 +521,7 @@ fn listed(seq: u64, record: &Record) -> Entry {
     }
 }
 
-/// Gives an error an unknown effect: it comes from a later part of a change, and what was written before it stays.
+/// Marks the effect of an error as unknown: an earlier part of the change may have been written, and is not undone.
 fn in_doubt(error: Error) -> Error {
     error.with_effect(Effect::Unknown)
 }

@@ -157,8 +157,8 @@ fn a_value_is_compared_and_set() {
     assert!(write(&other, &queue, None, Some("three")) > Some(second));
 }
 
-/// On a slow disk, a write may be carried out although its caller has given it up. If the caller repeats it after another process
-/// has removed the value, it must not create the value again.
+/// On a slow disk, a write may be carried out although its caller has given it up. If the caller then repeats the write, and
+/// another process has removed the value in between, the repeated write must not create the value again.
 #[test]
 fn write_once_though_it_was_removed_since() {
     let directory = TempDir::new().expect("a directory");
@@ -390,7 +390,7 @@ fn a_value_that_is_written_for_months_takes_no_more_room() {
     assert_eq!(done(|| store.position(&entry, seq)).map(|position| position.seq), Some(seq));
 }
 
-/// Not a test by itself. The test after it starts it as a process of its own, and kills that process.
+/// Not a test by itself. [`a_killed_writer_leaves_a_whole_value`] runs it in a child process, and kills that process.
 #[test]
 fn killed_writer() {
     let Some(directory) = std::env::var_os(CHILD) else { return };
@@ -428,7 +428,7 @@ fn a_killed_writer_leaves_a_whole_value() {
         std::thread::sleep(Duration::from_micros(rand::random_range(20_000..60_000)));
         child.kill().expect("it is ours");
         child.wait().expect("it was killed");
-        // Half of the time, the file is read from its beginning, as a new process would read it.
+        // In about half of the cases, the file is read from its beginning, as a new process would read it.
         if rand::random() {
             store.open_files.clear();
         }
@@ -514,8 +514,8 @@ async fn no_change_is_told_when_it_is_time_to_look_again() {
     assert_eq!(backend.read(&queue).await.expect("the disk works").revision, before);
 }
 
-/// A process that removes the files of dead sessions locks the files of live ones too, for a moment. On a busy machine it may be
-/// stopped in that moment. A session that is opened then must wait for the files, and not fail.
+/// A process that removes the files of dead sessions locks the files of live ones too, for a moment. On a busy machine, that
+/// process may be stopped while it has the files locked. A session that is opened then must wait for the files, and not fail.
 #[tokio::test]
 async fn files_that_are_only_looked_at_do_not_keep_a_session_from_opening() {
     let directory = TempDir::new().expect("a directory");
@@ -608,7 +608,7 @@ async fn while_another_session_ends_a_release_is_told_at_once() {
     assert!(fastest < Duration::from_millis(10), "told after {fastest:?}");
 }
 
-/// A small file system that can be filled. There is none if this process may not mount one.
+/// A small file system that can be filled. [`new`](Self::new) returns `None` if this process may not mount one.
 struct Disk(TempDir);
 
 impl Disk {

@@ -1,4 +1,5 @@
-//! Waiting for a change. The waiter is woken by [notifications](super::inotify). If the system grants none, it polls.
+//! Waiting for a change. The waiter is woken by [notifications](super::inotify). If the system grants no notifications, the waiter
+//! polls.
 
 use std::time::Duration;
 

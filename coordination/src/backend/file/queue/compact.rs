@@ -1,9 +1,9 @@
 //! How a queue's file is kept short: the lines that still have an effect (live lines) are written again, and the log before them is
 //! dropped.
 //!
-//! If a process is killed at any moment while it does this, the header of the file still leads to the same live lines. Other bytes
-//! of the file may then be anything. [`Locked::cut_off_history`] removes such bytes after the end of the log before the log grows
-//! into them.
+//! At whatever moment a process is killed while it does this, the header of the file still leads to the same live lines. Other
+//! bytes of the file may then be anything. Where such bytes follow the end of the log, [`Locked::cut_off_history`] removes them,
+//! before the log grows into them.
 
 use rustix::fs::{self, FallocateFlags};
 
@@ -46,7 +46,8 @@ impl Locked<'_> {
         let generation = self.queue.generation;
         let done = self.try_to_cut_back();
         if done.is_err() {
-            // The next call reads the state from the file. If nothing was written, the file still has the generation of before.
+            // The next call reads the state from the file. If nothing was written, the file still has its earlier generation, so
+            // this process goes back to that generation too.
             self.queue.generation = generation;
             self.forget();
         }
@@ -72,8 +73,8 @@ impl Locked<'_> {
         if before > PAGE as u64 { self.truncate(PAGE as u64) } else { Ok(()) }
     }
 
-    /// Does what [`cut_back`](Self::cut_back) does if header and name do not fit into the page. There are no live lines then, so
-    /// the log becomes empty.
+    /// Does what [`cut_back`](Self::cut_back) does if header and name do not fit into the page. The queue then has no live lines,
+    /// because with a value it could not be cut back at all. So the log becomes empty.
     fn cut_back_in_steps(&mut self) -> Result<()> {
         self.queue.generation += 1;
         // If the process is killed after this write, the log is empty, and begins at the end of the file.
@@ -144,8 +145,8 @@ impl Locked<'_> {
 
     /// Removes what a killed process may have left after the end of the log. The log ends where zeros begin.
     ///
-    /// Each process calls this when it finds a generation that is new to it, before it writes to the file. So before that, only the
-    /// process that made the generation has written to the file.
+    /// A process calls this when it finds a generation that is new to it, and before it writes to the file. So each process that
+    /// writes to the file, except the one that made the generation, has removed such bytes first.
     pub(super) fn cut_off_history(&mut self) -> Result<()> {
         if self.length()? <= self.queue.read_to.max(PAGE as u64) {
             return Ok(());
