@@ -53,10 +53,9 @@
 //!   the value has the same version before and after a read of records, the records that were read belong to that version.
 //! * `snapshot`: `read` returns the entries and the value of a queue as of one moment, with a `revision`. Two results that differ
 //!   in an entry or in the value have different revisions.
-//! * `pages`: `queues` and `names` return their names in pages of limited size, so that a call does not take longer if there are
-//!   more names, as far as the store's own interface allows that. The caller asks for the first page without a cursor, and for each
-//!   further page with the cursor that the page before has. A name that exists from the first call to the last is on at least one
-//!   page.
+//! * `pages`: `queues` and `names` return their names in pages of limited size. So, as far as the store's own interface allows it,
+//!   a call takes no longer if there are more names. The caller asks for the first page without a cursor, and for each further page
+//!   with the cursor that the page before has. A name that exists from the first call to the last is on at least one page.
 //!
 //! Ownership:
 //!
@@ -69,8 +68,8 @@
 //! * `session-end`: when a session ends, by `close` or because its lease ran out, all its entries end with it, and no `enter` under
 //!   it succeeds any more. Values that it wrote stay.
 //! * `forgets`: from the moment when `close` is called, this process keeps nothing about the session's entries in memory, whether
-//!   that call succeeds, fails or is dropped. If the session was lost, `close` may never be called a second time, and what is kept
-//!   then would stay for ever.
+//!   that call succeeds, fails or is dropped. If the session was lost, perhaps nobody calls `close` a second time, and anything
+//!   that is still kept would then stay in memory for ever.
 //! * `close-twice`: `close` of a session that is over succeeds and does nothing.
 //! * `member`: two live sessions of one namespace never have the same member id.
 //!
@@ -134,8 +133,8 @@ pub(crate) trait Sessions: Send + Sync + 'static {
 
     /// A lower bound for the moment when the session's lease began; `None`: unknown, but no earlier than the last call of
     /// [`open`](Self::open), so the caller may count from that call. On some stores, opening goes on after the caller of `open` has
-    /// given up. A later call of `open` then finds a session whose lease began before that call. The name: at this moment the store
-    /// was `asked` for the session.
+    /// given up. A later call of `open` then finds a session whose lease began before this later call. The name: at this moment the
+    /// store was `asked` for the session.
     fn asked(&self, _session: SessionId) -> Option<BootInstant> {
         None
     }
@@ -159,7 +158,7 @@ pub(crate) trait Sessions: Send + Sync + 'static {
         0
     }
 
-    /// Begins to [`close`](Self::close) the session, but does not wait for the store: for when the runtime is shutting down.
+    /// Begins to [`close`](Self::close) the session, but does not wait for the store. Used when the runtime is shutting down.
     fn close_now(&self, _session: SessionId) {}
 
     /// A file that keeps the session alive as long as some process has the file open, even after this process ends; `None`: the
@@ -172,7 +171,7 @@ pub(crate) trait Sessions: Send + Sync + 'static {
 /// Ordered entries in queues.
 #[async_trait]
 pub(crate) trait Entries: Send + Sync + 'static {
-    /// Appends the entry to its queue. If an earlier call has appended it already, finds it there. Returns its position.
+    /// Appends the entry to its queue, unless an earlier call has appended it already. Returns the entry's position.
     async fn enter(&self, entry: &NewEntry) -> Result<Position>;
 
     /// Sets the mode and the data of our own entry with the number `seq` to those of `entry`; the entry keeps its number. Callers
@@ -180,7 +179,7 @@ pub(crate) trait Entries: Send + Sync + 'static {
     /// belongs to another session. A repeated call returns the same.
     async fn update(&self, entry: &NewEntry, seq: u64) -> Result<bool>;
 
-    /// Removes exactly this entry: if the caller gives the number `seq`, only the entry that has this number. A repeated call
+    /// Removes exactly this entry. If the caller gives `seq`, the entry is removed only if `seq` is its number. A repeated call
     /// succeeds.
     async fn leave(&self, entry: &EntryRef, seq: Option<u64>) -> Result<()>;
 
@@ -270,16 +269,17 @@ pub(crate) trait Store: Sessions + Entries + Values + Watching {
     /// What this store promises, as this client found out while it connected.
     fn characteristics(&self) -> Characteristics;
 
-    /// On some stores, a server may confirm a renewal before the server that ends sessions has heard of it. There, a confirmed
-    /// renewal does not prove that it has extended the lease itself. But it proves that earlier renewals have done so: all that
-    /// were answered at least this long before it was sent. Zero: a confirmed renewal proves that it has extended the lease itself.
+    /// On some stores, a server may confirm a renewal before the server that ends sessions has heard of it. There, the confirmation
+    /// of a renewal does not prove that this renewal has extended the lease. It only proves that those earlier renewals have
+    /// extended the lease whose answers came at least this long before this renewal was sent. Zero: the confirmation of a renewal
+    /// proves that this renewal has extended the lease.
     fn proof_delay(&self) -> Duration {
         Duration::ZERO
     }
 
-    /// How long the client may wait before it connects again, on stores that end a connection together with its session, and say
-    /// only on the next connection that the session is over. The session adds this to the time within which a holder is told of a
-    /// loss.
+    /// Some stores end a connection together with its session, and say only on the next connection that the session is over. On
+    /// these stores, this is how long the client may wait before it connects again; on all others it is zero. The session adds this
+    /// delay to the time within which a holder is told of a loss.
     fn reconnect_delay(&self) -> Duration {
         Duration::ZERO
     }

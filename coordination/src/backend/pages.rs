@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use crate::error::Result;
 
-/// The largest number of names on a page. On stores that find the names in keys: the largest number of keys for one page.
+/// The largest number of names on a page. On stores that find the names in keys: the largest number of keys that are read for one
+/// page.
 pub(crate) const PAGE: usize = 250;
 
 /// One page of a list of names.
@@ -50,7 +51,8 @@ pub(crate) struct Left {
 }
 
 impl Left {
-    /// The list that is in the cursor. Without a cursor this is the first page: then reads the whole list by `all`.
+    /// The list that is in the cursor. If there is no cursor, the caller asks for the first page, and this function reads the whole
+    /// list by `all`.
     pub(crate) async fn from(
         cursor: Option<&Cursor>,
         all: impl Future<Output = Result<Vec<String>>>,

@@ -110,7 +110,7 @@ fn read(url: &str) -> Result<(Url, &'static Descriptor)> {
     Ok((Url::parse(url, authority)?, descriptor?))
 }
 
-/// The descriptor of the store with this scheme. An error: the scheme is unknown, or the store's feature is off in this build.
+/// The descriptor of the store with this scheme. Fails if the scheme is unknown, or if the store's feature is off in this build.
 fn descriptor(scheme: &str) -> Result<&'static Descriptor> {
     #[cfg(all(coordination_internals, feature = "memory"))]
     if let Some(simulated) = SIMULATED.get().filter(|simulated| simulated.name == scheme) {

@@ -46,7 +46,7 @@ impl fmt::Debug for SessionId {
 /// An entry's id, which is unique within its queue.
 ///
 /// Ids of our own entries are made by the client, as `<session>-<128 random bits>`, so that the client can find the entry again if
-/// the answer to `enter` was lost. In a listing of etcd or Consul, an entry's id is the last part of its key instead. On etcd and
+/// the answer to `enter` was lost. In a listing of etcd or Consul, an entry has the last part of its key as its id. On etcd and
 /// ZooKeeper, a queue may also have entries of other libraries, whose ids are the names that those libraries chose.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct EntryId(Arc<str>);
@@ -69,8 +69,8 @@ impl EntryId {
         Self(String::from_utf8_lossy(&text).into())
     }
 
-    /// Whether this is an entry of the session: then its id begins with the session's id. On etcd this is false for entries that
-    /// were entered as shared: in a listing, their ids begin with `r`.
+    /// Whether this id begins with the session's id, as the ids of the session's entries do. In a listing of etcd, the ids of
+    /// shared entries begin with `r`; for these this returns false.
     pub(crate) fn is_of(&self, session: SessionId) -> bool {
         let owner = self.0.split('-').next().map(|owner| u64::from_str_radix(owner, 16));
         owner == Some(Ok(session.0))
@@ -296,7 +296,8 @@ pub(crate) const MOST_BESIDE: usize = 56;
 pub(crate) struct Beside {
     /// The record's name: letters, digits and `-`.
     pub(crate) name: Arc<str>,
-    /// The record's new text, which is never empty; `None` removes the record. To some stores an empty text is no text.
+    /// The record's new text, which is never empty; `None` removes the record. Some stores cannot distinguish an empty text from a
+    /// record that does not exist.
     pub(crate) data: Option<Data>,
     /// Whether this change creates the record: at the expected version of the value, the record does not exist. ZooKeeper needs
     /// this, because it has different operations to create a node and to change one.
