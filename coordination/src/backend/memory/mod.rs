@@ -8,8 +8,8 @@
 //!
 //! # Guarantees
 //!
-//! Exclusion between tasks and threads of this process; the lock is granted in the order in which they asked for it. A session
-//! lives as long as its coordinator: there is no lease to run out, so a guard has no deadline. If
+//! Exclusion between tasks and threads of this process; a lock is granted in the order in which they asked for it. A session lives
+//! as long as its coordinator: there is no lease to run out, so a guard has no deadline. If
 //! [`Lock::break_lock`](crate::Lock::break_lock) removes an entry, the entry's holder learns of that with the next heartbeat. A
 //! token is at least the wall clock in microseconds, and larger than all earlier tokens.
 //!
@@ -98,7 +98,7 @@ impl Memory {
         Self { store: store(&config.name, &settings.namespace) }
     }
 
-    /// A store without a name, so that no other coordinator can reach it: for a simulated world.
+    /// A store without a name, for a simulated world: no other coordinator can reach this store.
     #[cfg(coordination_internals)]
     pub(crate) fn unshared() -> Self {
         Self { store: Arc::new(Store::new()) }

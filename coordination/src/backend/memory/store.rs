@@ -31,7 +31,7 @@ struct State {
     sessions: HashMap<SessionId, Arc<str>>,
     queues: BTreeMap<QueueKey, Queue>,
     /// The largest number that was given to an entry, a value or a revision of any queue. All queues take their numbers from this
-    /// one counter. So numbers go on rising in a queue that was removed because nothing needed it, and was made again.
+    /// one counter. So if a queue is removed because nothing needs it, and is made again later, its numbers still go on rising.
     last: u64,
     /// `Some` while a test has made the store unreachable: the sessions that are to be closed when it can be reached again.
     #[cfg(feature = "testing")]
@@ -57,8 +57,8 @@ struct Stored {
     since: SystemTime,
     mode: Mode,
     data: Data,
-    /// Wakes the entry's listeners when the entry is updated. It is dropped with the entry, by which listeners learn that the
-    /// entry is gone.
+    /// Wakes the entry's listeners when the entry is updated. It is dropped together with the entry, and from this drop the
+    /// listeners learn that the entry is gone.
     alive: watch::Sender<()>,
 }
 
@@ -196,7 +196,7 @@ impl Store {
         self.state().queues.entry(queue.clone()).or_default().revision.subscribe()
     }
 
-    /// To be called after a listener was dropped: removes the queue if nothing needs it any more.
+    /// Removes the queue if nothing needs it any more. To be called after a listener was dropped.
     pub(super) fn tidy(&self, queue: &QueueKey) {
         let mut state = self.state();
         if state.queues.get(queue).is_some_and(|queue| !queue.is_used()) {
@@ -219,7 +219,8 @@ impl Store {
         counts: impl Fn(&Queue) -> bool,
     ) -> Page {
         let after = str::from_utf8(Cursor::place(from)).unwrap_or_default();
-        // `\0` is the smallest possible name: so without a cursor the page begins with the first queue of this kind.
+        // Without a cursor, the page has to begin with the first queue of this kind. So it begins at `\0`, the smallest possible
+        // name.
         let first = QueueKey::new(kind, if after.is_empty() { "\0" } else { after }, usize::MAX);
         let Ok(first) = first else { return Page::default() };
         let state = self.state();
@@ -273,7 +274,8 @@ impl Store {
         self.state().away.is_none()
     }
 
-    /// [`close`](Self::close) as soon as the store can be reached: at once, or when the test makes it reachable again.
+    /// [Closes](Self::close) the session at once if the store can be reached. Otherwise the session is closed when the test makes
+    /// the store reachable again.
     pub(super) fn close_later(&self, session: SessionId) {
         let mut state = self.state();
         match &mut state.away {

@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::key::QueueKey;
 
 /// Listens for changes of a queue. If the queue has neither an entry nor a value, dropping its last listener removes it from the
-/// store's map. Otherwise queues that somebody has only waited for would stay in memory.
+/// store's map. Without this removal, queues that somebody has only waited for would stay in memory.
 struct Listening<'a> {
     store: &'a Store,
     queue: &'a QueueKey,
@@ -37,8 +37,8 @@ impl Watching for Memory {
     ) -> Result<()> {
         // `recheck` is not needed: this call listens to the entry itself, in the same process, so no notification can be lost.
         if let Some(mut alive) = self.store.listen(entry, waiter) {
-            // The result does not matter. It says either that the entry was updated, or that it was removed, and its sender
-            // dropped with it. In both cases the caller asks for the position of its own entry again.
+            // The result does not matter. It says either that the entry was updated, or that the entry was removed and its sender
+            // was dropped with it. In both cases the caller asks for the position of its own entry again.
             let _ = alive.changed().await;
         }
         Ok(())
@@ -47,8 +47,8 @@ impl Watching for Memory {
     async fn changed(&self, queue: &QueueKey, revision: u64, recheck: Duration) -> Result<()> {
         let mut listening = Listening { store: &self.store, queue, channel: None };
         let channel = listening.channel.insert(self.store.listen_to_queue(queue));
-        // The queue owns the sender, and is kept as long as it has a listener. So waiting ends only by a change, or after
-        // `recheck`.
+        // The queue owns the sender, and is kept as long as it has a listener. So the wait ends only when the queue changes, or
+        // after `recheck`.
         let moved = channel.wait_for(|now| *now != revision);
         let _ = tokio::time::timeout(recheck, moved).await;
         Ok(())
