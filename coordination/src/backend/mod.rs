@@ -176,7 +176,7 @@ pub(crate) trait Entries: Send + Sync + 'static {
 
     /// Sets the mode and the data of our own entry with the number `seq` to those of `entry`; the entry keeps its number. Callers
     /// never make a shared entry exclusive: on most stores that fails with `Unsupported`. Returns false if the entry is gone, or
-    /// belongs to another session. A repeated call returns the same.
+    /// belongs to another session. A repeated call returns the same result.
     async fn update(&self, entry: &NewEntry, seq: u64) -> Result<bool>;
 
     /// Removes exactly this entry. If the caller gives `seq`, the entry is removed only if `seq` is its number. A repeated call

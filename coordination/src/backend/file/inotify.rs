@@ -225,8 +225,8 @@ impl Ended {
         (self.newest, self.unknown) = (Some(Instant::now()), Some(Instant::now()));
     }
 
-    /// When the end of this session was last notified, or when notifications were last lost. With `None`: the same for the end of
-    /// any session.
+    /// When the end of this session was last notified, or when notifications were last lost. If `session` is `None`: when the end
+    /// of any session was last notified, or when notifications were last lost.
     fn last(&self, session: Option<SessionId>) -> Option<Instant> {
         match session {
             Some(session) => self.of.get(&session).copied().max(self.unknown),

@@ -175,8 +175,8 @@ impl OpenSessions {
     }
 
     /// Whether the member id with this file belongs to a live session. To be called only after another process was found to have
-    /// the file locked. The owner of a member id writes its session's id into the file. On a full disk the owner cannot write it;
-    /// then whoever has the file locked is taken for a live owner.
+    /// the file locked. The owner of a member id writes its session's id into the file. On a full disk the owner cannot write the
+    /// id. If the file has no id, whoever has the file locked is taken for a live owner.
     fn has_owner(&self, member_name: &str) -> Result<bool> {
         let Some(file) = self.members.file_to_probe(member_name)? else { return Ok(false) };
         let mut note = [0; 16];
@@ -386,8 +386,8 @@ mod tests {
         assert_eq!(read, Err(Errno::AGAIN), "those who wait look for a death that was none");
     }
 
-    /// The process that has just created the file may be about to lock it. A sweep of another process must neither have the file
-    /// locked then, nor remove it.
+    /// The process that has just created the file may be about to lock it. In that time, a sweep of another process must neither
+    /// lock nor remove the file.
     #[test]
     fn what_was_made_just_now_is_not_cleared_away() {
         let directory = TempDir::new().expect("a directory");

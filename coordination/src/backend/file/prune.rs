@@ -154,8 +154,8 @@ mod tests {
         }
     }
 
-    /// A process that creates the new file may be killed before it writes the header. The next process must take the numbers from
-    /// the floor all the same.
+    /// A process that creates the new file may be killed before it writes the header. Even then, the next process must begin its
+    /// numbers above the floor.
     #[test]
     fn numbers_go_on_rising_in_a_file_without_a_header() {
         for reserved in [0, 4096] {

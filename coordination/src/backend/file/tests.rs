@@ -457,8 +457,8 @@ async fn backend(directory: &TempDir) -> Arc<dyn backend::Store> {
 const LONG: Duration = Duration::from_secs(30);
 const SOON: Duration = Duration::from_secs(5);
 
-/// The member's file is empty here, as it would be on a full disk, where the session cannot write its id into the file. The member
-/// id must count as taken all the same.
+/// The member's file is empty here, as it would be on a full disk, where the session cannot write its id into the file. Even then,
+/// the member id must count as taken.
 #[tokio::test]
 async fn a_member_without_a_note_is_taken() {
     let directory = TempDir::new().expect("a directory");
@@ -539,8 +539,8 @@ async fn files_that_are_only_looked_at_do_not_keep_a_session_from_opening() {
     }
 }
 
-/// The kernel notifies the close of a file before it drops the file's lock, and a dying process may be stopped in between. A waiter
-/// must learn of the death soon all the same.
+/// The kernel notifies the close of a file before it drops the file's lock, and a dying process may be stopped in between. Even
+/// then, a waiter must learn of the death soon.
 #[tokio::test]
 async fn a_death_is_told_though_its_lock_goes_late() {
     let directory = TempDir::new().expect("a directory");
