@@ -58,8 +58,8 @@ pub(super) struct Client {
     pub(super) known: Arc<Mutex<Known>>,
     /// Locked by a task while it subscribes to channels or unsubscribes from them, so that only one task does so at a time.
     subscribing: tokio::sync::Mutex<()>,
-    /// The channels to which the next task will subscribe, and its outcome. `None`: no channel was asked for since the last task
-    /// took its channels from here.
+    /// The channels to which the next task will subscribe, and the outcome of that task. `None`: since the last task took its
+    /// channels from here, nobody has asked for a channel.
     next: Mutex<Option<Batch>>,
     /// The name of the key of the namespace's clock. Every script gets this name, because the names of all other keys are made from
     /// it.
@@ -158,8 +158,8 @@ impl Client {
     }
 
     /// Connects to this server, asks what it is, subscribes to this process's channels, and greets the server: the script
-    /// `greet.lua` exchanges what server and client know of the namespace's record. If the server is a node of a cluster and does
-    /// not have our keys, it answers the greeting with a redirection.
+    /// `greet.lua` gets what this client knows of the namespace's record, and returns the record that the server has. If the server
+    /// is a node of a cluster and does not have our keys, it answers the greeting with a redirection.
     async fn greeted(
         connections: &Arc<Connections>,
         (host, address): (&Host, Option<SocketAddr>),
@@ -185,8 +185,8 @@ impl Client {
         if !connections.has_connected() {
             rights::check(&connection.redis, &client.nowhere).await?;
         }
-        // `Ran::Moving`: our keys are being moved to another node, so the server was not greeted. The connection is used all the
-        // same, because the first call on it will be answered `stranger`, upon which `Connection::run` greets the server.
+        // `Ran::Moving`: our keys are being moved to another node, so the server was not greeted. The connection can be used all
+        // the same: the first call on it will get the answer `stranger`, and `Connection::run` then greets the server.
         if let Ran::Moved(other) = connection.greet().await? {
             return Ok(Greeted::There(other));
         }
@@ -301,8 +301,8 @@ impl Connections {
         };
         let config = &self.link.config;
         // If the server has answered with an error, that error is returned as it is. If the server gave no answer or closed the
-        // connection, it may expect TLS although the URL has none, or the other way round. So `speaks_otherwise` tries the
-        // opposite.
+        // connection, the reason may be that it expects TLS and the URL has none, or that the URL has TLS and the server has none.
+        // So `speaks_otherwise` tries the opposite of what the URL says.
         let is_silent = failure.is_hang_up || failure.is_late;
         let error = failure.error;
         if !is_silent || !config.speaks_otherwise().await {
@@ -315,7 +315,8 @@ impl Connections {
     }
 
     /// The name of the server's record of the namespace, as the connection in use knows it; `None`: there is no connection. The
-    /// record has a new name whenever the server may have forgotten grants, so callers compare this name with an earlier one.
+    /// record gets a new name whenever the server may have forgotten grants. Callers notice this by comparing the name with an
+    /// earlier one.
     pub(super) fn record(&self) -> Option<String> {
         self.rotation.connected().map(|(connection, _)| connection.record_name())
     }
@@ -351,8 +352,8 @@ impl Connections {
 
     /// Makes a call that begins or extends a session's lease. If the URL has Sentinels, they are asked for the master at the same
     /// time. If more than half of the Sentinels name the server that was called, its answer is returned. If more than half of them
-    /// name another server, the call is made again there. Otherwise a master that was replaced would go on extending leases of
-    /// which the new master knows nothing.
+    /// name another server, the call is made again there. If the Sentinels were not asked, a master that was replaced could go on
+    /// extending leases of which the new master knows nothing.
     ///
     /// With `is_confirmed`, the call also waits until replicas have confirmed it, as in [`run_confirmed`](Self::run_confirmed).
     pub(super) async fn run_vouched(
@@ -389,9 +390,9 @@ impl Connections {
         self.rotation.connected().is_some_and(|(connection, _)| connection.confirming.is_some())
     }
 
-    /// Makes a call on the connection in use, by `run`. If the call has no valid outcome because our keys are at another server, or
-    /// another server is the master, or our keys are being moved, it is made again. The retries end after `patience`, with an
-    /// error.
+    /// Makes a call on the connection in use, by `run`. The call is made again if it has no valid outcome, for one of these
+    /// reasons: our keys are at another server, another server is the master, or our keys are being moved. After `patience`, the
+    /// call is not repeated any more, and the error `Unavailable` is returned.
     async fn repeated<F>(
         self: &Arc<Self>,
         call: &Call,
@@ -460,8 +461,8 @@ impl Connections {
         Ok(following)
     }
 
-    /// Adds a channel to the next batch, and returns a receiver of that batch's outcome. If there is no next batch yet, starts a
-    /// task that will subscribe to it.
+    /// Adds a channel to the next batch, and returns a receiver of that batch's outcome. If there is no next batch yet, makes one,
+    /// and starts a task that will subscribe to the channels of the batch.
     fn subscribed(self: &Arc<Self>, channel: String) -> watch::Receiver<Option<Result<()>>> {
         let mut next = self.link.next();
         let batch = next.get_or_insert_with(|| {
@@ -497,9 +498,9 @@ impl Connections {
         Ok(())
     }
 
-    /// Unsubscribes from channels to which nobody in this process listens any longer. Called with each heartbeat. If the last time
-    /// is more than ten seconds ago, it also asks a cluster for its nodes again, and greets the server again, because the nodes and
-    /// the server's record may have changed.
+    /// Unsubscribes from channels to which nobody in this process listens any longer. Called with each heartbeat. If a cluster was
+    /// last asked for its nodes more than ten seconds ago, also asks for them again. If the server was last greeted more than ten
+    /// seconds ago, also greets it again. Both the nodes and the server's record may have changed.
     pub(super) async fn sweep(&self) {
         let _one_at_a_time = self.link.subscribing.lock().await;
         let channels = self.link.hub.sweep();
@@ -518,9 +519,9 @@ impl Connections {
                 let _ = redis.unsubscribe(batch).await;
             }
         };
-        // The time is bounded because the mutex `subscribing` is locked here: tasks that want to subscribe must not wait longer if
-        // the server does not answer. If the time runs out, some channels stay subscribed, and messages come that nobody needs.
-        // That does no harm.
+        // The time is bounded because the mutex `subscribing` is locked here, and tasks that want to subscribe wait for it: they
+        // must not wait for ever if the server does not answer. If the time runs out, some channels stay subscribed, and messages
+        // come that nobody needs. That does no harm.
         let _ = timeout(self.patience, unsubscribing).await;
     }
 }

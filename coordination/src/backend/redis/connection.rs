@@ -32,8 +32,9 @@ use crate::url::Host;
 /// its log for each write: both may change while the server runs.
 const OLD: Duration = Duration::from_secs(10);
 /// If the server has refused a call because of quarantine, this client refuses further such calls by itself for this long, without
-/// a request. After that, the next call is sent again, although the end that the server has announced may be later: quarantine may
-/// end earlier, if another client knows that the server has forgotten nothing for longer.
+/// a request. After that, this client sends its next such call to the server, even if the server has announced a later end of
+/// quarantine. Quarantine may end earlier than announced, if another client tells the server that the server has forgotten nothing
+/// for a longer time.
 const QUIET: Duration = Duration::from_secs(1);
 
 pub(super) struct Connection {
@@ -118,13 +119,13 @@ struct Record {
     /// The same moment as `told`, by the clock that counts since this host's boot. All processes of the host share that clock, so
     /// [`behind`](Self::behind) uses it.
     told_here: BootInstant,
-    /// When the server last answered a greeting; by this the client knows when to greet it again. `told` may be older, if that
-    /// greeting returned the record that the client knew already.
+    /// When the server last answered a greeting; by this the client knows when to greet it again. If that greeting returned the
+    /// record that the client knew already, and no longer `reach` than the client's own, then `told` is older than `asked`.
     asked: Instant,
     /// Whether a warning was logged that the server grants nothing yet under this record. It is logged once for each record.
     is_quarantine_told: bool,
-    /// The last refusal because of quarantine, by the length of quarantine that the refused call asked for (as text; empty: the
-    /// longest lease).
+    /// For each length of quarantine that a refused call has asked for (as text; empty: the longest lease): the last refusal of
+    /// such a call.
     refused: HashMap<String, Refusal>,
 }
 
@@ -233,8 +234,8 @@ impl Connection {
     }
 
     /// Runs `work`, which sends a request on the second connection and waits for the answer. Measures for how long no answer comes
-    /// there: if that takes too long, dropping `Listening` gives up the epoch. Answers on the first connection do not prove that
-    /// the second one works, so the rotation's own measurement is not enough.
+    /// on the second connection. When `Listening` is dropped and no answer has come for too long, it gives up the epoch. Answers on
+    /// the first connection do not prove that the second one works, so the rotation's own measurement is not enough.
     async fn listening<T>(&self, work: impl Future<Output = T>) -> T {
         self.silence.asked();
         let _listening = Listening(self);
@@ -440,8 +441,9 @@ impl Record {
     }
 
     /// The moment, by this host's clock since boot, since when the server has forgotten nothing: clock minus reach, in
-    /// microseconds. A call that opens a session stores this at the server. If all clients stop for a while, the next client on
-    /// this host subtracts it from the clock, and so knows for how long nothing was forgotten.
+    /// microseconds. During quarantine, a call that opens a session stores this moment at the server. If all clients stop for a
+    /// while and a client on this host comes back, the script `greet.lua` subtracts the stored moment from that client's clock. The
+    /// difference is for how long nothing was forgotten.
     fn behind(&self) -> i128 {
         i128::from(micros(self.told_here))
             - i128::try_from(self.reach.as_micros()).unwrap_or(i128::MAX)

@@ -20,8 +20,9 @@
 //! 1. The server keeps a *record* of the namespace, a hash. A field of the hash is the record's name, which changes whenever grants
 //!    may have been forgotten, that is when the server has restarted, has become the master, has lost its data or was given older
 //!    data. Each call has the name of the record that the client knows, and the newest time in an answer that the client has
-//!    received. If the name is another one, or the server's newest time is older, the answer is `stranger`. Then the client calls
-//!    `greet.lua`, which finds out what may have been forgotten, and sends its call again.
+//!    received. If the server's record has another name than the call says, or the server's newest time is older than the one in
+//!    the call, the answer is `stranger`. Then the client calls `greet.lua`, which finds out what may have been forgotten, and
+//!    sends its call again.
 //! 2. Two checks:
 //!    * If the session is over, `enter` is refused (`lost`).
 //!    * Each connection of a client has a number, its *generation*, which is higher than those of the client's earlier connections.
@@ -129,7 +130,8 @@ impl Entries for Redis {
         // If a script that removed the blocker has just sent this client the message that nothing else blocks this entry, that
         // message is used as the answer, and no request is sent. The script has checked that the entry exists and its session
         // lives, and that no lease that the server may have forgotten can still run. But this client's URL may ask for a longer
-        // quarantine. So `is_out` compares that with the time for which the server has forgotten nothing.
+        // quarantine than the script has checked. So `is_out` says whether the server has forgotten nothing for as long as the URL
+        // asks.
         let is_out = self.quarantine.is_none_or(|length| self.connections.reaches(length));
         if self.hub.take_turn(&queue, seq) && is_out {
             self.waits_for(&entry.entry_ref.id, None);
@@ -173,8 +175,8 @@ impl Entries for Redis {
         let entries = listing.entries.iter();
         let entries =
             entries.map(|entry| (entry.seq, entry.id.as_str(), shared(entry), &*entry.data));
-        // In the hash of all parts, the value has an empty id, which no entry has: so a value and an entry are never mistaken for
-        // each other.
+        // The revision is a hash of all entries and of the value. In it, the value has an empty id. No entry has an empty id, so a
+        // value and an entry are never mistaken for each other.
         let value = listing.value.iter().map(|value| (value.version, "", false, ""));
         listing.revision = reads::revision_of(entries.chain(value));
         let expires = left.map(|left| Instant::now() + Duration::from_micros(left));
@@ -196,8 +198,8 @@ impl Entries for Redis {
 }
 
 impl Redis {
-    /// Returns `position`. If nothing blocks the entry, the lock is granted by that; so this first waits until replicas have
-    /// confirmed the entry, if the server requires that.
+    /// Returns `position`. If it says that nothing blocks the entry, returning it grants the lock. In this case, if the server
+    /// requires that replicas confirm writes, waits first until they have confirmed the entry.
     async fn confirmed(&self, entry: &NewEntry, position: Position) -> Result<Position> {
         if position.blocker.is_none() {
             self.sessions.confirm(entry.session, &entry.entry_ref).await?;
@@ -205,8 +207,8 @@ impl Redis {
         Ok(position)
     }
 
-    /// Reads the position of our own entry from a script's answer. If another entry blocks ours, notes what to wait for: the server
-    /// will send a message to this client when the other entry goes.
+    /// Reads the position of our own entry from a script's answer. If another entry blocks ours, notes that ours waits for that
+    /// entry: the server will send a message to this client when the blocking entry goes.
     fn standing(&self, entry: &NewEntry, epoch: u64, answer: &mut Answer) -> Result<Position> {
         let queue = &entry.entry_ref.queue;
         let seq = answer.natural()?;
@@ -216,8 +218,8 @@ impl Redis {
         };
         let before = answer.natural()?;
         let left = Duration::from_micros(answer.natural()?);
-        // If the blocker's text belongs to another name with the same hash, this call fails. But the script has entered our entry
-        // before, so the error's effect is `Unknown`.
+        // If the blocker's text belongs to another name with the same hash, this call fails. But the script may have entered our
+        // entry already, so the error's effect is `Unknown`.
         let named = check_name(queue, &answer.bytes()?.unwrap_or_default());
         named.map_err(|error| error.with_effect(Effect::Unknown))?;
         let wait = Wait { queue: queue_path(queue), seq: before, mode: entry.mode };

@@ -30,8 +30,9 @@
 //! With Sentinels, a heartbeat counts only if more than half of the Sentinels name the server that answered it. One Sentinel is not
 //! enough, because a Sentinel that is cut off together with an old master goes on naming the old master. If the server has
 //! `min-replicas-to-write`, a heartbeat or a grant counts only when that many replicas have confirmed it. In a cluster, the
-//! connection goes to the node that has the namespace's keys. Each call also names a key that never exists: so while the keys are
-//! being moved to another node, a node refuses the whole call, instead of stopping the script half-way.
+//! connection goes to the node that has the namespace's keys. Each call also names a key that never exists. Because of this key, a
+//! node refuses the whole call while the keys are being moved to another node; without it, the node would begin the script and stop
+//! it half-way.
 //!
 //! # Guarantees
 //!
@@ -40,11 +41,11 @@
 //! that it may have forgotten is over. This time is called *quarantine*.
 //!
 //! The server keeps a *record* of the namespace, in the same hash as the namespace's clock, by which it knows whether it may have
-//! forgotten grants. It may have if there is no record, if another server wrote the record, if the server was a replica after it
-//! wrote the record, or if its log may lack writes. The record also says for how long the server has certainly forgotten nothing;
-//! this time is called its *reach*. The clients measure the reach by their own clocks and send it with every call, because the
-//! server has only its wall clock, which may be set. Clients also check again and again whether the server syncs its log, because
-//! that may be turned off at any time.
+//! forgotten grants. The server may have forgotten grants if there is no record, if another server wrote the record, if the server
+//! was a replica after it wrote the record, or if its log may lack writes. The record also says for how long the server has
+//! certainly forgotten nothing; this time is called its *reach*. The clients measure the reach by their own clocks and send it with
+//! every call, because the server has only its wall clock, which may be set. Clients also check again and again whether the server
+//! syncs its log, because that may be turned off at any time.
 //!
 //! Replication is asynchronous, so the newest grants may be forgotten in a fail-over. If the old master goes on granting for longer
 //! than quarantine lasts, two clients may hold the same lock. Tokens rise over restarts, fail-overs and even a loss of all data, as
@@ -113,8 +114,8 @@ use crate::config::Settings;
 use crate::error::Result;
 use crate::url::{Authority, UrlOption};
 
-/// If the server has lost its record, it does not know how long the forgotten leases were. It then assumes that they were no longer
-/// than this, or than this client's own lease or `quarantine` if one of those is longer.
+/// If the server has lost its record, it does not know how long the forgotten leases were. It then assumes that none of them was
+/// longer than the longest of these three: `UNKNOWN`, this client's own lease, and this client's `quarantine`.
 const UNKNOWN: Duration = Duration::from_secs(30);
 
 /// The options of the URL, and what the library knows of the store before a connection is made.
@@ -171,8 +172,8 @@ impl Redis {
                  that do not know of it wait for {UNKNOWN:?}, unless their URLs have `quarantine={ttl:?}`"
             );
         }
-        // A server that has lost its record assumes that forgotten leases of all clients were at most this long, so
-        // `quarantine=off` of this client does not make it shorter.
+        // A server that has lost its record assumes that no client had a lease longer than `unknown`. Therefore `quarantine=off` of
+        // this client does not make `unknown` shorter.
         let unknown = settings.ttl.max(UNKNOWN).max(quarantine.unwrap_or_default());
         let client = Client::new(config, &base, unknown, Arc::clone(&hub), patience);
         let connections = Arc::new(Connections::new(client, settings, patience));

@@ -66,8 +66,8 @@ impl OpenSessions {
             .with(key::encode(&session.member))
             .with(self.channel.as_str())
             .with_number(lease)
-            // This process has lost its previous session. The script ends that session at the server together with opening the new
-            // one. Otherwise its entries would block others until its lease is over.
+            // If this process had a session before, it has lost that session. The script that opens the new session ends the
+            // previous one at the server. Otherwise the entries of the previous session would block others until its lease is over.
             .with(previous.map(|id| id.to_string()).unwrap_or_default());
         // `false`: this call does not wait for replicas. They confirm the session together with its first heartbeat or its first
         // grant, which is early enough.

@@ -54,8 +54,8 @@ struct HeardOut<S> {
 struct FirstLine(Mutex<Vec<u8>>);
 
 impl RawConnection {
-    /// Connects to `host` and logs in. If `address` is given, connects to that address only; otherwise to one that is found for the
-    /// host's name.
+    /// Connects to `host` and logs in. If `address` is given, connects to that address only; otherwise tries all addresses of the
+    /// host, and uses the first that answers.
     pub(super) async fn by_tcp(
         (host, address): (&Host, Option<SocketAddr>),
         login: &RedisConnectionInfo,
@@ -95,8 +95,8 @@ impl RawConnection {
     }
 }
 
-/// Connects to `address`, or else to all addresses of the host at the same time. Returns the first socket that is connected, and
-/// drops the others.
+/// Connects to `address` if it is given, and otherwise to all addresses of the host at the same time. Returns the first socket that
+/// is connected, and drops the others.
 async fn dial(host: &Host, address: Option<SocketAddr>) -> io::Result<TcpStream> {
     let addresses = match address {
         Some(address) => vec![address],
@@ -230,8 +230,8 @@ mod tests {
 
     use super::*;
 
-    /// Connects to a server that sends `said` and closes the connection, and returns the error of that. If `is_first`, the server
-    /// does so at once; otherwise after it has received the first bytes.
+    /// Connects to a server that sends `said` and closes the connection, and returns the error with which connecting fails. If
+    /// `is_first`, the server sends `said` at once; otherwise only after it has received the first bytes.
     async fn refused(said: &'static str, is_first: bool, database: i64) -> RedisError {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
         let address = listener.local_addr().expect("it is bound");

@@ -17,8 +17,8 @@ impl Sessions for Redis {
 
     async fn renew(&self, session: SessionId, held: &[EntryRef], gone: &Gone<'_>) -> Result<()> {
         let connections = Arc::clone(&self.connections);
-        // With each heartbeat, channels that nobody listens to are unsubscribed. That runs in a task of its own, because the
-        // heartbeat must not wait for it.
+        // With each heartbeat, channels that nobody listens to are unsubscribed. The unsubscribing runs in a task of its own,
+        // because the heartbeat must not wait for it.
         tokio::spawn(async move { connections.sweep().await });
         self.sessions.renew(session, held, gone).await?;
         self.sessions.settle(session, || self.entries.of(session)).await

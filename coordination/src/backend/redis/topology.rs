@@ -25,8 +25,8 @@ pub(super) struct Topology {
 }
 
 impl Topology {
-    /// Reads `info`, the answer to `INFO`, and `config`, the answer to `CONFIG GET min-replicas-*`; `None`: the user lacks the
-    /// right to that.
+    /// Reads `info`, the answer to `INFO`, and `config`, the answer to `CONFIG GET min-replicas-*`; `config` is `None` if the
+    /// settings could not be read, usually because the user lacks the right.
     pub(super) fn read(info: &str, config: Option<&HashMap<String, String>>) -> Self {
         let line = |name: &str| {
             let value =
@@ -34,8 +34,8 @@ impl Topology {
             info.lines().find_map(value)
         };
         let asked = |name: &str| config?.get(name)?.parse::<u64>().ok();
-        // `INFO` has this line only if `min-replicas-to-write` is set. So if the setting itself cannot be read, it is taken to be
-        // 1.
+        // `INFO` has this line only if `min-replicas-to-write` is set. If the setting itself cannot be read, it is taken to be 1 if
+        // the line is there, and otherwise 0.
         let is_on = line("min_slaves_good_slaves").is_some();
         let confirming = asked("min-replicas-to-write").unwrap_or(u64::from(is_on));
         let max_lag = asked("min-replicas-max-lag").unwrap_or(10);

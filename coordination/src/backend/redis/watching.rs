@@ -43,7 +43,7 @@ impl Watching for Redis {
         let Some(Told { count: Some(count), expires }) = self.reads.at(queue, revision) else {
             // A change of the queue after the caller's read may have been missed: the channel was not subscribed at that read, or
             // another caller has read the queue since. So this returns at once, and the caller reads the queue again. The channel
-            // stays subscribed for some seconds after this call, so it is subscribed at that read.
+            // stays subscribed for some seconds after this call, so it is still subscribed when the caller reads.
             return Ok(());
         };
         let limit = Instant::now() + recheck;
@@ -95,8 +95,9 @@ impl Redis {
         }
     }
 
-    /// Waits for the end of an entry that is not the nearest one before an entry of ours, so the server sends no message to this
-    /// client at its end. Therefore this subscribes to the channel of the queue, on which every change of the queue is published.
+    /// Waits for the end of an entry that the server has not named to this client as the blocker of one of our own. When such an
+    /// entry ends, the server sends no message to this client. Therefore this subscribes to the channel of the queue, on which
+    /// every change of the queue is published.
     async fn gone_as_overheard(
         &self,
         end: &End<'_>,
