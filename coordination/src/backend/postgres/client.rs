@@ -2,8 +2,8 @@
 //!
 //! A client has one connection at a time; see [`connections`](crate::backend::server::connections). Each connection has a number,
 //! its epoch, which is higher than those of earlier connections. If a caller gives up a statement before its answer has come, the
-//! connection is given up too, and nothing more is sent on it (C3). The server may carry out that statement later. It rejects the
-//! statement if a call of the same session has come on a newer connection before.
+//! connection is given up too, and nothing more is sent on it (C3). The server may carry out that statement later. But if a call of
+//! the same session has come on a newer connection by then, the server rejects the statement.
 
 use std::fmt::Write as _;
 use std::future::poll_fn;
@@ -123,8 +123,8 @@ impl Connection {
         };
         let (mut client, running, mut server) = begin(None).await?;
         if server.begins_otherwise {
-            // The task of the first connection is ended here. Otherwise it would give up the epoch when that connection closes, and
-            // the second connection has the same epoch.
+            // The task of the first connection is ended here. Otherwise, when the first connection closes, its task would give up
+            // the epoch, and so the second connection, which has the same epoch.
             running.abort();
             (client, _, server) = begin(Some(SETTINGS)).await?;
         }

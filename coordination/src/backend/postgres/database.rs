@@ -14,14 +14,15 @@ use crate::error::{Error, ErrorKind};
 /// The statements that create our tables and functions. Before they are sent, `{schema}` is replaced by the schema's name in
 /// quotes, `{schema_name}` by the name without quotes, and `{namespace}` by the default namespace.
 const SCHEMA: &str = include_str!("schema.sql");
-/// The version of the schema's text: a change of the text needs another number, which a test makes sure of. A library of one
-/// version refuses a schema of another, as functions that exist are never made again.
+/// The version of the schema's statements. Whoever changes a statement has to change this number too, which a test makes sure of;
+/// changes of comments do not count. A library refuses a schema of another version than its own, because it never replaces
+/// functions that exist.
 const VERSION: i32 = 5;
 /// The oldest version that can be used: 12, in the form in which a server reports its version.
 const OLDEST: i32 = 120_000;
 /// If at least this many server processes of this client still wait for a replica's confirmation, no further connection to this
 /// server is made. These processes belong to connections that the client has given up. A call on a new connection would wait for
-/// the replica in the same way.
+/// the replica too.
 const WAITING: i64 = 2;
 /// The namespace that `coordination_fence` uses if its caller names none. It is also the default for a URL without a namespace.
 const NAMESPACE: &str = "coordination";
@@ -99,7 +100,7 @@ impl Server {
             return Err(Failure::broken(Error::new(ErrorKind::Unavailable, "connect", message)));
         }
         // A server process that waits for a replica does so until the replica confirms, even after its client has gone. A new call
-        // on this server would wait in the same way. So this fails, and the next server is tried.
+        // on this server would wait for the replica too. So this fails, and the next server is tried.
         if get::<i64>(&found, "waiting")? >= WAITING {
             let message = "earlier calls wait for a standby yet, which does not confirm them";
             return Err(Failure::broken(Error::new(ErrorKind::Unavailable, "connect", message)));
@@ -111,8 +112,8 @@ impl Server {
             begins_otherwise: get(&found, "begins_otherwise")?,
             is_pooled: process_of(client).await != Some(get(&found, "process")?),
         };
-        // This returns before the schema is created, because that would fail in a read-only transaction. The caller connects again
-        // with `SETTINGS`, and calls this function again.
+        // This returns before the schema is created, because creating it would fail in a read-only transaction. The caller connects
+        // again with `SETTINGS`, and calls this function again.
         if server.begins_otherwise {
             return Ok(server);
         }

@@ -76,7 +76,8 @@ fn judged(said: &DbError) -> (ErrorKind, bool) {
         | SqlState::PROTOCOL_VIOLATION
         // A failure inside the server, for instance if a function is replaced while it is called.
         | SqlState::INTERNAL_ERROR => (ErrorKind::Unavailable, true),
-        // Another transaction holds a lock on our rows, somebody has cancelled the statement, or two transactions conflicted.
+        // Another transaction holds a lock on our rows, somebody has cancelled the statement, two transactions conflicted, or the
+        // server could not read or write a file.
         SqlState::LOCK_NOT_AVAILABLE
         | SqlState::QUERY_CANCELED
         | SqlState::T_R_DEADLOCK_DETECTED

@@ -101,7 +101,8 @@ fn client_config(tls: &Tls) -> Result<ClientConfig, Error> {
     let builder = builder.with_safe_default_protocol_versions().map_err(wrong)?;
     let builder = builder.with_root_certificates(trusted(tls));
     let Some((cert, key)) = &tls.identity else { return Ok(builder.with_no_client_auth()) };
-    // Certificates that cannot be parsed are left out here: whether there are any was checked when the files were read.
+    // Certificates that cannot be parsed are left out. That the file has at least one that can be parsed was checked when the file
+    // was read.
     let chain = CertificateDer::pem_slice_iter(cert).flatten().collect();
     let key = PrivateKeyDer::from_pem_slice(key.expose().as_bytes())
         .map_err(|_| Error::config("option `key`: there is no private key in PEM"))?;

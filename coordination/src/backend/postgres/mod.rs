@@ -13,9 +13,9 @@
 //!
 //! A session is a row with the time at which its lease ends, by the server's clock. When the lease has run out, the session's
 //! entries still block others until a function finds one of them. The function then locks the session's row, marks the session as
-//! over, and removes the entry. If a heartbeat of the session comes at the same time, there are two cases: it locks the row first
-//! and extends the lease, or it comes second and is told that the session is over. Further entries of sessions that are over are
-//! removed a few at a time by heartbeats and reads.
+//! over, and removes the entry. If a heartbeat of the session comes at the same time, the row's lock decides: if the heartbeat
+//! locks the row first, it extends the lease; if the function locks the row first, the heartbeat is told that the session is over.
+//! Further entries of sessions that are over are removed a few at a time by heartbeats and reads.
 //!
 //! An entry's number is one more than the last number in its queue, and at least the time in microseconds. It is the fencing token,
 //! and is committed before the client gets it.
@@ -135,7 +135,7 @@ impl Dialect for Postgres {
 
     const DESCRIPTOR: &'static Descriptor = &DESCRIPTOR;
     /// The server carries out the statements of one connection one after the other, each with its commit. A heartbeat waits for all
-    /// statements that were sent before it, so there are only a few.
+    /// statements that were sent before it. So only a few may be in flight.
     const IN_FLIGHT: usize = 4;
     const SECURE: &'static str = "sslmode=verify-full";
     const WANTS_TLS: &'static str = "the server wants TLS: give `sslmode=verify-full`";
@@ -192,8 +192,8 @@ impl Dialect for Postgres {
         let (answer, count) = read_once(store, path).await?;
         let mut is_due = true;
         for row in &answer.rows {
-            // The row without an entry's id is the one of the queue itself. Only that row says whether `tend` has to be called
-            // before the queue is read: to remove expired entries, or to have changes of the queue published.
+            // The row without an entry's id is the one of the queue itself. Only that row says whether `tend` has to be called and
+            // the queue has to be read again after it. `tend` removes expired entries, and has changes of the queue published.
             if row.bytes_or_null("list", "id")?.is_none() {
                 is_due = row.flag("list", "is_due")?;
             }

@@ -58,9 +58,9 @@ pub(super) async fn gone(
         Waited::Unknown => None,
     };
     let mut epochs = store.connections.epochs();
-    // True if the server has named this entry as the blocker of an entry of ours. Then it sends a notification on this client's own
-    // channel when the entry goes. Otherwise it does not, and this waiter listens to the queue's channel, on which every change is
-    // published.
+    // True if the server has named this entry as the blocker of an entry of ours. If true, the server sends a notification on this
+    // client's own channel when the entry goes. If false, it sends none there, so this waiter listens to the queue's channel, on
+    // which every change is published.
     let is_expected = known.is_some();
     let mut following = None;
     loop {
