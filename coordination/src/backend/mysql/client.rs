@@ -6,8 +6,8 @@
 //! have one number in common, their epoch.
 //!
 //! If a caller gives up a statement before its answer has come, nothing more is sent on that lane (C3), and all three lanes are
-//! given up. The server may carry out the statement later. It rejects the statement if a call of the same session has come with a
-//! higher epoch before.
+//! given up. The server may carry out the statement later. But if a call of the same session has come with a higher epoch by then,
+//! the server rejects the statement.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -32,9 +32,9 @@ use crate::url::Host;
 
 /// How many lanes (connections) there are for calls. There is one more lane, for heartbeats and the poll.
 pub(super) const CALLS: usize = 2;
-/// How often a call is repeated if the server rolls it back because of a deadlock or because it waited for a lock too long. The
-/// number is reached only by deadlocks, which the server reports at once. A wait for a lock takes a second, so the caller gives up
-/// before that many waits.
+/// How often a call is repeated if the server rolls it back because of a deadlock or because it waited for a lock too long.
+/// Deadlocks can reach this number soon, because the server reports them at once. A wait for a lock takes a second. If each try
+/// waits for a lock, and the time limit of calls is less than half a minute, the caller gives up before this number is reached.
 const REPEATED: usize = 30;
 /// The longest pause before a call is repeated. Its length is random, so that two calls that were in each other's way are not
 /// repeated at the same moment.
@@ -59,7 +59,8 @@ pub(super) struct Connection {
 }
 
 impl Mysql {
-    /// Makes the state of a client. `lease` is the lease of the client's sessions, which limits how rarely the poll reads an entry.
+    /// Makes the state of a client. `lease` is the lease of the client's sessions: the poll reads each entry that somebody waits
+    /// for at least once in that time.
     pub(super) fn new(database: Database, lease: Duration) -> Self {
         Self { database, polls: Arc::new(Polls::new(lease)) }
     }
@@ -171,8 +172,8 @@ impl Connection {
 }
 
 /// Sends `ROLLBACK` after an error; returns whether that succeeded. Usually the procedure has rolled back itself, in its error
-/// handler. But if the procedure is killed or runs out of memory, the handler does not run. Then its transaction would stay open
-/// and keep its locks until the next procedure on this connection.
+/// handler. But if the procedure is killed or runs out of memory, the handler does not run. Without this `ROLLBACK`, its
+/// transaction would then stay open, and keep its locks, until the next procedure on this connection.
 async fn roll_back(conn: &mut Conn) -> bool {
     conn.query_drop("ROLLBACK").await.is_ok()
 }

@@ -12,8 +12,8 @@ use crate::error::{Error, ErrorKind};
 
 /// The statements that create our tables and procedures. They are separated by lines that have only two slashes.
 const SCHEMA: &str = include_str!("schema.sql");
-/// The version of the schema's text: a change of the text needs another number, which a test makes sure of. A library of one
-/// version refuses a database of another.
+/// The version of the schema's statements. Whoever changes a statement has to change this number too, which a test makes sure of;
+/// changes of comments do not count. A library refuses a database whose tables have another version than its own.
 const VERSION: i64 = 4;
 /// The oldest versions that can be used: earlier ones have no `SKIP LOCKED`, with which our procedures skip rows that are locked.
 const OLDEST_MYSQL: (u32, u32) = (8, 0);
@@ -21,8 +21,8 @@ const OLDEST_MARIADB: (u32, u32) = (10, 6);
 /// The namespace in which `coordination_fence` looks, because its caller names none. It is also the default for a URL without a
 /// namespace.
 const NAMESPACE: &str = "coordination";
-/// The SQL expression for the server's time, in microseconds since 1970 in UTC, so that time zones do not matter. It is the time at
-/// which the statement began; inside a procedure, this means each statement of the procedure, not the call.
+/// The SQL expression for the server's time, in microseconds since 1970 in UTC, so that time zones do not matter. The expression
+/// gives the time at which its statement began. Inside a procedure, its statement is the one in the procedure, and not the `CALL`.
 pub(super) const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
 
 /// The settings that are made on each connection, because the server, the user or `init_connect` may have set others. With them,
@@ -156,8 +156,8 @@ impl Server {
 }
 
 /// Whether the server replicates from another one, so that it is a replica. `told` is the row of the answer to `REPLICATES`. If
-/// there is no row, the server is MySQL, and the query `CHANNELS` is sent. If the user may not read what that query reads, the
-/// server is taken not to be a replica.
+/// there is no row, the server is MySQL, and the query `CHANNELS` is sent. If the server refuses this query, usually because the
+/// user lacks a right, the server is taken not to be a replica.
 async fn replicates(conn: &mut Conn, told: Option<&Row>) -> Result<bool, Failure> {
     let told = match told {
         Some(told) => get::<String>(told, "Value")?,

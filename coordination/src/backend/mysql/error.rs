@@ -125,7 +125,8 @@ fn broken(operation: &'static str, error: &MysqlError) -> Failure {
         }
         (_, kind) => kind,
     };
-    // The statement may have been carried out before the connection broke.
+    // The statement may have been carried out before the connection broke. But if the error is that it was too large for a packet
+    // (`Value`), it is taken not to have been sent.
     let is_open = operation != "connect" && kind != ErrorKind::Value;
     let effect = if is_open { Effect::Unknown } else { Effect::None };
     let is_hang_up =

@@ -11,9 +11,9 @@
 //!
 //! A session is a row with the time at which its lease ends, by the server's clock. When the lease has run out, the session's
 //! entries still block others until a procedure finds one of them. The procedure then locks the session's row, marks the session as
-//! over, and removes the entry. If a heartbeat of the session comes at the same time, there are two cases: it locks the row first
-//! and extends the lease, or it comes second and is told that the session is over. Further entries of sessions that are over are
-//! removed a few at a time by heartbeats and reads.
+//! over, and removes the entry. If a heartbeat of the session comes at the same time, the row's lock decides: if the heartbeat
+//! locks the row first, it extends the lease; if the procedure locks the row first, the heartbeat is told that the session is over.
+//! Further entries of sessions that are over are removed a few at a time by heartbeats and reads.
 //!
 //! An entry's number is one more than the last number in its queue, and at least the time in microseconds. It is the fencing token,
 //! and is committed before the client gets it.
@@ -24,8 +24,8 @@
 //!
 //! A coordinator has three connections, which are made together and have one number in common. If a client gives up a statement
 //! before its answer has come, it gives up all three, and makes new ones with a higher number. The server may carry out the
-//! statement later. So the procedures reject a call if an earlier call of its session came with a higher number. After each time
-//! that connections were made, the client has the server remove those entries of its session that the client does not know of: a
+//! statement later. So the procedures reject a call if an earlier call of its session came with a higher number. Whenever the
+//! client has made new connections, it has the server remove those entries of its session that the client does not know of: a
 //! replica that took over may still have entries that were removed before.
 //!
 //! # Guarantees
@@ -129,8 +129,8 @@ impl Dialect for Mysql {
     type Following = watch::Receiver<u64>;
 
     const DESCRIPTOR: &'static Descriptor = &DESCRIPTOR;
-    /// As many as there are connections for calls. So a call that finds all of them busy waits before it is sent, and the time that
-    /// it may take for its answer begins only when it is sent.
+    /// As many as there are connections for calls. So if all of them are busy, a call waits before it is sent. The time within
+    /// which its answer has to come begins only when the call is sent.
     const IN_FLIGHT: usize = client::CALLS;
     const SECURE: &'static str = "ssl-mode=verify_identity";
     const WANTS_TLS: &'static str = "the server wants TLS: give `ssl-mode=verify_identity`";

@@ -55,8 +55,8 @@ pub(super) enum Waited {
     /// The entry blocks the waiters. `until`: when its lease ends, unless it is renewed; `again`: when the poll reads the entry
     /// again at the latest.
     Blocks { until: Instant, again: Instant },
-    /// The waiters are woken, and ask the server for their own position: the entry does not block them any more, or perhaps does
-    /// not, because its session's lease has run out.
+    /// The entry no longer blocks the waiters; or it may no longer block them, because its session's lease has run out. So the
+    /// waiters are woken, and ask the server for their own position.
     Over,
 }
 
@@ -129,8 +129,8 @@ impl Polls {
         Waiting { polls: self, wait, waited: Some(waited) }
     }
 
-    /// Begins to follow the changes of a queue, and starts the poll if it does not run. The receiver gets the number of changes
-    /// whenever it is another one.
+    /// Begins to follow the changes of a queue, and starts the poll if it does not run. The receiver gets the queue's number of
+    /// changes whenever the poll finds that this number has changed.
     pub(super) fn follow(
         self: &Arc<Self>,
         path: &str,
@@ -226,8 +226,8 @@ impl Poll {
         while let Some((paths, waits)) = self.polls.wanted() {
             let Some(connections) = self.connections.upgrade() else { return };
             let asked = Instant::now();
-            // If a queue changes while this poll runs, its number may change after the poll has read it. Then the next poll finds
-            // another number than this one.
+            // If a queue changes after this poll has read its number, this poll does not see the change. No change is missed: the
+            // next poll finds another number than this one.
             let polled = self.ask(&connections, &paths, &waits).await;
             drop(connections);
             match polled {
@@ -412,9 +412,9 @@ fn found(rows: &[Row]) -> Result<Found> {
 /// `is_new`: this is the first poll for this wait.
 ///
 /// Usually an entry whose lease has run out is `Over`: the waiter then asks the server, which removes the entry. But just before a
-/// wait begins, its waiter has asked the server already. If the first poll finds that the lease has run out all the same, the
-/// server could not remove the entry, because the holder's own transaction has locked its row. Then the entry counts as blocking
-/// for a moment (`BUSY`). Otherwise the waiter would ask the server again without any pause.
+/// wait begins, its waiter has asked the server already. So if the first poll for the wait finds that the lease has run out, the
+/// server may have been unable to remove the entry, because the holder's own transaction has locked its row. In this case the entry
+/// counts as blocking for a moment (`BUSY`). Otherwise the waiter would ask the server again without any pause.
 fn waited(
     wait: &Wait,
     found: Option<&(Mode, Duration)>,

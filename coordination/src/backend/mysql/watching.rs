@@ -28,9 +28,10 @@ pub(super) async fn gone(
             () = waiting.over() => return Ok(()),
             () = tokio::time::sleep(recheck) => {}
         }
-        // The poll asks the server for all waiters, but does not pass its errors on to them. If no poll was answered that was sent
-        // within the last `recheck`, this waiter sends a query of its own (`DO 0`), which changes nothing, so that it gets the
-        // error. If that query succeeds, this resolves, and the caller asks the server for its position.
+        // The poll asks the server for all waiters, but does not pass its errors on to them. If none of the polls that were sent
+        // within the last `recheck` has been answered, this waiter sends a query of its own (`DO 0`), which changes nothing. If
+        // that query fails, this waiter gets the error. If it succeeds, this resolves, and the caller asks the server for its
+        // position.
         if polls.asked().is_none_or(|asked| asked < since) {
             let asking = super::client::ask(&store.connections, "DO 0");
             return in_time(store.patience, asking).await.map(drop);
