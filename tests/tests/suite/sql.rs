@@ -11,7 +11,7 @@ use coordination_tests::harness::{Certificates, Server};
 use tokio::task::block_in_place;
 
 pub(crate) const PATIENCE: Option<Duration> = Some(Duration::from_secs(10));
-/// A number as the clock of a server gives that is set far ahead.
+/// A number as a server gives it while its clock is set far ahead.
 pub(crate) const GIVEN: u64 = 9_000_000_000_000_000;
 
 /// A server of one SQL store, with what its administrator can do on it.
@@ -200,8 +200,9 @@ pub(crate) async fn s2_nobody_is_granted_a_lock_within_a_fenced_transaction<S: S
     holder.stop().await.expect("stopped");
 }
 
-/// Somebody makes a queue, uses and prunes it, while another is about to make it too; then the server's clock is set back. The
-/// numbers go on rising all the same.
+/// One transaction makes a queue, gives a number in it while the server's clock is far ahead, and prunes the queue.
+/// Before the transaction ends, somebody else begins to make the same queue. With the clock set back, the queue's next
+/// number is larger than that number nevertheless.
 pub(crate) async fn t2_numbers_go_on_when_a_queue_is_pruned_while_another_makes_it<S: SqlServer>() {
     let server = one::<S>();
     make(&*server).await;
@@ -211,7 +212,8 @@ pub(crate) async fn t2_numbers_go_on_when_a_queue_is_pruned_while_another_makes_
         thread::spawn(move || server.tell(&work).map(drop))
     };
     while ask(&*server, S::SLEEPING) != "1" {}
-    // This finds no queue and no floor, and waits for the transaction.
+    // The transaction has not ended, so this statement sees neither the queue nor the lower bound (floor) for its
+    // numbers. It waits for the transaction.
     ask(&*server, S::MAKES_QUEUE);
     assert_eq!(transaction.join().expect("no panic"), Ok(()));
     let coordinator = Coordinator::connect(&url(&*server)).await.expect("a server");
@@ -282,7 +284,8 @@ pub(crate) async fn x1_many_make_the_tables_at_once<S: SqlServer>() {
     assert_eq!(count(&*server, "version"), "1");
 }
 
-/// R3: a session's entries of which it does not know are removed from the store, however many there are.
+/// R3: if the store has entries of a session that the session does not know of, they are removed, however many there
+/// are.
 pub(crate) async fn r3_however_many_entries_were_left_they_go<S: SqlServer>() {
     let server = one::<S>();
     let coordinator = Coordinator::connect(&url(&*server)).await.expect("a server");

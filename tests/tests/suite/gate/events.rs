@@ -23,9 +23,9 @@ struct Log(Arc<Mutex<Vec<u8>>>);
 impl Log {
     fn begin() -> (Self, DefaultGuard) {
         // `tracing` remembers for each place that logs whether anybody listens to it. While the process has only one
-        // subscriber, `tracing` asks only the thread that is the first to come to that place. If that is the thread
-        // of another check, nobody listens there, and the place is then never logged. With a second subscriber in the
-        // process, `tracing` asks all subscribers.
+        // subscriber, `tracing` asks only the thread that is the first to come to that place. If that thread belongs to
+        // another check, `tracing` finds no subscriber there, and never logs that place. With a second subscriber in
+        // the process, `tracing` asks all subscribers.
         static SECOND_SUBSCRIBER: LazyLock<Dispatch> =
             LazyLock::new(|| Dispatch::new(NoSubscriber::default()));
         LazyLock::force(&SECOND_SUBSCRIBER);

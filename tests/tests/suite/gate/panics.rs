@@ -1,5 +1,5 @@
-//! F-70: a background task of a store, for whose results callers wait, panics once, on real servers and on `file://`.
-//! Afterwards everything goes on.
+//! F-70: callers wait for the results of a store's background task, and this task panics once. Afterwards everything
+//! goes on. The stores are real servers and `file://`.
 
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ const LEASE: Duration = Duration::from_secs(4);
 const SOON: Duration = Duration::from_secs(10);
 /// How long the server is unreachable.
 const AWAY: Duration = Duration::from_millis(300);
-/// A waiter that gets no notification re-checks after five seconds. So a waiter that is served within this time was
-/// notified.
+/// A waiter that is served within this time was notified of the change: without a notification, it re-checks only after
+/// five seconds.
 const UNTOLD: Duration = Duration::from_secs(4);
 
 /// Asserts that a lock is handed over, and that a waiter at a barrier is notified.
@@ -77,8 +77,8 @@ fn f70_who_connects_panics(backend: Backend) {
         let (one, other) = (connect("one").await?, connect("other").await?);
         let held = one.lock("kept")?.acquire(Some(SOON)).await?;
         arm("connecting");
-        // If the server came back at once, Consul's client would reconnect for each request that lost its connection,
-        // and no shared attempt to connect would be made.
+        // The panic is to happen in an attempt to connect that several requests share. Consul's client makes no such
+        // attempt if the server comes back at once: it then reconnects for each request that lost its connection.
         proxy.refuse();
         proxy.reset_all();
         let back = async {

@@ -253,7 +253,8 @@ fn sec7_nobody_elses_functions_are_called() {
     });
 }
 
-/// R1: a client does not use a replica, and uses it as soon as it has been promoted to primary.
+/// R1: a client does not use a server as long as it is a replica, and uses it as soon as it has been promoted to
+/// primary.
 #[test]
 fn r1_a_replica_is_passed_over_until_it_is_the_primary() {
     rerun_on_threads(async || {

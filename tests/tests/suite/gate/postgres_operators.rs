@@ -172,8 +172,8 @@ fn l7_an_open_transaction_slows_nobody_down() {
             "coordination.enter((SELECT id FROM coordination.sessions WHERE member IS NOT NULL), 1000,
                'coordination/lock/x', convert_to(random()::text, 'UTF8'), false, '')",
         ] {
-            // The smallest of four counts is used. The first `enter` finds an empty queue, and some heartbeats check
-            // all entries, so these read other numbers of pages.
+            // Each statement is run four times, and the smallest count is used. The counts differ, because the first
+            // `enter` finds an empty queue, and because some heartbeats check all entries.
             let pages = (0..4).map(|_| pages_of(&postgres, step)).min().expect("some tries");
             println!("L7 postgres: {pages} pages for {}", &step[..30]);
             assert!(pages < 2_000, "L7: {pages} pages: {step}");
@@ -237,8 +237,8 @@ fn l3_a_reader_that_stands_still_locks_nothing() {
         let postgres = one();
         let url = url(&postgres, "ttl=2s&heartbeat=250ms");
         let coordinator = Coordinator::connect(&url).await.expect("a server");
-        // The value has more bytes than the kernel buffers for a connection, so sending it takes as long as the reader
-        // wants.
+        // The value has more bytes than the kernel buffers for a connection. So the server cannot send all of it before
+        // the reader reads.
         ask(
             &postgres,
             "INSERT INTO coordination.queues (path, last, version, value)

@@ -240,8 +240,9 @@ impl Both {
         }
     }
 
-    /// Removes the oldest entry or another one. The call comes from the entry's own session or from another one that
-    /// breaks the lock, and has the entry's number, a wrong number, or none.
+    /// Removes an entry, in most cases the oldest one of a queue. In most cases the call comes from the entry's own
+    /// session, otherwise from somebody who breaks the lock. In most cases it has the entry's number, otherwise a wrong
+    /// number or none.
     fn leave(&mut self) {
         let queue = QUEUES[usize::from(self.is(50))];
         let of_queue: Vec<_> =

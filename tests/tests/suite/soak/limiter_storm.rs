@@ -60,8 +60,8 @@ fn stay(told: &Value) -> Stay {
     Stay { slot: number(0), from: number(1), to: number(2), token: number(3) }
 }
 
-/// Inspects the limiter again and again, and asserts that there are never more inside than it has slots. Returns the
-/// number of inspections.
+/// Inspects the limiter again and again, and asserts that no slot is ever taken twice, and that no more slots and
+/// standby places are in use than the limiter has. Returns the number of inspections.
 fn sample(url: &str) -> usize {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime").block_on(async {

@@ -210,8 +210,8 @@ fn s1_a_server_that_becomes_read_only_passes_no_lock_on() {
     });
 }
 
-/// R1: a session has an entry at the server of which it does not know, and the entry's removal has to wait for a row
-/// lock. No session is lost by that.
+/// R1: the server has entries of a session that the session does not know of, and their removal has to wait for a row
+/// lock. Nevertheless the session is not lost.
 #[test]
 fn r1_what_was_left_and_is_locked_waits() {
     rerun_on_threads(async || {
@@ -219,8 +219,8 @@ fn r1_what_was_left_and_is_locked_waits() {
         let coordinator = Coordinator::connect(&url(&mysql, SHORT)).await;
         let coordinator = coordinator.expect("a server");
         let guard = coordinator.lock("x").expect("a name").acquire(PATIENCE).await.expect("free");
-        // These entries simulate entries that a session has removed at one server, but that another server, which
-        // took over, still has.
+        // These entries simulate the following: a session has removed entries at one server, and another server takes
+        // over, which still has them.
         ask(
             &mysql,
             "USE coordination;

@@ -79,11 +79,11 @@ fn t5_saturated(backend: Backend) {
         permits.len(),
         100.0 * share,
     );
-    // While the machine withholds processor time, fewer permits can be taken, so the demanded share is lowered by
-    // that.
+    // While the machine withholds processor time, fewer permits can be taken, so the demanded share is lowered by the
+    // share of time that was withheld.
     let starved = withheld.as_secs_f64() / took.as_secs_f64();
     assert!(share >= 0.95 - starved, "{share}, starved by {starved}");
-    // One answer may be late: by what a timer is late, and by the time for which its process waited for a processor.
+    // An answer may be late because a timer is late, and because its process has waited for a processor.
     assert!(missing <= Duration::from_millis(20) + 2 * late, "{missing:?}");
 }
 

@@ -38,7 +38,7 @@ async fn over_a_shortage(site: &Site) -> Result<()> {
     // One descriptor stays free, because the soak's count of faults writes to a file.
     taken.pop();
     proxy.reset_all();
-    // Takes also the descriptors that the connections had which have just been closed.
+    // Also takes the descriptors of the connections that have just been closed.
     taken.extend(take_all());
     let soon = Some(Duration::from_millis(200));
     let refused = one.lock("vol-8")?.acquire(soon).await.expect_err("no server can be reached");

@@ -32,7 +32,7 @@ fn f48_users() {
     });
 }
 
-/// F-73: of the rights that the documentation lists, one at a time is missing, or is given for only a part of the
+/// F-73: in each round, one of the rights that the documentation lists is missing, or is given for only a part of the
 /// prefix.
 #[test]
 fn f73_each_right_is_missing() {

@@ -4,7 +4,7 @@ use std::num::ParseIntError;
 
 use super::*;
 
-/// How many bytes a `with` may add on each level of calls, as the attribute may.
+/// How many bytes a `with` may add to the future at each level of calls; the attribute may add as many.
 const MOST: usize = 512;
 
 #[tokio::test]
@@ -28,7 +28,8 @@ async fn a_question_mark_converts_other_errors() -> Result<(), Failure> {
     let holder = lock.acquire(None).await?;
     let late = lock.with(Some(Duration::ZERO), async |_| Err::<(), _>(Failure::Own)).await;
     assert!(matches!(late, Err(Failure::Lock(error)) if error.kind() == ErrorKind::Timeout));
-    // The body's result may be a `Result` of an error that cannot hold ours: then it is a value.
+    // If the body returns a `Result` whose error type cannot hold our errors, `with_value` returns this `Result` as a
+    // plain value.
     let parsed: Result<i32, ParseIntError> = holder.with_value(async |_| "x".parse()).await?;
     assert!(parsed.is_err() && is_free(&lock).await?);
     Ok(())
@@ -116,7 +117,7 @@ async fn the_future_is_send_where_the_body_is() -> Result {
     }));
     assert!(spawned.await.expect("no panic")?);
 
-    // This body is not `Send`, and runs where it is.
+    // This body is not `Send`. It runs on the thread that awaits it.
     let number = std::rc::Rc::new(1);
     let local = lock.with(None, async |_| {
         let number = number.clone();
@@ -178,7 +179,8 @@ async fn a_level_costs_at_most_512_bytes() -> Result {
     Ok(())
 }
 
-/// A helper that is given a future and awaits it under a lock keeps it once.
+/// What a body owns is not part of the future of `with`. If a helper gets a future as its argument and awaits it under
+/// a lock, the helper's future contains the argument at most twice, apart from `MOST` bytes.
 #[tokio::test]
 async fn what_a_body_owns_is_kept_once() -> Result {
     async fn guarded<F: Future<Output = Result<u8>>>(lock: &Lock, work: F) -> Result<u8> {

@@ -88,7 +88,7 @@ async fn permits_of_several_semaphores() -> Result {
     assert_eq!(names(&c).await?, ["a", "b"]);
     let held = c.semaphore("b", 1)?.acquire(None).await?;
     assert_eq!(names(&c).await.expect_err("taken").kind(), ErrorKind::Timeout);
-    // The call has acquired the permit of `a` before it timed out at `b`, and has to give `a` back. The lock `b` is
+    // The call acquired the permit of `a` before it timed out at `b`, and has to give this permit back. The lock `b` is
     // free, because locks and semaphores of one name are independent.
     c.semaphore("a", 1)?.acquire(Some(PATIENCE)).await?.release().await?;
     assert!(is_free(&c.lock("b")?).await?);

@@ -1,4 +1,4 @@
-//! Each gauge goes down as often as it went up, however the hold, the wait or the session ends that it counts.
+//! Each gauge goes down as often as it went up, in whatever way the holds, waits or sessions end that it counts.
 
 use std::panic::AssertUnwindSafe;
 
@@ -51,8 +51,8 @@ async fn nothing_is_left_whatever_ends_it() -> Result {
         let other = connect("ends", "other").await?;
         let (lock, same) = (one.lock("a")?, other.lock("a")?);
         let held = lock.acquire(None).await?;
-        // An attempt that does not wait, a wait that times out, and two waits that are dropped at another moment in
-        // each round.
+        // An attempt that does not wait, a wait that times out, and two waits that are dropped. Each round drops them
+        // at another moment.
         assert!(same.try_acquire().await?.is_none());
         same.acquire(Some(SECOND)).await.expect_err("it is held");
         assert!(timeout(SECOND / 10 * round, same.acquire(None)).await.is_err());

@@ -106,8 +106,7 @@ fn masked(text: &str) -> Vec<String> {
     lines
 }
 
-/// The page shows what a service has to expect: the scrape of the example `resize`, with the same series but other
-/// numbers.
+/// The scrape on the page has the same series as a scrape of the example `resize`; only the numbers differ.
 #[test]
 fn the_page_shows_a_scrape_of_resize() {
     rerun_if_starved(|| {

@@ -19,8 +19,8 @@ async fn counted() -> Counted {
     Counted::new(|| Arc::new(Consul::one()), every(HEARTBEAT)).await
 }
 
-/// Waits until the next request, which is a heartbeat, was sent and answered, so that no heartbeat is counted right
-/// after it.
+/// Waits until the next request, which is a heartbeat, was sent and answered. If requests are counted from then on, the
+/// next heartbeat comes a whole interval later.
 async fn after_a_heartbeat(server: &Counted) {
     let beat = server.proxy.requests();
     while server.proxy.requests() == beat {
@@ -86,8 +86,8 @@ fn idle_waiters_cost_a_few_queries() {
     });
 }
 
-/// A third client changes other keys some hundred times a second, each of which raises Consul's index. The watch must
-/// not query more often because of that.
+/// A third client changes other keys some hundred times a second, and each change raises Consul's index. The watch must
+/// not query more often because of these changes.
 #[test]
 fn a_watch_of_a_value_that_was_never_set_costs_two_queries_a_second() {
     rerun_on_threads(async || {

@@ -111,7 +111,7 @@ fn idle_waiters_cost_nothing_but_heartbeats() {
     });
 }
 
-/// How many names are watched once each, and how many of them at a time.
+/// How many names are watched, each of them once, and how many of them are watched at the same time.
 const NAMES: usize = 512;
 const TOGETHER: usize = 64;
 

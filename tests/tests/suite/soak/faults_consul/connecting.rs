@@ -62,7 +62,7 @@ fn token(consul: &Consul, name: &str, rules: &str) -> String {
     token["SecretID"].as_str().expect("it has a secret").to_owned()
 }
 
-/// F-73: of the rights that the documentation lists, one at a time is missing, or is given for only a part of the
+/// F-73: in each round, one of the rights that the documentation lists is missing, or is given for only a part of the
 /// prefix.
 #[test]
 fn f73_each_right_is_missing() {
@@ -94,9 +94,9 @@ fn f73_each_right_is_missing() {
     });
 }
 
-/// F-73: the agent closes the connection on which the client checks its rights, once or always. The client reports
-/// the missing right, or that it could not find out whether it has the right. It never connects without the rights
-/// that a lock needs.
+/// F-73: when the client checks its rights, the agent closes the connection without an answer. If it does so only once,
+/// the client reports the missing right. If it does so each time, the client reports that it could not find out whether
+/// it has the right. In no case does it connect without the rights that a lock needs.
 #[test]
 fn f73_a_right_is_missing_and_a_question_is_lost() {
     rerun_if_starved(|| {

@@ -69,7 +69,8 @@ fn f72_all_goes_on_without_another_connection() {
         let clients = [(); 2].map(|()| Coordinator::connect(&url).expect("there is room"));
         let kept = [take(&clients[0], "kept-0"), take(&clients[1], "kept-1")];
         let strangers = Strangers::at(&consul.authority());
-        // Clients try to move to new connections every ten seconds; here that fails.
+        // Clients try to move to new connections every ten seconds. Here such a move fails, because the agent accepts
+        // no new connection.
         thread::sleep(Duration::from_secs(11));
         let until = Instant::now() + 2 * LEASE;
         let (mut turns, mut slowest) = (0, Duration::ZERO);

@@ -10,8 +10,8 @@ use crate::WORKER;
 const LOCK: &str = "restored";
 const OTHER: &str = "kept";
 
-/// After the snapshot was made, a session that still lives has removed one of its entries. With the snapshot this
-/// entry comes back, but it must not block anybody.
+/// After the snapshot was made, a session that still lives has removed one of its entries. When the snapshot is
+/// restored, the removed entry comes back, but it must not block anybody.
 #[test]
 fn f68_what_was_given_back_since_blocks_nobody() {
     rerun_if_starved(|| {

@@ -1,5 +1,5 @@
-//! The tests of three fault rows on MariaDB. For all other stores they are in the soak's modules `crowd`,
-//! `connecting` and `shortage`, which are parts of the soak that do not need MariaDB.
+//! The tests of three fault rows on MariaDB. For all other stores, the tests of these rows are in the soak's modules
+//! `crowd`, `connecting` and `shortage`. The parts of the soak that run these modules do not need MariaDB.
 
 use coordination_tests::checks::Backend;
 use coordination_tests::harness::{rerun_alone, rerun_if_starved};

@@ -62,8 +62,8 @@ fn f25_a_replica_that_confirms_is_promoted() {
     rerun_if_starved(|| {
         let (postgres, site) = site();
         let site = site.with_ttl(LONG / 3);
-        // Set on the primary only. With this setting, the replica would wait for a replica of its own after its
-        // promotion.
+        // The setting is made on the primary only. If the replica had it too, it would wait for a replica of its own
+        // after its promotion.
         postgres.ask("ALTER SYSTEM SET synchronous_standby_names = '*'");
         postgres.ask("SELECT pg_reload_conf()");
         until(&postgres, 0, "SHOW synchronous_standby_names", "*");

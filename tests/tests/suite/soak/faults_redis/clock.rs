@@ -194,8 +194,8 @@ fn f28_server_clock_steps() {
     });
 }
 
-/// F-62: the server starts with a clock that is an hour behind and is then set right. The quarantine does not end
-/// earlier because of that.
+/// F-62: the server starts with a clock that is an hour behind and is then set right. The jump of the clock to the
+/// right time does not end the quarantine earlier.
 #[test]
 fn f62_a_clock_set_right_after_the_start_ends_no_quarantine() {
     rerun_if_starved(|| {

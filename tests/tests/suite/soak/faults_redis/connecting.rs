@@ -57,8 +57,8 @@ fn f48_users() {
     });
 }
 
-/// F-73: of the rights that the documentation lists, one at a time is missing. If a right is a category of commands,
-/// each command of it that the library uses is forbidden instead.
+/// F-73: in each round, one of the rights that the documentation lists is missing. Some of these rights are categories
+/// of commands. Further rounds forbid single commands of these categories that the library uses.
 #[test]
 fn f73_each_right_is_missing() {
     rerun_if_starved(|| {

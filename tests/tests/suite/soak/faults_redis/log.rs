@@ -11,8 +11,8 @@ use coordination_tests::must_hold;
 use super::{CLOCK, LONG, granted_once_lost, quarantined, site};
 
 /// The log is turned off while the server runs. After a restart the server has only what the log contained until then,
-/// and the namespace's record in the log still says that each write is synced. A client that was connected before has
-/// noticed that this is wrong, so nothing is granted before the old holder has lost its lock.
+/// and the namespace's record in the log still says that each write is synced. But a client that was connected before
+/// knows that the log was off. So nothing is granted before the old holder has lost its lock.
 #[test]
 fn f61_the_log_is_turned_off_while_the_server_runs() {
     rerun_if_starved(|| {
@@ -32,8 +32,8 @@ fn f61_the_log_is_turned_off_while_the_server_runs() {
 }
 
 /// The log is turned off while the server runs, and then the server restarts twice. Between the restarts only new
-/// clients connect, which cannot know that the log was off. A client that was connected before still knows it when it
-/// reconnects.
+/// clients connect, which cannot know that the log was off. But a client that was connected before still knows that the
+/// log was off when it reconnects.
 #[test]
 fn f61_the_log_is_turned_off_and_the_server_restarted_twice() {
     rerun_if_starved(|| {
@@ -79,8 +79,8 @@ fn f61_a_log_that_is_not_synced_any_more_is_noticed() {
     });
 }
 
-/// When the log is turned on, the server first writes a whole new one. A restart before its end would read the old
-/// log, so until then the record does not say that the log is synced.
+/// When the log is turned on, the server first writes a whole new log. If it restarted before the new log is complete,
+/// it would read the old log. So the record does not say that the log is synced before the new log is complete.
 #[test]
 fn f61_a_log_that_is_being_written_is_not_synced_yet() {
     rerun_if_starved(|| {
@@ -125,9 +125,9 @@ fn f68_restored_from_an_older_log() {
     });
 }
 
-/// F-68: an older log with the same record is restored while the holder is cut off. Then the server restarts once
-/// more, and between the two restarts only new clients connect. A client that was connected before knows that writes
-/// are missing.
+/// F-68: while the holder is cut off, an older log is restored, in which the namespace's record is the same. Then the
+/// server restarts once more, and between the two restarts only new clients connect. A client that was connected before
+/// knows that writes are missing.
 #[test]
 fn f68_restored_from_an_older_log_and_restarted() {
     rerun_if_starved(|| {

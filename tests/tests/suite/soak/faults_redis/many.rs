@@ -131,8 +131,8 @@ fn an_answer_larger_than_a_subscribers_limit() {
     });
 }
 
-/// The connection for listings delivers nothing any more. Heartbeats use another connection, so they do not notice
-/// that. The next listing uses a new connection.
+/// The connection for listings delivers nothing any more. Heartbeats use another connection, so they do not notice the
+/// silence. The next listing uses a new connection.
 #[test]
 fn a_silent_connection_for_listings() {
     rerun_on_threads(async || {
@@ -187,7 +187,7 @@ fn a_silent_connection_beside_that_for_listings() {
 }
 
 /// The connection on which the client waits for replicas delivers nothing any more, while the other connections still
-/// do. The client makes a new one before the lease ends.
+/// deliver. The client makes a new connection for these waits before the lease ends.
 #[test]
 fn a_silent_connection_on_which_replicas_are_waited_for() {
     rerun_on_threads(async || {
@@ -277,8 +277,8 @@ fn f65_a_storm_of_watches() {
     });
 }
 
-/// Waiters in quarantine share their checks, so the server is not asked by each of them whether the quarantine is
-/// over.
+/// During a quarantine, the waiters of a client share the checks whether it is over. So there are fewer checks than
+/// waiters.
 #[test]
 fn l7_waiters_in_quarantine_ask_seldom() {
     const WAITERS: usize = 200;

@@ -10,7 +10,7 @@ use super::{LONG, site, with_url};
 
 /// How often each test is repeated.
 const ROUNDS: usize = 10;
-/// For how long a master must not have replied before Sentinels consider it down.
+/// Sentinels consider a master down if it has not replied for this long.
 const DOWN_AFTER: Duration = Duration::from_secs(1);
 
 /// The longest time until all Sentinels know of a new master and a client has asked them.
@@ -112,7 +112,8 @@ fn parted(side: Side, is_confirmed: bool, bound: Duration) {
 #[test]
 fn f59_without_a_replica_nothing_counts() {
     rerun_if_starved(|| {
-        // With this lag the master accepts writes without its replica for longer than the test takes.
+        // With this limit of the lag, the master goes on accepting writes without its replica for longer than the test
+        // takes.
         let options = Redis::options().nodes(2).flag("min-replicas-to-write", "1");
         let (redis, site) = site(options.flag("min-replicas-max-lag", "3600"));
         redis.wait_replicated(1);

@@ -74,8 +74,8 @@ fn f07_without_quarantine() {
     });
 }
 
-/// A server restarts with older data, in which a lock is still held that was released later. That old entry blocks
-/// nobody.
+/// A server restarts with older data. In these data, a lock is still held that has been released since. Its old entry
+/// blocks nobody.
 #[test]
 fn f07_restarted_with_older_data() {
     rerun_if_starved(|| {
@@ -116,8 +116,9 @@ fn f61_the_data_are_gone_although_the_log_is_synced() {
     });
 }
 
-/// F-61: a server restarts within its process, as `DEBUG RESTART` does it. Its processor time goes on from before,
-/// but its data are gone. The library must not conclude from the processor time that the server has lost nothing.
+/// F-61: a server restarts within its process, as `DEBUG RESTART` does it. The processor time of this process is not
+/// reset, but its data are gone. The library must not conclude from the processor time that the server has lost
+/// nothing.
 #[test]
 fn f61_a_restart_within_the_same_process() {
     rerun_if_starved(|| {
@@ -200,8 +201,8 @@ fn f61_a_longer_lease_of_another_is_waited_for() {
     });
 }
 
-/// F-61: a quarantine also passes while no client is connected. So it ends for jobs that cron starts, none of which
-/// waits for its end.
+/// F-61: the time of a quarantine also passes while no client is connected. So the quarantine ends even if a namespace
+/// is used only by jobs that cron starts, each of which gives up before the quarantine ends.
 #[test]
 fn f61_nobody_has_to_stay_until_the_quarantine_is_over() {
     rerun_if_starved(|| {

@@ -204,8 +204,8 @@ fn f25_the_old_master_comes_back_with_its_own_log() {
     });
 }
 
-/// A server gets its first replica, which gives the server another replication id. Nothing is lost by that, and nobody
-/// has to wait, whether the log is synced for each write or not.
+/// A server gets another replication id when it gets its first replica. Nothing is lost by this change, and nobody has
+/// to wait for a quarantine, whether the log is synced for each write or not.
 #[test]
 fn f25_a_first_replica_stops_nobody() {
     rerun_if_starved(|| {

@@ -23,8 +23,8 @@ fn end_session(zookeeper: &Zookeeper) {
     assert!(zookeeper.end_session(&session));
 }
 
-/// If the server has ended the session, `stop` confirms that it is over, whether the client knew that before the call
-/// or learns it by the call.
+/// If the server has ended the session, `stop` confirms that the session is over. It does so if the client knew of the
+/// end before the call, and also if the client learns of it only by the call.
 #[test]
 fn a_stop_of_a_session_that_is_over_is_confirmed() -> Result<()> {
     rerun_on_threads(stop_what_is_over)
@@ -93,7 +93,8 @@ async fn a_stop_whose_answer_is_lost_is_confirmed() {
 }
 
 /// After a loss, the answer to the opening of the next session arrives so late that the attempt has been given up. A
-/// later attempt uses that session. Its heartbeats then extend the session by the whole lease nevertheless.
+/// later attempt uses the session that this answer opened. Heartbeats then extend this session by the whole lease
+/// nevertheless.
 #[test]
 fn a_session_that_opened_late_has_the_whole_lease() -> Result<()> {
     rerun_on_threads(open_late)

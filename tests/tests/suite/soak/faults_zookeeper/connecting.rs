@@ -84,8 +84,8 @@ fn f71_certificates_replaced() {
     });
 }
 
-/// F-71: an operator gives the nodes to a user with another password. The file that the URL names already has that
-/// password then.
+/// F-71: first, a new password is written to the file that the URL names. Then an operator gives the nodes to the user
+/// with the new password.
 #[test]
 fn f71_password_replaced() {
     rerun_if_starved(|| {

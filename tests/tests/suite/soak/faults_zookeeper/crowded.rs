@@ -56,8 +56,8 @@ fn come_to_a_slow_server() {
     assert_eq!(site.entries(), [""; 0]);
 }
 
-/// For which part of the time the server has to run, so that it serves only `RATE` requests a second on this machine;
-/// at least a quarter.
+/// The share of time for which the server has to run, so that it serves only `RATE` requests a second on this machine.
+/// The share is a quarter at least.
 fn share_of_time(zookeeper: &Zookeeper) -> f64 {
     const QUESTIONS: u32 = 300;
     let ask = || (0..QUESTIONS).for_each(|_| drop(zookeeper.look("/")));
@@ -101,7 +101,7 @@ fn l5_many_locks_of_one_process() -> Result<()> {
 async fn hold_many_locks() -> Result<()> {
     let (_zookeeper, proxy, operator, client) = cuttable().await?;
     let guards = hold(&client).await?;
-    // Waits until those entries have their watches for which the library starts one.
+    // Waits until the library has started all watches that it starts on these entries.
     sleep(Duration::from_secs(2)).await;
     cut(&proxy).await;
     let lost = guards.iter().filter(|guard| !guard.is_held()).count();

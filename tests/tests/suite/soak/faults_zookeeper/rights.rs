@@ -12,14 +12,15 @@ use crate::WORKER;
 
 const RIGHTS: [&str; 4] = ["create", "read", "write", "delete"];
 
-/// F-73: of the rights on the namespace's node, one at a time is missing.
+/// F-73: at each attempt to connect, another one of the rights on the namespace's node is missing.
 #[test]
 fn f73_each_right_is_missing() {
     rerun_if_starved(|| {
         let zookeeper = Zookeeper::one();
         let mut client = Traced::new(WORKER, &[]);
         let url = format!("zookeeper://{}/fleet/locks", zookeeper.authority());
-        // In the first round only an administrator has used the nodes, in the second round clients have.
+        // In the first round, only an administrator has used the nodes. In the second round, a client has used them
+        // too.
         zookeeper.create_all(["/fleet", "/fleet/locks"].map(str::to_owned));
         for _ in 0..2 {
             for missing in RIGHTS {
