@@ -53,7 +53,7 @@ pub fn crowd(site: &Site, processes: usize, tasks: usize) -> Served {
 }
 
 fn wait_for_queue(gate: &Process, count: usize) {
-    // While all waiters enter, the server is busy, and an answer may come too late. Then the question is repeated.
+    // The waiters that enter keep the server busy, so an answer may come too late. The call is then repeated.
     let holders = || gate.try_call(json!({ "command": "holders", "lock": LOCK }));
     let ready = wait_until(CROWD, || {
         holders().is_ok_and(|all| all.as_array().is_some_and(|all| all.len() == count))

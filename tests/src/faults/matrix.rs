@@ -14,7 +14,7 @@ pub const ROWS: [u32; 30] = [
 ///
 /// # Panics
 ///
-/// If a row has neither, or has both.
+/// If a row has neither a test nor a reason, or has both.
 pub fn assert_complete(backend: Backend, sources: &[&str], reasons: &[(u32, &str)]) {
     for row in ROWS {
         let name = format!("f{row:02}_");

@@ -125,7 +125,8 @@ pub fn f13_waiters_connection_reset(site: &Site) {
         let waiting = waiter.wait_for(LOCK);
         holder.sees_contenders(LOCK, 2);
         proxy.reset_all();
-        // The release comes at once after the reset, and in later rounds while the watch is being re-established.
+        // In the first round, the release comes at once after the reset. In later rounds it comes a little later, while
+        // the watch is being re-established.
         thread::sleep(Duration::from_millis(20) * round);
         let took = hand_over(&holder, token, &waiter, waiting);
         println!("F-13 {}: the waiter was served after {took:?}", site.name());
@@ -144,7 +145,7 @@ fn hand_over(holder: &Process, token: u64, waiter: &Process, waiting: u64) -> Du
 }
 
 /// F-57: a load balancer between clients and servers forgets connections that were idle for a while. A client or a
-/// server notices that only when it sends something, because the load balancer then resets the connection.
+/// server learns of it only when it sends something: the load balancer then resets the connection.
 pub fn f57_idle_connections_forgotten(site: &Site) {
     const WHILE: Duration = Duration::from_secs(2);
     let proxies = site.proxies();

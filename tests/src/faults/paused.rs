@@ -104,7 +104,8 @@ fn wait_a_little(site: &Site, mut condition: impl FnMut() -> bool) -> bool {
 
 /// F-5: the process is stopped for less than its lease.
 pub fn f05_holder_paused_briefly(site: &Site) {
-    // This lease is longer, so that the rest of it after the pause is enough for a heartbeat even on a busy machine.
+    // The lease has at least four seconds. So the time that is left of it after the pause is enough for a heartbeat,
+    // even on a busy machine.
     let site = site.with_ttl(site.lease().max(Duration::from_secs(4)));
     holder_paused_keeps(&site, site.lease() / 2);
 }

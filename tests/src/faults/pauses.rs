@@ -3,8 +3,8 @@
 //! Three things must never happen: a guard claims to be held after another client was granted the lock (S1); a guard
 //! reports its loss more than 50 ms late (T2); a guard is lost although the pause was short (F-5). All times are of
 //! CLOCK_MONOTONIC, which is the same clock in all processes. A time is read at a moment that cannot make a correct
-//! guard look wrong: the time of a grant is read after the acquire has returned, and the time of a probe before the
-//! probe calls `is_held`.
+//! guard look wrong: the time of a grant is read after the acquire has returned, and the time of a probe is read before
+//! the probe calls `is_held`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -48,8 +48,8 @@ pub struct Figures {
     pub losses: usize,
     /// After how many stops the lock was still held.
     pub kept: usize,
-    /// The longest time until a guard reported its loss, after SIGCONT or after the guard was last held, whichever was
-    /// later.
+    /// The longest time that a guard took to report its loss. It counts from SIGCONT, or from when the guard was last
+    /// held if that was later.
     pub latest: Duration,
     /// Like `latest`, without the time for which the process waited for a processor.
     pub latest_by_itself: Duration,
@@ -143,7 +143,7 @@ impl Lane<'_> {
         }
     }
 
-    /// Makes the waiter acquire the lock; the task returns when that was granted.
+    /// Makes the waiter acquire the lock; the task returns the guard, and the time at which the lock was granted.
     fn wait(&self) -> JoinHandle<(LockGuard, u64)> {
         let lock = self.waiter.lock(&self.lock).expect("a good name");
         self.runtime.spawn(async move {
@@ -165,7 +165,8 @@ impl Lane<'_> {
     /// Stops the process once while it holds the lock.
     fn stop(&self, process: &Process, chance: &mut Chance) {
         let ttl = self.site.lease();
-        // On a busy machine the process may lose its session at any moment; then it opens another one.
+        // On a busy machine the process may lose its session at any moment. Then an acquire may fail, and the process
+        // opens another session. So the acquire is repeated.
         let acquired = || process.acquire_within(&self.lock, LONG / 6).is_ok();
         assert!(wait_until(LONG, acquired), "{} is not to be had", self.lock);
         process.call(json!({ "command": "watch_lost", "handle": self.lock }));
@@ -258,8 +259,8 @@ impl Lane<'_> {
         // `withheld` was measured in the stopped process itself, which is more exact than the lag of the test's process.
         let busy = self.lag.allowance(pausing.saturating_sub(nanos(ttl)), at).max(withheld);
         // How much of the lease may be used up besides the pause: the last confirmed heartbeat before the pause, and
-        // the next one after it, are each up to a heartbeat interval away. On some stores a heartbeat only proves
-        // that the heartbeat before it has arrived, so that interval is added too.
+        // the next one after it, are each up to a heartbeat interval away. On some stores a heartbeat only proves that
+        // the heartbeat before it has arrived, so the interval between these two heartbeats is added too.
         let unproved = 2 * HEARTBEAT + self.site.server().proof_lag(HEARTBEAT) + SCHEDULING;
         if stood_still + unproved + busy < self.site.valid_for() {
             let text =

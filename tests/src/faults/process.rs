@@ -18,7 +18,7 @@ pub struct Process {
     worker: Worker,
     /// L5: how soon after the end of a fault a free lock can be acquired.
     recovered: Duration,
-    /// Events that arrived while a caller waited for another one.
+    /// Events that arrived while a caller waited for an event with another name.
     aside: Mutex<Vec<Value>>,
 }
 
@@ -199,7 +199,7 @@ impl Process {
         assert!(lost.is_none() && not_held.is_none(), "a false loss: {lost:?} {not_held:?}");
     }
 
-    /// Waits for the next event with this name; keeps other events for later calls.
+    /// Waits for the next event with this name. Events with other names that arrive meanwhile are kept for later calls.
     pub fn event_named(&self, name: &str, timeout: Duration) -> Option<Value> {
         let mut aside = self.aside.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(at) = aside.iter().position(|event| event["event"] == name) {

@@ -58,7 +58,7 @@ impl Contended {
         must_hold!(next.token > self.token);
     }
 
-    /// Asserts that the holder gave the lock up in time, if it got no answer after this moment.
+    /// To be called if the holder got no answer from `silent_ns` on: asserts that it gave the lock up in time.
     fn given_up(&self, silent_ns: u64) {
         let probe = self.holder.not_held(LONG);
         let valid = since(silent_ns, probe.last_true_ns);

@@ -60,7 +60,7 @@ pub fn f48_certificates(
     client.is_discreet();
 }
 
-/// F-48: servers check the client's certificate. `start` starts a server that asks for one.
+/// F-48: servers check the client's certificate. `start` starts a server that asks for a client certificate.
 pub fn f48_client_certificates(worker: &str, start: impl FnOnce(&Certificates) -> Started) {
     let certificates = Certificates::new();
     let (server, at) = start(&certificates);

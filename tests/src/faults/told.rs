@@ -10,7 +10,7 @@ use crate::harness::{SchedulerLag, log::now_ns};
 /// How long the machine keeps threads waiting for a processor, measured from the creation of the first site on.
 static PULSE: LazyLock<SchedulerLag> = LazyLock::new(SchedulerLag::start);
 
-/// Starts that measurement; does nothing if it has started already.
+/// Starts the measurement of `PULSE`; does nothing if it has started already.
 pub(super) fn begin() {
     LazyLock::force(&PULSE);
 }
