@@ -54,8 +54,9 @@ pub fn between_tries(heartbeat: Duration) -> Duration {
     heartbeat.min(Duration::from_secs(2))
 }
 
-/// ON1: if a claim has a date in the future, because a clock is wrong, others respect it for this time after they
-/// first saw it: for its period, and half a percent more, because one of two clocks may be slow by that much.
+/// ON1: if a claim has a date in the future, because a clock is wrong, others respect the claim for this time after
+/// they first saw it. This is the claim's period and half a percent more, because one of two clocks may be slow by half
+/// a percent.
 pub fn disbelieved(period: Duration) -> Duration {
     period + period / 200
 }

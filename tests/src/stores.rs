@@ -110,10 +110,12 @@ macro_rules! settings {
     ($to:tt $args:tt) => { $crate::setting_table! { [$crate::settings] [@rows $to $args] } };
 }
 
-/// Makes tests on several stores from functions that take a [`Backend`](crate::checks::Backend). `each_store!(servers a b)` makes
-/// tests of the functions `a` and `b`. The first word is the group of stores: `servers` is each store with a server, `processes` is
-/// each store that processes can share. Each store gets a module of its own. With `alone` before the group, nothing else runs
-/// beside such a test, because it takes so much of the machine.
+/// Makes tests on several stores from functions that take a [`Backend`](crate::checks::Backend).
+///
+/// `each_store!(servers a b)` makes tests of the functions `a` and `b`. The first word is the group of stores: `servers`
+/// is each store with a server, `processes` is each store that processes can share. Each store gets a module of its
+/// own. Tests that need most of the machine are made with `alone` before the group: while such a test runs, no other
+/// test runs.
 #[macro_export]
 macro_rules! each_store {
     (@store [$rerun:ident $group:ident $($test:ident)+] $module:ident $backend:ident $share:ident in_process) => {};
@@ -194,7 +196,8 @@ mod tests {
         }
     }
 
-    /// Whether a part runs the right tests is checked by `gate/listed.rs` of the test program.
+    /// Checks only that the parts exist. `gate/listed.rs` of the test program checks that each part runs the right
+    /// tests.
     #[test]
     fn every_store_has_its_parts_of_the_soak() {
         let soak = file("tests/soak");
