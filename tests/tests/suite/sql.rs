@@ -164,8 +164,8 @@ pub(crate) async fn s2_a_fenced_transaction_is_the_holders<S: SqlServer>() {
     coordinator.stop().await.expect("stopped");
 }
 
-/// S2, L7: after a transaction has checked its token, nobody else is granted the lock until that transaction ends,
-/// even if the holder's session ends earlier. A waiter behind such a transaction does not poll all the time.
+/// S2, L7: after a transaction has checked its token, nobody else is granted the lock until that transaction ends, even
+/// if the holder's session ends earlier. A waiter behind such a transaction pauses between its polls.
 pub(crate) async fn s2_nobody_is_granted_a_lock_within_a_fenced_transaction<S: SqlServer>() {
     let server = one::<S>();
     let (seconds, looks, most) = S::BEHIND;

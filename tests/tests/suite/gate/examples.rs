@@ -1,4 +1,4 @@
-//! Runs the examples as a user runs them: what they print is not checked, but their exit code is.
+//! Runs the examples as a user runs them. Checks their exit codes, and for some examples also what they print.
 
 #![cfg(feature = "etcd")]
 

@@ -184,8 +184,8 @@ fn shares_take_turns_with_writers() {
         assert!(!waiting.is_finished(), "granted beside a writer");
         writer.release();
         let share = waiting.await.expect("no panic").expect("the writer has gone");
-        // Not checked: a lock that our library has downgraded from exclusive to shared keeps the name of its node. A
-        // kazoo reader takes it for a writer and waits for it, which is safe and documented.
+        // Not checked: a lock that our library has downgraded from exclusive to shared keeps the name of its node. So a
+        // kazoo reader takes the node for a writer's, and waits until it is gone, which is safe and documented.
         share.release().await.expect("the store confirms");
     });
 }

@@ -147,8 +147,8 @@ fn l7_an_open_transaction_slows_nobody_down() {
         let sleeping = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
         while ask(&postgres, sleeping) != "1" {}
         for many in [
-            // These statements leave as many old versions of rows as an hour of heartbeats does, by some sessions and
-            // by other sessions that held the lock.
+            // These statements leave as many old versions of rows as an hour in which some sessions send heartbeats,
+            // and other sessions hold the lock in turn.
             "INSERT INTO coordination.sessions (id, namespace, channel, lease, expires, generation)
                SELECT convert_to('s' || n, 'UTF8'), 'coordination', 'c', 60000000, coordination.clock() + 60000000, 1
                FROM generate_series(1, 100) n",
@@ -264,8 +264,8 @@ fn l3_a_reader_that_stands_still_locks_nothing() {
     });
 }
 
-/// L7: sessions that ended long ago are removed gradually: each new session removes more of them than it adds, and no
-/// statement removes all.
+/// L7: sessions that ended long ago are removed gradually: each opening of a session removes more than one of them, but
+/// no statement removes all of them.
 #[test]
 fn l7_sessions_that_ended_long_ago_go_in_steps() {
     rerun_on_threads(async || {

@@ -311,8 +311,8 @@ impl Both {
         all.filter(|other| other.id == next.id).for_each(|other| *other = next.clone());
     }
 
-    /// Changes the namespace's record by hand. The next call notices the change, so the client then reads the record
-    /// again (`greet`).
+    /// Changes the namespace's record by hand. The next call notices the change. The client then reads the record again
+    /// (`greet`).
     fn damage(&mut self, session: &Session) {
         let Some((field, text)) = self.one_of(&DAMAGES) else { return };
         self.raw(&["HSET", "clock", field, text]);

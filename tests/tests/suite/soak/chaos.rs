@@ -13,8 +13,8 @@ use coordination_tests::chaos::{Chaos, Store, Summary, run::default_keep};
 use coordination_tests::checks::tools::given_seed;
 use coordination_tests::must_hold;
 
-/// How many servers may run at the same time, in all tests of this file. More servers would starve one another, and the
-/// checker would take a pause by lack of processor time for a planned one.
+/// How many servers may run at the same time, in all tests of this file. More servers would starve one another. The
+/// checker would then mistake pauses that lack of processor time causes for planned pauses.
 const SERVERS: usize = 3;
 
 static RUNNING: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());

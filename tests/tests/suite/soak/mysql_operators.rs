@@ -102,8 +102,8 @@ fn l7_an_open_transaction_slows_nobody_down() {
             &mysql,
             "START TRANSACTION WITH CONSISTENT SNAPSHOT; INSERT INTO coordination.beside VALUES (1); SELECT SLEEP(600)",
         );
-        // These statements leave as many old versions of rows as an hour of heartbeats does, by some sessions and by
-        // other sessions that held the lock.
+        // These statements leave as many old versions of rows as an hour in which some sessions send heartbeats, and
+        // other sessions hold the lock in turn.
         ask(
             &mysql,
             &format!(
@@ -450,7 +450,8 @@ fn running(mysql: &Mysql, statement: &str) -> Vec<String> {
     ids.lines().map(ToOwned::to_owned).collect()
 }
 
-/// L2: a change without a notification is found within the waiter's own lease, and not only at the end of the holder's.
+/// L2: if a change causes no notification, the waiter finds it within the waiter's own lease, although the holder's
+/// lease ends later.
 #[test]
 fn l2_a_change_that_is_not_told_is_found() {
     rerun_on_threads(async || {
@@ -496,8 +497,8 @@ fn x1_what_is_missing_is_made_again() {
             takes(&coordinator, missing).await;
         }
         coordinator.stop().await.expect("stopped");
-        // The library does not create this table again, because a new table would give ids that are in use to other
-        // queues.
+        // The library does not create this table again, because queues in a new table would get ids that are already in
+        // use.
         ask(&mysql, "DROP TABLE coordination.coordination_queues");
         assert_eq!(
             try_connect_kind(Coordinator::connect(&url(&mysql, SHORT)).await),

@@ -14,8 +14,8 @@ const PERMITS: u32 = 5;
 const WINDOW: Duration = Duration::from_millis(800);
 const LENGTH: Duration = Duration::from_secs(20);
 const PROCESSES: usize = 8;
-/// How many answers may be late because of the store, which the test cannot see. A limiter that gives too many permits
-/// would be wrong more often.
+/// How many windows may be too short, because the store may make an answer late, which the test cannot see. If a
+/// limiter gave too many permits, more windows than these would be too short.
 const LATE_ANSWERS: usize = 2;
 
 /// For each permit in a worker's answer: its slot, which is the time for which the limiter has reserved it, and the

@@ -127,8 +127,8 @@ fn a_value_over_the_servers_limit() {
 /// the write certainly had no effect.
 #[tokio::test(flavor = "multi_thread")]
 async fn f36_refused_and_yet_carried_out() {
-    // Only by chance does etcd check several writes before it carries out the first of them, so the test tries up to
-    // 20 times.
+    // It depends on chance whether etcd checks several writes before it carries out the first of them. So the test
+    // tries up to 20 times.
     for _ in 0..20 {
         let carried_out = refused_and_yet_carried_out().await;
         println!("F-36 etcd: {carried_out} writes were refused and carried out");
@@ -142,8 +142,8 @@ async fn f36_refused_and_yet_carried_out() {
 async fn refused_and_yet_carried_out() -> usize {
     let etcd = Etcd::options()
         .flag("--quota-backend-bytes=2097152")
-        // etcd updates the size that it checks when a batch is committed. With one write per batch, the size grows
-        // between checking a write and carrying it out.
+        // etcd updates the size that it checks when a batch is committed. With one write per batch, the size may grow
+        // after a write was checked and before it is carried out.
         .flag("--backend-batch-limit=1")
         .start();
     let site = Site::on(Arc::new(etcd), WORKER);

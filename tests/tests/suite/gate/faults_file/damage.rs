@@ -60,8 +60,8 @@ impl Contended {
         assert!(!self.holder.is_held(LOCK));
         let mut next = self.waiter.granted(self.waiting, LONG);
         must_hold!(next.token > self.token, "{next:?} after {}", self.token);
-        // The waiter may have been granted the lock by what it read in the rest of the damaged files. Then its next
-        // heartbeat notices the damage, and the waiter loses the lock too.
+        // The waiter may have been granted the lock because of what was left in the damaged files. In this case the
+        // waiter's next heartbeat notices the damage, and the waiter loses the lock too.
         let settled = (HEARTBEAT + SCHEDULING).saturating_sub(since(damaged_ns, now_ns()));
         std::thread::sleep(settled);
         if !self.waiter.is_held(LOCK) {

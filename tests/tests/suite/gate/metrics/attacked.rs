@@ -71,7 +71,8 @@ async fn a_recorder_that_panics_harms_no_lock() -> Result {
     other.stop().await
 }
 
-/// A recorder of size zero, which counts in the static `HEARD`. The library has to find out that it does record.
+/// A recorder of size zero, which counts in the static `HEARD`. The library has to find out that this recorder does
+/// record.
 struct WithoutMemory;
 
 static HEARD: AtomicUsize = AtomicUsize::new(0);
@@ -111,7 +112,7 @@ impl Recorder for WithoutMemory {
 }
 
 /// The `metrics` crate's own recorder, which drops everything and is in use while no recorder is installed, has size
-/// zero too. The library must not take `WithoutMemory` for it.
+/// zero too. The library must not take `WithoutMemory` for that recorder.
 #[tokio::test(start_paused = true)]
 async fn a_recorder_without_memory_of_its_own_hears_too() -> Result {
     let one = connect("without", "one").await?;
@@ -191,8 +192,8 @@ async fn names_and_templates_without_end_are_few_series() -> Result {
     let all = [("outcome", "acquired"), ("template", "(none)")];
     assert_eq!(few.sum("coordination_acquire_seconds_count", &all), 100_000.0);
     assert!(series(&few) < 100, "{}", few.text);
-    // The program makes a mistake: it puts the number into the template, so each lock has another template. After the
-    // first templates, the library counts under `(other)`.
+    // The program makes a mistake: it puts the number into the template, so each lock has another template. From some
+    // number of templates on, the library counts all further templates as `(other)`.
     for nth in 0..2_000 {
         let lock = one.lock_for(&format!("vol-{nth}-<id>"), &json!({ "id": 7 }))?;
         lock.acquire(None).await?.release().await?;

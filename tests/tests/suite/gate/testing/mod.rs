@@ -13,7 +13,7 @@ use coordination_tests::bounds::PATIENCE;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-// The documentation shows both files as a user would write them, with `unwrap`.
+// The documentation shows `fixture.rs` and `page.rs` as a user would write them, with `unwrap`.
 mod fixture;
 #[allow(clippy::unwrap_used)]
 mod page;

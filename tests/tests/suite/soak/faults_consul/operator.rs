@@ -126,7 +126,7 @@ fn f23_a_lock_delay_keeps_what_was_taken() {
             println!("granted after {waited:?}");
             assert!(waited >= DELAY - Duration::from_millis(200), "after {waited:?}");
             must_hold!(guard.token() > held.token());
-            // A lock whose session was closed by its client is not delayed.
+            // If a holder's client closes its session, the lock is free without this delay.
             drop(guard);
             let guard = lock(&late).acquire(Some(LONG)).await.expect("it is free");
             let stopped = Instant::now();

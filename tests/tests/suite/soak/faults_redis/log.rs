@@ -211,8 +211,8 @@ fn f61_nothing_was_forgotten_while_a_client_was_away() {
     });
 }
 
-/// F-68: an older log is restored. Before any client connects, the namespace's record is removed, as the
-/// documentation advises, which causes a quarantine.
+/// F-68: an older log is restored. Before any client connects, the namespace's record is removed, as the documentation
+/// advises. This removal causes a quarantine.
 #[test]
 fn f68_restored_without_its_record() {
     rerun_if_starved(|| {

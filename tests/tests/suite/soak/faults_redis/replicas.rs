@@ -176,8 +176,8 @@ fn f25_a_replica_is_restarted_as_the_master() {
 }
 
 /// The master dies, another one takes over and grants the lock, and dies as well. The old master restarts with its own
-/// log, which it considers complete. A client that was connected knows that this log is older than what the client has
-/// seen.
+/// log, which it considers complete. A client that was connected to the second master has seen newer data than this log
+/// contains, and notices that they are missing.
 #[test]
 fn f25_the_old_master_comes_back_with_its_own_log() {
     rerun_if_starved(|| {
