@@ -126,7 +126,7 @@ pub fn f43_runtime_dropped(site: &Site) {
     assert!(took(|| drop(coordinator)) <= Duration::from_millis(500), "drop blocks");
 }
 
-/// F-43: the runtime ends on which the heartbeats run, so the guards are lost.
+/// F-43: the heartbeats run on a runtime of the program. When this runtime ends, the guards are lost.
 ///
 /// # Panics
 ///
