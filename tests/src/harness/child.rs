@@ -155,8 +155,8 @@ impl Child {
 
     /// The processes that this process has started, if signals are to be sent to them too; otherwise none.
     ///
-    /// Invariant: the caller has stopped this process before it signals the children. A stopped process cannot wait for
-    /// its children. So the id of a child that has ended is not given to another process.
+    /// To be called only while this process is stopped: a stopped process cannot wait for its children, so the id of a
+    /// child that has ended is not given to another process. Otherwise a signal could reach a process that is not ours.
     fn children(&self) -> Vec<Pid> {
         if !self.with_children {
             return Vec::new();
@@ -181,8 +181,8 @@ impl Child {
             }
             self.children().iter().for_each(|child| send(*child, Signal::KILL));
         }
-        // `kill` fails only if the process has ended already. A paused process must not get a SIGCONT before: it would
-        // run for a moment, and could send something.
+        // `kill` fails only if the process has ended already. A paused process is killed without a SIGCONT before the
+        // SIGKILL: after a SIGCONT it would run for a moment, and could send something.
         let _ = process.kill();
         process.wait().expect("the child is ours to wait for")
     }
@@ -227,8 +227,8 @@ impl Child {
     }
 
     fn signal(&self, signal: Signal) {
-        // Invariant: the caller has locked the process and knows that nobody has waited for it. So the id cannot have
-        // been given to another process.
+        // To be called only while the process is locked and known to be unwaited-for. Then its id cannot have been
+        // given to another process.
         rustix::process::kill_process(self.pid, signal).expect("our child can be signalled");
     }
 

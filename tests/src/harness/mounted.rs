@@ -44,8 +44,8 @@ impl Mounted {
         mount(&["-o", &format!("remount,{options}")], &self.path);
     }
 
-    /// Fills the file system with one file until no room is left. Returns the path of that file, so that the test can
-    /// make room by removing it.
+    /// Fills the file system with one file until no room is left. Returns the path of the file. To make room again, the
+    /// test can remove the file.
     ///
     /// # Panics
     ///

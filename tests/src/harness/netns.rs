@@ -2,8 +2,8 @@
 //! acknowledges them.
 //!
 //! [`Proxy`](super::Proxy) can only drop bytes that it has read, and by then the proxy's kernel has acknowledged them
-//! to the sender. Here instead, a `blackhole` route of the router drops the packets. So TCP retransmits them again and
-//! again, and a new connection gets no answer at all.
+//! to the sender. In these namespaces, a `blackhole` route of the router drops the packets before any kernel
+//! acknowledges them. So TCP retransmits them again and again, and a new connection gets no answer at all.
 //!
 //! [`within`] runs a test again, as a child process in a new network namespace. This is the server's namespace; it has
 //! its own loopback, so that everything else in this harness works as usual. The namespaces of client and router belong
@@ -131,8 +131,8 @@ impl Lines {
         self.client_ip("link set client0 up");
         ip(&format!("route add {CLIENT} via {SERVER_SIDE}"));
         self.client_ip(&format!("route add {SERVER} via {CLIENT_SIDE}"));
-        // Each namespace has its own `ip_forward`, and a process sees only that of its own namespace. So the command
-        // runs in the router's.
+        // Each network namespace has its own `ip_forward`, and a process can set only the one of the namespace in which
+        // it runs. So this command runs in the router's namespace.
         let forward = "echo 1 > /proc/sys/net/ipv4/ip_forward";
         run(enter(&router).args(["sh", "-c", forward]));
     }

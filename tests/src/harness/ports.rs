@@ -58,9 +58,9 @@ fn directory() -> PathBuf {
     std::env::temp_dir().join(format!("coordination-test-ports-{user}"))
 }
 
-/// Whether nobody listens on the port. This connects to the port instead of binding it. If another thread starts a
-/// process at this moment, that process has copies of all our sockets until its program begins. So a port that was
-/// bound here would stay taken until then.
+/// Whether nobody listens on the port. This connects to the port, and does not bind it for the test. If a port is bound
+/// while another thread starts a process, the new process has a copy of the bound socket until its program begins. So
+/// the port would stay taken for that time.
 fn is_free(port: u16) -> bool {
     TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err()
 }

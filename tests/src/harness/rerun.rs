@@ -210,7 +210,7 @@ impl Machine {
 
     /// Runs the check once.
     fn attempt<T: Outcome>(&self, check: &dyn Fn() -> T, is_alone: bool) -> Result<T, Failure> {
-        // Invariant: a thread never acquires this file lock while it holds it already, because it would wait for
+        // A thread must never acquire this file lock while it holds it already, because it would wait for ever for
         // itself. `Judged` makes sure of that.
         let _turn = turn(&self.lock, is_alone);
         let lag = SchedulerLag::start();
@@ -315,7 +315,8 @@ impl Failure {
         kept.expect("there is room beside the tests");
     }
 
-    /// Ends the test with this failure. `first` is the failure of the first run, if this is a later one.
+    /// Ends the test with this failure. If this is the failure of a repeated run, `first` is the failure of the first
+    /// run.
     fn end(&self, name: &str, first: Option<&Self>) -> ! {
         let Self { kind, fault, withheld, .. } = self;
         let before = first.map(|first| format!("; the first time: {}", first.fault));

@@ -5,7 +5,7 @@ use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// How long a test waits for places. Two tests that have some places and want more could wait for each other for ever.
-/// So after this time, a test takes its places although not enough are free.
+/// So after this time, a test takes its places even if not enough of them are free.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// A limited number of places. Each check of this process takes as many as it has heavy processes, and gives them back.
@@ -29,7 +29,7 @@ impl Room {
         Self { size, taken: Mutex::new(0), left: Condvar::new() }
     }
 
-    /// Takes this number of places. Waits before until they are free, or until [`LONGEST_WAIT`] is over.
+    /// Waits until this number of places is free, or until [`LONGEST_WAIT`] is over, and takes them.
     pub(super) fn take(&'static self, count: usize) -> Places {
         let begun = Instant::now();
         let mut taken = self.taken();

@@ -16,7 +16,7 @@ use std::{fmt, fs, thread};
 use super::log::now_ns;
 
 const BEAT_NS: u64 = 2_000_000;
-/// A smaller lateness than this is not recorded.
+/// Lateness is recorded only if it is at least this long.
 const NOTABLE_NS: u64 = 1_000_000;
 /// The measuring thread counts the threads that want a processor only at every tenth time that it wakes.
 const COUNTED: u64 = 10;
@@ -96,8 +96,8 @@ impl SchedulerLag {
         4 * self.worst_between(from_ns, to_ns)
     }
 
-    /// How much time was withheld from an operation that has just ended and took `taken`. This is the allowance, or, if
-    /// that is longer, the time for which threads that only compute had to wait.
+    /// How much time was withheld from an operation that has just ended and took `taken`. This is the longer of two
+    /// times: the allowance, and the time for which threads that only compute had to wait.
     pub fn lately(taken: Duration) -> Duration {
         let now_ns = now_ns();
         let taken_ns = u64::try_from(taken.as_nanos()).unwrap_or(u64::MAX);

@@ -128,8 +128,8 @@ pub trait Server: Debug + Send + Sync {
         Proxy::start(self.node(index).address())
     }
 
-    /// The units by which a test can cut the traffic of a connection, the largest first. If the protocol has no smaller
-    /// unit, only messages.
+    /// The units by which a test can cut the traffic of a connection, the largest first. If the store's protocol has no
+    /// unit smaller than a message, these are only messages.
     fn units(&self) -> &'static [Unit] {
         &[Unit::Messages]
     }
@@ -229,8 +229,8 @@ pub trait Server: Debug + Send + Sync {
     fn crash_release(&self, ttl: Duration) -> Duration;
 
     /// T3: the longest time until a client learns that its entry was removed. It is 50 ms if the store's client watches
-    /// entries. If the client looks for its entries with each heartbeat instead, the time between two heartbeats is
-    /// added.
+    /// entries. If the store's client looks for its entries only with each heartbeat, it is longer by the time between
+    /// two heartbeats.
     fn notice(&self, heartbeat: Duration) -> Duration;
 
     /// F-22: the longest time until a client learns that its session was ended. With some stores the client learns it
@@ -239,14 +239,15 @@ pub trait Server: Debug + Send + Sync {
         self.notice(heartbeat)
     }
 
-    /// F-12: if a client receives no answers, but its heartbeats still renew its session: the longest time for which it
-    /// goes on sending them.
+    /// F-12, for a client that receives no answers although its heartbeats still reach the store and renew its session:
+    /// the longest time for which the client goes on sending heartbeats.
     fn insists_for(&self, ttl: Duration) -> Duration {
         ttl
     }
 
-    /// What a confirmed heartbeat proves about its session. Zero: the session lived when this heartbeat was sent.
-    /// Otherwise: the session lived this much earlier, when an earlier heartbeat was sent.
+    /// How old the news in a confirmed heartbeat may be. If zero, a confirmed heartbeat proves that the session lived
+    /// when this heartbeat was sent. Otherwise it proves only that the session lived this much earlier, when an earlier
+    /// heartbeat was sent.
     fn proof_lag(&self, _heartbeat: Duration) -> Duration {
         Duration::ZERO
     }

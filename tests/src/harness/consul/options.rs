@@ -127,8 +127,8 @@ impl ConsulOptions {
                 "grpc": -1,
             },
             "telemetry": { "prometheus_retention_time": "24h", "disable_hostname": true },
-            // Otherwise the cluster would remove a server that is paused, and the sessions of that server's agent would
-            // end.
+            // If this were true, the cluster would remove a server that is paused, and the sessions of that server's
+            // agent would end.
             "autopilot": { "cleanup_dead_servers": false },
             "disable_update_check": true,
             "leave_on_terminate": false,

@@ -56,8 +56,8 @@ impl Server for Consul {
     }
 
     fn most_connections(&self) -> usize {
-        // Each request in flight has its own connection. A client has at most four calls, three blocking queries and
-        // one heartbeat in flight.
+        // Each request in flight has its own connection. A client has at most eight requests in flight: four calls,
+        // three blocking queries and one heartbeat.
         8
     }
 

@@ -260,7 +260,7 @@ impl Etcd {
 fn run_with(command: &mut Command, input: &[u8]) -> Output {
     let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("etcdctl is installed: checked at start");
-    // Writing fails if the command has ended early. The reason is in its output then.
+    // Writing fails if the command has ended early. Then the command's output says why.
     let _ = child.stdin.take().expect("it is piped").write_all(input);
     child.wait_with_output().expect("the child is ours to wait for")
 }

@@ -12,8 +12,8 @@ impl EtcdOptions {
     /// Applies one of the settings in which all checks have to pass. The empty string changes nothing.
     ///
     /// * `tokens`: clients are users, and their tokens expire after three seconds without use.
-    /// * `jwt`: clients are users, and their tokens expire after five seconds. They also expire whenever any right
-    ///   changes, and one is changed each second.
+    /// * `jwt`: clients are users, and their tokens expire after five seconds. All tokens also expire whenever any
+    ///   right changes, and a thread changes a right each second.
     /// * `proxy`: clients connect to a `grpc-proxy`, which assigns its own ids to watches.
     ///
     /// # Panics

@@ -103,8 +103,8 @@ async fn serve(
 }
 
 /// Shuts the listeners down. It would not be enough to close them: if another thread starts a process at this moment,
-/// that process has copies of all our sockets until its program begins. Through such a copy the kernel would go on
-/// accepting connections.
+/// the new process has copies of all our sockets until its program begins. As long as such a copy of a listener exists,
+/// the kernel would go on accepting connections.
 fn stop_listening(listeners: &mut Vec<(TcpListener, SocketAddr)>) {
     for (listener, _) in listeners.drain(..) {
         shutdown(&listener, Shutdown::Read).expect("it listens");

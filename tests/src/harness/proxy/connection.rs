@@ -43,8 +43,8 @@ pub(super) struct Ending {
     pub(super) whose: BTreeSet<u64>,
 }
 
-/// How many chunks a direction may have read but not written. If the receiver is slower than that, the proxy reads no
-/// more, the kernel's buffers fill up, and the sender blocks.
+/// How many chunks of one direction may be read and not written yet. When there are this many, because the receiver is
+/// slow, the proxy reads no more, the kernel's buffers fill up, and the sender blocks.
 const AHEAD: usize = 64;
 const CHUNK: usize = 16 * 1024;
 /// How long connecting to the server may take. On loopback a server accepts or refuses at once, unless it is paused and
@@ -181,7 +181,8 @@ async fn pump(
         read(from, shared.protocol.parser(direction), sender, lane, number).await;
         Ok(())
     };
-    // Only bytes from the client can be held back, so the other direction gets no number.
+    // `number` is used to hold bytes back. Only bytes from the client can be held back, so it is `None` in the other
+    // direction.
     let number = (direction == Direction::ToServer).then_some(number);
     tokio::try_join!(reader, Writer::new(to, lane, shared, number, common).run(events))?;
     Ok(())
@@ -278,15 +279,16 @@ impl<'a> Writer<'a> {
             }
             match event.what {
                 What::Data(data, edges) => deaf = self.forward(&data, &edges).await?.is_err(),
-                // The client did not close its side: the proxy has closed it, and the server must not notice.
+                // The proxy itself has closed the client's side (`part`), so this end is not the client's, and the
+                // server must not notice it.
                 What::Finished | What::Broken if self.is_parted() => {}
                 What::Finished => deaf = self.to.shutdown().await.is_err(),
                 What::Broken => return Err(End::Reset),
             }
         }
         if let Some(mut resumed) = self.resumed {
-            // Waits until the server closes this connection. It does so after it has read everything, because the
-            // client has resumed the session on another connection.
+            // Waits until the server closes this second connection. The client has resumed the session on a connection
+            // of its own, so the server closes this one after it has read everything from it.
             let _ = timeout(CONNECT, tokio::io::copy(&mut resumed, &mut tokio::io::sink())).await;
         }
         Ok(())
@@ -326,8 +328,8 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Writes a chunk. If a cut falls into the chunk, writes only the bytes before the cut. Then either the connection
-    /// ends, or the rest of the chunk waits until the mode changes.
+    /// Writes a chunk. If a cut falls into the chunk, writes only the bytes before the cut. After that, the connection
+    /// ends if the cut is an `End`. If the cut is a `Stall`, the rest of the chunk waits until the mode changes.
     ///
     /// The inner error means that the rest of this direction has to be dropped: either the receiver is gone, which the
     /// other direction notices by itself, or bytes were dropped.

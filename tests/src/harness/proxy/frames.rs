@@ -66,7 +66,7 @@ pub(super) struct Frame {
 }
 
 impl Frame {
-    /// Whether a cut that counts `unit`s counts this frame.
+    /// Whether this frame is counted by a cut that counts in this unit.
     pub(super) fn is(self, unit: Unit) -> bool {
         match unit {
             Unit::Bytes => false,

@@ -82,8 +82,8 @@ impl Lane {
         }
     }
 
-    /// If the cut falls into this chunk, which is about to be forwarded: the offset of the cut in the chunk, and what
-    /// happens there.
+    /// Looks whether the cut falls into this chunk, which is about to be forwarded. If it does, returns the offset of
+    /// the cut in the chunk, and what happens there.
     pub(super) fn cut_offset(&self, length: usize, edges: &[Edge]) -> Option<(usize, Then)> {
         let mut armed = self.cut();
         let cut = armed.as_mut()?;
@@ -94,8 +94,8 @@ impl Lane {
         }?;
         *armed = None;
         if then == Then::Stall {
-            // The mode is changed while `cut` is still locked. If a test sees that no cut is pending, the stall has to
-            // be in force by then.
+            // The mode is changed while `cut` is still locked. So when a test sees that no cut is pending any more, the
+            // stall has begun.
             self.mode.send_replace(Mode::Stall);
         }
         Some((offset, then))

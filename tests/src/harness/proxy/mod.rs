@@ -56,7 +56,7 @@ pub enum Mode {
     /// The bytes are forwarded at once.
     #[default]
     Pass,
-    /// The bytes are forwarded in order, each this much later than it arrived. The delay does not limit the throughput.
+    /// The bytes are forwarded in order, each byte this long after it arrived. The delay does not limit the throughput.
     Delay(Duration),
     /// The bytes are forwarded in writes of one byte.
     Dribble,
@@ -66,8 +66,9 @@ pub enum Mode {
     /// When the next bytes arrive, the proxy closes the receiver's side (FIN). It drops these bytes and all that follow
     /// in this direction, but forwards the other direction. New connections are treated in the same way.
     HalfClose,
-    /// The bytes are read and dropped. If a connection has lost bytes, nothing is forwarded on it in this direction any
-    /// more, even after the mode has changed, because its stream has a hole. New connections are forwarded then.
+    /// The bytes are read and dropped. A connection that has lost bytes forwards nothing more in this direction, even
+    /// after the mode has changed, because its stream has a hole. After the mode has changed, new connections are
+    /// forwarded.
     Blackhole,
 }
 
@@ -374,8 +375,8 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         let _ = self.orders.send(Order::Stop);
         if let Some(thread) = self.thread.take() {
-            // The result is ignored: a panic here, because the proxy's thread has panicked, would only hide why the
-            // test failed.
+            // If the proxy's thread has panicked, `join` returns an error. It is ignored, because a second panic here
+            // would only hide why the test failed.
             let _ = thread.join();
         }
     }

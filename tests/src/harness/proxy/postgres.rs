@@ -17,8 +17,8 @@ pub(super) struct Postgres {
     header: Vec<u8>,
     /// How many bytes of the current message are still missing.
     rest: usize,
-    /// Whether the login is over, which only the server's `ReadyForQuery` shows. So in the direction to the server it
-    /// stays false.
+    /// Whether the login is over. Only the server's `ReadyForQuery` shows this, so the flag stays false in the
+    /// direction to the server.
     is_open: bool,
     is_started: bool,
     /// The frame that has begun and not ended.

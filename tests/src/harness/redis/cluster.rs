@@ -13,7 +13,7 @@ use super::super::restless::Restless;
 use super::super::{Node, wait_until};
 use super::{READY, Reply, ask};
 
-/// How many keys of a slot move first. Until the others follow, the keys of the slot are divided between two nodes.
+/// How many keys of a slot move first. Until the other keys follow, the keys of the slot are divided between two nodes.
 const FIRST: usize = 3;
 /// In the setting in which slots move all the time: how long the keys of a slot stay divided between two nodes.
 const HALF_WAY: Duration = Duration::from_millis(20);
@@ -133,8 +133,8 @@ impl Cluster {
             if keys.is_empty() {
                 break;
             }
-            // The keys of sessions move first, so that a script on the old node meanwhile finds no session. The library
-            // must not conclude from this that the session is over.
+            // The keys of sessions move first. So while the keys are divided, a script on the old node finds no
+            // session, and the library must not conclude from this that the session is over.
             keys.sort_by_key(|key| !key.contains(":session"));
             keys.truncate(if turn == 0 { FIRST } else { keys.len() });
             let mut command = vec!["MIGRATE", &host, &port, "", "0", "1000", "REPLACE", "KEYS"];
@@ -144,10 +144,10 @@ impl Cluster {
                 sleep(half_way);
             }
         }
-        // A node that gets a slot takes an epoch, a version number, that is higher than all that it knows. If the new
-        // node did not know the old node's epoch yet, its own epoch could be lower than that. Then an older message of
-        // the old node, which still claims the slot, would make the new node give the slot back and forget the keys in
-        // it. So this waits until the new node knows the old node's epoch.
+        // When a node gets a slot, it takes an epoch (a version number) that is higher than all epochs that it knows.
+        // If the new node did not know the old node's epoch yet, the new node's epoch could be lower. Then an older
+        // message of the old node, which still claims the slot, would make the new node give the slot back and forget
+        // the keys in it. So this waits until the new node knows the old node's epoch.
         let is_heard_of = || {
             let (mine, known) =
                 (self.epoch(from, "cluster_my_epoch"), self.epoch(to, "cluster_current_epoch"));
@@ -161,8 +161,8 @@ impl Cluster {
         let tell = |index| self.ask(index, &["CLUSTER", "SETSLOT", slot, "NODE", &new]);
         accepted(tell(to)?)?;
         accepted(tell(from)?)?;
-        // The other nodes would learn of the move later by themselves; this makes it sooner. Errors are ignored,
-        // because one of these nodes may be dead.
+        // The other nodes would also learn of the move by themselves, but later. Errors are ignored, because one of
+        // these nodes may be dead.
         (0..self.nodes.len()).filter(|index| ![to, from].contains(index)).for_each(|index| {
             let _ = tell(index);
         });

@@ -40,7 +40,7 @@ pub struct RedisOptions {
     socket: bool,
     flags: Vec<String>,
     environment: Vec<(String, PathBuf)>,
-    /// If there are Sentinels: for how many milliseconds the master may not answer before they consider it down.
+    /// If there are Sentinels: when the master has not answered for this many milliseconds, they consider it down.
     sentinels: Option<u64>,
     /// Whether nodes and Sentinels connect to one another only through proxies, so that a test can separate them.
     are_apart: bool,

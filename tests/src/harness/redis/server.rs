@@ -109,8 +109,9 @@ impl Server for Redis {
         counts
     }
 
-    /// The URL has `quarantine=off`, because the servers and each namespace are new, which only the test can know. If
-    /// there are Sentinels, the URL names them, and the name under which they know the server or proxy at `authority`.
+    /// The URL has `quarantine=off`. This is allowed because the servers and each namespace are new, which the test
+    /// knows but the library cannot. If there are Sentinels, the URL names them, and the name under which they know the
+    /// server or proxy at `authority`.
     fn url(&self, authority: &str, namespace: &str) -> String {
         let mut options = vec!["quarantine=off".to_owned()];
         let mut at = authority.to_owned();
@@ -128,7 +129,7 @@ impl Server for Redis {
     fn other_urls(&self, authority: &str, namespace: &str) -> Vec<String> {
         let url = |namespace: &str| self.url(authority, namespace);
         let mut urls = vec![url(&format!("{namespace}a")), url(&format!("{namespace}A"))];
-        // A cluster has only one database, so no URL can name another.
+        // A cluster has only one database, so only the URLs of a Redis without a cluster can name another database.
         if !self.options.is_restless {
             urls.extend(
                 [1, 2].map(|database| url(namespace).replace("/?", &format!("/{database}?"))),

@@ -68,7 +68,8 @@ pub(super) fn launch(
         "maxClientCnxns=0".to_owned(),
         "admin.enableServer=false".to_owned(),
         "4lw.commands.whitelist=*".to_owned(),
-        // Without this line each log file would have 64 MiB from the beginning, and the scratch directory is in memory.
+        // At the default size, each log file would have 64 MiB from the beginning, and the scratch directory is in
+        // memory.
         "preAllocSize=1024".to_owned(),
     ];
     if options.also_at.is_none() {
@@ -96,7 +97,7 @@ pub(super) fn launch(
             "-XX:+UseSerialGC",
             "-XX:TieredStopAtLevel=1",
             "-Xshare:auto",
-            // Without this, a node that has not found the others for a while would look for them only once a minute.
+            // At the default, a node that has not found the others for a while would look for them only once a minute.
             "-Dzookeeper.fastleader.maxNotificationInterval=800",
             // Without this, Netty would load its own copy of OpenSSL, which is not installed.
             "-Dio.netty.handler.ssl.noOpenSsl=true",

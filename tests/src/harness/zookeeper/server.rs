@@ -9,13 +9,13 @@ use coordination::ErrorKind;
 use super::super::{Node, Protocol, Proxy, Server, Setup};
 use super::Zookeeper;
 
-/// The text that a server logs when it stumbles over a fault of its own
-/// (`NIOServerCnxnFactory.processInterestOpsUpdateRequests`, 3.8). Its selector thread finds a connection that is being
-/// closed, and goes back to sleep without processing the rest of its queue. From the connections in that queue the
-/// thread reads nothing until another connection wakes it. A client whose connection is among them finds the connection
-/// silent, and replaces it.
+/// The text that a server logs when it meets a fault of its own
+/// (`NIOServerCnxnFactory.processInterestOpsUpdateRequests`, 3.8): its selector thread finds a connection that is being
+/// closed, and goes back to sleep without processing the rest of its queue. Until another connection wakes the thread,
+/// it reads nothing from the connections in the rest of the queue. If a client's connection is among these, the client
+/// gets no answers on it, and replaces it.
 const STUMBLE: &str = "Ignoring unexpected runtime exception";
-/// When the client has lost its connection, its second attempt to connect comes after 100 to 200 ms.
+/// A client that has lost its connection makes its second attempt to connect after 100 to 200 ms.
 const RECONNECT: Duration = Duration::from_millis(200);
 /// The `tickTime` of the servers.
 const TICK: Duration = Duration::from_millis(200);
@@ -166,8 +166,8 @@ impl Server for Zookeeper {
     }
 
     /// The server closes the connection when the session ends, and the client learns of the end when it reconnects. But
-    /// if a server has stumbled (`STUMBLE`) when it closed the old connection, it may not read from the new one before
-    /// the client's next heartbeat.
+    /// if the server has stumbled (`STUMBLE`) when it closed the old connection, it may read nothing from the client's
+    /// new connection before the client's next heartbeat.
     fn notice_of_end(&self, heartbeat: Duration) -> Duration {
         self.notice(heartbeat) + RECONNECT + self.until_replaced(heartbeat)
     }
@@ -185,8 +185,8 @@ impl Server for Zookeeper {
 }
 
 impl Zookeeper {
-    /// If a server has [stumbled](STUMBLE), the additional time until a client has replaced a connection that is silent
-    /// for `silence`; otherwise zero.
+    /// The additional time that a client may need to replace a connection on which a [stumbled](STUMBLE) server reads
+    /// nothing. The client notices this after `silence`. Zero if no server has stumbled.
     fn until_replaced(&self, silence: Duration) -> Duration {
         let stumbled = self.nodes.iter().any(|member| member.node.log().contains(STUMBLE));
         if stumbled { silence + RECONNECT } else { Duration::ZERO }
