@@ -1,6 +1,6 @@
-//! Tests `#[synchronized]` in a crate of edition 2021. There, temporaries of a function's last expression are dropped
-//! later than in edition 2024, in which the macro's own crate is written. The macro has to keep the order of the crate
-//! that uses it.
+//! Tests `#[synchronized]` in a crate of edition 2021. The macro's own crate is written in edition 2024, in which
+//! temporaries of a function's last expression are dropped earlier than in edition 2021. The macro has to keep the
+//! order of the crate that uses it.
 
 use coordination::{Coordinator, Error};
 

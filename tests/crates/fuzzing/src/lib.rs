@@ -9,7 +9,7 @@
 //! again, set `COORDINATION_FUZZ_SEED` to that number.
 //!
 //! A parser refuses most random bytes at the first byte. So [`Mutants`] begins with valid inputs and changes them a
-//! little. The result is often nearly valid, and on such inputs parsers have most of their faults.
+//! little. The resulting inputs are often nearly valid, and nearly valid inputs find most faults of parsers.
 
 mod mutants;
 
@@ -55,8 +55,8 @@ where
     }
 }
 
-/// Returns the text as it has to be written in a template to stand for itself: there, each of the characters `<`, `>`,
-/// `{` and `}` has to be doubled.
+/// Returns the text with each of the characters `<`, `>`, `{` and `}` doubled. A template has to contain it in this
+/// form, because in a template a single one of these characters has a special meaning.
 pub fn as_literal(text: &str) -> String {
     let doubled = |c: char| std::iter::repeat_n(c, if "<>{}".contains(c) { 2 } else { 1 });
     text.chars().flat_map(doubled).collect()

@@ -33,7 +33,7 @@ impl Clients {
         clients.crashed = crashes.map(|record| (record.client, record.at)).collect();
         let mut healed: Option<u64> = None;
         let mut open: HashMap<u32, (u64, u64)> = HashMap::new();
-        // For each client that is killed, the time of its latest record so far: until then the client was certainly
+        // For each client that is killed, the time of its latest record so far. At that time the client was certainly
         // alive.
         let mut last_words: HashMap<u32, u64> = HashMap::new();
         for record in records {
@@ -114,8 +114,8 @@ impl Clients {
         self.untimed.get(after).is_some_and(|period| period.from <= to)
     }
 
-    /// The latest moment at which a running client has to have done something, if it has to do it within `span` after
-    /// `from`. If the client is paused before that moment, the moment is later by the length of the pause.
+    /// When a running client has to have done something at the latest, if it has to do it within `span` after `from`.
+    /// Each time the client is paused before that moment, the moment is later by the length of the pause.
     pub(crate) fn due(&self, client: u32, from: u64, span: u64) -> u64 {
         let mut due = from.saturating_add(span);
         for pause in self.pauses.get(&client).into_iter().flatten() {
@@ -126,9 +126,9 @@ impl Clients {
         due
     }
 
-    /// The latest moment at which a running client has to have done something that is due at `at` with a tolerance of
-    /// `slack`. If the client is paused during the tolerance, the whole `slack` begins again when the client is
-    /// resumed.
+    /// When a running client has to have done something at the latest, if it is due at `at` and may be late by the
+    /// tolerance `slack`. Each time the client is paused during this tolerance, the whole `slack` begins again when the
+    /// client is resumed.
     pub(crate) fn due_at(&self, client: u32, at: u64, slack: u64) -> u64 {
         let mut start = at;
         for pause in self.pauses.get(&client).into_iter().flatten() {

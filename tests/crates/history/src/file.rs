@@ -50,8 +50,8 @@ impl Writer {
     /// history any more.
     pub fn append(&self, record: &Record) -> io::Result<()> {
         let bytes = codec::encode(record);
-        // This must not be `write_all`: it would write the rest of an incomplete record by a second call, and another
-        // process could append its own record between the two calls.
+        // `write_all` must not be used here: it would write the rest of an incomplete record by a second call, and
+        // another process could append its own record between the two calls.
         let written = (&self.file).write(&bytes)?;
         if written == SIZE { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
     }

@@ -25,8 +25,8 @@ fn samples() -> Vec<[u8; SIZE]> {
     events.map(|event| encode(&record(event))).to_vec()
 }
 
-/// Gives each record the right format byte and checksum. Otherwise the reader would refuse nearly all mutated bytes by
-/// these two checks, and its other checks would not be tested.
+/// Gives each record the right format byte and checksum. Without this, the reader would refuse nearly all mutated bytes
+/// because of their format byte or checksum, and its other checks would not be tested.
 fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
     for bytes in bytes.as_chunks_mut::<SIZE>().0 {
         bytes[0] = FORMAT;

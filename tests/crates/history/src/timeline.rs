@@ -137,8 +137,8 @@ impl Attempt {
         self.granted.time().or(self.refused.time())
     }
 
-    /// The end of the time in which the grant held for certain; this time begins when the acquire returns. If no call
-    /// of `is_held` returned true, the end equals the beginning.
+    /// Until when the grant held for certain, counted from the return of its acquire. If no call of `is_held` returned
+    /// true, this is the return of the acquire itself.
     pub(crate) fn held_until(&self) -> u64 {
         self.held.time().map_or(self.granted.at, |held| held.max(self.granted.at))
     }
@@ -350,7 +350,8 @@ impl Gather {
     }
 }
 
-/// A hasher that is fast but easy to make collide. That is no danger here, because the numbers come from our own tests.
+/// A hasher that is fast, but for which it is easy to find numbers with equal hashes. Here this is no danger, because
+/// the numbers come from our own tests.
 type Quick = BuildHasherDefault<Mix>;
 
 #[derive(Default)]

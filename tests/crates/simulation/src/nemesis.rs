@@ -31,7 +31,7 @@ pub(crate) async fn rage(stage: Arc<Stage>) {
             stage.record(0, 0, 0, Event::FaultEnd { kind: fault.number() });
         });
     }
-    // Each fault has to end by itself, because a task that is aborted would not undo its fault.
+    // Faults are awaited and never aborted, because a task that is aborted would not undo its fault.
     while let Some(ended) = faults.join_next().await {
         ended.expect("a fault does not fail");
     }
@@ -71,8 +71,8 @@ async fn strike(stage: &Arc<Stage>, fault: Fault) {
         Fault::EarlyEnd => {
             stage.breaks_word(false);
             stage.world.end_some_session();
-            // For up to this time the holder may believe that it still holds the lock. Then a watch, or a heartbeat
-            // that gets through, reports the loss.
+            // The holder may believe for up to this time that it still holds the lock. After that, a watch or a
+            // heartbeat that gets through reports the loss.
             tokio::time::sleep(ttl).await;
         }
         Fault::Wipe => {

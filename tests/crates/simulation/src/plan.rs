@@ -57,7 +57,7 @@ impl Fault {
     ];
 
     /// Faults by which the store breaks a promise, so that two clients may hold a lock at once. During such a fault the
-    /// run does not check that they do not.
+    /// run does not check that a lock has only one holder.
     pub(crate) const UNTIMED: [Self; 2] = [Self::EarlyEnd, Self::Wipe];
 
     /// The index in [`Fault::ALL`]. Histories have this number instead of the name.
@@ -66,7 +66,8 @@ impl Fault {
     }
 }
 
-/// The recipes other than locks. Each run uses only two or three of them, so that it uses each of these often.
+/// The recipes other than locks. Each run uses only two or three of them, so that it uses each of the chosen ones
+/// often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Recipe {
     Group,
@@ -186,8 +187,8 @@ fn recipes(seed: u64) -> Vec<Recipe> {
     chosen
 }
 
-/// Chooses some kinds of faults for a run and leaves others out, so that in some runs each kind happens without the
-/// others.
+/// Chooses some kinds of faults for a run and leaves the others out. So for each kind there are runs in which it
+/// happens without other kinds.
 fn faults(random: &mut StdRng, is_remote: bool) -> Vec<Fault> {
     let breaks_its_word = random.random_ratio(1, 5);
     let possible = Fault::ALL.iter().filter(|fault| match fault {

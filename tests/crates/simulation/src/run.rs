@@ -76,8 +76,8 @@ pub(crate) fn run(seed: u64) -> Outcome {
 
 fn rules(plan: &Plan) -> Rules {
     let recovery = plan.recovery().as_nanos() as u64;
-    // The longest time that a waiter may have to wait: until the loss of a session is noticed, a session is opened, and
-    // a dead holder's lease has ended (`recovery`), and until all waiters before it have held and released (`turns`).
+    // The longest time that a waiter may have to wait. In `recovery` the loss of a session is noticed, a new session is
+    // opened, and a dead holder's lease ends. In `turns` all waiters before this one hold and release.
     let turns = u64::from(plan.clients * plan.tasks) * (plan.hold.as_nanos() as u64 + 300_000_000);
     Rules {
         faults: Fault::ALL.iter().map(|fault| format!("{fault:?}")).collect(),
@@ -134,8 +134,8 @@ async fn finish(stage: &Stage, process: &Process, task: JoinHandle<()>) {
     }
 }
 
-/// Waits until no entry is left at the store, although the sessions live on: all calls have ended, so the library has
-/// to remove all entries. Then records how many entries are left.
+/// Waits until no entry is left at the store. The sessions still live, but all calls have ended, so the library has to
+/// remove all entries. Then records how many entries are left.
 async fn settle(stage: &Stage) {
     let bound = nanos() + 3 * stage.plan.ttl.as_nanos() as u64 + 5_000_000_000;
     while stage.world.entries() > 0 && nanos() < bound {

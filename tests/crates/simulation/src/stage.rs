@@ -156,7 +156,7 @@ impl Stage {
     }
 
     /// Takes a process that was killed out of the run: out of the list of processes, out of the holders, and out of the
-    /// operations that have no result yet. Their results are recorded as unknown.
+    /// operations that have no result yet. The results of these operations are recorded as unknown.
     pub(crate) fn remove(&self, number: u32) {
         lock(&self.processes).retain(|process| process.number != number);
         let of_it = |under: &Under| under.client == number;
@@ -241,7 +241,7 @@ impl Stage {
         }
     }
 
-    /// The number of the version that any client saw last; zero if the value did not exist then.
+    /// The number of the version that any client saw last; zero if the value did not exist when a client looked last.
     pub(crate) fn last_version(&self) -> u64 {
         self.last_version.load(Ordering::Relaxed)
     }
@@ -294,8 +294,8 @@ impl Stage {
     }
 
     /// Whether a guard that was granted at `since` is really held for as long as its `is_held` says so. This is not
-    /// certain if the store has broken a promise after `since`. It is not certain either if the store did so less than
-    /// two lease times before `since`, because some client may still have relied on an older reply.
+    /// certain if the store has broken a promise after `since`, or less than two lease times before `since`. In the
+    /// second case some client may still have relied on an older reply at `since`.
     pub(crate) fn is_sound(&self, since: u64) -> bool {
         let broken = self.word_broken.load(Ordering::Relaxed);
         broken == 0 || broken + 2 * (self.plan.ttl.as_nanos() as u64) < since
@@ -306,8 +306,8 @@ impl Stage {
         !self.has_lost_data.load(Ordering::Relaxed)
     }
 
-    /// Counts one real test of a promise, that is, a moment at which a wrong result would have been noticed. A promise
-    /// that a run never tests in this way is not proved by the run.
+    /// Counts one real test of a promise, that is, a moment at which a wrong result would have been noticed. If a run
+    /// has no such moment for a promise, the run does not prove the promise.
     pub(crate) fn judges(&self, promise: &'static str) {
         *lock(&self.judged).entry(promise).or_default() += 1;
     }

@@ -13,8 +13,8 @@ use tokio::time::sleep;
 
 /// How long each message is on its way, in milliseconds.
 const WAY: u64 = 10;
-/// An outage begins at the latest this many milliseconds after the call. Without an outage, the call would have
-/// returned by then, unless it waits for something that happens only after the outage.
+/// An outage begins at the latest this many milliseconds after the call. A call that does not wait for something that
+/// happens after the outage would have returned by this time if there were no outage.
 const LONGEST: u64 = 160;
 /// How long the store is down, and how long the lease of its clients is.
 #[derive(Clone, Copy)]
@@ -39,7 +39,7 @@ const KINDS: [Option<ErrorKind>; 4] =
 const RECIPES: [&str; 7] =
     ["lock", "share", "semaphore", "limiter", "latest", "leadership", "barrier"];
 
-/// What a call waits for. It happens only after the outage.
+/// What a call waits for. What it waits for happens only after the outage.
 const WAITS: [&str; 5] = ["lock", "semaphore", "leadership", "barrier", "latch"];
 
 /// A wait that begins when the caller gives up its own place in the barrier. The place is lost if the lease ends, so this

@@ -130,7 +130,7 @@ pub(crate) fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(NEVER)
 }
 
-/// Whether an acquire with this timeout may fail with this error, although the store never fails.
+/// Whether an acquire with this timeout may fail with this error in a storm, in which the store never fails.
 fn is_expected(error: &Error, limit: Option<Duration>) -> bool {
     // If the timeout is short, it may pass before the store has replied.
     limit.is_some() && matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unavailable)

@@ -149,7 +149,8 @@ impl Process {
         Self { id, input: child.stdin.take(), child, granted, listener: Some(listener) }
     }
 
-    /// Whether the process has ended. Its output ends with the process, so the listener has ended then.
+    /// Whether the process has ended. When the process ends, its output ends too, and so does the thread that listens
+    /// to it.
     fn has_ended(&self) -> bool {
         self.listener.as_ref().is_none_or(JoinHandle::is_finished)
     }
@@ -199,8 +200,8 @@ fn report(granted: &Arc<AtomicU64>) {
     let granted = Arc::clone(granted);
     thread::spawn(move || {
         loop {
-            // Printing fails if the driver was killed. The error is ignored, because this process then ends by its
-            // closed input.
+            // Printing fails if the driver was killed. The error is ignored, because standard input is closed too when
+            // the driver is killed, and this process ends when it sees that.
             let _ = writeln!(std::io::stdout(), "{}", granted.load(Ordering::Relaxed));
             thread::sleep(REPORTING);
         }

@@ -15,8 +15,8 @@ use crate::options::Options;
 /// busy.
 pub(crate) const BOUND: Duration = Duration::from_millis(250);
 
-/// Waits until each object has no entry and records the number that is left. Then acquires the whole object, which must
-/// not have to wait.
+/// For each object, waits until it has no entry or [`BOUND`] is over, and records the number of entries that are left.
+/// Then acquires the whole object, which must succeed without waiting.
 pub(crate) async fn look(
     coordinator: &Coordinator,
     options: &Options,

@@ -83,7 +83,8 @@ impl Tally {
         self.longest_wait = self.longest_wait.max(Duration::from_nanos(record.at - since));
         let killed = &moment.killed;
         let died = moment.holding.extract_if(|_, hold| killed.contains_key(&hold.client));
-        // Only an attempt that was already waiting when the holder was killed had to wait because of the kill.
+        // Counts only attempts that were already waiting when the holder was killed: only these had to wait because of
+        // the kill.
         let died = died.filter_map(|(_, hold)| killed.get(&hold.client)).filter(|at| since < **at);
         if let Some(at) = died.max() {
             self.orphaned += 1;

@@ -17,8 +17,8 @@ use crate::tally::Tally;
 
 /// Every waiter has to be served within this time, whatever happened before (L2), because holds are short here.
 ///
-/// This time is shorter than the 5 s after which the library checks waiters again. Otherwise such a check could hide
-/// that a waiter was not woken.
+/// The library checks waiters again every 5 s. This time is shorter, because otherwise such a check could hide that a
+/// waiter was not woken.
 const SERVED: Duration = Duration::from_secs(2);
 /// How late a call may return after its timeout: the bound of L4, and more because the machine may be busy.
 const LATE: Duration = Duration::from_millis(900);

@@ -70,8 +70,8 @@ fn pairs(scope: &Scope<'_>, grants: &[&Attempt], found: &mut Found<'_>) {
 }
 
 /// Reports a violation if both grants certainly held at one moment, or if `other` is certainly the later grant. Returns
-/// whether it reported a violation. The caller has checked that `one` returned first and still holds for certain when
-/// `other` returns.
+/// whether it reported a violation. To be called only if `one` returned first and still holds for certain when `other`
+/// returns.
 fn judge_pair(scope: &Scope<'_>, one: &Attempt, other: &Attempt, found: &mut Found<'_>) -> bool {
     let from = other.granted.at;
     let both = one.held_until().min(other.held_until()).saturating_sub(from);

@@ -25,9 +25,9 @@ fn rising(scope: &Scope<'_>, found: &mut Found<'_>) -> HashSet<u64> {
     let records = &found.timeline.records;
     let mut applied = HashSet::new();
     let mut stale = Vec::new();
-    // `before` is the largest token of all writes before the time `now`, and `here` the largest of those at `now`; each
-    // has the index of its record. They are separate because the order of records with equal times is unknown, so a
-    // write is compared only with `before`.
+    // `before` is the largest token of all writes before the time `now`, and `here` is the largest token of the writes
+    // at `now`; each has the index of its record. The order of records with equal times is unknown. So a write is
+    // compared only with `before`, and not with `here`.
     let (mut before, mut here, mut now) = ((0, usize::MAX), (0, usize::MAX), 0);
     for index in &scope.told {
         let record = &records[*index];

@@ -30,9 +30,9 @@ pub(super) fn judge(scope: &Scope<'_>, found: &mut Found<'_>) {
     let mut terms: Vec<_> = granted.collect();
     terms.sort_by_key(|term| term.granted.at);
     let by_token: HashMap<_, _> = terms.iter().map(|term| (term.token, *term)).collect();
-    // From this moment on, a read may return a term that no record has. If a candidate's session is lost before its
-    // acquire returns, nobody recorded the token of the candidate's entry, and the store may have made that candidate
-    // the leader.
+    // From the first call of an acquire on, a read may return a term that no record has. If a candidate's session is
+    // lost before its acquire returns, nobody recorded the token of the candidate's entry, but the store may have made
+    // that candidate the leader.
     let nameless = scope.attempts.iter().map(|attempt| attempt.call.time().unwrap_or(0)).min();
     let mut violations = 0;
     for read in &reads {
@@ -83,7 +83,8 @@ fn another(terms: &[&Attempt], read: &Small, found: &Found<'_>) -> Option<(&'sta
     Some(("somebody else led all the time", term.held.index))
 }
 
-/// Checks that no read returns a smaller term than one that was read or granted before the read began.
+/// Checks that each read returns a term that is not smaller than the terms that were read or granted before the read
+/// began.
 fn rising(scope: &Scope<'_>, reads: &[&Small], terms: &[&Attempt], found: &mut Found<'_>) {
     let read = reads.iter().filter_map(|read| match read.answer {
         Answer::Leader { token } => Some((read.returned, token, read.index)),

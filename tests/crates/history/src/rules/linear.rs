@@ -2,12 +2,13 @@
 //! cache of visited states.
 //!
 //! Each operation took effect at one moment between its call and its return. The search applies operations to a model
-//! in the order of their calls. If it comes to the return of an operation that it has not applied, and can apply
-//! nothing else before that, its choices so far are wrong, and it undoes the last one. It does not apply an operation
-//! if it has seen the resulting set of applied operations together with the resulting state before.
+//! in the order of their calls. If the search comes to the return of an operation that it has not applied, and there is
+//! no other operation that it can apply before this return, its choices so far are wrong, and it undoes the last one.
+//! The search remembers each set of applied operations together with the resulting state of the model. It never applies
+//! an operation that would lead to a set and state that it has seen before.
 //!
-//! An operation without a result may take effect at any time after its call, or never. The search applies such an
-//! operation only if it can apply no other, because most of them are not needed to explain the results.
+//! An operation without a result may take effect at any time after its call, or never. Most of these operations are not
+//! needed to explain the results. So the search applies one only if it can apply no other operation.
 
 use std::collections::{HashMap, HashSet};
 
@@ -27,8 +28,8 @@ pub(super) enum Verdict {
 /// The index in `entries` of a dummy entry, which stands before the first entry of the linked list and after its last.
 const EDGE: usize = 0;
 
-/// A search is given up when it has visited too many states: for each operation the first number, plus the second
-/// number.
+/// When a search has visited too many states, it is given up. The limit is the first number times the number of
+/// operations, plus the second number.
 const STATES: (usize, usize) = (4, 500_000);
 
 #[derive(Clone, Copy)]
@@ -172,8 +173,8 @@ impl<'a, M: Model> Search<'a, M> {
         }
     }
 
-    /// Undoes the operation that was applied last. Returns the cursor behind that operation, where the search goes on;
-    /// `None` if no operation is applied.
+    /// Undoes the operation that was applied last. The search goes on behind that operation: returns the cursor for
+    /// this, or `None` if no operation is applied.
     fn back(&mut self) -> Option<Cursor> {
         let (cursor, state) = self.undo.pop()?;
         self.state = state;
@@ -209,8 +210,8 @@ impl<'a, M: Model> Search<'a, M> {
         true
     }
 
-    /// The earliest return of the operations that are not applied: an operation that was called later cannot come
-    /// before that one. 0 if all that returned are applied.
+    /// The earliest return of all operations that are not applied. The operation with this return has to be applied
+    /// before any operation that was called after this return. 0 if all operations with a result are applied.
     fn blocked_at(&self) -> u64 {
         let mut entry = self.next[EDGE];
         while let Entry::Call(_) = self.entries[entry] {

@@ -13,9 +13,9 @@
 //!   `is_held` that returned false;
 //! * a loss that is never reported, if [`losses_told`](super::Rules::losses_told) is set.
 //!
-//! Time in which the client was paused is not counted. An acquire is not checked if its caller dropped it. It is not
-//! checked either if its client was killed before the acquire returned, because the exact moment of the client's death
-//! is unknown.
+//! Time in which the client was paused is not counted. Two kinds of acquires are not checked: those whose caller
+//! dropped them, and those whose client was killed before the acquire returned, because the exact moment of the
+//! client's death is unknown.
 
 use super::{ENOUGH, Found};
 use crate::display::Span;
@@ -61,8 +61,8 @@ fn acquire(scope: &Scope<'_>, attempt: &Attempt, found: &mut Found<'_>) -> bool 
     true
 }
 
-/// For a waiter of this client that called at `call` and had no result until `seen`: the moment at which the waiter
-/// should have had a result. `None` if the waiter is not late.
+/// For a waiter of this client that called at `call` and had no result until `seen`: if the waiter is late, the moment
+/// at which it should have had a result; otherwise `None`.
 fn lost_in(client: u32, call: u64, seen: u64, found: &Found<'_>) -> Option<u64> {
     let clients = &found.timeline.clients;
     let bound = found.rules.wait_bound;

@@ -60,10 +60,11 @@ pub struct Rules {
     /// The names of the faults. The `kind` of [`Event::Fault`](crate::Event::Fault) is an index in this list.
     pub faults: Vec<String>,
     /// The kinds of faults during which a store may grant a lock while the former holder still believes that it holds
-    /// it: the store loses data, or ends a session early. O1 does not check grants during such a fault; O2 does.
+    /// the lock, because the store loses data or ends a session early. O1 does not check grants during such a fault; O2
+    /// does.
     pub untimed: Vec<u32>,
-    /// Whether tokens rise throughout the run. False for a run in which an etcd cluster loses its data, because its
-    /// tokens begin again then.
+    /// Whether tokens rise throughout the run. False for a run in which an etcd cluster loses its data, because the
+    /// tokens of the cluster begin again when its data are lost.
     pub tokens_rise: bool,
     /// O5: within this time a waiter has to get a result. The time is counted from [`Healed`](crate::Event::Healed) or
     /// from the waiter's call, whichever is later.

@@ -58,7 +58,7 @@ impl Register {
         Self { value: None, ..self }
     }
 
-    /// The state after a write with this result; `None` if the write cannot have it.
+    /// The state after a write with this result; `None` if a write in this state cannot have this result.
     fn written(self, value: u32, answer: Answer) -> Option<Self> {
         let changed = self.changed(value);
         match answer {

@@ -2,12 +2,12 @@
 //! queue.
 //!
 //! The checker reports a grant that was overtaken by one with a larger token. The proof needs three facts: the grant
-//! with the larger token returned **before** the other one, the two exclude each other, and the one with the smaller
-//! token held for certain after its own return. If the smaller token had been granted first, both would have held at
-//! once. So it was granted second, which is wrong.
+//! with the larger token returned **before** the grant with the smaller token, the two exclude each other, and the
+//! grant with the smaller token held for certain after its own return. If the smaller token had been granted first,
+//! both grants would have held at once. So the smaller token was granted second, which is wrong.
 //!
-//! If the object is not [`fifo`](super::Object::fifo), tokens are given at the grant and not in the queue. Then such a
-//! pair of grants breaks O2, and is reported as that.
+//! If the object is not [`fifo`](super::Object::fifo), tokens are given at the grant and not in the queue. Such a pair
+//! of grants then breaks O2, so it is reported as a violation of O2.
 //!
 //! The checker does not find an overtaken grant on which `is_held` was never called. It does not know either which of
 //! two acquires without tokens came first, because the moment at which an acquire enters the queue cannot be seen from
@@ -41,8 +41,8 @@ fn overtaken(scope: &Scope<'_>, grants: &[&Attempt], found: &mut Found<'_>) {
             && grant.held.is_some()
             && other.granted.at < grant.granted.at
             && other.granted.at < grant.held.at
-            // Two other cases are reported elsewhere: by O1 if both held at once, by O2 if this grant was called after
-            // the other had returned.
+            // The next two conditions leave out pairs that other rules report: O1 if both grants held at once, O2 if
+            // this grant was called after the other grant had returned.
             && other.held_until() <= grant.granted.at
             && grant.call.time().is_none_or(|call| call <= other.granted.at)
         {

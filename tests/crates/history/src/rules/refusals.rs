@@ -7,9 +7,9 @@
 //! enough, whatever its number of permits: its entries are decided in their order, so a try is refused if the entry
 //! before it is still undecided.
 //!
-//! The checker does not find a try that was refused while another attempt could have blocked it, but did not. A smaller
-//! `entry_bound` finds more of these. A run without faults should set it. A run in which an entry may stay as long as
-//! its session must not.
+//! The checker does not find a try that was refused while another attempt could have blocked it, but did not. The
+//! smaller `entry_bound` is, the more of these tries it finds. A run without faults should set `entry_bound`. But if an
+//! entry may stay as long as its session in a run, the run must not set it.
 
 use super::{ENOUGH, Found, Kind};
 use crate::record::Why;
@@ -34,7 +34,8 @@ pub(super) fn judge(scope: &Scope<'_>, found: &mut Found<'_>) {
         let Some(call) = refused.call.time() else { continue };
         let shares = lock && refused.shared;
         let others = if shares { &alone } else { &all };
-        // `others` includes the refused try itself, unless it has only exclusive attempts and the try is shared.
+        // `others` includes the refused try itself, with one exception: for a shared try of a lock, `others` has only
+        // exclusive attempts.
         let met = others.between(call, refused.refused.at);
         if met <= usize::from(!shares) {
             let proof = [refused.call.index, refused.refused.index];
@@ -69,8 +70,8 @@ impl Entries {
         Self { begins, ends }
     }
 
-    /// How many entries may have been at the store at any moment from `from` to `to`: all that had begun by `to`,
-    /// without those that had ended before `from`.
+    /// How many entries may have been at the store at any moment from `from` to `to`. These are the entries that had
+    /// begun by `to`, without those that had ended before `from`.
     fn between(&self, from: u64, to: u64) -> usize {
         let begun = self.begins.partition_point(|begin| *begin <= to);
         begun.saturating_sub(self.ends.partition_point(|end| *end < from))

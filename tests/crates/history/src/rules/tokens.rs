@@ -34,7 +34,7 @@ fn rising(scope: &Scope<'_>, grants: &mut [&Attempt], found: &mut Found<'_>) {
                 highest = Some(grant);
             }
         }
-        // A grant with the same token as another is reported by `unique`, not here.
+        // Two grants with the same token are reported by `unique`, and not here.
         let Some(earlier) = highest.filter(|highest| highest.token > later.token) else { continue };
         let what = format!("token {} after token {}", later.token, earlier.token);
         let proof = [earlier.granted.index, later.call.index, later.granted.index];

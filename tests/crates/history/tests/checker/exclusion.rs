@@ -34,8 +34,8 @@ fn a_hold_inside_a_hold() {
 
 #[test]
 fn still_held_when_the_next_had_returned() {
-    // `is_held` is never called on the second grant. In both cases it is the later one: in the first case by its larger
-    // token only, in the second also because it was called after the first had returned.
+    // `is_held` is never called on the second grant. In both cases the second grant is the later one: in the first case
+    // only by its larger token, in the second case also because it was called after the first grant had returned.
     let next = |call, token| vec![of(2, call, CALL), of(2, 30, granted(token))];
     for (call, token) in [(6, 2), (20, 2)] {
         let records = |until| [whole(1, 5, 10, until, granted(1)), next(call, token)].concat();

@@ -151,7 +151,8 @@ impl World {
     fn may_enter(&self, which: usize, place: usize) -> bool {
         let mut ahead = self.queue[..place].iter();
         match self.kind {
-            // A slot is given only when all entries before have theirs, so that the tokens of each slot rise.
+            // A slot is given to an entry only when all entries before it have their slots, so that the tokens of each
+            // slot rise.
             Kind::Slots { count } => {
                 place < count as usize && ahead.all(|other| self.clients[*other].slot != NO_SLOT)
             }
@@ -304,8 +305,8 @@ fn an_overlap_is_caught() {
 fn swapped_tokens_are_caught() {
     for kind in [Kind::Lock, Kind::Leadership, Kind::Slots { count: 1 }] {
         all_caught(Rule::O2, &judged(kind), |records, _, other| {
-            // The last grant whose acquire had returned before `other` was called: only of such a pair is the order
-            // known.
+            // The last grant whose acquire had returned before `other` was called. If the two acquires had run at the
+            // same time, the order of their grants would be unknown.
             let one = grants(records).into_iter().rfind(|one| one.granted < other.call)?;
             let mut bad = records.to_vec();
             let with = |index: usize, token| match records[index].event {
@@ -322,7 +323,7 @@ fn swapped_tokens_are_caught() {
 #[test]
 fn a_release_that_wakes_nobody_is_caught() {
     all_caught(Rule::O5, &judged(Kind::Leadership), |records, one, other| {
-        // The changed history ends when `one` is granted. If `other` already waits then, it never gets a result.
+        // The changed history ends when `one` is granted. If `other` waits at that moment, it never gets a result.
         let waits = other.call < one.granted;
         let mut bad: Vec<_> =
             records.iter().filter(|record| record.at <= one.granted).copied().collect();

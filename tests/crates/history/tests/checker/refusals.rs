@@ -37,8 +37,8 @@ fn entries_outlive_their_attempts() {
             other.push(of(1, 25, granted(1)));
         }
         other.push(of(1, 30, end));
-        // The other attempt may itself be a refused try. It was refused because of this try, which may have had an
-        // entry at that time.
+        // The other attempt may itself be a refused try. It may have been refused because of this try, which may have
+        // had an entry at that time.
         passes(&bounded(lock()), &[other.clone(), refused(20, 40)].concat());
         passes(&bounded(lock()), &[other.clone(), refused(40, 50), refused_earlier()].concat());
         breaks(

@@ -27,8 +27,9 @@ struct Change {
 }
 
 impl Ledger {
-    /// Whether the barrier was certainly open (or closed, if `open` is false) from `call` to `end`: a call that made it
-    /// so had returned before `call`, and no call that may have changed it since then overlaps this time.
+    /// Whether the barrier was certainly open (or closed, if `open` is false) from `call` to `end`. For this, a call
+    /// that opened (or closed) it must have returned before `call`, and no call that may have undone this may overlap
+    /// the time since then.
     fn was(&self, open: bool, call: u64, end: u64) -> bool {
         let last = self.changes.iter().filter(|change| change.opens == open && change.end < call);
         let Some(last) = last.max_by_key(|change| change.call) else { return false };
@@ -95,7 +96,7 @@ fn judge(stage: &Stage, is_open: bool, call: u64, what: &str) {
     if !stage.has_all_data() {
         return;
     }
-    // The test of the promise counts only if the opposite result would have been noticed as wrong.
+    // Counts as a test of the promise only if the opposite result would have been noticed as wrong.
     if ledger.was(is_open, call, now) {
         stage.judges(if is_open { "BR1 open" } else { "BR1 closed" });
     }

@@ -39,8 +39,8 @@ pub(crate) async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
     let timeout = stage.up_to(Duration::from_millis(300));
     let inside = match barrier(process).enter(Some(timeout)).await {
         Ok(inside) => Arc::new(inside),
-        // The entry of a failed call may exist for a while, or may arrive at the store later. So the party stays in
-        // `came` without an end.
+        // If the call fails, its entry may still exist for a while, or may arrive at the store later. So the party
+        // stays in `came` without an end.
         Err(error) => return stage.failed("enter", &error),
     };
     let token = inside.token();
@@ -49,7 +49,7 @@ pub(crate) async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
     lock(&stage.ledgers.double_barrier).inside.insert(token, guest);
     tokio::time::sleep(stage.up_to(stage.plan.hold)).await;
     // From here on, this party may leave at any moment, so it no longer counts as being inside. But its entry may exist
-    // until the store has confirmed the leave, so `came` has it until then.
+    // until the store has confirmed the leave, so the party stays in `came` until the store has confirmed it.
     let Some(guest) = lock(&stage.ledgers.double_barrier).inside.remove(&token) else { return };
     let since = guest.since;
     let Some(inside) = Arc::into_inner(guest.inside) else {
@@ -77,7 +77,8 @@ fn judge_in(stage: &Stage, number: u64, call: u64) {
     if !stage.has_all_data() {
         return;
     }
-    // The test counts only if the barrier would have been wrong to open with one party less.
+    // Counts as a test of the promise only if there were exactly as many parties as needed: with one party less it
+    // would have been wrong that this party got in.
     if others + 1 == PARTIES as usize {
         stage.judges("BR2 in");
     }

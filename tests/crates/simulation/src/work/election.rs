@@ -64,7 +64,8 @@ pub(crate) async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
     }
 }
 
-/// E2: a reader sees the value that the leader proclaimed last, or a newer one, as long as the term lasts.
+/// E2: as long as the term lasts, a reader sees the value that the leader proclaimed last before the read, or a newer
+/// one.
 async fn look(stage: &Stage, election: &Election, mine: FencingToken, said: u64) {
     let term = match election.leader().await {
         Ok(Some(term)) if term.term == mine => term,

@@ -261,8 +261,8 @@ async fn stay(stage: &Stage, held: &Held, record: &impl Fn(Event)) -> bool {
     let end = nanos() + stage.up_to(stage.plan.hold).as_nanos() as u64;
     let mut lost = pin!(held.lost());
     let mut seems_lost = false;
-    // If `is_held` has returned false, the guard is lost, and `lost()` has to complete soon. So the loop waits for
-    // that, however long it takes.
+    // If `is_held` has returned false, the guard is lost, and `lost()` has to complete soon. So in this case the loop
+    // goes on until `lost()` has completed, however long it takes.
     while nanos() < end || seems_lost {
         let step = stage.up_to(stage.plan.hold / 3) + Duration::from_millis(1);
         tokio::select! {

@@ -43,8 +43,8 @@ pub(crate) async fn visit(stage: &Arc<Stage>, process: &Arc<Process>) {
     }
 }
 
-/// C7: checks that a stop makes all guards report their loss; the history checks that this is before anybody else is
-/// granted the lock.
+/// C7: checks that a stop makes all guards report their loss. That they report it before anybody else is granted the
+/// lock is checked by the history checker.
 async fn stop(
     stage: &Arc<Stage>,
     process: &Arc<Process>,

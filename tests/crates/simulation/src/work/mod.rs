@@ -78,7 +78,8 @@ async fn work(stage: Arc<Stage>, process: Arc<Process>) {
     }
 }
 
-/// Starts the background task that a process runs for this recipe, if it has one: most follow the changes of something.
+/// Starts the background task that a process runs for this recipe, if the recipe has one. Most of these tasks follow
+/// the changes of something.
 fn follow(stage: &Arc<Stage>, process: &Arc<Process>, recipe: Recipe) {
     let (stage, of) = (Arc::clone(stage), Arc::clone(process));
     match recipe {
@@ -109,7 +110,8 @@ async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
 
 /// After the faults have ended, checks for each recipe that observers and waiters reach the last state.
 pub(crate) async fn conclude(stage: &Arc<Stage>) {
-    // A message that was sent before may arrive this late, so the checks begin after that.
+    // A message that was sent before the end of the faults may arrive up to this much later, so the checks begin after
+    // this time.
     tokio::time::sleep(5 * stage.plan.ttl).await;
     for recipe in &stage.plan.recipes {
         match recipe {

@@ -94,7 +94,7 @@ async fn claim_some(stage: &Arc<Stage>, process: &Arc<Process>, queue: &WorkQueu
     let claim = Arc::new(claim);
     begin(stage, process, &claim, call, highest);
     if stage.draw(|random| random.random()) {
-        // Some workers sleep so long that their claim may end, and that others claim its items.
+        // Some workers sleep so long that their claim may end, and that other workers claim its items.
         tokio::time::sleep(stage.up_to(Duration::from_millis(2 * ttl.min(150)))).await;
     }
     for item in claim.items() {
@@ -119,8 +119,8 @@ async fn claim_some(stage: &Arc<Stage>, process: &Arc<Process>, queue: &WorkQueu
     true
 }
 
-/// WK1: checks a new claim. No other client may believe that it has one of the claim's items, and the token has to be
-/// larger than those of earlier claims.
+/// WK1: checks a new claim. No other client may believe that it has one of the claim's items, and the claim's token has
+/// to be larger than the tokens of earlier claims.
 fn begin(
     stage: &Stage,
     process: &Arc<Process>,
@@ -146,9 +146,9 @@ fn begin(
                 continue;
             }
             stage.judges("WK1");
-            // `is_held` of the other claim is called within its own process, so that it uses that process's clock. The
-            // new claim may be over already, if the reply to its call arrived late; then the items may belong to the
-            // other claim.
+            // `is_held` of the other claim is called within the process of that claim, so that it uses that process's
+            // clock. If the reply to the call of the new claim arrived late, the new claim may be over already. In this
+            // case the items may belong to the other claim, so `is_held` of the new claim is called too.
             if claim.is_held() && other.process.client.enter(|| other.claim.is_held()) {
                 stage.broken(format!("WK1: {} has two claims that are held", item.id()));
             }
@@ -167,7 +167,7 @@ async fn acknowledge(stage: &Stage, claim: &WorkClaim, id: ItemId) {
         let mut ledger = lock(&stage.ledgers.queue);
         let item = ledger.items.entry(id).or_default();
         item.open += 1;
-        // Whether a later claim had got the item before this call began. If so, the call must not succeed.
+        // Whether a later claim had got the item before this call began. If it had, this call must not succeed.
         item.highest > Some(claim.token())
     };
     let answer = claim.ack(id).await;

@@ -78,8 +78,8 @@ pub(crate) fn conclude(stage: &Stage) {
     let window = WINDOW.as_nanos() as u64;
     for first in &ledger.given {
         stage.judges("RL1");
-        // The slot of each of these permits lies between the beginning of the first call and less than a window later.
-        // So all of them are in one window, whatever their exact slots are.
+        // The calls of these permits did not begin before the call of `first`, and returned less than a window after it
+        // had begun. So all their slots are in one window, whatever the exact slots are.
         let within = |it: &&Given| it.call >= first.call && it.end < first.call + window;
         let count = ledger.given.iter().filter(within).count();
         if count > most {

@@ -41,8 +41,8 @@ impl Ledger {
     /// The largest number of permits that may have been in force at any moment since `since`.
     fn most_since(&self, since: u64) -> u32 {
         let confirmed = |size: &Size| size.confirmed.unwrap_or(u64::MAX);
-        // If a number was confirmed before a later call began, and that later call was confirmed before `since`, the
-        // earlier number is not in force any more.
+        // A number is not in force any more at `since` if a later call has replaced it: that call began after the
+        // number was confirmed, and was itself confirmed before `since`.
         let ruling = self.0.iter().filter(|size| confirmed(size) < since);
         let ruled_since = ruling.map(|size| size.called).max();
         let may_rule = |size: &&Size| ruled_since.is_none_or(|moment| confirmed(size) >= moment);
@@ -84,7 +84,8 @@ pub(crate) async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
 }
 
 /// P1: checks that a grant does not exceed the number of permits. Entries are decided in the order of their tokens. So
-/// of all holders, the one with the largest token was decided last, with all others counted.
+/// when the holder with the largest token was granted its permit, all other holders had theirs already, and were
+/// counted.
 fn judge(stage: &Stage, process: &Process, held: &Held, called: u64) {
     let others = stage.who_holds(SIZED);
     let is_last = others.iter().all(|other| *other < held.token());
@@ -117,7 +118,8 @@ async fn resize(stage: &Stage, mut semaphore: Semaphore) {
         Err(error) => {
             stage.failed("resize", &error);
             if error.effect() == Effect::None {
-                // The resize did not happen. A zero has no effect here, because only the largest numbers are used.
+                // The resize did not happen, so its number must not count. Only the largest numbers are used, so a
+                // number of zero has no effect.
                 lock(&stage.ledgers.resize).0[index].permits = 0;
             }
         }

@@ -109,8 +109,8 @@ pub(crate) async fn attempt(stage: &Arc<Stage>, process: &Arc<Process>) {
                 None => stage.failed_without_limit("several", &error),
                 Some(_) => stage.failed("several", &error),
             }
-            // The call failed because one of the objects was not free. The others may have been free, so `NotFree`
-            // would be wrong for them.
+            // The call failed because one of the objects was not free, and it is not known which. The other objects may
+            // have been free, so a record that says `NotFree` would be wrong for them.
             let why = match error.kind().into() {
                 Why::NotFree => Why::Other,
                 why => why,

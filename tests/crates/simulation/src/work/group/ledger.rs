@@ -21,8 +21,8 @@ pub(super) struct Claim {
 }
 
 impl Claim {
-    /// Whether the membership says at this moment that it is held, and the store has broken no promise that would make
-    /// this untrue.
+    /// Whether the membership says at this moment that it is held. False if its word would prove nothing: the member
+    /// may have been removed, its process is dead, or the store has broken a promise.
     fn is_held(&self, stage: &Stage) -> bool {
         let client = &self.process.client;
         !self.is_removed
@@ -41,8 +41,8 @@ pub(crate) struct Ledger {
     highest: Option<FencingToken>,
     /// For each member id, how many calls are running that remove the member with this id.
     removing: BTreeMap<String, u32>,
-    /// `removals` counts the removals that have ended. `removed` has, for each member id, the number of its last
-    /// removal in this count.
+    /// The number of removals that have ended, over all member ids. At the end of a removal, `removed` gets this number
+    /// for the member id that was removed.
     removals: u64,
     removed: BTreeMap<String, u64>,
     /// For each process, the members that its watch reported last.

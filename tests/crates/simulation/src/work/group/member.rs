@@ -102,8 +102,8 @@ pub(super) async fn rejoin(stage: &Arc<Stage>, process: &Arc<Process>) {
             }
         }
     }
-    // An incarnation that was lost earlier may be listed until its lease is over, so the ledger does not record this
-    // leave.
+    // If an earlier incarnation was lost, it may be listed until its lease is over, even after this leave. So the
+    // ledger does not record this leave.
     if let Err(error) = membership.leave().await {
         stage.failed("leave of a rejoining member", &error);
     }
