@@ -1,5 +1,5 @@
-//! Runs chaos for a given time: `chaos --store STORE --seconds N [--seed N] [--clients N] [--keep DIRECTORY]`. This
-//! program also is the program of the client processes: the first process starts them as `chaos client`.
+//! Runs chaos for a given time: `chaos --store STORE --seconds N [--seed N] [--clients N] [--keep DIRECTORY]`. The
+//! client processes run this program too: the first process starts them as `chaos client`.
 
 use std::{env, path::PathBuf, process::ExitCode, time::Duration};
 

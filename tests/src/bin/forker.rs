@@ -2,16 +2,16 @@
 //!
 //! * `forker <url> <name>` prints what parent and child find, one line each. `checks::closing` reads these lines.
 //! * `forker <url> <name> <session> <drops> <busy> <rounds>` forks `rounds` times, while other threads take and release
-//!   locks. Each child drops its copy of one thing; see [`Case`]. The program fails if the parent loses anything by
-//!   that.
+//!   locks. Each child drops its copy of one thing; see [`Case`]. If a child's drop makes the parent lose anything, the
+//!   program fails.
 //!
 //! In both cases the program has installed a recorder of metrics, whose mutex is locked half of the time.
 //!
 //! If the environment variable `FORKER_APART` is set, each child is the first process of a pid namespace of its own.
 //!
-//! The child of a process with several threads may do little except read and write: a mutex that another thread held,
-//! even the allocator's, may stay locked in the child for ever. glibc makes sure that its allocator can be used in the
-//! child. If the child hangs for any other reason, the parent kills it after thirty seconds.
+//! The child of a process with several threads may do little except read and write: a mutex that another thread held at
+//! the fork, even the allocator's, may stay locked in the child for ever. But glibc makes sure that its allocator can
+//! be used in the child. If the child hangs for any other reason, the parent kills it after thirty seconds.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -242,8 +242,8 @@ impl Case<'_> {
         };
         wait_for(child, || pause(runtime));
         runtime.block_on(async {
-            // Acquires another lock first. If the child has broken the connection, the library has repaired it when
-            // this succeeds.
+            // Acquires another lock first. This succeeds only when the connection works. So if the child has broken the
+            // connection, the library has repaired it by then.
             let beside = coordinator.lock("beside")?.acquire(Some(LONG)).await?;
             beside.release().await?;
             assert!(guard.is_held() && !waiting.is_finished(), "the lock is lost");
@@ -355,7 +355,8 @@ impl Apart {
         Self(own)
     }
 
-    /// Makes children begin in this process's own namespace again. Before that, the process cannot start threads.
+    /// Makes children begin in this process's own namespace again. Until this is called, the process cannot start
+    /// threads.
     fn end(self) {
         let own = Some(LinkNameSpaceType::ProcessID);
         move_into_link_name_space(self.0.as_fd(), own).expect("it was there before");

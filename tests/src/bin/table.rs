@@ -2,8 +2,8 @@
 //! `tests/soak` together.
 //!
 //! `table README` compares the table in the README with the list of checks, and fails if they differ. `table README
-//! PASSED…` compares it with the checks that have passed; the two scripts have written these to the files `PASSED…`. If
-//! `--write` stands before these arguments, the program writes the right table into the README.
+//! PASSED…` compares the table with the checks that have passed; `tests/run` and `tests/soak` have written these to the
+//! files `PASSED…`. If `--write` stands before these arguments, the program writes the right table into the README.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -49,7 +49,8 @@ fn main() -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Whether a check counts on a store: because it is in the list, or because it has passed.
+/// Whether a check counts on a store: because it is in the list, or, if files `PASSED…` are given, because it has
+/// passed.
 type Counts<'a> = &'a dyn Fn(&Check, Backend) -> bool;
 
 fn table_of(counts: Counts<'_>) -> String {

@@ -35,8 +35,8 @@ impl Carried {
         }
     }
 
-    /// Writes these tokens and writes into the history of a round, before all other records. For the checker they come
-    /// from a client with number 0, and each grant is an attempt of its own.
+    /// Writes the tokens and writes of earlier rounds into the history of a round, before all other records. For the
+    /// checker they come from a client with number 0, and each grant is an attempt of its own.
     pub(super) fn tell(&self, book: &Book) {
         for (attempt, ((object, slot), token)) in (1..).zip(&self.tokens) {
             let tell = |event| {
@@ -71,7 +71,7 @@ pub(super) fn of_group(records: &[Record], group: Group) -> Vec<Record> {
     let mut is_its = |record: &&Record| {
         let whose = (record.client, record.attempt);
         match record.event {
-            // If the result is unknown in the end, both records have no result, and only one of them is returned.
+            // If the operation never got a result, both of its records have none, and only one of them is returned.
             Event::Operation { answer: Answer::Unknown, .. } => {
                 !answered.contains(&whose) && open.insert(whose) && is_of(group, record.object)
             }

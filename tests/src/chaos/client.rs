@@ -206,15 +206,15 @@ impl Client {
         loop {
             // This cannot fail, because `self` has the sender, and lives longer than this call.
             let _ = rounds.wait_for(Option::is_some).await;
-            // The task counts as busy before it reads `round` again. So if `drain` has ended the round and then sees no
-            // busy task, no task can begin anything any more.
+            // The task counts as busy before it reads `round` again. So when `drain` has ended the round and after that
+            // sees no busy task, no task can begin anything any more.
             self.busy.fetch_add(1, Ordering::SeqCst);
             let round = self.round.borrow().clone();
             if let Some(writer) = round {
                 let attempt = self.attempts.fetch_add(1, Ordering::SeqCst) + 1;
                 return Pen { writer, client: self.number, attempt, object: thing.id };
             }
-            // The round has ended before this task counted as busy, so the task must not begin anything.
+            // The round had ended before this task counted as busy, so the task must not begin anything.
             self.end();
         }
     }

@@ -36,7 +36,7 @@ impl Effects {
 
     /// Adds one to both halves of the register, and waits for `pause` between reading and writing.
     ///
-    /// It does not check before the write whether the lock is still held, just as careless programs do not.
+    /// Before the write, this does not check whether the lock is still held. Careless programs do not check it either.
     pub(super) async fn add_one(&mut self, hand: Hand, pause: Duration) {
         let (_, bare) = self.ask(hand, Ask::BareRead, nanos(pause)).await;
         let (is_fresh, fenced) = self.ask(hand, Ask::Read, 0).await;

@@ -154,8 +154,8 @@ impl Fleet {
         }
     }
 
-    /// Makes all clients finish what they have begun, and waits for that, for at most `patience`. Returns the errors:
-    /// of clients that have not finished, and of clients that could not join the round.
+    /// Makes all clients finish what they have begun, and waits at most `patience` for them to finish. Returns the
+    /// errors of clients that have not finished, and of clients that could not join the round.
     pub(super) fn drain(&self, patience: Duration) -> Vec<String> {
         let mut failures = self.order("drain", patience);
         failures.append(&mut lock(&self.refusals));
@@ -252,14 +252,14 @@ impl Fleet {
         });
     }
 
-    /// Runs `cause`, which keeps the clients in these seats from running, and records that they could not run
-    /// meanwhile.
+    /// Runs `cause`, which keeps the clients in these seats from running, and records that they could not run while it
+    /// ran.
     pub(super) fn held_up(&self, seats: &[usize], cause: impl FnOnce()) {
         let numbers: Vec<_> = seats.iter().map(|seat| self.present(*seat).number).collect();
         numbers.iter().for_each(|number| self.book.note(*number, Event::Paused));
         lock(&self.held_up).causes += 1;
-        // The count goes down even if `cause` panics. Otherwise threads that wait until all clients can run would wait
-        // for ever.
+        // The count goes down even if `cause` panics. If it stayed up, threads that wait until all clients can run
+        // would wait for ever.
         let over = Finally(|| {
             let mut held_up = lock(&self.held_up);
             (held_up.causes, held_up.ended) = (held_up.causes - 1, Instant::now());
@@ -269,8 +269,7 @@ impl Fleet {
         numbers.iter().for_each(|number| self.book.note(*number, Event::Resumed));
     }
 
-    /// Waits until all clients have been able to run for this long without a break. In this time they notice the last
-    /// fault.
+    /// Waits until all clients have been able to run for this long without a break, so that they notice the last fault.
     pub(super) fn runs_for(&self, length: Duration) {
         let begun = Instant::now();
         let runs = || {
@@ -297,10 +296,12 @@ impl<F: Fn()> Drop for Finally<F> {
 }
 
 impl Present {
-    /// The error with which the client refused to join the round. If there is no answer, there is no error: the client
-    /// was killed before it answered, or it has not drained, because it carries out its commands one after the other.
+    /// The error with which the client refused to join the round. `None` if the client has not answered: it was killed
+    /// before it answered, or it is still busy with an earlier command, because it carries out its commands one after
+    /// the other.
     fn refusal(&mut self) -> Option<String> {
-        // If the process has ended, its answer has arrived already, or will arrive at once. So a second is enough.
+        // If the process has ended, everything that it has answered is here or arrives at once. So it is enough to wait
+        // for a second.
         let answer = self.worker.receive(self.joining.take()?, Duration::from_secs(1))?;
         let error = answer.err()?;
         Some(format!("client {} did not join the round: {error}", self.number))

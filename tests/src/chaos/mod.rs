@@ -15,10 +15,10 @@
 //!
 //! There are two groups of clients, and each has names of its own. Some faults are changes that an operator makes to
 //! the store by hand. Until clients notice such a change, two of them may hold a lock at once (`FENCE` in the fault
-//! matrix). Such faults are made only to the *spoiled* group, and during them the checker does not check whether locks
-//! of this group overlap. Pausing a leader or all servers may break an assumption on which exclusion relies
-//! (`Cost::Untimed`). During such a fault the checker does not check any group's locks for overlaps. Everything else is
-//! always checked, above all tokens.
+//! matrix). Changes by hand are made only to the *spoiled* group. While such a fault lasts, the checker does not check
+//! whether locks of the spoiled group overlap. Pausing a leader or all servers may break an assumption on which
+//! exclusion relies (`Cost::Untimed`). While such a pause lasts, the checker does not check whether locks of any group
+//! overlap. Everything else is always checked, in particular the tokens.
 
 mod carried;
 pub mod client;

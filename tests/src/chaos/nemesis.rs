@@ -110,9 +110,9 @@ pub enum Fault {
     LockBroken,
 }
 
-/// The lanes into which the kinds of faults are divided. Two faults of one lane never happen at the same time, because the
-/// end of one would undo the other. Most faults affect the clients (`Clients`), the network (`Between`), or the store
-/// (`Store`).
+/// The lanes into which the kinds of faults are divided. Two faults of one lane never happen at the same time, because
+/// the end of one fault would undo the other fault. Most faults affect the clients (`Clients`), the network
+/// (`Between`), or the store (`Store`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Lane {
     Clients,
@@ -280,7 +280,7 @@ pub(super) fn untimed(store: Store, spoiled: bool) -> Vec<u32> {
     ROWS.iter().filter(costs).map(|row| row.fault.kind()).collect()
 }
 
-/// Whether the sessions of the judged group survive a fault of this kind that happens alone.
+/// Whether sessions of the judged group must survive a fault of this kind that happens alone.
 pub(super) fn keeps(kind: u32) -> bool {
     let row = usize::try_from(kind).ok().and_then(|index| ROWS.get(index));
     row.is_some_and(|row| matches!(row.cost, Cost::Keep | Cost::Spoil))

@@ -168,7 +168,7 @@ pub(super) struct Judge {
     carried: Carried,
 }
 
-/// If the machine kept a thread waiting for longer than this, a session may be lost without any fault.
+/// If the machine kept a thread waiting for longer than this, a session may be lost although there was no fault.
 const STARVED: Duration = Duration::from_millis(300);
 
 impl Judge {
@@ -268,8 +268,8 @@ impl Losses {
         Self(spans)
     }
 
-    /// The losses in the first part of the schedule, before `mixed`, at times at which no fault can have ended a
-    /// session.
+    /// The losses in the first part of the schedule (before `mixed`) that no fault explains, because they happened at
+    /// times at which no fault can have ended a session.
     fn unexplained(&self, records: &[Record], mixed: u64) -> Vec<Record> {
         let is_false = |record: &&Record| {
             matches!(record.event, Event::Lost { .. })
@@ -283,8 +283,8 @@ impl Losses {
 /// The longest time until a guard reported its loss. It is counted from the deadline, or from the end of the client's
 /// last pause, if that is later.
 fn latest(records: &[Record]) -> Duration {
-    // The end of a pause is recorded after the process was resumed, so the process may record its loss before that.
-    // Such a loss counts as reported without delay.
+    // The end of a pause is recorded only after the process was resumed. So the process may record its loss before the
+    // end of the pause is recorded. Such a loss counts as reported without delay.
     let mut pauses: BTreeMap<u32, Vec<(u64, u64)>> = BTreeMap::new();
     for record in records {
         let of_client = pauses.entry(record.client).or_default();

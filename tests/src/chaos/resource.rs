@@ -3,8 +3,8 @@
 //!
 //! A holder reads a register, waits, and writes the number that it has read plus one. The *fenced* half refuses a token
 //! that is smaller than one it has seen before, so it cannot lose an update. The *bare* half accepts every write. If a
-//! former holder was paused, it overwrites later updates there. These lost updates show that the faults are hard
-//! enough.
+//! holder was paused, and lost the lock meanwhile, its late write overwrites the updates of later holders in the bare
+//! half. These lost updates show that the faults are hard enough.
 
 use std::{
     collections::BTreeMap,
@@ -122,7 +122,8 @@ impl Resource {
         Ok(resource)
     }
 
-    /// From now on, records decisions about fenced writes in this history; in none if it is `None`.
+    /// From now on, records decisions about fenced writes in this history. If `writer` is `None`, they are not
+    /// recorded.
     pub(super) fn record_to(&self, writer: Option<Arc<Writer>>) {
         *lock(&self.history) = writer;
     }
@@ -138,8 +139,8 @@ impl Resource {
         })
     }
 
-    /// Clients that have read a bare number and are not going to write it within `for_long`. If such a client is paused
-    /// now, an update is likely to be lost.
+    /// Clients that have read a bare number and are going to write it, but not before `for_long` is over. If such a
+    /// client is paused now, an update is likely to be lost.
     pub(super) fn readers(&self, for_long: Duration) -> Vec<u32> {
         let from = now() + nanos(for_long);
         let registers = lock(&self.registers);

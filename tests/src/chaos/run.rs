@@ -266,13 +266,13 @@ fn aside(store: Store) -> Duration {
     LIVENESS + store.recovery().div_f64(if store.has_server() { 1.0 } else { 2.0 })
 }
 
-/// L5 and L2: the longest time for which a waiter may have to wait, until everything works again and all contenders
-/// before it have held and released the object.
+/// L5 and L2: the longest time for which a waiter may have to wait. It includes the time until everything works again,
+/// and the turns of all contenders before the waiter.
 fn wait_bound(chaos: &Chaos) -> Duration {
     let tasks = Group::ALL.into_iter().flat_map(Group::things).map(|thing| thing.tasks).max();
     let ahead = u32::try_from(chaos.clients * tasks.unwrap_or_default()).unwrap_or(u32::MAX);
-    // A turn ends with a write to the resource. Only two of a hundred holds are long, so on average a quarter of the
-    // longest hold is enough for each turn.
+    // In each turn the holder also writes to the resource. Only two of a hundred holds are long, so on average a quarter
+    // of the longest hold is enough for a turn.
     chaos.store.recovery() + bounds::served() + ahead * pace(chaos.store).longest / 4 + SCHEDULING
 }
 
@@ -305,8 +305,8 @@ impl Own {
         let own = self.groups.iter().find(|(own, _)| *own == group);
         if let (Some((_, coordinator)), Some(name)) = (own, names.choose(rng)) {
             let lock = coordinator.lock(name).expect(NAMED);
-            // An error is ignored, because the store may be out of reach. If the lock was broken, its holder learns
-            // that from its guard.
+            // An error is ignored, because the store may be out of reach. If the lock was broken, its holder learns of
+            // the loss from its guard.
             let _ = self.runtime.block_on(lock.break_lock());
         }
     }
@@ -317,7 +317,7 @@ impl Own {
         for (group, coordinator) in &self.groups {
             for thing in group.things() {
                 let Some(recipe) = Recipe::new(coordinator, thing) else { continue };
-                // If the store does not answer, this counts as entries that are left.
+                // If the store does not answer, entries count as left.
                 let count = || self.runtime.block_on(recipe.entries()).unwrap_or(usize::MAX);
                 let mut entries = usize::MAX;
                 wait_until(until.saturating_duration_since(Instant::now()), || {

@@ -40,7 +40,8 @@ const NOTICED: Duration = Duration::from_millis(500);
 
 /// How long to look for a client that is about to write to the resource.
 const UNTIL_WRITING: Duration = Duration::from_millis(500);
-/// A client is chosen only if it is not going to write for at least this long, so that it is paused before it writes.
+/// A client is chosen to be paused only if it is going to write after this time or later. So it is paused before it
+/// writes.
 const BEFORE_WRITING: Duration = Duration::from_millis(30);
 
 impl Nemesis<'_> {
@@ -84,7 +85,8 @@ impl Nemesis<'_> {
         }
     }
 
-    /// Causes the fault if it is the same on every store. Returns false if it is not.
+    /// Causes the fault if it is of a kind that is the same on every store, and returns true. Returns false for all
+    /// other kinds.
     fn strike_anywhere(&self, step: &Step, rng: &mut StdRng) -> bool {
         match step.fault {
             Fault::ClientKilled => self.kill(1, step.length, rng),
@@ -110,8 +112,8 @@ impl Nemesis<'_> {
         seats.iter().for_each(|seat| self.fleet.replace(*seat));
     }
 
-    /// Pauses `count` clients. In four of five cases it looks for a client that has just read a number and is about to
-    /// write it. If it finds such a client, that client is one of those that are paused.
+    /// Pauses `count` clients. In four of five cases, one of them is a client that has just read a number and is about
+    /// to write it, if there is such a client.
     fn pause(&self, count: usize, length: Duration, rng: &mut StdRng) {
         let seats: Vec<_> = (0..self.fleet.len()).collect();
         let mut chosen: Vec<_> = seats.sample(rng, count).copied().collect();
@@ -201,8 +203,8 @@ fn spoil(directory: &Directory, fault: Fault, rng: &mut StdRng) {
     let _ = fs::remove_dir_all(elsewhere);
 }
 
-/// The offset of the first entry in a queue's file. A truncation after this place could remove the line that says that
-/// an entry has left. Then the entry would exist again for as long as its session lives.
+/// The offset of the first entry in a queue's file. If the file were truncated after this offset, the line that says
+/// that an entry has left could be removed. Then the entry would exist again for as long as its session lives.
 fn before_entries(queue: &Path) -> u64 {
     let text = fs::read(queue).unwrap_or_default();
     let first = text.windows(3).position(|window| window == b"\n+ ");
@@ -210,8 +212,8 @@ fn before_entries(queue: &Path) -> u64 {
 }
 
 /// Replaces a queue's file by a copy. The file is locked while it is copied, so that the copy is not older than the
-/// file. In an older copy, entries that have been released would be held again by sessions that live and do not know of
-/// them.
+/// file. An older copy could have entries that were released in the meantime. Their sessions may still live, so these
+/// entries would be held again, and the sessions' clients would not know of them.
 fn replace(queue: &Path, copy: &Path) -> io::Result<()> {
     let file = File::open(queue)?;
     file.lock()?;
@@ -219,8 +221,8 @@ fn replace(queue: &Path, copy: &Path) -> io::Result<()> {
     fs::rename(copy, queue)
 }
 
-/// Causes the fault if it is one of the network: on the connections of one client, or of all. Returns false if it is
-/// not.
+/// If the fault is one of the network, causes it on the connections of one client or of all clients, and returns true.
+/// Otherwise returns false.
 fn strike_network(servers: &Servers, step: &Step, rng: &mut StdRng) -> bool {
     let everybody = rng.random_bool(0.3);
     let seat = rng.random_range(0..servers.links.len());
@@ -259,7 +261,7 @@ fn strike_network(servers: &Servers, step: &Step, rng: &mut StdRng) -> bool {
     true
 }
 
-/// Cuts each connection at a random message, over and over. In between there is time for reconnecting.
+/// Cuts each connection at a random message, over and over. Between two cuts, clients have time to reconnect.
 fn cut(links: &[&Proxy], length: Duration, rng: &mut StdRng) {
     let until = Instant::now() + length;
     while Instant::now() < until {
@@ -277,7 +279,7 @@ fn cut(links: &[&Proxy], length: Duration, rng: &mut StdRng) {
     links.iter().for_each(|link| link.heal());
 }
 
-/// Causes the fault if it is one of the servers. Returns false if it is not.
+/// If the fault is one of the servers, causes it and returns true. Otherwise returns false.
 fn strike_servers(servers: &Servers, step: &Step, rng: &mut StdRng) -> bool {
     let server = servers.server();
     let kill = |nodes: &[usize]| nodes.iter().for_each(|node| server.node(*node).kill());
@@ -302,13 +304,14 @@ fn strike_servers(servers: &Servers, step: &Step, rng: &mut StdRng) -> bool {
     server.rejoin();
     servers.revive();
     if matches!(step.fault, Fault::LeaderPaused | Fault::AllPaused) {
-        // A leader that is resumed may at first end leases that another leader has renewed, so this waits.
+        // Waits because of what a leader may do right after it is resumed: it may end leases that another leader has
+        // renewed.
         thread::sleep(AFTERMATH);
     }
     true
 }
 
-/// Causes the fault if an operator can make it on any store. Returns false if it is another one.
+/// If the fault is one that an operator can make on any store, causes it and returns true. Otherwise returns false.
 fn operate(servers: &Servers, fleet: &Fleet, step: &Step, rng: &mut StdRng) -> bool {
     match step.fault {
         Fault::SessionEnded => {

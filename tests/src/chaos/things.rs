@@ -9,11 +9,11 @@ use super::Store;
 /// The groups of clients. Each group has names of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Group {
-    /// All promises are checked for this group. Only during a server's fault that breaks an assumption of exclusion,
-    /// its locks are not checked for overlaps.
+    /// All promises are checked for this group, with one exception: during a server's fault that breaks an assumption
+    /// on which exclusion relies, it is not checked whether the group's locks overlap.
     Judged,
-    /// An operator damages entries and files of this group, so its locks are not checked for overlaps during such
-    /// faults.
+    /// An operator damages entries and files of this group. During such a fault, it is not checked whether the group's
+    /// locks overlap.
     Spoiled,
 }
 

@@ -243,8 +243,8 @@ impl Contender {
             }
         };
         if plan.end == End::ByItself {
-            // The holder does not write to the resource in this case. A program that sets the time of its release in
-            // advance may write after that time on a slow machine, even without any fault.
+            // A holder with a timed release does not write to the resource. A program that sets the time of its release
+            // in advance may write after this time on a slow machine, even without any fault.
             return watch_timed(&held.release_after(plan.hold), pen).await;
         }
         let is_lost = tokio::join!(watch(held.grant(), plan.hold, pen), effects).0;
@@ -289,8 +289,8 @@ async fn watch(grant: &Grant, length: Duration, pen: &Pen) -> bool {
     tokio::pin!(lost);
     let mut last = NEVER;
     loop {
-        // The deadline is read before `is_held` is called, because a guard whose deadline has passed no longer returns
-        // it.
+        // The deadline is read before `is_held` is called, because a guard whose deadline has passed returns no
+        // deadline any more.
         let present = deadline(grant);
         let held = ask(grant, pen);
         if held {
@@ -331,7 +331,7 @@ fn deadline(grant: &Grant) -> u64 {
     let Some(deadline) = grant.deadline() else { return NEVER };
     loop {
         let (before, there, after) = (now(), BootInstant::now(), now());
-        // If the process was paused between reading the two clocks, the converted deadline would be too late. So this
+        // If the process is paused between the readings of the two clocks, the converted deadline is too late. So this
         // tries again until the readings are close together.
         if after - before < 1_000_000 {
             return after + nanos(deadline.saturating_duration_since(there));

@@ -113,8 +113,8 @@ pub(crate) async fn block_executor(arguments: Arguments<'_>) -> Result<Value, Va
             if busy.fetch_add(1, Ordering::SeqCst) + 1 == workers {
                 say(&json!({ "event": "blocked", "workers": workers, "t_ns": now_ns() }));
             }
-            // Each task waits until all these tasks have a thread. Otherwise two of them could run on one thread after
-            // each other.
+            // Each task keeps its thread until all these tasks have a thread of their own. Without this wait, two of
+            // them could run on one thread after each other.
             while busy.load(Ordering::SeqCst) < workers {
                 std::hint::spin_loop();
             }

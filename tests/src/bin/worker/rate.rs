@@ -32,8 +32,8 @@ impl Withheld {
         loop {
             let start = Instant::now();
             tokio::time::sleep(BEAT).await;
-            // Even on an idle machine a timer is up to a millisecond late. So lateness of less than a beat is not
-            // counted.
+            // Even on an idle machine a timer is up to a millisecond late. So the lateness is counted only as far as it
+            // exceeds one beat: one of the two beats subtracted here is the sleep itself, the other is this allowance.
             let late = start.elapsed().saturating_sub(2 * BEAT).as_micros() as u64;
             self.most.fetch_max(late, Ordering::Relaxed);
             self.sum.fetch_add(late, Ordering::Relaxed);

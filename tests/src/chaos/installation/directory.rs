@@ -12,7 +12,7 @@ use rand::{rngs::StdRng, seq::IndexedRandom};
 use super::super::things::Group;
 use crate::harness::Mounted;
 
-/// A directory for each group. Both are on one small disk, which a fault can fill.
+/// A directory for each of the two groups. Both directories are on one small disk, which a fault can fill.
 #[derive(Debug)]
 pub(in super::super) struct Directory {
     pub(in super::super) disk: Mounted,

@@ -111,8 +111,8 @@ impl Operator {
         false
     }
 
-    /// Deletes the filler, makes the files smaller, and disarms the alarm. Returns whether all of that succeeded. If
-    /// the file of a node stayed large, the node would raise the alarm again.
+    /// Deletes the filler, makes the files smaller, and disarms the alarm. Returns whether all of these succeeded. As
+    /// long as the file of a node is large, the node would raise the alarm again.
     fn make_room(&self) -> bool {
         let patient = |arguments: &[&str]| {
             self.0.etcdctl(&[&["--command-timeout=10s"], arguments].concat()).status.success()

@@ -22,10 +22,10 @@ impl Own for Operator {
         unreachable!("{fault:?} does not happen on ZooKeeper")
     }
 
-    /// Restarts the leader if the ensemble serves reads but commits no write. This happens if several followers have
-    /// joined at the same moment, and does not end by itself. A follower may acknowledge a proposal before it has
-    /// reported that it has caught up, and the leader ignores that acknowledgement (ZOOKEEPER-4685, 4394; seen with
-    /// 3.8.0). An operator would have to restart the leader too.
+    /// Restarts the leader if the ensemble serves reads but commits no write. The ensemble may get into this state when
+    /// several followers join at the same moment, and does not leave it by itself: a follower may acknowledge a
+    /// proposal before it has reported that it has caught up, and the leader ignores this acknowledgement
+    /// (ZOOKEEPER-4685, 4394; seen with 3.8.0). An operator would have to restart the leader too.
     fn mend(&self) -> bool {
         if self.serves() && !self.0.commits() {
             let leader = self.0.leader_index().map(|index| self.0.node(index));
