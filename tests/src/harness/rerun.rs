@@ -74,8 +74,8 @@ pub fn rerun_if_starved<T: Outcome>(check: impl Fn() -> T) -> T {
     on_this_machine(&check, false)
 }
 
-/// Runs a check that takes so much of the machine that no other check can run at the same time. So already the first
-/// run is alone.
+/// Runs a check that takes so much of the machine that no other check can run at the same time. So its first run is
+/// alone too, and not only its repeated runs.
 ///
 /// # Panics
 ///

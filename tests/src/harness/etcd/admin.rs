@@ -161,7 +161,7 @@ impl Etcd {
         output.status.success()
     }
 
-    /// The ids of all nodes as members of the cluster, in hexadecimal, in the order of `nodes`.
+    /// For each node, in the order of `nodes`, its id as a member of the cluster, in hexadecimal.
     pub(super) fn member_ids(&self) -> Vec<String> {
         // Each line of the list begins with a node's id, state and name: `8211f1d0f64f3269, started, n0, …`
         let list = self.administer(&["member", "list"]);

@@ -156,8 +156,8 @@ impl Memory {
         Self { said: Instant::now(), is_forgotten: false }
     }
 
-    /// Records that bytes arrived at `came`. Returns whether a load balancer that forgets connections after this idle
-    /// time has forgotten this one.
+    /// Records that bytes arrived at `came`. Returns whether this connection was ever idle for longer than `idle`, so
+    /// that a load balancer has forgotten it.
     fn forgets(&mut self, came: Instant, idle: Option<Duration>) -> bool {
         let is_late = |idle| came.saturating_duration_since(self.said) > idle;
         self.is_forgotten |= idle.is_some_and(is_late);

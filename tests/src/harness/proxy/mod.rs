@@ -460,9 +460,9 @@ impl Shared {
     /// Puts the connection in the list with the member that has made it. Returns false if this member's connections are
     /// refused.
     fn admits(&self, number: u64, sender: Option<String>) -> bool {
-        // The connection is put in the list before the check. So if `bar` is called at the same time, it either finds
-        // the connection in the list and ends it, or has already added the member to `barred`, where the check finds
-        // it.
+        // The connection is put in the list before the check, and `bar` adds the member to `barred` before it reads the
+        // list. So if both happen at the same time, either `bar` finds the connection in the list and ends it, or the
+        // check finds the member in `barred`.
         self.open().insert(number, sender.clone());
         sender.is_none_or(|sender| !lock(&self.barred).contains(&sender))
     }

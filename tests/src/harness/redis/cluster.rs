@@ -87,8 +87,8 @@ impl Cluster {
         }
     }
 
-    /// Sends a command to one node after the other, until one does not refuse it because the key is on another node.
-    /// Returns that node's answer.
+    /// Sends a command to one node after the other, as long as the nodes refuse it because the key is on another node.
+    /// Returns the answer of the first node that does not refuse it for this reason.
     pub(super) fn ask_owner(&self, command: &[&str]) -> io::Result<Reply> {
         let _still = self.moving.lock().unwrap_or_else(PoisonError::into_inner);
         let mut last = Err(io::ErrorKind::NotFound.into());

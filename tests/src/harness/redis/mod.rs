@@ -416,8 +416,8 @@ impl Redis {
         self.cluster.as_ref().expect("it is no cluster")
     }
 
-    /// Waits until as many replicas are connected as the master needs to accept writes. Returns at once if the master
-    /// needs none.
+    /// Waits until a replica is connected and has acknowledged a write, so that the master accepts writes. Returns at
+    /// once if the master accepts writes without a replica.
     fn wait_confirmed(&self) {
         if !self.options.flags.iter().any(|flag| flag == "--min-replicas-to-write") {
             return;

@@ -133,8 +133,8 @@ impl Sentinels {
     }
 
     /// What a URL has to name so that clients reach `authority` through the Sentinels: the authority of the Sentinels,
-    /// and the master's name. If `authority` is a [proxy](Self::name), the name is the proxy's. Any other authority is
-    /// taken as that of the Sentinels themselves.
+    /// and the master's name. If `authority` is the address of a [named](Self::name) proxy, the master's name is the
+    /// name of this proxy. Otherwise `authority` is taken as the authority of the Sentinels themselves.
     pub(super) fn lead_to(&self, authority: &str) -> (String, String) {
         match authority.parse().ok().filter(|proxy: &SocketAddr| self.named().contains(proxy)) {
             Some(proxy) => (self.authority(), format!("at-{}", proxy.port())),
