@@ -25,8 +25,8 @@ use crate::panics::{caught, on_purpose};
 pub(super) struct Watches {
     /// For each watched queue, a number that changes with each event of the queue.
     hub: SharedWatches<Watched, u64>,
-    /// For each queue, the number that it had in `hub` before it was last read. If the number is still the same, nothing has
-    /// changed since.
+    /// For each queue, the number that it had in `hub` before it was last read. As long as `hub` still has this number, nothing has
+    /// changed since that read.
     reads: Reads<u64>,
 }
 
@@ -34,7 +34,8 @@ pub(super) struct Watches {
 type Watched = (i64, QueueKey);
 
 impl Watches {
-    /// The number that the queue has in `hub` now, which its last event has set. `None`: the queue is not watched in this session.
+    /// The present number of the queue in `hub`. Each event of the queue changes it. `None`: the queue is not watched in this
+    /// session.
     pub(super) fn told(&self, connection: &Connection, queue: &QueueKey) -> Option<u64> {
         let told = self.hub.find(&(connection.owner, queue.clone()))?;
         Some(*told.borrow())
@@ -49,7 +50,7 @@ impl Watches {
     }
 
     /// Resolves when the queue may have changed since the read with this revision. If the queue was not watched before, this sets
-    /// the watches and then resolves at once, because a change before that may have been missed.
+    /// the watches and then resolves at once, because a change before the watches were set may have been missed.
     pub(super) async fn moved(
         self: &Arc<Self>,
         connection: &Connection,
@@ -142,8 +143,8 @@ impl Watches {
                 // again: `resend_watches` in 0.11.2 sends only watches of the first three kinds.
                 return self.hub.end(watched);
             }
-            // An update of an entry also writes the queue's own node (`write_entry`). That event is ignored, because the event of
-            // the entry's node comes too.
+            // An update of an entry also writes the queue's own node (`write_entry`). The event of the queue's own node is ignored,
+            // because the event of the entry's node comes too.
             let is_echo = event.event_type == EventType::NodeDataChanged && event.path == queue;
             if !is_echo {
                 self.tell(watched);

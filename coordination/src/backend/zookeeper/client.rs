@@ -1,12 +1,13 @@
 //! A session at ZooKeeper, and the calls that are made in this session.
 //!
 //! When the connection breaks, the client crate connects again by itself, to whichever server answers, and keeps the session and
-//! its watches. The crate sends the calls of a session in the order in which they are made. But if a connection breaks, the same
-//! server may carry out a call that was sent on the old connection after calls that were sent later on the next connection: see
-//! `write_fence.rs`. A server from which the session has moved to another server refuses such a call.
+//! its watches. The crate sends the calls of a session in the order in which they are made. But suppose that a connection breaks
+//! and the next connection goes to the same server. Then this server may carry out calls of the next connection first, and only
+//! afterwards a call that was sent on the old connection: see `write_fence.rs`. If the next connection goes to another server, the
+//! old server refuses such a late call.
 //!
-//! A server answers the calls of a session in their order, heartbeats too. So only a few calls of a session may be in flight at the
-//! same time (`UNDER_WAY`). A heartbeat does not count, and is sent at once.
+//! A server answers the calls of a session in their order, so a heartbeat has to wait for the calls before it. Therefore only a few
+//! calls of a session may be in flight at the same time (`UNDER_WAY`). A heartbeat does not count, and is sent at once.
 
 use std::collections::HashSet;
 use std::future::poll_fn;
@@ -48,8 +49,8 @@ const ACCEPTING: Duration = Duration::from_millis(500);
 /// If a host has several addresses: how long all the places in the crate's list of servers together may leave a request unanswered.
 /// During the session, some addresses may stop answering or be replaced, and then there must be time to try the others.
 const SEVERAL: Duration = Duration::from_secs(3);
-/// How long each of these places may leave a request unanswered at least, however many they are. A server answers a heartbeat only
-/// after the commits before it. So with a shorter time, connections to servers with slow disks would be given up.
+/// Each of these places may leave a request unanswered at least this long, however many places there are. A server answers a
+/// heartbeat only after the commits before it. So with a shorter time, connections to servers with slow disks would be given up.
 const SHORTEST: Duration = Duration::from_secs(1);
 
 /// Opens sessions at the servers of the URL.
@@ -82,8 +83,8 @@ pub(super) struct Connection {
     pub(super) write_fence: WriteFence,
     /// The lease that the server granted.
     pub(super) ttl: Duration,
-    /// A moment before the request that opened the session was sent, when the server was `asked` for it. The lease counts from
-    /// here.
+    /// The moment just before the server was `asked` for the session, by the request that opened it. The lease counts from this
+    /// moment.
     pub(super) asked: BootInstant,
 }
 
@@ -140,8 +141,8 @@ impl Connector {
     /// If the crate gets a name, it tries the addresses of this name one after the other, but within the time for one connection.
     /// So if the first address does not answer, it never tries the next. Therefore the list has, for a name with several addresses,
     /// those addresses that accept connections now. The name itself comes after them, because it may have other addresses later in
-    /// the session. With TLS the list has names only, because the crate takes from it the name that the server's certificate must
-    /// have.
+    /// the session. With TLS the list has names only, because the crate takes from the list the name that the server's certificate
+    /// must have.
     async fn places(&self) -> (String, Duration) {
         let mut hosts = Vec::new();
         for host in &self.servers {
@@ -175,7 +176,8 @@ impl Connector {
     }
 }
 
-/// How long each of `places` places in the list may take to answer. `alone`: how long it may take if no name has several addresses.
+/// How long each of `places` places in the list may take to answer. `alone`: how long each place may take if no name has several
+/// addresses.
 fn silence(alone: Duration, has_several: bool, places: usize) -> Duration {
     let places = u32::try_from(places).unwrap_or(u32::MAX).max(1);
     if has_several { alone.min((SEVERAL / places).max(SHORTEST)) } else { alone }
@@ -297,9 +299,10 @@ impl Connection {
         outcome.map_err(|error| from_zookeeper(operation, &error))
     }
 
-    /// Called with the outcome of each call. If a node has refused access (`NoAuth`), and there is a newer password than `told`,
-    /// which the server had when the call was sent, this function sends the newer one. Then it returns an error after which the
-    /// caller retries, because the same call may now succeed. In all other cases this function returns the outcome unchanged.
+    /// Called with the outcome of each call. `told`: the password that the server had when the call was sent. If a node has refused
+    /// access (`NoAuth`), and there is a newer password than `told`, this function makes sure that the newer one is sent to the
+    /// server. Then it returns an error after which the caller retries, because the same call may now succeed. In all other cases
+    /// this function returns the outcome unchanged.
     async fn admitted<T>(
         &self,
         operation: &'static str,
@@ -331,8 +334,8 @@ impl Connection {
         }
     }
 
-    /// Waits until the session has a connection. If a request were made without one, the crate would keep it and send it on the
-    /// next connection, perhaps long after its caller has given up.
+    /// Waits until the session has a connection. If a request were made without a connection, the crate would keep the request and
+    /// send it on the next connection, perhaps long after the caller has given up.
     async fn connected(&self, operation: &'static str) -> Result<Arc<Client>> {
         let mut states = self.states.clone();
         loop {
@@ -456,7 +459,7 @@ impl Connection {
         children.collect()
     }
 
-    /// Ends the session, drops its calls in flight, and waits until the session has ended. Returns false if perhaps no server has
+    /// Ends the session, drops its calls in flight, and waits until the session has ended. Returns true only if a server has
     /// confirmed the end.
     pub(super) async fn close(&self) -> bool {
         self.begin_close();

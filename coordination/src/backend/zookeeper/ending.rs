@@ -1,9 +1,10 @@
-//! How a session has ended: a server has said so, or the client crate has not heard from any server for too long.
+//! How a session has ended: a server has said that the session is over, or the client crate has not heard from any server for too
+//! long.
 //!
 //! The client crate reports both as `Expired`. The crate gives the session up when it has not heard from a server for 7/5 of the
 //! lease (`session_expired_timeout` in 0.11.2). Suppose that a call was answered, and that `Expired` is seen here less than one
 //! lease after this call was sent. Then the crate cannot have given up, so a server must have said it. This holds even if this
-//! process was paused at any moment: that only makes `Expired` be seen later.
+//! process was paused at any moment: a pause only makes this process see `Expired` later.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -80,7 +81,7 @@ impl Ending {
         ended.ok().and_then(|end| *end).unwrap_or(End::GivenUp)
     }
 
-    /// How a session has ended that was seen in the state `state` at the moment `seen`.
+    /// How the session has ended, if it was seen in the state `state` at the moment `seen`.
     fn end_of(&self, state: SessionState, seen: BootInstant) -> End {
         let answered = BootInstant::from_nanos(self.answered.load(Ordering::SeqCst));
         match state {

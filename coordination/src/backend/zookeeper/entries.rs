@@ -7,8 +7,8 @@
 //! * the *member's node*, `<namespace>/member/<member id>`. As long as it exists, no other session can have this member id.
 //!   Heartbeats and `enter` write to it, so its version rises all the time.
 //! * the *session's node*, `<namespace>/session/<session id>`. Its version is the write fence. This node is written only to end a
-//!   write fence, and it is a node of its own for this reason: if the version of the member's node were the write fence, each
-//!   heartbeat would end it, and so make every `enter` in flight fail.
+//!   write fence. If the version of the member's node were the write fence, each heartbeat would end the fence and make every
+//!   `enter` in flight fail. Therefore the session has this second node.
 //!
 //! `enter` is two requests that are sent together (`making.rs`). V is the version of the session's node that this process knows:
 //!
@@ -20,9 +20,10 @@
 //! ```
 //!
 //! 1. The write fence. After a connection broke, a server may still carry out a request that was sent on it, even when the server
-//!    has already answered later requests on the next connection. Suppose that a caller has given up an `enter`, and that a list of
-//!    names does not have its node. Before the caller relies on that, it writes to the session's node, which raises the version. If
-//!    the `multi` of the `enter` arrives after that write, it fails as a whole.
+//!    has already answered later requests on the next connection. Suppose that a caller has given up an `enter`, and then does not
+//!    find the node of this `enter` in a list of names. Before the caller relies on the absence of the node, it writes to the
+//!    session's node, which raises the version. If the `multi` of the `enter` arrives after that write, the `multi` fails as a
+//!    whole.
 //! 2. If the answer was lost, the node is found again by the entry id in its name. The server appends a number to the name; it is
 //!    the entry's place in the queue. (The node of a shared entry has `__rlock__` in its name.) `EPHEMERAL`: the server deletes the
 //!    node when its session ends.
@@ -41,8 +42,8 @@
 //! when ours was made. So the list may still have a blocker that has left since, but no blocker is missing from it.
 //!
 //! `update` is `multi setData <node> version = updates, setData <queue> <name>`. The first operation fails if the node was updated
-//! in between. The second operation writes the name of the updated node into the node of the queue. So a reader of the queue sees
-//! which entry was updated, and reads only that entry's node again (`reads.rs`).
+//! more often than this process knows (`updates`). The second operation writes the name of the updated node into the node of the
+//! queue. So a reader of the queue sees which entry was updated, and reads only that entry's node again (`reads.rs`).
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -75,7 +76,8 @@ use crate::session::Sight;
 const NEWEST: usize = 8;
 /// How many reads a listing makes at most, if the queue changes during each of them.
 const READS: usize = 8;
-/// In how many of these reads `read_standing` tries to get everything as of one moment. After that it returns less.
+/// In how many of these reads `read_standing` tries to get all entries as of one moment. After these reads, it returns the entries
+/// that are in two lists of names, one read after the other.
 const EXACT: usize = 2;
 /// How many nodes of a queue are read in one request. A request may have a megabyte, and the path of one node may have 500 bytes or
 /// more.
@@ -101,7 +103,7 @@ impl Entries for Zookeeper {
         let (made, children) = self.make(&connection, entry, &data).await?;
         self.tree.found(&entry.entry_ref.queue);
         let children = children.map_err(|error| {
-            // The node was made, and only the list of names is missing, by which its blocker is found. So the effect is unknown.
+            // The node was made, but the list of names, which shows the node's blocker, is missing. So the effect is unknown.
             from_zookeeper("enter", &error).with_effect(Effect::Unknown)
         })?;
         let blocker = self.blocker(&connection, entry, made.number, &children).await?;
@@ -245,8 +247,8 @@ impl Zookeeper {
         let mut before: Vec<_> = before.collect();
         before.sort_unstable_by_key(|node| -i64::from(node.age(number)));
         let parent = self.tree.queue(queue);
-        // If an exclusive entry was downgraded to shared, its name stays, and only the data of its node say so. Such entries are
-        // few, so the blocker is nearly always among the nodes that are read first.
+        // If an exclusive entry was downgraded to shared, its node keeps its name, and only the node's data show the new mode.
+        // Downgraded entries are few, so the blocker is nearly always among the nodes that are read first.
         for nodes in before.chunks(NEWEST) {
             let paths: Vec<_> =
                 nodes.iter().map(|node| format!("{parent}/{}", node.name)).collect();
@@ -312,8 +314,8 @@ impl Zookeeper {
                 asked.clone_from(names);
             }
             let others = asked.split_off(asked.len().min(BATCH));
-            // All batches but one are read here, without the list of names. The last one is read below, together with the list.
-            // With ten thousand nodes the list has a megabyte, so it should not be in every answer.
+            // The first batch is read below, together with the list of names. All other batches are read here, without the list:
+            // with ten thousand nodes, the list has a megabyte, so it should not be in every answer.
             let mut read_before = HashMap::new();
             for others in others.chunks(BATCH) {
                 read_before.extend(self.learn(connection, queue, others).await?);

@@ -24,7 +24,7 @@ pub(super) struct Made {
     pub(super) name: String,
     /// The number at the end of the node's name, which gives its order among its siblings.
     pub(super) number: i32,
-    /// The number of the transaction that made the node, which is the entry's sequence number.
+    /// The entry's sequence number: the number of the transaction that made the node.
     pub(super) seq: u64,
     /// How often the node's data were updated, as far as this process knows.
     pub(super) updates: i32,

@@ -1,9 +1,9 @@
 //! How this client authenticates itself at the servers: by certificates, and by a password.
 //!
 //! The client crate connects again by itself. Its certificates can be exchanged while the session lasts: while there is no
-//! connection, the crate gets the certificates that are in the files now. If it cannot connect with these, it gets these and
-//! earlier ones in turn. A password is not checked when a connection is made. A server accepts any password, and compares it with
-//! the access control list of each node. So the password is read again when a node refuses access.
+//! connection, the crate gets the certificates that are in the files now. If the crate cannot connect with these certificates, it
+//! gets earlier ones and these in turn. A password is not checked when a connection is made. A server accepts any password, and
+//! compares it with the access control list of each node. So the password is read again when a node refuses access.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -148,8 +148,8 @@ impl Identity {
         match client.auth("digest", &self.digest(&password)).await {
             Ok(()) => *presented.confirmed() = Some(password),
             Err(ZooKeeperError::AuthFailed) => return false,
-            // The connection broke, for instance. Then the caller sends the call again, which is refused again, and the password is
-            // sent again.
+            // For instance, the connection broke. The caller sends the call again. If the server does not have the new password
+            // yet, it refuses the call again, and then the password is sent again.
             Err(_) => {}
         }
         true

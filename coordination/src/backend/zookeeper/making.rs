@@ -64,11 +64,11 @@ impl Zookeeper {
 
     /// Makes the entry's node on condition of this version of the write fence. Also makes the nodes above it that may be missing,
     /// and lists the names of the queue's nodes. All requests are sent before the first answer has come. But if this session has
-    /// another listing of the queue in flight, no further listing is sent now: the next one will be sent for all callers that have
-    /// come in between.
+    /// another listing of the queue in flight, no listing is sent now: when that listing is answered, one further listing is sent
+    /// for all callers that have come in between.
     ///
     /// If the caller drops the future, the answer is noted all the same when it comes. So a repeated `enter` need not look for the
-    /// node. On a slow network, that would take as long as the call that was given up.
+    /// node, which on a slow network would take as long as the call that was given up.
     async fn try_to_make(
         &self,
         connection: &Arc<Connection>,
@@ -160,8 +160,8 @@ impl Zookeeper {
     /// Looks for the node of an entry of ours. An earlier call has tried to make it, on condition of `version` of the write fence
     /// or of an earlier version. Returns the node's name.
     ///
-    /// First ends this version of the write fence. If there is no node after that, there will never be one, because requests that
-    /// were sent before have no effect any more.
+    /// First ends this version of the write fence. If the node is not in the list of names after that, it will never be made,
+    /// because requests on condition of this version or an earlier one have no effect any more.
     pub(super) async fn listed(
         &self,
         connection: &Connection,

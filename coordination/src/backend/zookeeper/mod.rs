@@ -7,7 +7,7 @@
 //! sequence number and its fencing token. The order of the entries is that of the numbers that the server appended to the names.
 //! The request that makes the node and the request that lists the queue are sent together. So an uncontended lock costs two
 //! requests in one round trip, and one more request to release it. If a connection breaks, a request that was sent on it may be
-//! carried out after later requests. `write_fence.rs` makes sure that it has no effect then.
+//! carried out after later requests. `write_fence.rs` makes sure that such a late request has no effect.
 //!
 //! A waiter watches the node that blocks it. When that node is gone, the waiter lists the queue once. The list shows whether the
 //! waiter's own node is still there, and what blocks it now. If several callers of one session list a queue at the same time, they
@@ -49,7 +49,7 @@
 //! namespace, and the part before it is the chroot. A user and a password are those of ZooKeeper's `digest` scheme.
 //!
 //! * `ca`, `cert`, `key`: PEM files. Without `ca`, the system's certificates are trusted.
-//! * `password_file`: a file with the password, instead of one in the URL.
+//! * `password_file`: a file with the password, for a URL that has no password in it.
 //! * `acl`: who has access to the nodes that this client makes. `creator` (the default if there is a user): only that user. `open`:
 //!   everybody.
 //! * `nodes`: the library whose names the nodes have, `kazoo` (the default) or `curator`.
@@ -109,11 +109,12 @@ use crate::key::QueueKey;
 use crate::url::{Authority, UrlOption};
 
 /// A connection is given up if it has no traffic for this long, or if making it takes this long. The probe takes only a part of the
-/// time for connecting. The rest is at least twice this long, so that two servers can be tried.
+/// time for connecting. The rest of the time for connecting is at least twice as long as this constant, so that two servers can be
+/// tried.
 const SILENCE: Duration = Duration::from_millis(1_500);
 /// The longest pause of the client crate between its first and its second try to connect again (`IterableEndpoints::timeout` in
-/// 0.11.2). The crate makes the first try as soon as the connection broke, perhaps before the server has ended the session. Then
-/// only the second try shows that the session is over.
+/// 0.11.2). The crate makes the first try as soon as the connection broke, perhaps before the server has ended the session. If the
+/// first try comes before the end of the session, only the second try shows that the session is over.
 const RECONNECT: Duration = Duration::from_millis(200);
 
 /// What the library knows of this store before it connects.
@@ -160,7 +161,7 @@ impl Zookeeper {
         let patience = patience(settings);
         // The client crate gives up a connection on which nothing arrives for this time. This time is twice as long as a call may
         // take, because the answer to a ping may take as long as a call; but it is no longer than `SILENCE`. When the first
-        // connection is made, the crate also waits so long for a server that does not answer, before it tries the next one.
+        // connection is made, the crate also waits this long for a server that does not answer, before it tries the next one.
         let connector = Connector::new(&config, SILENCE.min(patience * 2))?;
         let shortest = probe::probe(&config).await?;
         let failed = |error: io::Error| {

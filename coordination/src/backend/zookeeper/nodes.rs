@@ -9,8 +9,8 @@ use crate::backend::{EntryId, Mode};
 
 /// What stands in the name of a contender's node between the entry's id and the sequence number, and the mode that it stands for.
 const KAZOO: [(&str, Mode); 2] = [("__lock__", Mode::Exclusive), ("__rlock__", Mode::Shared)];
-/// The same for the names of Curator's nodes, one for each kind of its locks. If two of these stand for one mode, our own nodes of
-/// this mode have the first.
+/// What stands at this place in the names of Curator's nodes, one text for each kind of Curator's locks. If two of these stand for
+/// one mode, our own nodes of this mode have the first.
 const CURATOR: [(&str, Mode); 3] =
     [("-lock-", Mode::Exclusive), ("-__READ__", Mode::Shared), ("-__WRIT__", Mode::Exclusive)];
 /// How the names of Curator's nodes begin. With `nodes=curator`, the names of our nodes begin with it too.
@@ -22,7 +22,8 @@ const DIGITS: usize = 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Node<'a> {
     pub(super) name: &'a str,
-    /// The mode that the node's name stands for. If an entry was downgraded to shared, it keeps its name, and only its data say so.
+    /// The mode that the node's name stands for. If an entry was downgraded to shared, its node keeps its name, and only the node's
+    /// data show that the entry is shared.
     pub(super) mode: Mode,
     /// The sequence number, which gives the node's place among its siblings.
     pub(super) number: i32,
@@ -88,7 +89,7 @@ impl Node<'_> {
     }
 }
 
-/// The sequence number that the text is; `None`: the text is something else.
+/// The text as a sequence number; `None`: the text is none.
 fn sequence(digits: &str) -> Option<i32> {
     let is_number = digits.strip_prefix('-').unwrap_or(digits).bytes().all(|b| b.is_ascii_digit());
     if is_number { digits.parse().ok() } else { None }

@@ -31,7 +31,8 @@ pub(super) struct OpenSessions {
     /// The tasks that open sessions. If `open` is called again for the same session, it waits for the task that the earlier call
     /// has started.
     opening: tokio::sync::Mutex<HashMap<SessionId, Opening>>,
-    /// Whether a session was opened whose user has all rights. Sessions that are opened later do not check the rights again.
+    /// Whether a session of this process has found that the user has all rights. If so, sessions that are opened later do not check
+    /// the rights again.
     is_permitted: AtomicBool,
 }
 
@@ -54,8 +55,8 @@ impl OpenSessions {
         }
     }
 
-    /// Opens a session at ZooKeeper and makes its two nodes. The lease of the session counts from the moment
-    /// [`asked`](Self::asked).
+    /// Opens a session at ZooKeeper and makes its two nodes. The lease of the session counts from the moment that
+    /// [`asked`](Self::asked) returns.
     pub(super) async fn open(&self, session: &NewSession, tree: &Tree) -> Result<Duration> {
         let begun = BootInstant::now();
         let known = self.state().by_id.get(&session.id).cloned();
@@ -83,7 +84,7 @@ impl OpenSessions {
             state.by_id.retain(|_, connection| !connection.is_over());
         }
         // An earlier call may have sent the request that opened the session, and then have been given up. The lease counts from
-        // that request, so there may be too little left of it.
+        // that request, so too little of the lease may be left.
         if connection.lease_at(begun) < connection.ttl / 2 {
             let _ = self.close(session.id).await;
             let message = "opening took too long for the lease that was granted";
@@ -92,7 +93,7 @@ impl OpenSessions {
         Ok(connection.ttl)
     }
 
-    /// A moment before the request was sent that opened the session at ZooKeeper, when the servers were `asked` for it.
+    /// The moment just before the servers were `asked` for the session, by the request that opened it at ZooKeeper.
     pub(super) fn asked(&self, session: SessionId) -> Option<BootInstant> {
         self.state().by_id.get(&session).map(|connection| connection.asked)
     }
@@ -110,15 +111,15 @@ impl OpenSessions {
             return making.await;
         }
         let (made, permitted) = tokio::join!(making, rights::check(connection, tree));
-        // If both calls are refused, this error is returned, because it names the right that is missing.
+        // If both calls are refused, the error of the check of the rights is returned, because it names the right that is missing.
         permitted?;
         made?;
         self.is_permitted.store(true, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Starts a task that opens the session at ZooKeeper, and waits for it. If an earlier call has started this task, waits for
-    /// that one.
+    /// Starts a task that opens the session at ZooKeeper, and waits for it. If an earlier call has already started this task, waits
+    /// for the task that is running.
     async fn connection(&self, session: &NewSession, tree: &Tree) -> Result<Connection> {
         let mut opening = self.opening.lock().await;
         let task = opening.entry(session.id).or_insert_with(|| {
@@ -220,9 +221,9 @@ impl OpenSessions {
     }
 }
 
-/// To be applied to the error of a call that concerns no session in particular. If the error says that the session has ended over
-/// whose connection the call was sent, that is no loss for the caller. So this replaces it by an error that says that the store
-/// could not be reached: the caller can repeat the call over the next session.
+/// To be applied to the error of a call that concerns no session in particular. The call was sent in some session of this process.
+/// If the error says that this session is over, the caller itself has lost nothing. So this function replaces the error by another
+/// one, which says that the store could not be reached: the caller can repeat the call in the next session.
 pub(super) fn no_loss(error: Error) -> Error {
     if error.loss_reason().is_none() {
         return error;

@@ -132,8 +132,8 @@ fn look_up(host: Host, tell: UnboundedSender<Told>) {
 
 /// Starts a thread that asks a server for a session, and that sends the shortest lease which the server grants to [`probe`].
 ///
-/// This is not a thread of the runtime's. Those stay for a while after their work, and a forked child that drops its copy of the
-/// runtime would wait for them.
+/// The thread does not belong to the runtime. A runtime's threads stay for a while after their work, and a forked child that drops
+/// its copy of the runtime would wait for them.
 fn start(server: Server, tls: Option<Arc<ClientConfig>>, tell: UnboundedSender<Told>) {
     let unstarted = Told::Probed(server.clone(), Err(unavailable("no thread can be started")));
     let tell_from_there = tell.clone();
@@ -246,7 +246,7 @@ pub(super) fn authorities(tls: &Tls) -> Vec<u8> {
 }
 
 /// Chooses the provider of cryptography for the process, if none was chosen yet. The probe and the client crate both use the
-/// process' default. If there is none, and several are possible, they panic.
+/// process' default. If no default is set, and several providers are possible, both panic.
 pub(super) fn choose_provider() {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
         // If this fails, another thread has chosen a provider at the same time, and that one is used.
@@ -279,8 +279,8 @@ fn explained(error: io::Error, plain: Option<&Server>, patience: Duration) -> Er
     Error::new(kind, "connect", message).with_source(error)
 }
 
-/// Called if a server hung up on a probe without TLS: whether this server speaks TLS. This trusts no certificate, so if the server
-/// speaks TLS, the handshake fails with an error of TLS.
+/// Whether a server speaks TLS. Called after this server hung up on a probe without TLS. The handshake here trusts no certificate,
+/// so if the server speaks TLS, the handshake fails with an error of TLS.
 fn wants_tls(server: &Server, patience: Duration) -> bool {
     let nobody = Tls { ca: Some(Vec::new()), identity: None, server_name: None };
     let Ok(tls) = client_config(&nobody) else { return false };

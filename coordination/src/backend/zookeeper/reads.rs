@@ -26,7 +26,7 @@ pub(super) struct Reads(BoundedCache<QueueKey, Known>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Age {
     /// The session that has read the node. If the servers have lost all their data, another session may see the same numbers again
-    /// with other contents. So ages of different sessions are never the same.
+    /// with other contents. The owner is a part of the age, so that the ages of two sessions are never equal.
     owner: i64,
     /// The number of the transaction that made the node.
     made: i64,
@@ -65,8 +65,8 @@ impl Reads {
         self.0.update(queue.clone(), |known| {
             let known = known.get_or_insert_with(|| Known::new(age));
             if !known.grow(age, updated) {
-                // A read that is newer than this one was noted before. So the cache is newer than `fresh`, and is left unchanged.
-                // The result is made of `fresh` alone.
+                // The cache already has a read that is newer than this one. So the cache is left unchanged, and the result is made
+                // of `fresh` alone.
                 return pick(&mut fresh.clone(), names);
             }
             let fresh = fresh.iter().map(|(name, entry)| (name.clone(), entry.clone()));
@@ -75,8 +75,8 @@ impl Reads {
         })
     }
 
-    /// Keeps some entries of a queue, which were read at `age`, for the next [`look`](Self::look). The arguments are the same as
-    /// there.
+    /// Keeps some entries of a queue, which were read at `age`, for the next [`look`](Self::look). The arguments mean the same as
+    /// those of `look`.
     pub(super) fn learn(
         &self,
         queue: &QueueKey,
@@ -121,8 +121,8 @@ impl Known {
         Self { age, entries: HashMap::new() }
     }
 
-    /// Sets the cache's age to `age`, and forgets the entries that may have been updated since the cache's earlier age. Returns
-    /// false if `age` is older than the cache; then it does nothing.
+    /// If `age` is older than the cache's age, does nothing and returns false. Otherwise sets the cache's age to `age`, forgets the
+    /// entries that may have been updated since the cache's earlier age, and returns true.
     fn grow(&mut self, age: Age, updated: &[u8]) -> bool {
         if self.age.owner != age.owner || self.age.made < age.made {
             self.entries.clear();

@@ -28,8 +28,8 @@ impl Sessions for Zookeeper {
     }
 
     async fn close(&self, session: SessionId) -> Result<()> {
-        // This is done first, so that the session's entries are forgotten even if this call fails or is dropped later (the rule
-        // `forgets`).
+        // Forgets the session's entries before anything else, so that they are forgotten even if this call fails or is dropped
+        // later (the rule `forgets`).
         self.own.forget(session);
         self.sessions.close(session).await
     }

@@ -67,8 +67,8 @@ impl Listings {
         Turn { number: 1 + self.begun.fetch_add(1, Ordering::SeqCst), last }
     }
 
-    /// The answer to a listing that was sent after the call that returned `asked`. If another caller has sent such a listing, this
-    /// is the answer to that one. Otherwise this sends a listing by `list`.
+    /// The answer to a listing that was sent after the call that returned `asked`. If another caller has already sent such a
+    /// listing, returns the answer to it. Otherwise sends a listing by `list`.
     pub(super) async fn after<F>(
         &self,
         asked: Asked,

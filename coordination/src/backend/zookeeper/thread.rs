@@ -27,7 +27,7 @@ impl ClientThread {
         let (alive, ended) = oneshot::channel();
         let run = move || {
             let _ = runtime.block_on(ended);
-            // A plain drop of the runtime would wait for the look-up of a name, even if that hangs.
+            // A plain drop of the runtime would wait for the look-up of a name, even if the look-up hangs.
             runtime.shutdown_background();
         };
         thread::Builder::new().name("coordination-zookeeper".into()).spawn(run)?;

@@ -136,8 +136,8 @@ pub(super) type Missing = (String, CreateOptions<'static>);
 /// Makes these nodes, from the top down. All requests are sent before this function returns; the future waits for the answers.
 /// Returns why the lowest node could not be made; `None`: it exists.
 ///
-/// If an upper node could not be made but a lower one exists, that failure is ignored. The upper node may exist already, and the
-/// user may lack the right to create it.
+/// If a lower node exists, the upper nodes exist too. So a failure to make an upper node is ignored then: perhaps the user only
+/// lacks the right to create it.
 pub(super) fn make_all<'a>(
     client: &'a Client,
     missing: &'a [Missing],
@@ -149,7 +149,8 @@ pub(super) fn make_all<'a>(
         for making in sent {
             match making.await {
                 Ok(_) | Err(ZooKeeperError::NodeExists) => failed = None,
-                // The node above this one could not be made. That failure is kept, because its error says more than this one.
+                // The node above this one could not be made. The error of the upper node is kept, because it says more than this
+                // one.
                 Err(ZooKeeperError::NoNode) if failed.is_some() => {}
                 Err(error) => failed = Some(error),
             }

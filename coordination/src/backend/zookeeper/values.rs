@@ -1,13 +1,13 @@
 //! Values of queues. Each value is a node, which belongs to no session and is written by compare-and-set.
 //!
 //! A value's version is the number of the transaction that has last written its node. These numbers rise for ever, also after
-//! removals. But ZooKeeper itself can compare only a node's own `version`, which counts its changes, and starts at zero again when
-//! the node is removed and made again. So every removal of a value also changes the node above the values of its kind, and every
-//! write has the condition that this upper node was not changed since it was read.
+//! removals. But ZooKeeper itself can compare only a node's own `version`, which counts the node's changes, and starts at zero
+//! again when the node is removed and made again. So every removal of a value also changes the node above the values of its kind,
+//! and every write has the condition that this upper node was not changed since it was read.
 //!
 //! If a write that creates a value got no answer, its first request may have created the value, and another client may have removed
-//! it since. If the write were made again then, it would take effect twice. So it is made again only if no value of this kind was
-//! removed since the write was first sent.
+//! it since. If the write were sent again after such a removal, it would take effect twice. So a write is sent again only if no
+//! value of this kind was removed since the write was first sent.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -46,8 +46,8 @@ impl Values for Zookeeper {
     async fn records(&self, queue: &QueueKey, names: &[Arc<str>]) -> Result<Vec<Option<Data>>> {
         let connection = self.sessions.newest("read")?;
         let paths: Vec<_> = names.iter().map(|name| self.tree.record(queue, name)).collect();
-        // `true`: a `sync` is sent first. The caller has read the value before, perhaps in another session, and this session's
-        // server may lag behind the server that has answered that read.
+        // `true`: a `sync` is sent first. The caller may have read the value in another session, from a server that is ahead of
+        // this session's server.
         let (_, found) = connection.read("read", true, None, &paths).await.map_err(no_loss)?;
         let data = |found: Option<Found>| found.map(|found| data_of(found.data)).transpose();
         found.into_iter().map(data).collect()
@@ -61,7 +61,7 @@ impl Values for Zookeeper {
 
 impl Zookeeper {
     async fn write_value(&self, connection: &Connection, write: &Write) -> Result<Option<u64>> {
-        // What was read before may be used for one write only. So it is taken out of the cache.
+        // A state of the value that was read earlier may be used for one write only. So it is taken out of the cache.
         let seen = self.seen.update(write.queue.clone(), Option::take);
         let mut seen = seen.filter(|seen| seen.version() == write.expected);
         let pending_creates = self.pending_creates.get(write);
@@ -75,15 +75,15 @@ impl Zookeeper {
                 },
             };
             if pending_creates.is_some_and(|removals| removals != known.removals) {
-                // A value of this kind was removed since this write was first sent. That may be the value which the first request
-                // has created. So it is not known whether this write has taken effect already.
+                // A value of this kind was removed since this write was first sent. The removed value may be the one that the first
+                // request of this write has created. So it is not known whether this write has taken effect already.
                 return Ok(None);
             }
             match self.commit(connection, write, known, &gone).await? {
                 Ok(version) => return Ok(version.or(write.expected)),
                 Err(ZooKeeperError::NoNode) => {
-                    // Nodes above are missing. Perhaps nobody has written a value of this kind yet, or nobody has entered a queue
-                    // of this kind yet.
+                    // A node above one of the nodes to be written is missing. Perhaps nobody has written a value of this kind yet,
+                    // or nobody has entered a queue of this kind yet.
                     let paths = [self.tree.value(&write.queue), self.tree.queue(&write.queue)];
                     let paths = paths.into_iter().take(1 + usize::from(write.if_empty));
                     let record = |beside: &Beside| self.tree.record(&write.queue, &beside.name);
@@ -106,8 +106,9 @@ impl Zookeeper {
         Err(Error::new(ErrorKind::Unavailable, "write", "others write all the time"))
     }
 
-    /// Reads the state on which the write is made conditional. If the write must not be made, returns its answer as the error: the
-    /// version, if an earlier call of this write has written the value; `None`, if the queue is not as the write expects.
+    /// Reads the state on which the write is made conditional. If the write must not be made, returns as the inner error what
+    /// [`write_value`](Self::write_value) has to return: the version, if an earlier call of this write has written the value;
+    /// `None`, if the queue is not as the write expects.
     async fn look(
         &self,
         connection: &Connection,
@@ -171,8 +172,8 @@ impl Zookeeper {
                     _ => writer.add_check_version(&values, seen.removals)?,
                 }
                 if write.if_empty {
-                    // These operations fail unless the queue is empty. The `create` fails if the queue has got a node since; the
-                    // `delete` fails if the node has children.
+                    // These operations fail unless the queue is empty. The `create` fails if the queue has got a node since the
+                    // read; the `delete` fails if the node has children.
                     if !seen.is_there {
                         let options = CreateMode::Persistent.with_acls(acls);
                         writer.add_create(&queue, &[], &options)?;

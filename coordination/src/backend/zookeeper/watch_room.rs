@@ -2,8 +2,8 @@
 //!
 //! On a new connection, the client crate sets all watches again, in requests with up to 128 KiB of paths each. All of these
 //! requests have the same number, by which the crate finds the request for an answer (`resend_watches` and `Depot::pop_request` in
-//! 0.11.2). So if there is a second request, its answer breaks the connection, and so on with every connection after it. Therefore
-//! the paths of all watches of a session must fit into one request: this is the room for watches.
+//! 0.11.2). So if a second request is needed, its answer breaks the connection, and the same happens on every later connection.
+//! Therefore the paths of all watches of a session must fit into one request: this is the room for watches.
 //!
 //! If there is no room for the watch of a waiter, a task of the session reads the waiter's node again and again (`unwatched.rs`).
 //! If there is no room for the watches of an observer, the observer reads its queue again and again. When other callers give up
@@ -21,11 +21,11 @@ use crate::env;
 /// How many bytes the paths of all watches may have together. The rest of the 128 KiB is for watches that were given up, but which
 /// the crate still has for a moment.
 const ROOM: usize = 96 * 1024;
-/// How many of these bytes may be paths of the session's own entries. Those may be watched for a long time. The rest is left for
-/// waiters, who watch entries of other sessions.
+/// How many of these bytes may be paths of the session's own entries. A session may watch its own entries for a long time. The
+/// other half is left for waiters, who watch entries of other sessions.
 const OWN: usize = ROOM / 2;
-/// The longest pause between two reads of the nodes of waiters without a watch. Observers of whole queues without a watch pause
-/// longer if there are many: see `LISTINGS`.
+/// The longest pause between two reads of the nodes of waiters without a watch. An observer without a watch reads a whole queue. It
+/// pauses longer if many callers have no watch: see `LISTINGS`.
 pub(super) const PAUSE: Duration = Duration::from_secs(1);
 /// About how many queues of callers without a watch a session reads in one second. If there are more such queues, each of them is
 /// read less often than every [`PAUSE`].
@@ -35,7 +35,7 @@ const LISTINGS: u32 = 200;
 #[derive(Default)]
 pub(super) struct WatchRoom {
     state: Mutex<State>,
-    /// Notified when a caller without a watch has read its node, so that it now needs to be told of a change of this node.
+    /// Notified when a caller without a watch has read its node. From then on, the caller needs to be told if this node changes.
     wanted: Notify,
 }
 
@@ -43,8 +43,8 @@ pub(super) struct WatchRoom {
 pub(super) enum Whose {
     /// The nodes of entries of other sessions, or the nodes of a whole queue.
     Others,
-    /// The nodes of entries of this session. The holder of an entry watches its node, and so may a waiter of the same session
-    /// behind it.
+    /// The nodes of entries of this session. The holder of an entry watches the entry's node. A waiter of the same session that is
+    /// behind the entry may watch this node too.
     Own,
 }
 
@@ -75,8 +75,8 @@ struct Unwatched {
     stirred: Arc<Notify>,
 }
 
-/// A caller's claim to watch these paths, whether there is room for them yet or not. When it is dropped, its room goes to other
-/// callers. So it has to be dropped after the watch.
+/// A caller's claim to watch these paths, whether there is room for them yet or not. When the claim is dropped, its room goes to
+/// other callers. So the claim must be dropped only after the watch.
 pub(super) struct Place {
     room: Arc<WatchRoom>,
     number: Number,
@@ -141,7 +141,7 @@ impl WatchRoom {
 }
 
 impl State {
-    /// The number of the caller that came first, of those without a watch; `None`: there is no such caller.
+    /// Of the callers of this `Whose` that have no watch: the number of the one that came first; `None`: there is no such caller.
     fn first(&self, whose: Whose) -> Option<Number> {
         let mut all = self.unwatched.range((whose, 0)..=(whose, u64::MAX));
         all.next().map(|(number, _)| *number)
@@ -206,7 +206,7 @@ impl Place {
         !self.room.state().unwatched.contains_key(&self.number)
     }
 
-    /// Notes that the caller has read its node, which the transaction `written` had last written.
+    /// Notes that the caller has read its node. `written`: the transaction that had last written the node when it was read.
     pub(super) fn saw(&self, written: i64) {
         if let Some(unwatched) = self.room.state().unwatched.get_mut(&self.number) {
             unwatched.seen = Some(written);
@@ -214,7 +214,7 @@ impl Place {
         }
     }
 
-    /// For a caller without a watch. Resolves when its node has changed, or when it has got room for its watch.
+    /// For a caller without a watch. Resolves when the caller's node has changed, or when there is room for the caller's watch.
     pub(super) async fn stirred(&self) {
         self.stirred.notified().await;
     }

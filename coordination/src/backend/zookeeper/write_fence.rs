@@ -5,9 +5,9 @@
 //! whose version is the *write fence*, and an entry's node is made only on condition that this node has a certain version.
 //!
 //! Suppose that a client has given up a call and then does not find the node that the call would make. Before the client relies on
-//! that, it writes to the session's node. This ends the old version: no request that was sent on condition of the old version has
-//! an effect any more. That also makes calls fail that are in flight; they are made again. To keep this rare, one such write serves
-//! all calls that were given up before it.
+//! the absence of that node, it writes to the session's node. This ends the old version: no request that was sent on condition of
+//! the old version has an effect any more. This also makes calls fail that are in flight; they are made again. To keep such
+//! failures rare, one write to the session's node serves all calls that were given up before it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
