@@ -9,8 +9,8 @@ use crate::backend::{EntryId, Mode};
 
 /// What stands in the name of a contender's node between the entry's id and the sequence number, and the mode that it stands for.
 const KAZOO: [(&str, Mode); 2] = [("__lock__", Mode::Exclusive), ("__rlock__", Mode::Shared)];
-/// What stands at this place in the names of Curator's nodes, one text for each kind of Curator's locks. If two of these stand for
-/// one mode, our own nodes of this mode have the first.
+/// What stands between the id and the sequence number in the names of Curator's nodes, one text for each kind of Curator's locks.
+/// If two texts stand for one mode, our own nodes of this mode have the first of them.
 const CURATOR: [(&str, Mode); 3] =
     [("-lock-", Mode::Exclusive), ("-__READ__", Mode::Shared), ("-__WRIT__", Mode::Exclusive)];
 /// How the names of Curator's nodes begin. With `nodes=curator`, the names of our nodes begin with it too.
@@ -89,7 +89,7 @@ impl Node<'_> {
     }
 }
 
-/// The text as a sequence number; `None`: the text is none.
+/// The text as a sequence number; `None`: the text is not a sequence number.
 fn sequence(digits: &str) -> Option<i32> {
     let is_number = digits.strip_prefix('-').unwrap_or(digits).bytes().all(|b| b.is_ascii_digit());
     if is_number { digits.parse().ok() } else { None }

@@ -6,8 +6,8 @@
 //! and every write has the condition that this upper node was not changed since it was read.
 //!
 //! If a write that creates a value got no answer, its first request may have created the value, and another client may have removed
-//! it since. If the write were sent again after such a removal, it would take effect twice. So a write is sent again only if no
-//! value of this kind was removed since the write was first sent.
+//! it since. If the write were sent again after such a removal, it would take effect twice. So such a write is sent again only if
+//! no value of this kind was removed since the write was first sent.
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -6,8 +6,8 @@
 //!
 //! Suppose that a client has given up a call and then does not find the node that the call would make. Before the client relies on
 //! the absence of that node, it writes to the session's node. This ends the old version: no request that was sent on condition of
-//! the old version has an effect any more. This also makes calls fail that are in flight; they are made again. To keep such
-//! failures rare, one write to the session's node serves all calls that were given up before it.
+//! the old version has an effect any more. The end of a version also makes other calls fail that are in flight; they are made
+//! again. To keep such failures rare, one write to the session's node serves all calls that were given up before it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
