@@ -1,5 +1,5 @@
-//! BR1: barriers let nobody through too early, and everybody in time. BR2 and BR3, the same for double barriers and
-//! latches, are in the modules below.
+//! BR1: barriers let nobody through too early, and everybody in time. The modules below have the checks of double
+//! barriers (BR2) and of latches (BR3).
 
 mod double;
 mod latch;
@@ -103,7 +103,7 @@ pub async fn br1_opened_for_a_moment(store: &TestStore) -> Result<()> {
     for round in 0..store.rounds(10, 4) {
         let waiting: Vec<_> =
             [&mine, &theirs, &mine, &theirs].into_iter().map(wait_in_background).collect();
-        // Each waiter has seen the barrier closed by then.
+        // After this pause, each waiter has seen that the barrier is closed.
         sleep(2 * ANSWERED).await;
         theirs.open().await?;
         theirs.close().await?;
@@ -159,8 +159,8 @@ pub async fn br1_stays_closed_after_a_kill(store: &TestStore) -> Result<()> {
     barrier(&coordinator).open().await.map(drop)
 }
 
-/// BR1: a waiter that was cut off while the barrier was opened passes once it is reconnected; while it is cut off, its
-/// timeout runs.
+/// BR1: a barrier is opened while a waiter is cut off. The waiter passes as soon as it is reconnected. A wait with a
+/// timeout ends in time, also while its client is cut off.
 pub async fn br1_cut_off(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect_by_proxy("one").await?, store.connect("other").await?);
     barrier(&other).close().await?;

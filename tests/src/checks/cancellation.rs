@@ -210,7 +210,8 @@ pub async fn c4_drop_never_blocks(store: &TestStore) -> Result<()> {
     sleep(2 * MOMENT).await;
     assert!(lock(&other).try_acquire().await?.is_none());
     store.proxy().heal();
-    // Checked long before the lease ends, so the end of the lease cannot be what removed the entry.
+    // This checks the entry long before the lease ends. So if the entry is gone, it was not removed by the end of the
+    // lease.
     sleep(bounds::between_tries(store.heartbeat()) + SCHEDULING).await;
     nothing_is_left(store, &other, "dropped while stalled").await
 }
@@ -301,7 +302,7 @@ pub async fn interrupted_release(pair: &Pair<'_>) -> Result<()> {
 }
 
 /// C3: the late answer to a call that was given up is not taken for the answer to another call. On SQL stores, the
-/// connection of that call is not used again.
+/// connection of the call that was given up is not used again.
 pub async fn c3_a_late_answer_is_nobodys(store: &TestStore) -> Result<()> {
     let coordinator = store.connect_by_proxy("late").await?;
     take_turn(&coordinator).await?;

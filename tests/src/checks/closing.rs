@@ -175,8 +175,8 @@ pub async fn c9_whatever_a_forked_child_drops(store: &TestStore) -> Result<()> {
     for session in ["own", "current"] {
         for drops in ["guard", "coordinator", "runtime", "nothing"] {
             // When tokio ends a runtime, it locks mutexes. At the fork, a thread that is starting a task on the runtime
-            // may hold one of them, and in the child it then stays locked for ever. So the busy threads of this case
-            // use another coordinator.
+            // may hold one of these mutexes, and in the child this mutex then stays locked for ever. So the busy
+            // threads of this case use another coordinator.
             let is_on_it = session == "current" && drops == "runtime";
             let busy = if is_on_it && store.has_server() { "apart" } else { "same" };
             let mut command = Command::new(store.forker());

@@ -1,5 +1,5 @@
 //! L8: a coordinator stops in two steps. First it grants nothing new, and waits until all that is held has been
-//! released. When its time is over, it ends what is still held, and reports this as cut off.
+//! released. When the limit of the stop is over, it ends what is still held, and reports this as cut off.
 
 use std::time::{Duration, Instant};
 
@@ -16,9 +16,10 @@ use super::work::{claimed, jobs, kind, limit, posted};
 use crate::bounds;
 use crate::must_hold;
 
-/// A limit for stops that return earlier, because everything is released before it.
+/// A limit for stops that return before the limit, because everything is released.
 const LONG: Duration = Duration::from_secs(100);
-/// The limit of stops that cut something off, for which the check has to wait. Long enough for a few calls.
+/// The limit of stops that cut something off. The check has to wait until this limit is over. It is long enough for a
+/// few calls.
 const SHORT: Duration = Duration::from_millis(1_500);
 
 /// Stops a client within this time, in a task of its own.
@@ -49,8 +50,8 @@ fn told(cut_off: &[CutOff]) -> Vec<(&str, &str)> {
     cut_off.iter().map(|cut_off| (cut_off.recipe, &*cut_off.name)).collect()
 }
 
-/// L8: during a stop, holders go on until they release, which is confirmed; waiters and new callers are refused. The
-/// stop returns after the last release.
+/// L8: during a stop, holders go on until they release, and the store confirms their releases; waiters and new callers
+/// are refused. The stop returns after the last release.
 pub async fn l8_holders_finish_and_all_others_are_refused(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let (first, second) = (acquire(&one).await?, one.semaphore("several", 2)?.acquire(None).await?);
@@ -83,7 +84,7 @@ pub async fn l8_holders_finish_and_all_others_are_refused(store: &TestStore) -> 
     must_hold!(first.is_held() && second.is_held());
     assert_eq!(one.counter("still")?.add(1).await?, 1, "what gives out nothing goes on");
     first.release().await?;
-    // This guard is held for longer than a lease, because heartbeats go on during the stop.
+    // Heartbeats go on during the stop, so this guard stays held, even for longer than a lease.
     sleep(store.ttl().unwrap_or_default().min(PATIENCE / 4)).await;
     must_hold!(second.is_held() && !stopping.is_finished());
     second.release().await?;
@@ -103,8 +104,8 @@ fn not_missing(error: Error) -> Error {
     error
 }
 
-/// L8: what is still held at the end of the limit is lost and reported, and free for others. The stop does not wait
-/// for memberships.
+/// L8: what is still held at the end of the limit is lost, the stop reports it, and other clients can acquire it. The
+/// stop does not wait for memberships.
 pub async fn l8_who_does_not_finish_is_told(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let member = one.group("g")?.join_or_create("x").await?;
@@ -121,7 +122,7 @@ pub async fn l8_who_does_not_finish_is_told(store: &TestStore) -> Result<()> {
     let begun = Instant::now();
     let stopping = stop_within(&one, SHORT);
     until_refused(&one).await;
-    // A second stop waits for the same end as the first one.
+    // A second stop, with a longer limit, ends with the same result as the first one.
     let second = stop_within(&one, PATIENCE);
     // A claim that is held can still be renewed.
     claim.renew(None, None).await?;
@@ -154,7 +155,8 @@ pub async fn l8_who_does_not_finish_is_told(store: &TestStore) -> Result<()> {
     other.lock("read")?.acquire(Some(PATIENCE)).await?.release().await
 }
 
-/// L8: a stop with a limit goes on when its future is dropped. A later stop without a limit ends it.
+/// L8: a stop with a limit goes on when its future is dropped. A later stop without a limit ends the stop with the
+/// limit, too.
 pub async fn l8_however_often_it_is_stopped(store: &TestStore) -> Result<()> {
     let other = store.connect("other").await?;
     let one = store.connect("one").await?;
@@ -228,7 +230,7 @@ pub async fn l8_nothing_is_cut_off_between_two_steps(store: &TestStore) -> Resul
     Ok(())
 }
 
-/// L8: the stop returns in time although the store does not answer, with an error that says so.
+/// L8: the stop returns in time although the store does not answer. Its result then has the error `Unavailable`.
 pub async fn l8_bounded_while_the_store_hangs(store: &TestStore) -> Result<()> {
     let (one, ttl) = (store.connect_by_proxy("one").await?, store.ttl().expect("it has a lease"));
     let guard = acquire(&one).await?;

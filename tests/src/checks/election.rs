@@ -199,8 +199,8 @@ pub async fn e1_a_dropped_campaign_leaves_no_candidacy(store: &TestStore) -> Res
     at_every_poll(store, "campaign against a leader", 2, interrupted_candidacy).await?;
     at_every_poll(store, "resign", least, interrupted_resignation).await?;
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
-    // If the task that won the election is aborted before anybody has taken the leadership from it, no candidate is
-    // left either.
+    // If the task that won the election is aborted before anybody has taken the leadership out of the task's result, no
+    // candidate is left.
     let leadership = campaign(&one).await?;
     let waiting = campaign_in_background(&other);
     until_candidates(&election(&one), &["one", "other"]).await;
@@ -248,7 +248,7 @@ async fn nobody_stands(pair: &Pair<'_>) -> Result<()> {
     Ok(())
 }
 
-/// E1: a campaign that times out returns in time, and leaves no candidate either.
+/// E1: a campaign that times out returns in time, and leaves no candidate.
 pub async fn e1_a_campaign_in_vain_leaves_no_candidacy(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let leadership = campaign(&one).await?;

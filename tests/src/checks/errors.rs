@@ -235,7 +235,7 @@ pub async fn x2_the_body_finishes_if_asked_to(store: &TestStore) -> Result<()> {
     take_turn(&other).await.map(drop)
 }
 
-/// X2: a function without `async` returns the error after its body has ended.
+/// X2: if the lock is lost, a function without `async` returns `Lost`, but only after its body has ended.
 pub async fn x2_a_thread_is_told_afterwards(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let told = Arc::new(Told::default());

@@ -179,8 +179,8 @@ pub async fn s7_not_reentrant(store: &TestStore) -> Result<()> {
     again.release().await
 }
 
-/// Waits until this many clients hold this lock or wait for it. Only then has the entry of a failed attempt been
-/// removed, a little after its call returned.
+/// Waits until this many clients hold this lock or wait for it. This is needed after an attempt that failed: its entry
+/// may be removed only a little after the call has returned.
 async fn until_contenders_of(lock: &Lock, count: usize) {
     let listed = async || lock.holders().await.is_ok_and(|holders| holders.len() == count);
     eventually_async(PATIENCE, listed).await;

@@ -297,7 +297,8 @@ pub async fn g1_members_with_capabilities(store: &TestStore) -> Result<()> {
     assert_eq!(kind(there.member("one").await), Some(ErrorKind::NotJoined));
 
     let host = Host { disks: vec![1, 2], zone: Some("ü\"\n".into()) };
-    // Some stores keep this time only in milliseconds, so it may come back up to a millisecond earlier.
+    // Some stores keep the time of a join only in milliseconds, so the time that they return may be up to a millisecond
+    // too early.
     let started = std::time::SystemTime::now() - Duration::from_millis(1);
     let first = here.join(&host).await?;
     let _plain = there.join(&()).await?;

@@ -102,7 +102,7 @@ pub async fn iu1_who_waits_counts(store: &TestStore) -> Result<()> {
 pub async fn iu1_names_in_full(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let mut names = odd_names();
-    // So many that the library needs several requests to list them.
+    // So many names that the library needs several requests to list them.
     names.extend((0..70).map(|number| format!("{}{number}", "é/".repeat(100))));
     let mut held = Vec::new();
     for name in &names {

@@ -30,8 +30,7 @@ use super::tools::{MOMENT, PATIENCE, acquire, lock, poll_once};
 use crate::bounds;
 use crate::harness::{Direction, Mode, Proxy, Unit, eventually};
 
-/// More than the places at which any operation can be interrupted. An operation that is still not over after this many
-/// hangs.
+/// No operation can be interrupted at this many places. If an operation is still not over at so many places, it hangs.
 const MANY: usize = 2_000;
 /// How long traffic stays stopped before the future is dropped, so that everything that can still happen has happened.
 const STANDSTILL: Duration = Duration::from_millis(3);
@@ -163,8 +162,8 @@ impl<'a> Pair<'a> {
         if self.is_by_proxy { self.store.url_by_proxy() } else { self.store.url().to_owned() }
     }
 
-    /// The timeout of the operation. There is none if its future is dropped; if the connection is cut instead, the
-    /// operation has to succeed in this time nevertheless.
+    /// The timeout of the operation. If the operation's future is dropped, there is no timeout. If the connection is
+    /// cut, the operation has to succeed within the timeout nevertheless.
     pub fn patience(&self) -> Option<Duration> {
         matches!(self.place, Interruption::Cut(..)).then_some(2 * bounds::served())
     }
@@ -352,8 +351,8 @@ pub async fn at_every_poll(
 ) -> Result<()> {
     let mut tied = Pair::new(store, false, true).await?;
     case(&tied).await?;
-    // Holds the lock, and waits for it, so long that the library starts its tasks for watching. These tasks stay, and
-    // are not to be counted as left over.
+    // Holds the lock and also waits for it, long enough for the library to start its tasks for watching. These tasks
+    // stay, and are not to be counted as left over.
     let held = acquire(&tied.one).await?;
     drop(timeout(2 * MOMENT, acquire(&tied.one)).await);
     held.release().await?;

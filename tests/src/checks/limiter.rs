@@ -379,8 +379,8 @@ pub async fn lm3_a_revoked_session_frees_its_slot(store: &TestStore) -> Result<(
     new.release().await
 }
 
-/// LM3: when a worker is killed, the contender on standby gets its slot within the crash bound. A child process of
-/// the worker may live on; it holds no slot, neither after the worker's release nor after its death.
+/// LM3: when a worker is killed, the contender on standby gets its slot within the crash bound. A child process of the
+/// worker may live on. This child holds no slot, neither after the worker's release nor after the worker's death.
 pub async fn lm3_a_killed_worker_is_followed(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("next").await?;
     let worker = store.worker("worker");

@@ -35,8 +35,8 @@ pub const CHECKS: &[Check] = crate::conformance!(@list table);
 ///
 /// * `gate`: on each store of the check's groups.
 /// * `two`: only on stores whose share is `all` in the [table of stores](crate::store_table). The check tests the
-///   recipe's own code, so that other stores would show nothing more. In the gate, these stores are memory and Redis,
-///   the server that needs the least of the machine.
+///   recipe's own code, so checks on other stores would show nothing more. In the gate, these stores are memory and
+///   Redis, the server that needs the least of the machine.
 #[macro_export]
 macro_rules! conformance {
     (@list $to:tt) => {

@@ -3,7 +3,8 @@
 //!
 //! [`conformance!`](crate::conformance) lists them, with the [groups](Backend::is_in) of stores on which each one runs,
 //! and with those stores on which the gate (`tests/run`) runs it. The soak (`tests/soak`) runs the rest. If a clause
-//! says nothing about a store, [`NOT_APPLICABLE`] gives the reason. A test compares both with the [`clauses`].
+//! says nothing about a store, [`NOT_APPLICABLE`] gives the reason. A test compares the list and these reasons with the
+//! [`clauses`].
 //!
 //! Time is real, also on memory, because the checks run threads, processes and servers. Bounds of time are those of the
 //! clauses, or ten times what is expected.

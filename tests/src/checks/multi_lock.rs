@@ -210,8 +210,8 @@ pub async fn ml1_late_behind_the_first(store: &TestStore) -> Result<()> {
         let first = other.lock("a")?.acquire(Some(PATIENCE)).await?;
         let wanted = locks(&one, &["a", "b"]);
         let waiting = tokio::spawn(async move { wanted.acquire(Some(ANSWERED)).await });
-        // In the first round the first lock is released 14 ms before the timeout, and half a millisecond later in each
-        // round.
+        // In the first round the first lock is released 14 ms before the timeout. In each further round, it is released
+        // half a millisecond later. After 28 rounds, these moments begin again.
         let before_end =
             Duration::from_micros(500) * (28 - u32::try_from(round % 28).expect("few"));
         sleep(ANSWERED - before_end).await;
@@ -330,7 +330,7 @@ pub async fn ml1_the_end_of_the_session_takes_all(store: &TestStore) -> Result<(
     all_are_free(&other, &["a", "b", "c"]).await
 }
 
-/// ML1: a client that holds several locks shared keeps writers out of each of these locks, but no readers.
+/// ML1: a client that holds several locks in shared mode keeps writers out of each of these locks, but no readers.
 pub async fn ml1_shares_of_several(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let first = locks(&one, &["a", "b"]).acquire_shared(Some(PATIENCE)).await?;

@@ -1,4 +1,4 @@
-//! ON1: there is at most one claim in each period. ON2: a claim under a guard is spent only when its job succeeds.
+//! ON1: there is at most one claim in each period. ON2: a claim under a guard is used up only when its job succeeds.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -116,8 +116,8 @@ pub async fn on1_given_back_by_its_owner_only(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// ON1: with `at_least`, claims are at least that far apart, even if the period is shorter, and even if a claim was
-/// given back.
+/// ON1: with `at_least`, claims are at least the given time apart, even if the period is shorter, and even if a claim
+/// was given back.
 pub async fn on1_no_closer_than_asked_for(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("one").await?;
     let job = job(&coordinator, SHORT).at_least(LONG);
@@ -165,7 +165,7 @@ pub async fn on2_spent_by_success_only(store: &TestStore) -> Result<()> {
     waiting.release().await?;
     let permit = work.acquire(None).await?;
     assert!(mine.try_claim_under(&permit).await?.is_none(), "it is done");
-    // A claim that is done can still be given back.
+    // A claim whose work was reported as done can still be given back.
     assert!(second.give_back().await?);
     let third = mine.try_claim_under(&permit).await?.expect("given back");
     assert!(third.give_back().await?);
@@ -219,7 +219,7 @@ pub async fn on2_a_lost_session_leaves_it_to_the_next(store: &TestStore) -> Resu
     Ok(())
 }
 
-/// ON1: a `try_claim` that is dropped may spend the period, but never allows a second claim.
+/// ON1: a `try_claim` that is dropped may use up the period, but never allows a second claim in it.
 pub async fn on1_dropped_calls(store: &TestStore) -> Result<()> {
     at_every_poll(store, "try_claim", store.rounds(1, 2), interrupted_claim).await
 }
@@ -240,7 +240,7 @@ pub async fn interrupted_claim(pair: &Pair<'_>) -> Result<()> {
     Ok(())
 }
 
-/// ON1: the period stays spent when the claimant's session is lost.
+/// ON1: the period stays used up when the claimant's session is lost.
 pub async fn on1_a_lost_session_changes_nothing(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let held = claim(&job(&one, LONG)).await?;
@@ -251,7 +251,7 @@ pub async fn on1_a_lost_session_changes_nothing(store: &TestStore) -> Result<()>
     Ok(())
 }
 
-/// ON1: the period stays spent when the claimant's process is killed, also if all processes restart.
+/// ON1: the period stays used up when the claimant's process is killed, also if all processes restart.
 pub async fn on1_a_killed_process_spends_the_period(store: &TestStore) -> Result<()> {
     let worker = store.worker("killed");
     let command = json!({ "command": "claim", "job": NAME, "period_ms": 3_600_000 });

@@ -296,8 +296,9 @@ pub async fn rl2_first_come_first_served(store: &TestStore) -> Result<()> {
     panic!("no window is long enough for four clients to ask within it");
 }
 
-/// Lets four callers wait. Each asks when the caller before it has its slot, which is the time for which its permit
-/// is reserved. Returns a channel from which their permits come, or `None` if the window ended before all had asked.
+/// Lets four callers wait. A slot is the time for which a permit is reserved. Each caller asks as soon as the caller
+/// before it has its slot. Returns a channel from which their permits come, or `None` if the window ended before all
+/// had asked.
 async fn four_wait(
     limiters: &[RateLimiter; 2],
     window: Duration,
@@ -333,7 +334,7 @@ async fn four_wait(
     Ok(Some(order))
 }
 
-/// RL2: a wait that is dropped has spent its slots. These are given to nobody else, so nobody is admitted too early.
+/// RL2: a wait that is dropped keeps its slots: nobody else gets them, so nobody is admitted too early.
 pub async fn rl2_dropped_waits_let_nobody_in(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("one").await?;
     let limiter = limiter(&coordinator);
@@ -344,7 +345,7 @@ pub async fn rl2_dropped_waits_let_nobody_in(store: &TestStore) -> Result<()> {
         if number % 2 == 0 {
             waiting.spawn(async move { limiter.acquire(1, Some(PATIENCE)).await });
         } else {
-            // Each wait is dropped after another number of polls.
+            // Each wait is dropped after a different number of polls.
             let acquire = std::pin::pin!(limiter.acquire(1, Some(PATIENCE)));
             slots.extend(poll_times(acquire, number % 5).await.transpose()?);
         }

@@ -184,7 +184,7 @@ pub async fn r4_reconnects_back_off(store: &TestStore) -> Result<()> {
     until_contenders(store, &lock(&one), 101).await;
     store.server().node(0).kill();
     // Only a few tasks connect, each with at least 0.1 s between attempts; waiters do not connect. The first count is
-    // while the session can still be saved, the second after it was lost.
+    // taken while the session can still be saved, the second after the session was lost.
     for (millis, limit) in [(1_500, 30), (4_500, 60)] {
         let before = store.proxy().connections();
         sleep(Duration::from_millis(millis)).await;

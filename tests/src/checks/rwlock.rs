@@ -340,7 +340,7 @@ pub async fn interrupted_share(pair: &Pair<'_>) -> Result<()> {
     nothing_is_left(pair.store, &pair.other, &format!("{pair:?}")).await
 }
 
-/// Case: a client waits for a shared lock while another client holds it exclusively, and releases it meanwhile.
+/// Case: a client waits for a shared lock while another client holds the lock exclusively and then releases it.
 pub async fn interrupted_shared_wait(pair: &Pair<'_>) -> Result<()> {
     let releasing = pair.drop_later(acquire(&pair.other).await?);
     let lock = lock(&pair.one);

@@ -225,8 +225,8 @@ pub async fn s3_loss_before_grant_one_way(store: &TestStore) -> Result<()> {
         let probe = Probe::start(&guard);
         store.proxy().set(direction, Mode::Stall);
         assert_eq!(guard.lost().await, LossReason::DeadlinePassed, "{direction:?}");
-        // If only the replies are lost, the server receives heartbeats, or the opening of a new session. So it may keep
-        // the old session until the client, which is reconnected here, closes it.
+        // If only the replies are lost, the server receives heartbeats, or the opening of a new session. So the server
+        // may keep the old session until the client closes it. For that, the client is reconnected here.
         store.proxy().heal();
         let next = waiting.await.expect("no panic")?;
         let granted = BootInstant::now();

@@ -19,7 +19,8 @@ use crate::harness::{Connecting, Named, Proxy, SchedulerLag, Scratch, Server, Wo
 /// The lease that clients ask for on stores that have no leases.
 const TTL: Duration = Duration::from_secs(2);
 
-/// How many sessions these checks have in one process, if more than four. Each session needs ten file descriptors.
+/// The checks that have more than four sessions in one process, each with its number of sessions. Each session needs
+/// ten file descriptors.
 const MANY_SESSIONS: &[(&str, u64)] = &[
     ("s8_namespaces_and_prefixes_are_apart", 5),
     ("s8_urls_are_apart", 8),
@@ -123,7 +124,7 @@ impl TestStore {
         self.setting
     }
 
-    /// How many file descriptors the process of this check may have; `None` does not limit them.
+    /// How many file descriptors the process of this check may have; `None`: there is no limit.
     pub fn descriptors(&self, check: &str) -> Option<u64> {
         let sessions =
             MANY_SESSIONS.iter().find(|(many, _)| *many == check).map_or(4, |many| many.1);
@@ -402,7 +403,7 @@ impl TestStore {
         members.iter().filter(|member| member.starts_with(begin)).count()
     }
 
-    /// Ends a member's session at the store, as an operator does it, or the expiry of its lease.
+    /// Ends a member's session at the store, as an operator or the end of its lease would end it.
     ///
     /// # Panics
     ///

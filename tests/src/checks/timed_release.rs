@@ -248,7 +248,7 @@ pub async fn tr1_a_killed_process_frees_it_before(store: &TestStore) -> Result<(
 }
 
 /// TR1: if the time passes during an outage, `is_held` is false from then on. The lock is released as soon as the store
-/// is back; if that takes longer than the lease, it ends with the lease.
+/// is back; if the outage lasts longer than the lease, the lock is free when the lease ends.
 pub async fn tr1_the_time_passes_during_an_outage(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect_by_proxy("one").await?, store.connect("other").await?);
     let before = Instant::now();

@@ -246,7 +246,7 @@ async fn story(mut state: StateWatch) -> Vec<State> {
     story
 }
 
-/// T5: every watch sees every state, in order, whether it starts early or late; the last one is `Closed`.
+/// T5: every watch sees every state, in order, whether the watch starts early or late; the last state is `Closed`.
 pub async fn t5_closed_is_the_last_state(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("one").await?;
     let guard = acquire(&coordinator).await?;
@@ -283,7 +283,7 @@ pub async fn t5_every_state_in_order(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// T5: if the store ends the session, `Lost` has that reason, even if nothing is held.
+/// T5: if the store ends the session, the reason in `Lost` says so, even if nothing is held.
 pub async fn t5_the_reason_is_told(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("one").await?;
     let mut state = coordinator.state();

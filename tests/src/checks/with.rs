@@ -1,4 +1,4 @@
-//! X2c: `with` and `with_value` do for their body what `#[synchronized]` does for that of a function.
+//! X2c: `with` and `with_value` do for their body what `#[synchronized]` does for the body of a function.
 
 use std::future::{Future, pending};
 use std::sync::Arc;
@@ -124,8 +124,8 @@ pub async fn x2c_a_loss_cancels_the_body(store: &TestStore) -> Result<()> {
     take_turn(&other).await.map(drop)
 }
 
-/// X2c: if the lock was lost by the end of a body that has no awaits, a success is replaced by `Lost`, but not an error. The
-/// same holds for a body that blocks a thread.
+/// X2c: a body without awaits ends after its lock was lost. If the body succeeded, the caller gets `Lost`. If it
+/// failed, the caller gets the body's error. Both also hold for a body that blocks a thread.
 pub async fn x2c_a_success_after_a_loss_is_replaced(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     for in_a_thread in [false, true] {
@@ -229,20 +229,20 @@ pub async fn x2c_a_dropped_future_releases(store: &TestStore) -> Result<()> {
     }
     assert!(told.dropped.load(Ordering::SeqCst));
     until_contenders(store, &lock(&other), 0).await;
-    // This one waits for the lock.
+    // This future waits for the lock.
     let held = acquire(&other).await?;
     let waiting = lock(&one).with_value(None, async |_| unreachable!("it is held"));
     let waiting: JoinHandle<Result<()>> = tokio::spawn(waiting);
     until_contenders(store, &lock(&other), 2).await;
     waiting.abort();
     until_contenders(store, &lock(&other), 1).await;
-    // This one has a guard, and is never polled.
+    // This future has a guard, and is never polled.
     drop(held.with_value(async |_| unreachable!("nobody polls it")));
     until_contenders(store, &lock(&other), 0).await;
     take_turn(&one).await.map(drop)
 }
 
-/// X2c: a guard that is lost before its body begins has no body.
+/// X2c: if a guard was lost before the body begins, the body never runs.
 pub async fn x2c_a_guard_that_was_lost_runs_nothing(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let guard = acquire(&one).await?;
@@ -260,7 +260,8 @@ pub async fn x2c_a_guard_that_was_lost_runs_nothing(store: &TestStore) -> Result
     take_turn(&other).await.map(drop)
 }
 
-/// X2c: whatever is held, its body runs, and it is free again when the call returns; the end of the session stops the body.
+/// X2c: `with` and `with_value` work for every kind of object that can be held. The body runs, and the object is free
+/// again when the call returns. If the session ends, the body is stopped.
 pub async fn x2c_whatever_is_held(store: &TestStore) -> Result<()> {
     let one = store.connect("one").await?;
     let other = store.connect("other").await?;
@@ -283,7 +284,8 @@ pub async fn x2c_whatever_is_held(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// A call under whatever has this number, with a body that never ends; `None` beyond the last one.
+/// The objects that can be held are numbered. This is the call under the object with this number, with a body that
+/// never ends; `None`: no object has this number.
 fn under_each(
     one: &Coordinator,
     held: usize,
@@ -324,7 +326,7 @@ fn under_each(
     })
 }
 
-/// Runs a body under everything that can be held, and looks whether it is free after that.
+/// Runs a body under each kind of object that can be held, and asserts that the object is free afterwards.
 async fn runs_under_each(one: &Coordinator, other: &Coordinator) -> Result<()> {
     let limit = Some(PATIENCE);
     let both = one.locks(["b", "a"])?;

@@ -85,7 +85,7 @@ pub async fn wk2_lifecycle(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// WK2: five claims of ten items each leave one of 51.
+/// WK2: five claims of ten items each leave one of the queue's 51 items.
 pub async fn wk2_five_claims_of_ten_leave_one_of_51(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("one").await?;
     let jobs = jobs(&coordinator);

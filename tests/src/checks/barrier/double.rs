@@ -171,7 +171,7 @@ pub async fn br2_a_killed_process_is_out(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// BR2: a party is cut off while it is inside. It counts as out when its session ends, and knows that.
+/// BR2: a party is cut off while it is inside. When its session ends, it counts as out, and learns of that.
 pub async fn br2_cut_off(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect_by_proxy("one").await?, store.connect("other").await?);
     let (cut, inside) = both_in(&one, &other).await?;

@@ -32,7 +32,7 @@ pub async fn br3_each_count_counts_once(store: &TestStore) -> Result<()> {
     let mut seen = Vec::new();
     while let Some(remaining) = counting.join_next().await {
         let remaining = remaining.expect("no panic")?;
-        // If the wait has ended, zero must have been reached, although some answers are still to come.
+        // If the wait has ended, the count must be zero, although some calls of `count_down` may have no answer yet.
         if waiting.is_finished() {
             assert_eq!(latch(&first, COUNT).remaining().await?, 0);
         }
@@ -61,7 +61,7 @@ pub async fn br3_dropped_waits(store: &TestStore) -> Result<()> {
     latch.wait(Some(PATIENCE)).await
 }
 
-/// BR3: a wait returns if the count reaches zero while it waits, even if the latch is reset at once. A reset before
+/// BR3: a wait that has begun returns when the count reaches zero, even if the latch is reset at once. A reset before
 /// the count is zero ends no wait.
 pub async fn br3_reset_at_once(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
@@ -72,7 +72,7 @@ pub async fn br3_reset_at_once(store: &TestStore) -> Result<()> {
     };
     for round in 0..store.rounds(10, 4) {
         let waiting: Vec<_> = [&mine, &theirs, &mine, &theirs].into_iter().map(wait).collect();
-        // Each waiter has read a count above zero by then.
+        // After this pause, each waiter has read a count above zero.
         sleep(2 * ANSWERED).await;
         theirs.count_down().await?;
         theirs.reset().await?;
@@ -118,8 +118,8 @@ pub async fn br3_counts_survive_a_kill(store: &TestStore) -> Result<()> {
     timeout(PATIENCE, waiting).await.expect("let go").expect("no panic")
 }
 
-/// BR3: while the store does not answer, no call of `count_down` is confirmed. Such a call is not counted twice
-/// later.
+/// BR3: while the store does not answer, no call of `count_down` is confirmed. After the outage, counting goes on, and
+/// the wait of the client that was cut off ends at zero.
 pub async fn br3_cut_off(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect_by_proxy("one").await?, store.connect("other").await?);
     let (mine, theirs) = (latch(&one, 5), latch(&other, 5));

@@ -7,7 +7,7 @@ use super::*;
 use crate::harness::Mode;
 use crate::harness::log::now_ns;
 
-/// E3: a leader whose session ended learns of that, and leads again only by a new campaign.
+/// E3: a leader whose session has ended learns of its loss, and leads again only by a new campaign.
 ///
 /// The library Tooz has no such test, because a leader there is never told that it no longer leads.
 pub async fn e3_a_lost_leader_is_out(store: &TestStore) -> Result<()> {
@@ -54,7 +54,7 @@ pub async fn e3_a_lost_leader_is_out(store: &TestStore) -> Result<()> {
     again.resign().await
 }
 
-/// E3: nothing that is done with an old leadership, however late, affects a later one.
+/// E3: nothing that is done with an old leadership, however late, affects a later leadership.
 pub async fn e3_an_old_resignation_removes_no_new_leader(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     for round in 0..store.rounds(12, 12) {

@@ -47,9 +47,9 @@ async fn until_presence(membership: &mut RejoiningMembership, wanted: Presence) 
     assert!(outcome.is_ok(), "{wanted:?} expected, and it is {:?}", membership.presence());
 }
 
-/// Waits until a watch reports that this member is in the group, or is not; returns the member, if it is. A `Resync`
-/// may come first, because ZooKeeper, when it drops the connection of one client, may stop reading from the connection
-/// of another.
+/// Waits until a watch reports that this member is in the group (`is_in`), or that it is not. Returns the member if it
+/// is in the group. A `Resync` may come first, because ZooKeeper, when it drops the connection of one client, may stop
+/// reading from the connection of another.
 async fn until_told(watch: &mut GroupWatch, id: &str, is_in: bool) -> Result<Option<Member>> {
     loop {
         let event = next(watch).await?;
@@ -90,7 +90,7 @@ pub async fn g3_back_after_an_outage(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// G3: `leave`, and dropping the membership, end it for good, also while it is rejoining.
+/// G3: a membership ends for good when it is left or dropped, also while it is rejoining.
 pub async fn g3_leaving_is_for_good(store: &TestStore) -> Result<()> {
     let (_one, here) = with_group(store, "one").await?;
     let there = group(&store.connect("other").await?);

@@ -208,7 +208,7 @@ pub async fn g2_a_deleted_group_ends_the_watch(store: &TestStore) -> Result<()> 
     Ok(())
 }
 
-/// G2: a member that is removed by another client learns of it, and so do watchers.
+/// G2: a member that is removed by another client learns of its removal, and so do watchers.
 ///
 /// Tooz: corresponds to the test `test_watch_join_group_booted_out` of the Python library Tooz.
 pub async fn g2_a_removed_member_is_told(store: &TestStore) -> Result<()> {

@@ -118,7 +118,8 @@ pub async fn w1_killed_readers_and_writers_are_followed(store: &TestStore) -> Re
     let took = killed.elapsed();
     eprintln!("W1: a killed reader is followed after {took:?}");
     assert!(took <= store.crash_bound(), "{took:?}");
-    // A process is killed whose one writer holds the lock, and whose other writer waits between two waiting readers.
+    // A process with two writers is killed: one of them holds the lock, and the other waits between two waiting
+    // readers.
     let worker = store.worker("writer");
     worker.call(json!({ "command": "acquire", "lock": NAME }));
     let first = share_in_background(&coordinator);

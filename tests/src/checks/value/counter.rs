@@ -69,7 +69,7 @@ pub async fn va2_a_dropped_addition_counts_once_or_never(store: &TestStore) -> R
     let mut chance = Chance::new("va2_a_dropped_addition_counts_once_or_never");
     let (mut tried, mut confirmed) = (0, 0);
     for round in 0..store.rounds(60, 20) {
-        // Additions of 1,000 each. The last three digits of the sum show if part of one was added.
+        // Additions of 1,000 each. The last three digits of the sum show if only a part of an addition was added.
         let before = reader.read().await?;
         let polls = if round % 2 == 0 { round / 2 % 6 } else { chance.below(12) };
         let done = drop_after_polls(dropped.add(1_000), polls).await;
@@ -112,7 +112,8 @@ pub async fn va2_a_killed_counter_has_counted(store: &TestStore) -> Result<()> {
                 sums.extend(event["sum"].as_i64());
             }
         }
-        // The last addition of each process may still be on its way, or its event was not written any more.
+        // The last addition of each process may still be on its way. Or the store has counted it, but the process was
+        // killed before it wrote the addition's event.
         sleep(MOMENT).await;
         let sum = here.add(1).await?;
         sums.insert(sum);
@@ -168,8 +169,8 @@ pub async fn va2_a_lost_answer_counts_once(store: &TestStore) -> Result<()> {
 }
 
 /// VA2, X1: the connection breaks during an addition, while another client adds once. The outcome is unknown only if
-/// the addition was carried out. If it was not, the library recognises that by the last writer of the value, and adds
-/// again.
+/// the addition was carried out. If it was not carried out, the library sees this from the last writer of the value,
+/// and adds again.
 pub async fn va2_a_lost_request_is_settled(store: &TestStore) -> Result<()> {
     let mine = counter(&store.connect_by_proxy("one").await?);
     let theirs = counter(&store.connect("other").await?);
