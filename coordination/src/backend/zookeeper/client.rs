@@ -46,8 +46,9 @@ const UNDER_WAY: usize = 8;
 const LOOKUP: Duration = Duration::from_millis(500);
 /// How long an address may take to accept a connection. After that it counts as an address that does not answer.
 const ACCEPTING: Duration = Duration::from_millis(500);
-/// If a host has several addresses: how long all the places in the crate's list of servers together may leave a request unanswered.
-/// During the session, some addresses may stop answering or be replaced, and then there must be time to try the others.
+/// If a host has several addresses, this time is divided among all places in the crate's list of servers: each place may leave a
+/// request unanswered for its share of this time. During the session, some addresses may stop answering or be replaced, and then
+/// there must be time to try the others.
 const SEVERAL: Duration = Duration::from_secs(3);
 /// Each of these places may leave a request unanswered at least this long, however many places there are. A server answers a
 /// heartbeat only after the commits before it. So with a shorter time, connections to servers with slow disks would be given up.

@@ -130,7 +130,7 @@ fn look_up(host: Host, tell: UnboundedSender<Told>) {
     });
 }
 
-/// Starts a thread that asks a server for a session, and that sends the shortest lease which the server grants to [`probe`].
+/// Starts a thread that asks a server for a session, and that then sends to [`probe`] the shortest lease that the server grants.
 ///
 /// The thread does not belong to the runtime. A runtime's threads stay for a while after their work, and a forked child that drops
 /// its copy of the runtime would wait for them.

@@ -52,8 +52,8 @@ impl Siblings {
 }
 
 impl Listings {
-    /// To be called when all requests were sent whose effects the listing must show. The result is to be passed to
-    /// [`after`](Self::after).
+    /// To be called only after all requests were sent whose effects the listing must show; otherwise the listing may lack these
+    /// effects. The result is to be passed to [`after`](Self::after).
     pub(super) fn asked(&self) -> Asked {
         Asked(self.begun.load(Ordering::SeqCst))
     }

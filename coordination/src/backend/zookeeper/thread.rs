@@ -2,9 +2,9 @@
 //!
 //! The client crate uses async-io for sockets and timers, which has one reactor for the whole process, protected by mutexes.
 //! Suppose that the crate's task were on the program's runtime, and that a forked child drops its copy of this runtime. Then the
-//! crate's task would be dropped in the child, and its drop locks such a mutex. Another thread of the parent may have had that
-//! mutex locked at the moment of the fork, and in the child nobody would unlock it, so the child would hang. Therefore the crate's
-//! task is on a runtime that no child drops.
+//! crate's task would be dropped in the child, and dropping the task locks such a mutex. Another thread of the parent may have had
+//! that mutex locked at the moment of the fork, and in the child nobody would unlock it, so the child would hang. Therefore the
+//! crate's task is on a runtime that no child drops.
 
 use std::convert::Infallible;
 use std::io;

@@ -2,7 +2,7 @@
 //!
 //! After a connection broke, a server may still carry out a request that was sent on it, even when the server has already answered
 //! requests on the next connection: its threads read the two connections independently of each other. So each session has a node
-//! whose version is the *write fence*, and an entry's node is made only on condition that this node has a certain version.
+//! whose version is the *write fence*, and an entry's node is made only on condition that the session's node has a certain version.
 //!
 //! Suppose that a client has given up a call and then does not find the node that the call would make. Before the client relies on
 //! the absence of that node, it writes to the session's node. This ends the old version: no request that was sent on condition of
