@@ -334,7 +334,8 @@ async fn four_wait(
     Ok(Some(order))
 }
 
-/// RL2: a wait that is dropped keeps its slots: nobody else gets them, so nobody is admitted too early.
+/// RL2: a wait that is dropped keeps the slots that it has taken: nobody else gets them, so nobody is admitted too
+/// early.
 pub async fn rl2_dropped_waits_let_nobody_in(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("one").await?;
     let limiter = limiter(&coordinator);
@@ -345,7 +346,7 @@ pub async fn rl2_dropped_waits_let_nobody_in(store: &TestStore) -> Result<()> {
         if number % 2 == 0 {
             waiting.spawn(async move { limiter.acquire(1, Some(PATIENCE)).await });
         } else {
-            // Each wait is dropped after a different number of polls.
+            // These waits are polled at most four times, and then dropped.
             let acquire = std::pin::pin!(limiter.acquire(1, Some(PATIENCE)));
             slots.extend(poll_times(acquire, number % 5).await.transpose()?);
         }

@@ -247,7 +247,7 @@ pub async fn p2_a_lost_session_frees_its_permits(store: &TestStore) -> Result<()
     all_are_free(&other, 3).await
 }
 
-/// P2: permits of a session are free, and their guards report the loss, also if the store ends the session.
+/// P2: also if the store ends a session, the session's permits are free, and their guards report the loss.
 pub async fn p2_a_revoked_session_frees_its_permits(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let held = semaphore(&one, 1).acquire(None).await?;

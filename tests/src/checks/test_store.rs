@@ -319,7 +319,7 @@ impl TestStore {
         &**self.server.as_ref().expect("the check is listed for servers only")
     }
 
-    /// Restarts the server, if there is one, after removing the history that it may forget.
+    /// If there is a server, removes the history that the server may forget, and then restarts the server.
     pub fn restart(&self) {
         if let Some(server) = &self.server {
             server.forget_history();

@@ -10,7 +10,7 @@ use super::TestStore;
 use super::tools::PATIENCE;
 use super::work::{claimed, ids, jobs, kind, limit, posted};
 
-/// The length of a claim that expires within the check, and of one that does not.
+/// The lengths of a claim that expires within the check (`SHORT`) and of a claim that does not (`LONG`).
 const SHORT: Duration = Duration::from_millis(500);
 const LONG: Duration = Duration::from_secs(600);
 const SECOND: Duration = Duration::from_secs(1);
@@ -53,7 +53,7 @@ pub async fn wk2_a_claim_outlasts_the_life_of_its_item(store: &TestStore) -> Res
     Ok(())
 }
 
-/// WK2: some thousand dead items in front of a live one do not keep claimers from it.
+/// WK2: thousands of dead items in front of a live one do not keep claimers from the live item.
 pub async fn wk2_dead_items_in_front(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("one").await?;
     let jobs = jobs(&coordinator);
@@ -92,7 +92,7 @@ pub async fn wk3_a_renewal_revives_nothing(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
-/// WK4: if a worker is killed while it makes a claim, there is no claim, or a complete one that ends.
+/// WK4: if a worker is killed while it makes a claim, the claim either does not exist, or is complete and ends in time.
 pub async fn wk4_killed_within_a_claim(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("next").await?;
     let jobs = jobs(&coordinator);
