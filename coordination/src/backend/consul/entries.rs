@@ -184,9 +184,9 @@ impl<'a> Entering<'a> {
     }
 }
 
-/// The keys of the queue, as the last operation of the transaction has read them. The answer also has the pairs that earlier
-/// operations returned, which are left out. One of these is the member's key, which has another prefix. The other is the entry's
-/// own key as the `lock` returned it, without its value; the read has returned the own key once more.
+/// Of the pairs in an answer, those that the transaction's last operation, the read of the queue, has returned. The answer begins
+/// with the pairs of earlier operations, and this function removes them: the member's key, which has another prefix, and the
+/// entry's own key as the `lock` returned it, without its value. The own key's second pair, which the read returned, is kept.
 fn read_of(pairs: &[Pair], keys: &Keys, own: &str) -> Vec<Pair> {
     let written = pairs.iter().position(|pair| pair.key == own);
     let others = pairs.iter().enumerate().filter(|(nth, _)| Some(*nth) != written);

@@ -121,8 +121,8 @@ impl OpenSessions {
         self.own().contains_key(&id)
     }
 
-    /// A copy of the descriptor of the session's locked file. The lock lasts as long as any copy is open. But when this process
-    /// closes the session, the lock ends at once.
+    /// A copy of the descriptor of the session's locked file. While the session is open, the lock lasts as long as any copy of the
+    /// descriptor is open. When this process closes the session, it unlocks the file, so the lock ends although copies are open.
     pub(super) fn file(&self, id: SessionId) -> Result<Option<OwnedFd>> {
         let own = self.own();
         let file = own.get(&id).map(|own| rustix::io::fcntl_dupfd_cloexec(&own.session, 0));

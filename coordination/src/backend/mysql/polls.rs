@@ -141,8 +141,8 @@ impl Polls {
         followed
     }
 
-    /// When the newest poll that was answered was sent. By this a waiter notices that the poll gets no answers. `None`: no poll was
-    /// answered yet.
+    /// The time at which a poll was sent: the newest poll among those that were answered. If this time stays the same, a waiter
+    /// notices that polls get no answers. `None`: no poll was answered yet.
     pub(super) fn asked(&self) -> Option<Instant> {
         self.state().asked
     }

@@ -20,8 +20,9 @@ pub(crate) enum Extent {
     All,
 }
 
-/// The sorted names of the queues whose keys have these parts. `read` gets parts that are hashes, and returns the texts of the
-/// values of their queues.
+/// The sorted names of queues. `parts`: of each queue's key, the part that stands for the queue's name. If a name is long, this part
+/// is only a hash of the name, and the name itself is in the text of the queue's value: `read` gets such parts, and returns the
+/// texts of the values.
 pub(crate) async fn of_values<F>(
     parts: impl IntoIterator<Item = String>,
     read: impl Fn(Vec<String>) -> F,

@@ -7,9 +7,10 @@
 //! enough, whatever its number of permits: its entries are decided in their order, so a try is refused if the entry
 //! before it is still undecided.
 //!
-//! The checker does not find a try that was refused while another attempt could have blocked it, but did not. The
-//! smaller `entry_bound` is, the more of these tries it finds. A run without faults should set `entry_bound`. But if an
-//! entry may stay as long as its session in a run, the run must not set it.
+//! The checker may miss a wrong refusal: if another attempt could have blocked the refused try, the checker takes the
+//! refusal for right, even if that attempt did not block the try. The smaller `entry_bound` is, the fewer wrong refusals
+//! are missed. A run without faults should set `entry_bound`. But if an entry may stay as long as its session in a run,
+//! the run must not set it.
 
 use super::{ENOUGH, Found, Kind};
 use crate::record::Why;
