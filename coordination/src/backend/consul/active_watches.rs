@@ -75,9 +75,8 @@ pub(super) struct Shared<'a> {
 }
 
 /// Ends, on drop, the watch of a key if nobody waits for the key any more. [`Queries::check`] ends such watches too, but it runs
-/// only after the query for all names has been repeated for [`RECHECK`], and that query is not repeated when nobody waits for it
-/// any more. So if every waiter waits only for a moment, `check` never runs, and without `EndIfIdle` the watches of these keys
-/// would stay in memory.
+/// only when the query for all names has gone on for the time [`RECHECK`], and that query stops when it has no waiter. So if every
+/// waiter waits only for a moment, `check` never runs. Then, without `EndIfIdle`, the watches of these keys would stay in memory.
 struct EndIfIdle<'a> {
     hub: &'a SharedWatches<Subject, Seen>,
     subject: Subject,

@@ -52,8 +52,8 @@ struct Shared {
     ended: Mutex<Ended>,
 }
 
-/// When the ends of sessions were notified. The time of a session's end is kept for [`UNLOCKING`], because the session's file may
-/// still be locked for that long.
+/// The times at which this process was notified that sessions ended. The file of a session that has ended may stay locked for up to
+/// [`UNLOCKING`], and then the session still seems to live. So the time of its end is remembered for that long.
 #[derive(Default)]
 struct Ended {
     of: HashMap<SessionId, Instant>,

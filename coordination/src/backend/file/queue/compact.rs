@@ -46,8 +46,8 @@ impl Locked<'_> {
         let generation = self.queue.generation;
         let done = self.try_to_cut_back();
         if done.is_err() {
-            // The next call reads the state from the file. If nothing was written, the file still has its earlier generation, so
-            // this process goes back to that generation too.
+            // It is not known whether the new contents were written. If not, the file still has its earlier generation, so this
+            // process goes back to that. If they were written, this does no harm: the next call reads everything from the file.
             self.queue.generation = generation;
             self.forget();
         }
