@@ -193,7 +193,7 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// Those of [`enter`](Self::enter).
+    /// Those of [`enter`](Self::enter). A caller who gives up while the store refuses to keep his slot is told the store's refusal.
     ///
     /// # Cancel safety
     ///
@@ -248,7 +248,10 @@ impl Limiter {
                 outcome = &mut entering => break outcome,
                 Ok(()) = told.changed() => on_standing(*told.borrow_and_update()),
                 () = &mut tired => {
-                    return Ok(Admission::Refused(Refusal::GaveUp { waited: start.elapsed() }));
+                    return match gate.refusal_by_store() {
+                        Some(error) => self.queue.named(Err(error)),
+                        None => Ok(Admission::Refused(Refusal::GaveUp { waited: start.elapsed() })),
+                    };
                 }
             }
         };

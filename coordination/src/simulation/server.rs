@@ -108,6 +108,8 @@ struct State {
     failing: Option<ErrorKind>,
     /// Whether nobody may enter a queue for now.
     is_quarantined: bool,
+    /// Whether there is no room for entries and their updates.
+    is_full: bool,
     /// How often the store was stopped or started. Messages that were in flight at such a moment are lost.
     starts: u64,
     faults: BTreeMap<&'static str, u64>,
@@ -143,6 +145,7 @@ impl World {
             is_down: false,
             failing: None,
             is_quarantined: false,
+            is_full: false,
             starts: 0,
             faults: BTreeMap::new(),
         };
@@ -185,6 +188,20 @@ impl World {
     /// what.
     pub fn set_quarantined(&self, is_quarantined: bool) {
         self.state().is_quarantined = is_quarantined;
+    }
+
+    /// Sets whether the store has no room: entries are neither entered nor updated. Everything else needs none.
+    pub fn set_full(&self, is_full: bool) {
+        self.state().is_full = is_full;
+    }
+
+    /// Fails if there is no room for an entry.
+    pub(super) fn has_room(&self) -> Result<()> {
+        match self.state().is_full {
+            true => Err(Error::new(ErrorKind::Quota, "update", "the store has no room")
+                .with_effect(Effect::None)),
+            false => Ok(()),
+        }
     }
 
     /// Fails if nobody may enter a queue now.

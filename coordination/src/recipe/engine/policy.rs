@@ -6,9 +6,10 @@ use std::sync::atomic::Ordering;
 use super::own_entry::OwnEntry;
 use super::turn::{Acquire, Turn};
 use super::waiting::Waiting;
-use crate::backend::{Blocker, Data, Entry, Listing, Mode, Write};
-use crate::error::Result;
-use crate::session::Sight;
+use crate::backend::{Blocker, Data, Entry, Listing, Mode, Room, Write};
+use crate::error::{Effect, Error, ErrorKind, Result};
+use crate::retry::DecorrelatedJitter;
+use crate::session::{Sight, is_refusal};
 
 /// Decides from the whole queue what one entry in it is to do.
 ///
@@ -21,6 +22,14 @@ pub(crate) trait Policy: Send + Sync {
     ///
     /// An error refuses the entry: it is removed, and the caller gets the error.
     fn decide(&self, listing: &Listing, own: &Entry) -> Result<Decision>;
+
+    /// Whether its caller waits while the store refuses for now to keep what was decided: not if he wants to be told at once.
+    fn is_patient(&self) -> bool {
+        true
+    }
+
+    /// Hears why the store refuses what was decided, while the entry waits on; `None`: the store refuses no longer.
+    fn refused(&self, _by_store: Option<&Error>) {}
 }
 
 /// What a [`Policy`] decides.
@@ -48,18 +57,21 @@ pub(in crate::recipe) async fn await_decision(
 ) -> Result<Turn> {
     let (session, queue, lease) = (&acquire.session, &acquire.queue, own.lease());
     let seq = own.seq().unwrap_or_default();
-    let mut views = None;
+    let (mut views, mut has_waited) = (None, false);
+    let delays = session.retry_delays(lease.ttl);
+    let mut refusals = Refusals { acquire, own, policy, delays, is_told: false };
     loop {
         // Invariant (S6 in `docs/guarantees.md`): the queue is read anew for every decision, which also shows that our own entry
         // still exists.
         let read = || session.backend.read_standing(queue);
-        let listing = match &views {
-            None => session.retry_until_settled(lease, "acquire", read).await?,
-            Some(_) => session.retry_while_waiting(lease, "acquire", read).await?,
+        let listing = match has_waited {
+            false => session.retry_until_settled(lease, "acquire", read).await?,
+            true => session.retry_while_waiting(lease, "acquire", read).await?,
         };
         let Some(listed) = listing.entry(seq) else { return Ok(Turn::EntryLost) };
         let verdict = policy.decide(&listing, listed)?;
         let has_to_wait = matches!(verdict, Decision::Wait | Decision::WaitFor(_));
+        has_waited |= has_to_wait && policy.is_patient();
         acquire.is_blocked.store(has_to_wait, Ordering::SeqCst);
         match verdict {
             _ if has_to_wait && acquire.waiting == Waiting::Never => return Ok(Turn::NotNow),
@@ -72,25 +84,29 @@ pub(in crate::recipe) async fn await_decision(
             Decision::Grant => return Ok(Turn::Mine(None)),
             Decision::Publish(data) => {
                 let room = own.entry().room.after_update();
-                match own.update_for("acquire", Mode::Shared, data, room).await {
+                match refusals.store(has_waited, data, room).await {
                     Err(error) if error.loss_reason().is_none() => return Err(error),
                     _ => continue,
                 }
             }
             Decision::Take(data) => {
-                return match own.update("acquire", Mode::Shared, Arc::clone(&data)).await {
-                    Ok(()) => Ok(Turn::Mine(Some(data))),
-                    Err(error) if error.loss_reason().is_some() => Ok(Turn::EntryLost),
-                    Err(error) => Err(error),
-                };
+                let kept = Arc::clone(&data);
+                match refusals.store(has_waited, kept, Room::default()).await {
+                    Ok(true) => return Ok(Turn::Mine(Some(data))),
+                    Ok(false) => continue,
+                    Err(error) if error.loss_reason().is_some() => return Ok(Turn::EntryLost),
+                    Err(error) => return Err(error),
+                }
             }
             Decision::Initialize(data) => {
                 let expected = listing.value.map(|value| value.version);
                 let write = Write::new(queue, expected, Some(data));
+                let write = || session.backend.write(&write);
                 // Whether it was written or not, the next read shows the queue's value.
-                session
-                    .retry_until_settled(lease, "acquire", || session.backend.write(&write))
-                    .await?;
+                match has_waited {
+                    false => session.retry_until_settled(lease, "acquire", write).await?,
+                    true => session.retry_while_waiting(lease, "acquire", write).await?,
+                };
                 continue;
             }
         }
@@ -109,5 +125,211 @@ pub(in crate::recipe) async fn await_decision(
                 break;
             }
         }
+    }
+}
+
+/// The store's refusals to keep what a policy has decided, while its entry waits on.
+struct Refusals<'a> {
+    acquire: &'a Acquire,
+    own: &'a OwnEntry,
+    policy: &'a dyn Policy,
+    delays: DecorrelatedJitter,
+    is_told: bool,
+}
+
+impl Refusals<'_> {
+    /// Stores with our entry what the policy has decided. False: the store has refused it, and it is to be decided anew.
+    ///
+    /// For an entry that has waited: that the store has no room, or refuses our login or the call, may pass (`F-36`, `F-56`). So such
+    /// an entry waits on in its place. What was decided may be wrong by then: somebody may have changed the number of slots, for
+    /// instance. So it is decided anew. But a store may have carried out an update that it seemed to refuse, and entries after ours
+    /// may have decided by that: then the same update is repeated.
+    async fn store(&mut self, has_waited: bool, data: Data, room: Room) -> Result<bool> {
+        let mut in_doubt = false;
+        loop {
+            let data = Arc::clone(&data);
+            let updated = self.own.update_for("acquire", Mode::Shared, data, room).await;
+            let refused = match updated {
+                Err(error) if has_waited && (is_refusal(&error) || is_full(&error)) => error,
+                Ok(()) => {
+                    // What the store refused before has nothing to do with what comes now.
+                    self.note(None);
+                    return Ok(true);
+                }
+                Err(error) => return Err(error),
+            };
+            in_doubt |= refused.effect() != Effect::None;
+            if !std::mem::replace(&mut self.is_told, true) {
+                tracing::warn!(error = %refused, "refused while it waits; it goes on waiting");
+            }
+            self.note(Some(refused));
+            tokio::select! {
+                biased;
+                _ = self.own.lease().ended() => {}
+                () = tokio::time::sleep(self.delays.next_delay()) => {}
+            }
+            if !in_doubt {
+                return Ok(false);
+            }
+        }
+    }
+
+    fn note(&self, refused: Option<Error>) {
+        self.policy.refused(refused.as_ref());
+        self.acquire.tries().refused = refused;
+    }
+}
+
+fn is_full(error: &Error) -> bool {
+    error.kind() == ErrorKind::Quota
+}
+
+#[cfg(all(test, coordination_internals, feature = "memory"))]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::sleep;
+
+    use crate::simulation::{Clocks, Run, Traits, World};
+    use crate::{Admission, Config, Coordinator, ErrorKind};
+
+    const TTL: Duration = Duration::from_secs(1);
+
+    /// A world, and two clients of it.
+    async fn two() -> (World, [Coordinator; 2]) {
+        let traits =
+            Traits { is_remote: true, has_clock: true, watches: true, renews_on_restart: false };
+        let world = World::new(1, traits);
+        let connect = || {
+            let config = Config { ttl: Some(TTL), ..Config::default() };
+            let client = world.client(Clocks::default());
+            async move { client.connect(config).await.expect("the store is there") }
+        };
+        let clients = [connect().await, connect().await];
+        (world, clients)
+    }
+
+    /// The permit that somebody waits for, and the place among those who work, become free while the store has no room for the
+    /// numbers of slots. Who waits gets them when there is room.
+    #[tokio::test(start_paused = true)]
+    async fn f36_who_waits_for_a_slot_waits_until_the_store_has_room() {
+        let _run = Run::begin(1);
+        let (world, [holder, other]) = two().await;
+        let semaphore = |client: &Coordinator| client.semaphore("a", 1).expect("a good name");
+        let limiter = |client: &Coordinator| client.limiter("a").expect("a good name").standby(1);
+        let permit = semaphore(&holder).acquire(None).await.expect("free");
+        let entrant = limiter(&holder).enter().await.expect("free");
+        let (waits, stands_by) = (semaphore(&other), limiter(&other));
+        let fills = async {
+            sleep(TTL).await;
+            world.set_full(true);
+            permit.release().await.expect("a release needs no room");
+            let Admission::Working(slot) = entrant else { panic!("it works") };
+            slot.release().await.expect("a release needs no room");
+            sleep(3 * TTL).await;
+            let refused = semaphore(&holder).try_acquire().await.expect_err("there is no room");
+            assert_eq!(refused.kind(), ErrorKind::Quota, "who has not waited is told at once");
+            world.set_full(false);
+        };
+        let (permit, entrant, ()) =
+            tokio::join!(waits.acquire(Some(10 * TTL)), stands_by.enter(), fills);
+        assert!(permit.expect("it waited").is_held());
+        let Admission::Working(slot) = entrant.expect("it stood by") else { panic!("it works") };
+        assert!(slot.is_held());
+    }
+
+    /// While the store has no room for the number of a slot, the number of permits is lowered. The update that was refused must not be
+    /// repeated.
+    #[tokio::test(start_paused = true)]
+    async fn p1_a_refused_permit_is_not_taken_after_all_when_there_are_fewer() {
+        let _run = Run::begin(1);
+        let (world, [holder, other]) = two().await;
+        let semaphore = |client: &Coordinator| client.semaphore("a", 2).expect("a good name");
+        let first = semaphore(&holder).acquire(None).await.expect("free");
+        let second = semaphore(&holder).acquire(None).await.expect("free");
+        let waits = semaphore(&other);
+        let waits = tokio::spawn(async move { waits.acquire(Some(60 * TTL)).await });
+        sleep(TTL).await;
+        world.set_full(true);
+        second.release().await.expect("a release needs no room");
+        sleep(TTL).await;
+        semaphore(&holder).resize(1).await.expect("the number has room");
+        world.set_full(false);
+        sleep(5 * TTL).await;
+        assert!(!waits.is_finished() && first.is_held(), "one is held, and there is one");
+        first.release().await.expect("it was held");
+        assert!(waits.await.expect("no panic").expect("it is free").is_held());
+    }
+
+    /// Who waits for a permit until his time is over is told what was missing.
+    #[tokio::test(start_paused = true)]
+    async fn f36_who_waits_for_room_in_vain_is_told_so() {
+        let _run = Run::begin(1);
+        let (world, [holder, other]) = two().await;
+        let permit = holder.semaphore("a", 1).expect("a good name").acquire(None).await;
+        let waits = other.semaphore("a", 1).expect("a good name");
+        let fills = async {
+            sleep(TTL).await;
+            world.set_full(true);
+            permit.expect("free").release().await.expect("a release needs no room");
+        };
+        let begun = tokio::time::Instant::now();
+        let (waited, ()) = tokio::join!(waits.acquire(Some(10 * TTL)), fills);
+        let error = waited.expect_err("there is no room");
+        assert_eq!(error.kind(), ErrorKind::Quota, "{error}");
+        assert!(begun.elapsed() >= 10 * TTL, "{:?}", begun.elapsed());
+        // Nothing of it is in anybody's way.
+        world.set_full(false);
+        sleep(TTL).await;
+        assert!(waits.try_acquire().await.expect("there is room").is_some());
+    }
+
+    /// A contender that wants no standby is told at once what the store refuses, even if it has waited a moment for one that arrived
+    /// before it; and a closure that gives up hears the store's refusal rather than that all slots are taken.
+    #[tokio::test(start_paused = true)]
+    async fn f36_who_gives_up_is_told_what_the_store_refuses() {
+        let _run = Run::begin(1);
+        let (world, [holder, other]) = two().await;
+        let limiter = |client: &Coordinator| client.limiter("a").expect("a good name").standby(1);
+        let Admission::Working(slot) = limiter(&holder).enter().await.expect("free") else {
+            panic!("it is free");
+        };
+        let stands_by = limiter(&other);
+        let fills = async {
+            sleep(TTL).await;
+            world.set_full(true);
+            slot.release().await.expect("a release needs no room");
+        };
+        let entering = stands_by.enter_while(TTL, |attempt, _| attempt < 8);
+        let (entered, ()) = tokio::join!(entering, fills);
+        let error = entered.expect_err("there is a slot, but no room");
+        assert_eq!(error.kind(), ErrorKind::Quota, "{error}");
+        world.set_full(false);
+        sleep(TTL).await;
+        assert!(matches!(stands_by.enter().await, Ok(Admission::Working(_))), "nothing is left");
+    }
+
+    /// The second in line waits for the first, and not for a change of the queue. A login that is refused for a while fails neither.
+    #[tokio::test(start_paused = true)]
+    async fn f56_the_second_in_line_waits_on_as_well() {
+        let _run = Run::begin(1);
+        let (world, [holder, other]) = two().await;
+        let semaphore = |client: &Coordinator| client.semaphore("a", 1).expect("a good name");
+        let permit = semaphore(&holder).acquire(None).await.expect("free");
+        let waits = || {
+            let semaphore = semaphore(&other);
+            tokio::spawn(async move { semaphore.acquire(Some(60 * TTL)).await })
+        };
+        let first = waits();
+        sleep(TTL / 10).await;
+        let second = waits();
+        sleep(TTL / 2).await;
+        world.set_failing(Some(ErrorKind::Auth));
+        sleep(TTL / 2).await;
+        world.set_failing(None);
+        sleep(5 * TTL).await;
+        drop(permit);
+        first.await.expect("no panic").expect("it waited").release().await.expect("it is held");
+        assert!(second.await.expect("no panic").expect("it waited").is_held());
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
@@ -37,6 +37,8 @@ pub(super) struct Gate {
     standing: watch::Sender<Standing>,
     /// The reason, if the last decision was to refuse.
     refusal: Mutex<Option<Refusal>>,
+    /// Why the store refuses to keep what was decided.
+    by_store: Mutex<Option<Error>>,
 }
 
 /// What an entry that decides finds of the other entries.
@@ -51,7 +53,7 @@ struct Others {
 
 impl Policy for Gate {
     fn decide(&self, listing: &Listing, own: &Entry) -> Result<Decision> {
-        *self.last() = None;
+        *lock(&self.refusal) = None;
         let waits = Claim::of(own)?;
         let Some(limits) = slots::stored(listing, &self.limits, waits.standby)? else {
             return Ok(Decision::Initialize(to_data("enter", &self.limits, MAX_VALUE_BYTES)?));
@@ -77,13 +79,22 @@ impl Policy for Gate {
             (false, None) => self.arriving(limits, &others, waits),
         }
     }
+
+    fn is_patient(&self) -> bool {
+        self.is_patient
+    }
+
+    fn refused(&self, by_store: Option<&Error>) {
+        *lock(&self.by_store) = by_store.cloned();
+    }
 }
 
 impl Gate {
     /// A gate, and a channel that reports how far its entry is.
     pub(super) fn new(limits: Limits, is_patient: bool) -> (Arc<Self>, watch::Receiver<Standing>) {
         let (standing, told) = watch::channel(Standing::Arriving);
-        (Arc::new(Self { limits, is_patient, standing, refusal: Mutex::default() }), told)
+        let (refusal, by_store) = (Mutex::default(), Mutex::default());
+        (Arc::new(Self { limits, is_patient, standing, refusal, by_store }), told)
     }
 
     fn arriving(&self, limits: Limits, others: &Others, claim: Claim) -> Result<Decision> {
@@ -124,18 +135,23 @@ impl Gate {
     }
 
     fn refuse(&self, refusal: Refusal) -> Result<Decision> {
-        *self.last() = Some(refusal);
+        *lock(&self.refusal) = Some(refusal);
         Err(Error::new(ErrorKind::Timeout, "enter", "refused"))
     }
 
     /// Why the entry was refused, if it was.
     pub(super) fn refusal(&self) -> Option<Refusal> {
-        *self.last()
+        *lock(&self.refusal)
     }
 
-    fn last(&self) -> MutexGuard<'_, Option<Refusal>> {
-        self.refusal.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    /// Why the store refuses for now to keep what was decided, if it does.
+    pub(super) fn refusal_by_store(&self) -> Option<Error> {
+        lock(&self.by_store).clone()
     }
+}
+
+fn lock<T>(known: &Mutex<T>) -> MutexGuard<'_, T> {
+    known.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

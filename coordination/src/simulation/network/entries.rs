@@ -15,6 +15,7 @@ impl Entries for Network {
             let entry = entry.clone();
             async move {
                 world.admit()?;
+                world.has_room()?;
                 match world.has_left(&entry.entry_ref.id) {
                     true => Err(late("enter")),
                     false => world.contents().enter(&entry),
@@ -29,6 +30,7 @@ impl Entries for Network {
         self.call(Call::Other, move |world| {
             let entry = entry.clone();
             async move {
+                world.has_room()?;
                 match world.is_newest(&entry.entry_ref.id, number) {
                     true => world.contents().update(&entry, seq).await,
                     false => Err(late("update")),
