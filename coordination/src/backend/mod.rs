@@ -94,6 +94,8 @@ use crate::time::BootInstant;
 
 pub(crate) mod descriptor;
 mod pages;
+#[cfg(any(feature = "consul", feature = "etcd", feature = "file", feature = "zookeeper"))]
+mod pending_writes;
 pub(crate) mod registry;
 #[cfg(feature = "_network")]
 mod server;

@@ -1,6 +1,6 @@
 //! What is done in a store's directory. This changes queues, and finds out which entries are live: those whose sessions live.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::thread;
@@ -15,6 +15,7 @@ use super::liveness::{OpenSessions, Opened, session_of};
 use super::log::{self, Record, Removed, Written};
 use super::open_files::OpenFiles;
 use super::queue::{self, Locked, QueueFile};
+use crate::backend::pending_writes::PendingWrites;
 use crate::backend::{
     Blocker, Clock, Data, Entry, EntryId, EntryRef, Listing, Mode, NewEntry, NewSession, Position,
     SessionId, Value, Write,
@@ -27,8 +28,6 @@ use crate::time::{BootInstant, number_after};
 
 /// With `durable`: how often a thread tries to lock a queue's open file while another thread of this process uses that file.
 const TRIES: usize = 20;
-/// The largest number of ids in `unanswered`.
-const UNANSWERED: usize = 1024;
 
 /// The open directory of a namespace.
 ///
@@ -41,9 +40,9 @@ pub(super) struct Store {
     pub(super) open_files: OpenFiles,
     /// For each held entry, the state that its queue's file had when a heartbeat last found the entry there.
     pub(super) looks: Looks,
-    /// The ids of writes that have created a value and whose callers have no answer yet. If such a write is repeated after another
-    /// write has removed the value, the repeated write must not create the value a second time.
-    unanswered: Mutex<HashSet<u64>>,
+    /// Writes that have created a value and whose callers have no answer yet. If such a write is repeated after another write has
+    /// removed the value, the repeated write must not create the value a second time.
+    pub(super) unanswered: PendingWrites<()>,
     watcher: Watcher,
     /// Whether each change has to be on the disk before it is answered.
     pub(super) durable: bool,
@@ -63,7 +62,7 @@ impl Store {
             is_on_network: root.is_on_network()?,
             open_files: OpenFiles::new(),
             looks: Looks::default(),
-            unanswered: Mutex::default(),
+            unanswered: PendingWrites::default(),
             watcher: Watcher::new(),
             durable: config.durable,
             clock: HostClock::find(),
@@ -224,7 +223,7 @@ impl Store {
         if let Some(removed) = queue.log().removed().filter(|removed| removed.by == by) {
             return Ok(Some(removed.version));
         }
-        if version != write.expected || self.unanswered().contains(&by) {
+        if version != write.expected || self.unanswered.get(write).is_some() {
             return Ok(None);
         }
         if write.if_empty {
@@ -239,7 +238,7 @@ impl Store {
                 let value = Written { version: number, by, data: Data::clone(data) };
                 queue.write(value, &write.beside)?;
                 if version.is_none() {
-                    self.made(by);
+                    self.unanswered.update(write, |known| *known = Some(()));
                 }
                 Ok(Some(number))
             }
@@ -259,25 +258,6 @@ impl Store {
         self.with_queue(key, |queue| {
             Ok(names.iter().map(|name| queue.log().record(name).cloned()).collect())
         })
-    }
-
-    fn made(&self, write: u64) {
-        let mut unanswered = self.unanswered();
-        if unanswered.len() >= UNANSWERED {
-            // There cannot be that many callers that still wait for an answer. Most of these callers have given up for good, so
-            // their writes will not be repeated.
-            unanswered.clear();
-        }
-        unanswered.insert(write);
-    }
-
-    /// Notes that the caller of this write has an answer, so that it will not repeat the write.
-    pub(super) fn answered(&self, write: u64) {
-        self.unanswered().remove(&write);
-    }
-
-    fn unanswered(&self) -> MutexGuard<'_, HashSet<u64>> {
-        self.unanswered.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// The names of the files of queues, as far as `is_so` returns true for them.

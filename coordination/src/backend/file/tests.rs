@@ -158,13 +158,18 @@ fn a_value_is_compared_and_set() {
 }
 
 /// On a slow disk, a write may be carried out although its caller has given it up. If the caller then repeats the write, and
-/// another process has removed the value in between, the repeated write must not create the value again.
+/// another process has removed the value in between, the repeated write must not create the value again, however many other
+/// writes were given up meanwhile.
 #[test]
 fn write_once_though_it_was_removed_since() {
     let directory = TempDir::new().expect("a directory");
     let (store, other, queue) = (store(directory.path()), store(directory.path()), key("a"));
     let create = Write::new(&queue, None, Some("one".into()));
     let version = set(&store, &create);
+    for _ in 0..1_500 {
+        let given_up = write(&store, &key("b"), None, Some("one"));
+        assert_eq!(write(&store, &key("b"), given_up, None), given_up);
+    }
     assert_eq!(write(&other, &queue, version, None), version);
     assert_eq!(set(&store, &create), None, "its caller was not told");
     assert_eq!(value(&read(&store, &queue)), None);

@@ -15,7 +15,7 @@ impl Values for FileStore {
         let new = write.clone();
         let step = self.change("write", &write.queue, move |store, queue| store.write(queue, &new));
         let answer = step.await?;
-        self.store().answered(write.id);
+        self.store().unanswered.forget(write);
         Ok(answer)
     }
 

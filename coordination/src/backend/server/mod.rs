@@ -25,8 +25,6 @@ pub(crate) mod names;
 #[cfg(any(feature = "postgres", feature = "redis"))]
 pub(crate) mod notifications;
 pub(crate) mod own_entries;
-#[cfg(any(feature = "consul", feature = "etcd", feature = "zookeeper"))]
-pub(crate) mod pending_writes;
 pub(crate) mod places;
 pub(crate) mod reads;
 pub(crate) mod rotation;

@@ -73,6 +73,10 @@ pub(in crate::recipe) async fn await_decision(
         let has_to_wait = matches!(verdict, Decision::Wait | Decision::WaitFor(_));
         has_waited |= has_to_wait && policy.is_patient();
         acquire.is_blocked.store(has_to_wait, Ordering::SeqCst);
+        if has_to_wait {
+            // What the store refused before is not what this entry waits for now.
+            refusals.note(None);
+        }
         match verdict {
             _ if has_to_wait && acquire.waiting == Waiting::Never => return Ok(Turn::NotNow),
             Decision::Wait => {}
@@ -134,6 +138,7 @@ struct Refusals<'a> {
     own: &'a OwnEntry,
     policy: &'a dyn Policy,
     delays: DecorrelatedJitter,
+    /// Whether the log was told of one.
     is_told: bool,
 }
 
@@ -152,7 +157,6 @@ impl Refusals<'_> {
             let refused = match updated {
                 Err(error) if has_waited && (is_refusal(&error) || is_full(&error)) => error,
                 Ok(()) => {
-                    // What the store refused before has nothing to do with what comes now.
                     self.note(None);
                     return Ok(true);
                 }

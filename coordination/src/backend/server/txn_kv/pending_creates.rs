@@ -7,7 +7,7 @@
 //! the version that it had before the first of these calls was sent. So the second call is refused as long as the mark exists.
 
 use crate::backend::Write;
-use crate::backend::server::pending_writes::PendingWrites;
+use crate::backend::pending_writes::PendingWrites;
 
 /// For each write: how many of its calls were sent and not answered, and which version of the mark they expect.
 #[derive(Default)]
