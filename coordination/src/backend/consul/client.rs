@@ -25,6 +25,10 @@ use crate::env;
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::url::Host;
 
+/// How long after its end a blocking query's answer may come at most. If it is lost on its way, the waiters read the store then, which
+/// is within 2 s of the change that they wait for (`L2`).
+const LATE_ANSWER: Duration = Duration::from_millis(700);
+
 /// The agents of the URL, and the `Pool` of connections to the agent in use.
 pub(super) type Connections = connections::Connections<Agents>;
 
@@ -182,7 +186,7 @@ impl Connections {
         let query = query.waiting(index, longest);
         let (pool, epoch) = self.reach_for("watch").await.map_err(Failure::harmless)?;
         // The server prolongs the wait by up to a sixteenth, at random, so that not all queries end at the same time.
-        let limit = longest + longest / 16 + self.patience;
+        let limit = longest + longest / 16 + self.patience.min(LATE_ANSWER);
         // A blocking query may stay unanswered for long although the agent works. So the connections to the agent are not given
         // up for lack of an answer (`unhurried`).
         let attempt = self.rotation.attempt(epoch).unhurried();
