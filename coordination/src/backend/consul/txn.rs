@@ -3,6 +3,7 @@
 //! If Consul refuses a transaction, its answer does not contain the keys that [`Txn::looks`] names. One more request reads these
 //! keys, so they may have changed since the refusal.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -96,8 +97,9 @@ impl Transact for Transactions {
     const VALUE: &'static str = keys::VALUE;
     const REMOVED: &'static str = keys::REMOVED;
     const IS_ENTRY: fn(&str) -> bool = keys::is_entry;
+    type Check = Infallible;
 
-    async fn commit(&self, operation: &'static str, txn: Txn) -> Result<Outcome> {
+    async fn commit(&self, operation: &'static str, txn: Txn<Infallible>) -> Result<Outcome> {
         let mut steps: Vec<_> = txn.conditions.into_iter().map(check).collect();
         for change in txn.changes {
             steps.extend(self.steps(operation, change)?);
@@ -132,7 +134,7 @@ impl Transact for Transactions {
     /// Consul has no condition on a range of keys. So this puts the key `.closing`, and reads the queue in the same transaction.
     /// Whoever enters from now on removes `.closing`. The value is then written on condition that `.closing` is unchanged: so the
     /// write is refused if an entry was entered in between.
-    async fn alone(&self, keys: &Keys, write_fence: &WriteFence) -> Result<Queue> {
+    async fn alone(&self, keys: &Keys, write_fence: &WriteFence) -> Result<Queue<Infallible>> {
         let (closing, id) = (keys.key(keys::CLOSING), self.id("write", write_fence.session)?);
         let look = [
             Operation::delete(closing.as_str()),
@@ -202,12 +204,11 @@ impl Transact for Transactions {
     }
 }
 
-pub(super) fn check(condition: Condition) -> Operation<'static> {
+pub(super) fn check(condition: Condition<Infallible>) -> Operation<'static> {
     match condition {
         Condition::Version(key, 0) => Operation::is_absent(key),
         Condition::Version(key, version) => Operation::is_unchanged(key, version),
-        #[cfg(feature = "etcd")]
-        Condition::None(from, _) => Operation::is_absent(from),
+        Condition::Own(never) => match never {},
     }
 }
 

@@ -19,6 +19,13 @@ use crate::error::Result;
 
 pub(super) struct Transactions(pub(super) Arc<Connections>);
 
+/// The condition that no key exists in the range that begins with `from` and ends before `to`.
+#[derive(Clone, Debug)]
+pub(super) struct NoKey {
+    from: String,
+    to: String,
+}
+
 impl Transactions {
     pub(super) async fn make(
         &self,
@@ -68,8 +75,9 @@ impl Transact for Transactions {
     const VALUE: &'static str = keys::VALUE;
     const REMOVED: &'static str = keys::REMOVED;
     const IS_ENTRY: fn(&str) -> bool = keys::is_entry;
+    type Check = NoKey;
 
-    async fn commit(&self, operation: &'static str, txn: Txn) -> Result<Outcome> {
+    async fn commit(&self, operation: &'static str, txn: Txn<NoKey>) -> Result<Outcome> {
         let Txn { conditions, changes, looks } = txn;
         let count = looks.len();
         let read = |key| TxnOp::get(key, None);
@@ -103,9 +111,9 @@ impl Transact for Transactions {
 
     /// In etcd, one condition can say that a whole range of keys is empty. So nothing has to be put before the value is written,
     /// or removed afterwards.
-    async fn alone(&self, keys: &Keys, _write_fence: &WriteFence) -> Result<Queue> {
+    async fn alone(&self, keys: &Keys, _write_fence: &WriteFence) -> Result<Queue<NoKey>> {
         let entries = keys::entries(keys);
-        let conditions = vec![Condition::None(entries.from, entries.to)];
+        let conditions = vec![Condition::Own(NoKey { from: entries.from, to: entries.to })];
         Ok(Queue::Empty(Txn { conditions, ..Txn::default() }))
     }
 
@@ -155,7 +163,7 @@ pub(super) fn end_of(prefix: &str) -> String {
     format!("{}0", prefix.strip_suffix('/').unwrap_or(prefix))
 }
 
-pub(super) fn compare(condition: Condition) -> Compare {
+pub(super) fn compare(condition: Condition<NoKey>) -> Compare {
     match condition {
         // etcd compares a key that does not exist as if its revision were zero.
         Condition::Version(key, version) => {
@@ -163,7 +171,7 @@ pub(super) fn compare(condition: Condition) -> Compare {
         }
         // The comparison must hold for every key of the range. No key that exists has the create revision zero: so the comparison
         // holds only if the range is empty.
-        Condition::None(from, to) => {
+        Condition::Own(NoKey { from, to }) => {
             Compare::create_revision(from, CompareOp::Equal, 0).with_range(to)
         }
     }

@@ -1,6 +1,7 @@
 //! Tests of the algorithms of this folder, with a store in memory that can lose an answer and carry out the call later.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ struct State {
     keys: BTreeMap<String, Kept>,
     /// The next transaction gets no answer, and is carried out only when [`comes_late`](TxnKv::comes_late) is called.
     lose: bool,
-    late: Vec<Txn>,
+    late: Vec<Txn<Infallible>>,
     /// `Some`: the next delete is not carried out, and fails with an error that has this effect.
     fail_delete: Option<Effect>,
     /// Whether the store has no space: every transaction is refused with `Quota`, and only [`delete`](Transact::delete) works.
@@ -30,13 +31,12 @@ struct State {
 }
 
 impl State {
-    fn make(&mut self, txn: &Txn) -> Outcome {
-        let holds = |condition: &Condition| match condition {
+    fn make(&mut self, txn: &Txn<Infallible>) -> Outcome {
+        let holds = |condition: &Condition<Infallible>| match condition {
             Condition::Version(key, version) => {
                 self.keys.get(key).map_or(0, |kept| kept.version) == *version
             }
-            #[cfg(feature = "etcd")]
-            Condition::None(from, to) => self.keys.range(from.clone()..to.clone()).next().is_none(),
+            Condition::Own(never) => match *never {},
         };
         if !txn.conditions.iter().all(holds) {
             return Outcome::Refused(
@@ -68,8 +68,9 @@ impl Transact for Memory {
     const VALUE: &'static str = "!";
     const REMOVED: &'static str = "!removed";
     const IS_ENTRY: fn(&str) -> bool = |name| !name.starts_with('!');
+    type Check = Infallible;
 
-    async fn commit(&self, operation: &'static str, txn: Txn) -> Result<Outcome> {
+    async fn commit(&self, operation: &'static str, txn: Txn<Infallible>) -> Result<Outcome> {
         let mut state = self.0.lock().expect("nobody panics");
         if std::mem::take(&mut state.lose) {
             state.late.push(txn);
@@ -93,7 +94,7 @@ impl Transact for Memory {
         Ok(())
     }
 
-    async fn alone(&self, _keys: &Keys, _write_fence: &WriteFence) -> Result<Queue> {
+    async fn alone(&self, _keys: &Keys, _write_fence: &WriteFence) -> Result<Queue<Infallible>> {
         Ok(Queue::Empty(Txn::default()))
     }
 

@@ -21,12 +21,14 @@ pub(crate) trait Transact: Send + Sync + 'static {
     const REMOVED: &'static str;
     /// Whether this may be the last part of an entry's key.
     const IS_ENTRY: fn(&str) -> bool;
+    /// What this store alone can check beside the version of a key; [`Infallible`](std::convert::Infallible): nothing.
+    type Check: Clone + std::fmt::Debug + Send + Sync;
 
     /// Sends a transaction. The error is [`Lost`](crate::ErrorKind::Lost) if the transaction names a session that is over.
     fn commit(
         &self,
         operation: &'static str,
-        txn: Txn,
+        txn: Txn<Self::Check>,
     ) -> impl Future<Output = Result<Outcome>> + Send;
 
     /// Deletes a key if it exists. With `only`, deletes the key only if it was created in this version.
@@ -39,7 +41,7 @@ pub(crate) trait Transact: Send + Sync + 'static {
         &self,
         keys: &Keys,
         write_fence: &WriteFence,
-    ) -> impl Future<Output = Result<Queue>> + Send;
+    ) -> impl Future<Output = Result<Queue<Self::Check>>> + Send;
 
     /// The contents of each of these keys, in their order.
     fn fetch(&self, keys: &[String]) -> impl Future<Output = Result<Vec<Option<Vec<u8>>>>> + Send;
@@ -64,21 +66,27 @@ pub(crate) trait Transact: Send + Sync + 'static {
 
 /// A transaction: if all conditions hold at the moment when the store carries it out, all changes are made together. Otherwise
 /// nothing is changed.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Txn {
-    pub(crate) conditions: Vec<Condition>,
+#[derive(Clone, Debug)]
+pub(crate) struct Txn<C> {
+    pub(crate) conditions: Vec<Condition<C>>,
     pub(crate) changes: Vec<Change>,
     /// The keys to read if a condition does not hold, so that the caller can find out why.
     pub(crate) looks: Vec<String>,
 }
 
+impl<C> Default for Txn<C> {
+    fn default() -> Self {
+        Self { conditions: Vec::new(), changes: Vec::new(), looks: Vec::new() }
+    }
+}
+
+/// A condition of a [`Txn`]. `C`: the store's own, [`Transact::Check`].
 #[derive(Clone, Debug)]
-pub(crate) enum Condition {
+pub(crate) enum Condition<C> {
     /// The key has this version, in which it was last changed; zero: the key does not exist.
     Version(String, u64),
-    /// No key exists in the range that begins with the first key and ends before the second.
-    #[cfg(feature = "etcd")]
-    None(String, String),
+    /// What this store alone can check.
+    Own(C),
 }
 
 #[derive(Clone, Debug)]
@@ -123,7 +131,7 @@ pub(crate) struct WriteFence {
 }
 
 impl WriteFence {
-    pub(crate) fn holds(&self) -> Condition {
+    pub(crate) fn holds<C>(&self) -> Condition<C> {
         Condition::Version(self.key.to_string(), self.version)
     }
 
@@ -140,11 +148,11 @@ impl WriteFence {
 
 /// Whether a queue has entries. Needed for a write of the queue's value that must happen only if there are none.
 #[derive(Debug)]
-pub(crate) enum Queue {
+pub(crate) enum Queue<C> {
     /// The queue has no entry. The transaction has conditions that hold only as long as no entry is entered. If
     /// [`alone`](Transact::alone) had to put keys for these conditions, the transaction also has changes that delete these keys.
     /// The conditions and the changes are added to the transaction of the write.
-    Empty(Txn),
+    Empty(Txn<C>),
     /// The queue has an entry. The field is the queue's value as it was read.
     Taken(Option<Kept>),
 }

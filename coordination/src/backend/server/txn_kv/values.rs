@@ -118,7 +118,7 @@ impl<T: Transact> TxnKv<T> {
         &self,
         writing: &mut Writing<'_>,
         write_fence: &WriteFence,
-        txn: Txn,
+        txn: Txn<T::Check>,
     ) -> Result<(Tried, bool)> {
         let (write, creates) = (writing.write, writing.creates());
         if creates {
@@ -210,7 +210,7 @@ impl Writing<'_> {
         self.write.expected.is_none() && self.write.data.is_some()
     }
 
-    fn txn(&self, alone: Txn, write_fence: &WriteFence) -> Result<Txn> {
+    fn txn<C>(&self, alone: Txn<C>, write_fence: &WriteFence) -> Result<Txn<C>> {
         let Txn { mut conditions, mut changes, .. } = alone;
         let (write, value, removed) = (self.write, self.value.clone(), self.removed.clone());
         let looks = vec![value.clone(), write_fence.key.to_string(), removed.clone()];
