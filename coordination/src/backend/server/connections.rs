@@ -4,22 +4,31 @@
 //! answering. So this module makes a client for one server only. That client is used until its connection breaks, or until a call
 //! on it takes longer than a heartbeat may take. Then a client for the next server is made. The module
 //! [`rotation`](super::rotation) decides which server is the next.
+//!
+//! | what a store wants to do | with |
+//! | --- | --- |
+//! | make the first call of the process | [`Connections::greet`] |
+//! | make a call | [`Connections::call`] |
+//! | make a call that is part of a heartbeat, which waits for no other call | [`Connections::urgent_call`] |
+//! | do something between getting a slot for a call and sending it | [`Connections::ready`] or [`Connections::urgent`], then [`Ready::make`] |
+//! | send a call to another server than the one in use | the same, then [`Ready::make_elsewhere`] |
+//! | keep a stream open, which is no call and needs no slot | [`Connections::reach_for`], then [`Connections::on_epoch`] for each of its steps |
+//! | the same, where a late answer says nothing about the connection | [`Connections::reach_for`], then [`Connections::judged`] |
+//! | hear that the connection was replaced | [`Connections::epochs`] |
 
+mod failure;
+mod refusals;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
-use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio::time::timeout;
 
-use super::cause::{causes, connection_kind};
 use super::credentials::{Access, Credentials};
 use super::first::{self, First};
-use super::places::Place;
 use super::rotation::{Attempt, Rotation, Turn};
 use crate::config::Settings;
 use crate::env::names;
@@ -27,13 +36,13 @@ use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::panics::{caught, on_purpose};
 use crate::url::Host;
 
+pub(crate) use self::failure::Failure;
+use self::failure::{late, unknown};
+use self::refusals::Refusals;
+
 /// How often [`greet`](Connections::greet) tries the first call of the process if each try ends with a connection that the server
 /// closes without an answer.
 const GREETINGS: usize = 5;
-/// For this long after a server has refused our credentials, it is not asked again: every try to connect to it fails at once with
-/// that refusal. So this client asks such a server at most twenty times a minute.
-const BELIEVED: Duration = Duration::from_secs(3);
-
 /// How connections to a store's servers are made.
 pub(crate) trait Link: Sized + Send + Sync + 'static {
     /// The client crate's handle of a connection, on which calls are made. The handle need not limit the time of a call: the
@@ -81,22 +90,6 @@ pub(crate) trait Link: Sized + Send + Sync + 'static {
     fn explain(&self, operation: &'static str, failed: Self::Failed) -> Failure;
 }
 
-/// Why a connection could not be made, or a call on it failed.
-#[derive(Clone, Debug)]
-pub(crate) struct Failure {
-    pub(crate) error: Error,
-    /// The connection cannot be used any more, and another connection is to be made.
-    pub(crate) is_broken: bool,
-    /// The server closed the connection without an answer. Some servers do that if they demand TLS and the client does not use it.
-    pub(crate) is_hang_up: bool,
-    /// The server seems to accept no more connections. This says nothing about the connections that exist.
-    pub(crate) is_full: bool,
-    /// The server did not answer in time.
-    pub(crate) is_late: bool,
-    /// The address of another server, if the answer says that the call has to be sent there.
-    pub(crate) moved_to: Option<String>,
-}
-
 /// A store's servers, and the connection in use.
 pub(crate) struct Connections<L: Link> {
     pub(crate) link: L,
@@ -111,12 +104,7 @@ pub(crate) struct Connections<L: Link> {
 struct State<L: Link> {
     /// `Some` while a task makes a connection. All callers that need a connection wait here for the outcome of that one task.
     making: Option<watch::Receiver<Option<Made<L>>>>,
-    /// The servers that refused our credentials, each with the reason, and with the time until which this server is not asked
-    /// again.
-    refused: HashMap<Place, (Instant, Failure)>,
-    /// `Some` if all known servers have refused our credentials. Until the time in this field, no server is asked, and every try to
-    /// connect fails with the reason in this field.
-    all_refused: Option<(Instant, Failure)>,
+    refusals: Refusals,
     /// Limits the time for the first connection of the process; `None` as soon as there has been a connection.
     first: Option<First>,
 }
@@ -152,8 +140,7 @@ impl<L: Link> Connections<L> {
             in_flight: Semaphore::new(L::IN_FLIGHT),
             state: Mutex::new(State {
                 making: None,
-                refused: HashMap::new(),
-                all_refused: None,
+                refusals: Refusals::default(),
                 first: Some(First::default()),
             }),
         }
@@ -164,7 +151,7 @@ impl<L: Link> Connections<L> {
     /// One task makes the connection for all callers. The task goes on even if a caller gives up. If all servers have failed, the
     /// task waits until [`Turn::pause_until`] before it connects: otherwise all clients together would flood a server that is down
     /// or starting (`R4`).
-    pub(crate) async fn connection(self: &Arc<Self>) -> Made<L> {
+    async fn connection(self: &Arc<Self>) -> Made<L> {
         if let Some(found) = self.rotation.connected() {
             return Ok(found);
         }
@@ -217,10 +204,8 @@ impl<L: Link> Connections<L> {
     /// this case this function starts another task, which finds the installed connection and makes no second one.
     fn making(self: &Arc<Self>) -> Result<watch::Receiver<Option<Made<L>>>, Failure> {
         let mut state = self.state();
-        if let Some((until, failure)) = &state.all_refused
-            && Instant::now() < *until
-        {
-            return Err(failure.clone());
+        if let Some(failure) = state.refusals.of_all() {
+            return Err(failure);
         }
         Ok(state.making.get_or_insert_with(|| self.start_making()).clone())
     }
@@ -278,7 +263,7 @@ impl<L: Link> Connections<L> {
             on_purpose("connecting");
             self.let_in(Turn { place, ..turn }).await
         };
-        if let Some(failure) = self.refused_by(place) {
+        if let Some(failure) = self.state().refusals.of(place) {
             return Err(failure);
         }
         let connected = match timeout(limit, caught("connect", connecting)).await {
@@ -290,29 +275,12 @@ impl<L: Link> Connections<L> {
             && failure.is_refusal()
             && self.has_connected()
         {
-            self.note_refusal(place, failure);
+            // Noted before the failure is reported to the rotation. If this failure is the last of all servers, the report makes the
+            // rotation forget the addresses of all names. After that it could not be found out any more whether all addresses have
+            // refused us.
+            self.state().refusals.note(place, failure, |is_so| self.rotation.all(is_so));
         }
         connected
-    }
-
-    fn note_refusal(&self, place: Place, failure: &Failure) {
-        let now = Instant::now();
-        let mut state = self.state();
-        state.refused.retain(|_, (until, _)| now < *until);
-        state.refused.insert(place, (now + BELIEVED, failure.clone()));
-        // This is checked here, before the failure is reported to the rotation. If this failure is the last of all servers, the
-        // report makes the rotation forget the addresses of all names. After that it could not be found out any more whether all
-        // addresses have refused us.
-        if self.rotation.all(|place| state.refused.contains_key(place)) {
-            state.all_refused = state.refused.values().min_by_key(|(until, _)| *until).cloned();
-        }
-    }
-
-    /// Why this server refused our credentials, if it did so within the last [`BELIEVED`].
-    fn refused_by(&self, place: Place) -> Option<Failure> {
-        let state = self.state();
-        let refused = state.refused.get(&place).filter(|(until, _)| Instant::now() < *until);
-        refused.map(|(_, failure)| failure.clone())
     }
 
     /// Makes a connection with the newest credentials. If that fails, tries the credentials with which a server last accepted us:
@@ -544,51 +512,4 @@ impl<L: Link> Ready<'_, L> {
         let outcome = outcome.map_err(|failed| connections.link.explain(operation, failed));
         outcome.map_err(|failure| connections.advised(failure).error)
     }
-}
-
-impl Failure {
-    /// A failure after which the connection can still be used.
-    pub(crate) fn harmless(error: Error) -> Self {
-        Self {
-            error,
-            is_broken: false,
-            is_hang_up: false,
-            is_full: false,
-            is_late: false,
-            moved_to: None,
-        }
-    }
-
-    pub(crate) fn broken(error: Error) -> Self {
-        Self { is_broken: true, ..Self::harmless(error) }
-    }
-
-    /// The failure of a call that was not answered within the time `after`.
-    pub(crate) fn late(operation: &'static str, after: Duration, effect: Effect) -> Self {
-        let message = format!("no answer within {after:?}");
-        let error = Error::new(ErrorKind::Unavailable, operation, message);
-        Self { is_late: true, ..Self::broken(error.with_effect(effect)) }
-    }
-
-    /// Whether the failure may pass by itself, so that a later try may succeed.
-    fn is_passing(&self) -> bool {
-        self.is_broken && self.error.kind() == ErrorKind::Unavailable
-    }
-
-    /// Whether the server refuses our credentials, or says that we lack a right. Another try right away would most likely be
-    /// refused too.
-    fn is_refusal(&self) -> bool {
-        matches!(self.error.kind(), ErrorKind::Auth | ErrorKind::Permission)
-    }
-}
-
-fn late(limit: Duration) -> Failure {
-    Failure::late("connect", limit, Effect::None)
-}
-
-/// The failure if a host's name cannot be looked up. It counts as broken, so that the next host is tried, whose name may have an
-/// address.
-fn unknown(host: &Host, error: &io::Error) -> Failure {
-    let kind = connection_kind(&causes(Some(error)));
-    Failure::broken(Error::new(kind, "connect", format!("{}: {error}", host.name)))
 }

@@ -188,10 +188,8 @@ async fn an_error_that_passes_is_told_rather_than_a_refusal() -> Result<()> {
     let connections = connections(&[|_| Ok("a"), starts, |_| Err(failed(ErrorKind::Auth))])?;
     let (_, epoch) = connections.reach_for("enter").await?;
     // From now on the first server counts as one that has refused us.
-    connections.state().refused.insert(
-        connections.rotation.turn().place,
-        (Instant::now() + BELIEVED, failed(ErrorKind::Auth)),
-    );
+    let place = connections.rotation.turn().place;
+    connections.state().refusals.note(place, &failed(ErrorKind::Auth), |_| false);
     connections.rotation.give_up(epoch);
     let error = connections.reach_for("enter").await.expect_err("nobody lets us in");
     assert_eq!(error.kind(), ErrorKind::Unavailable);
