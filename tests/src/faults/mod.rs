@@ -1,8 +1,8 @@
 //! Rows of the fault matrix, `docs/faults.md`, whose test is the same on several stores.
 //!
 //! A row is a plain function over a [`Site`], or, if it interrupts operations of the checks, over a store of the
-//! checks. [`fault_rows!`](crate::fault_rows) lists the rows and makes tests of them; `faults_<store>` in the folders
-//! `gate` and `soak` of `tests/tests/suite` invokes it. Rows that only one store has are in its own folder.
+//! checks. [`fault_rows!`](crate::fault_rows) lists the rows and makes tests of them; the folder of a store in
+//! `tests/tests/suite/faults` invokes it. Rows that only one store has are in its own folder.
 
 pub mod clock;
 pub mod connecting;

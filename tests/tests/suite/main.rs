@@ -1,8 +1,10 @@
 //! All tests that need servers, client processes or more than one crate. They are one program, because linking every
 //! store's driver takes long and is done only once this way.
 //!
-//! `tests/run` runs what is in [`gate`], `tests/soak` what is in [`soak`].
+//! `tests/run` runs what is in [`gate`], `tests/soak` what is in [`soak`]. The faults of a store are all in [`faults`], in modules
+//! of the same two names.
 
+mod faults;
 mod gate;
 mod soak;
 #[cfg(any(feature = "mysql", feature = "postgres"))]

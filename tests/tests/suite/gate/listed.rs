@@ -28,6 +28,11 @@ fn parts() -> Vec<(String, Vec<String>)> {
     parts.collect()
 }
 
+/// Whether a test is run by `tests/soak`.
+fn is_of_soak(test: &str) -> bool {
+    test.split("::").any(|module| module == "soak")
+}
+
 fn is_everything_built() -> bool {
     Backend::ALL.iter().all(|store| store.is_built_in())
 }
@@ -38,7 +43,7 @@ fn every_test_of_the_soak_is_in_a_part() {
     let is_in_one =
         |test: &str| parts.iter().any(|(_, words)| words.iter().any(|word| test.contains(&**word)));
     let mut soak = tests();
-    soak.retain(|test| test.starts_with("soak::"));
+    soak.retain(|test| is_of_soak(test));
     assert!(soak.len() > 100, "tests are listed in another way");
     soak.retain(|test| !is_in_one(test));
     assert!(soak.is_empty(), "in no part of tests/soak: {soak:#?}");
@@ -51,7 +56,7 @@ fn every_word_of_a_part_has_tests() {
     assert!(parts.len() > 10, "tests/soak lists its parts in another way");
     for (part, words) in parts {
         for word in words.iter().filter(|_| is_everything_built()) {
-            let has = tests.iter().any(|test| test.starts_with("soak::") && test.contains(&**word));
+            let has = tests.iter().any(|test| is_of_soak(test) && test.contains(&**word));
             assert!(has, "{word} of the part {part} is in no name of a test of the soak");
         }
     }
@@ -69,8 +74,8 @@ fn every_store_has_its_tests() {
         has("suite", &|test| test.starts_with(&format!("{script}::store_suite::{name}::")));
         if !store.is_in_process() {
             has("chaos", &|test| test == format!("soak::chaos::{name}"));
-            let matrix = format!("::faults_{name}::every_row_has_a_test_or_a_reason");
-            has("fault matrix", &|test| test.ends_with(&matrix));
+            let matrix = format!("faults::{name}::{script}::every_row_has_a_test_or_a_reason");
+            has("fault matrix", &|test| test == matrix);
         }
     }
 }

@@ -3,9 +3,6 @@
 mod descriptors;
 mod events;
 mod examples;
-#[cfg(feature = "etcd")]
-mod faults_etcd;
-mod faults_file;
 #[cfg(feature = "redis")]
 mod full_redis;
 mod harness;

@@ -9,7 +9,7 @@ use coordination_tests::harness::{Connecting, wait_until};
 
 use crate::WORKER;
 
-pub(super) fn f67_all_connect(backend: Backend) {
+pub(crate) fn f67_all_connect(backend: Backend) {
     let site = Site::start(backend, 1, WORKER);
     let enough = if backend == Backend::File { 7_200 } else { 480 };
     let connecting = Connecting::start(&site.url, Duration::ZERO);

@@ -13,11 +13,11 @@ use crate::WORKER;
 /// keep two cores busy.
 const LEASE: Duration = Duration::from_secs(60);
 
-pub(super) fn f44_one_process(backend: Backend) {
+pub(crate) fn f44_one_process(backend: Backend) {
     crowd(backend, 1, 1_000);
 }
 
-pub(super) fn f44_twenty_processes(backend: Backend) {
+pub(crate) fn f44_twenty_processes(backend: Backend) {
     crowd(backend, 20, 50);
 }
 

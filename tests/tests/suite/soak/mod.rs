@@ -2,19 +2,8 @@
 //! of stores of which `gate` has none; checks that the gate leaves out.
 
 mod chaos;
-mod connecting;
-mod crowd;
-#[cfg(feature = "consul")]
-mod faults_consul;
-mod faults_etcd;
-#[cfg(feature = "mysql")]
-mod faults_mysql;
-#[cfg(feature = "postgres")]
-mod faults_postgres;
-#[cfg(feature = "redis")]
-mod faults_redis;
-#[cfg(feature = "zookeeper")]
-mod faults_zookeeper;
+pub(crate) mod connecting;
+pub(crate) mod crowd;
 mod group_scale;
 mod limiter_storm;
 mod many_names;
@@ -25,9 +14,9 @@ mod mysql_operators;
 mod pauses;
 mod rates;
 mod settings;
-mod shortage;
+pub(crate) mod shortage;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
-mod sql_load;
+pub(crate) mod sql_load;
 mod store_suite;
 
 coordination_tests::conformance!(soak);

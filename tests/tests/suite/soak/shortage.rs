@@ -15,7 +15,7 @@ use crate::WORKER;
 const ENOUGH: u64 = 256;
 const LEASE: Duration = Duration::from_secs(8);
 
-pub(super) fn f64_held_over_a_shortage(backend: Backend) {
+pub(crate) fn f64_held_over_a_shortage(backend: Backend) {
     let held = || {
         let site = Site::start(backend, 1, WORKER).with_ttl(LEASE);
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");

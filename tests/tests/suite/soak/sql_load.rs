@@ -10,14 +10,14 @@ use serde_json::json;
 
 use crate::WORKER;
 
-pub(super) const PROCESSES: usize = 16;
+pub(crate) const PROCESSES: usize = 16;
 /// How many acquisitions each process makes, with one lock and again with a hundred locks.
 const TURNS: usize = 1_000;
 /// A lease so long that no session is lost although the machine is busy.
 const LEASE: Duration = Duration::from_secs(60);
 
 /// Each of sixteen processes acquires one lock a thousand times, and then a hundred locks ten times each.
-pub(super) fn contend_on(server: Arc<dyn Server>) {
+pub(crate) fn contend_on(server: Arc<dyn Server>) {
     let site = Site::on(server, WORKER).with_ttl(LEASE).with_heartbeat(LEASE / 6);
     let processes: Vec<_> =
         (0..PROCESSES).map(|index| site.process(&format!("client-{index}"))).collect();

@@ -1,5 +1,4 @@
 //! The fault rows on `etcd://` that the gate leaves out, and those of three servers.
-#![cfg(feature = "etcd")]
 
 mod restarts;
 mod restored;

@@ -4,7 +4,7 @@
 use coordination_tests::checks::Backend;
 use coordination_tests::harness::{rerun_alone, rerun_if_starved};
 
-use super::super::{connecting, crowd, shortage};
+use crate::soak::{connecting, crowd, shortage};
 
 #[test]
 fn f44_one_process() {

@@ -1,0 +1,4 @@
+//! Faults of `etcd://`.
+
+mod gate;
+mod soak;

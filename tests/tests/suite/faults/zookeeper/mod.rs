@@ -1,0 +1,3 @@
+//! Faults of `zookeeper://`.
+
+mod soak;
