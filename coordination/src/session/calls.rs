@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use backon::Retryable;
@@ -137,6 +137,7 @@ impl Session {
         self.persist_while(lease, operation, call, may_pass).await
     }
 
+    /// Repeats a call while its error `passes`. The error's effect is `Unknown` if the store may have carried out one of the tries.
     async fn persist_while<T, C>(
         &self,
         lease: &Lease,
@@ -147,17 +148,22 @@ impl Session {
     where
         C: Future<Output = Result<T>>,
     {
+        let in_doubt = AtomicBool::new(false);
         let tries = (|| self.attempt(lease.ttl, operation, call()))
             .retry(self.retry_delays(lease.ttl))
             .sleep(tokio::time::sleep)
             .when(|error| {
+                in_doubt.fetch_or(error.effect() == Effect::Unknown, Ordering::Relaxed);
                 let is_final = error.effect() == Effect::Unknown && sings(Canary::UnknownNotAsked);
                 !is_final && passes(error)
             });
         let outcome = tokio::select! {
             biased;
             reason = lease.ended() => Err(Error::lost(operation, reason)),
-            outcome = tries => outcome,
+            outcome = tries => outcome.map_err(|error| match in_doubt.load(Ordering::Relaxed) {
+                true if error.loss_reason().is_none() => error.with_effect(Effect::Unknown),
+                _ => error,
+            }),
         };
         lose_with(lease, &outcome);
         outcome

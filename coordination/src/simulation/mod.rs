@@ -36,7 +36,7 @@ use crate::env::{self, Simulated, Task};
 use client::Within;
 pub use client::{Client, Clocks, Link};
 pub use run::{moment, nanos};
-pub use server::{Traits, Weather, World};
+pub use server::{Room, Traits, Weather, World};
 
 /// The names that `COORDINATION_CANARY` takes. Each makes the library make one mistake on purpose.
 pub const CANARIES: &[&str] = crate::canary::NAMES;

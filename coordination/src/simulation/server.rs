@@ -75,6 +75,23 @@ impl Weather {
     }
 }
 
+/// The room that the store has for entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    /// As much as is needed.
+    Enough,
+    /// None: what needs room is refused.
+    None,
+    /// None, and a refusal does not say whether something was carried out. Nothing is.
+    NoneInDoubt,
+    /// What needs room is carried out, and answered as if it had been refused.
+    Last,
+}
+
+fn no_room() -> Error {
+    Error::new(ErrorKind::Quota, "update", "the store has no room")
+}
+
 /// A store and what is between it and its clients. Cheap to clone.
 #[derive(Clone)]
 pub struct World(Arc<Inner>);
@@ -108,8 +125,7 @@ struct State {
     failing: Option<ErrorKind>,
     /// Whether nobody may enter a queue for now.
     is_quarantined: bool,
-    /// Whether there is no room for entries and their updates.
-    is_full: bool,
+    room: Room,
     /// How often the store was stopped or started. Messages that were in flight at such a moment are lost.
     starts: u64,
     faults: BTreeMap<&'static str, u64>,
@@ -145,7 +161,7 @@ impl World {
             is_down: false,
             failing: None,
             is_quarantined: false,
-            is_full: false,
+            room: Room::Enough,
             starts: 0,
             faults: BTreeMap::new(),
         };
@@ -190,17 +206,25 @@ impl World {
         self.state().is_quarantined = is_quarantined;
     }
 
-    /// Sets whether the store has no room: entries are neither entered nor updated. Everything else needs none.
-    pub fn set_full(&self, is_full: bool) {
-        self.state().is_full = is_full;
+    /// Sets the room for entries and their updates. Everything else needs none.
+    pub fn set_room(&self, room: Room) {
+        self.state().room = room;
     }
 
     /// Fails if there is no room for an entry.
-    pub(super) fn has_room(&self) -> Result<()> {
-        match self.state().is_full {
-            true => Err(Error::new(ErrorKind::Quota, "update", "the store has no room")
-                .with_effect(Effect::None)),
-            false => Ok(()),
+    pub(super) fn before_writing(&self) -> Result<()> {
+        match self.state().room {
+            Room::None => Err(no_room().with_effect(Effect::None)),
+            Room::NoneInDoubt => Err(no_room().with_effect(Effect::Unknown)),
+            Room::Enough | Room::Last => Ok(()),
+        }
+    }
+
+    /// Fails although an entry was written, if it took the last room.
+    pub(super) fn after_writing(&self) -> Result<()> {
+        match self.state().room {
+            Room::Last => Err(no_room().with_effect(Effect::Unknown)),
+            Room::Enough | Room::None | Room::NoneInDoubt => Ok(()),
         }
     }
 

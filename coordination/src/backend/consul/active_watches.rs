@@ -36,6 +36,11 @@ const LONGEST_PACE: Duration = Duration::from_millis(500);
 /// enough: if an entry has left and a later entry has the same key, the key's name is still in each answer.
 const RECHECK: Duration = Duration::from_secs(5);
 
+/// How long after its end the answer to a query for one key or one queue may come at most. If it is lost on its way, the waiters read
+/// the store then, which is within 2 s of the change that they wait for (`L2`). The answer to the query for all names may take longer,
+/// because it is long where there are many names.
+const LATE_ANSWER: Duration = Duration::from_millis(700);
+
 /// What a caller waits for: it waits until this key, or this set of names, changes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Subject {
@@ -159,6 +164,7 @@ impl Queries {
     async fn follow(&self, subject: &Subject, mut index: u64) {
         let mut checked = Instant::now();
         let mut nothing_until = None;
+        let late = if *subject == self.all { Duration::MAX } else { LATE_ANSWER };
         while !self.hub.end_if_idle(subject) {
             if *subject == self.all && checked.elapsed() > RECHECK {
                 self.check().await;
@@ -166,7 +172,7 @@ impl Queries {
             }
             let mut epochs = self.connections.epochs();
             let answer = tokio::select! {
-                answer = self.connections.wait(|| subject.query(), index, self.longest) => answer,
+                answer = self.connections.wait(|| subject.query(), index, (self.longest, late)) => answer,
                 // This process has connected anew: the query is sent again on the new connections.
                 _ = epochs.changed() => continue,
             };

@@ -25,10 +25,6 @@ use crate::env;
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::url::Host;
 
-/// How long after its end a blocking query's answer may come at most. If it is lost on its way, the waiters read the store then, which
-/// is within 2 s of the change that they wait for (`L2`).
-const LATE_ANSWER: Duration = Duration::from_millis(700);
-
 /// The agents of the URL, and the `Pool` of connections to the agent in use.
 pub(super) type Connections = connections::Connections<Agents>;
 
@@ -156,18 +152,19 @@ impl Connections {
         self.urgent(operation).await?.send_urgently(request).await
     }
 
-    /// Sends a blocking query: the server answers it when something has changed since `index`, or after the time `longest`. If the
+    /// Sends a blocking query: the server answers it when something has changed since `index`, or after the time `longest`. The query
+    /// fails if the answer comes later than that by more than `late`, or than a call may take. If the
     /// agent refuses further connections of this process, the query must not block: in that case this function waits a moment, and
     /// then sends the query on the connection for heartbeats, as a query that the server answers at once.
     pub(super) async fn wait(
         self: &Arc<Self>,
         query: impl Fn() -> Request,
         index: u64,
-        longest: Duration,
+        (longest, late): (Duration, Duration),
     ) -> Result<Answer> {
         let crowding = &self.link.crowding;
         if !crowding.gives_way() {
-            match self.wait_there(query(), index, longest).await {
+            match self.wait_there(query(), index, longest, late).await {
                 Err(failure) if failure.is_full && !failure.is_broken => {}
                 answer => return answer.map_err(|failure| failure.error),
             }
@@ -182,11 +179,12 @@ impl Connections {
         query: Request,
         index: u64,
         longest: Duration,
+        late: Duration,
     ) -> Result<Answer, Failure> {
         let query = query.waiting(index, longest);
         let (pool, epoch) = self.reach_for("watch").await.map_err(Failure::harmless)?;
         // The server prolongs the wait by up to a sixteenth, at random, so that not all queries end at the same time.
-        let limit = longest + longest / 16 + self.patience.min(LATE_ANSWER);
+        let limit = longest + longest / 16 + self.patience.min(late);
         // A blocking query may stay unanswered for long although the agent works. So the connections to the agent are not given
         // up for lack of an answer (`unhurried`).
         let attempt = self.rotation.attempt(epoch).unhurried();

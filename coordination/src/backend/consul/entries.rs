@@ -67,7 +67,7 @@ use super::txn::{check, kept};
 use super::values::value_of;
 use crate::backend::server::connections::Ready;
 use crate::backend::server::reads;
-use crate::backend::server::txn_kv::{Attempt, Enter, Entered, Keys, Left};
+use crate::backend::server::txn_kv::{Attempt, Enter, Entered, Keys, Left, is_there};
 use crate::backend::{Blocker, Cursor, Entries, EntryRef, Listing, Mode, NewEntry, Page, Position};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::QueueKey;
@@ -173,7 +173,8 @@ impl<'a> Entering<'a> {
         let (consul, queue) = (self.consul, &self.entry.entry_ref.queue);
         let key = consul.txn_kv.key(&self.entry.entry_ref);
         let pairs = &read_of(pairs, &self.keys, &key);
-        let position = consul.place(self.entry, None, pairs)?.ok_or_else(removed)?;
+        let position = consul.place(self.entry, None, pairs).map_err(is_there)?;
+        let position = position.ok_or_else(removed)?;
         if self.in_the_way.is_none() {
             consul.long_queues.read(queue, &self.keys, pairs);
         }
@@ -254,8 +255,9 @@ impl<'a> Enter for Entering<'a> {
             }
             // An earlier call has locked the key, and its answer was lost: the entry exists, and its position is read.
             Some(Step::KeyIsAbsent) => {
-                let pairs = consul.look("enter", &self.entry.entry_ref.queue).await?;
-                consul.place(self.entry, None, &pairs)?.map(Entered::At).ok_or_else(removed)
+                let pairs = consul.look("enter", &self.entry.entry_ref.queue).await;
+                let position = consul.place(self.entry, None, &pairs.map_err(is_there)?);
+                position.map_err(is_there)?.map(Entered::At).ok_or_else(removed)
             }
             Some(Step::NotClosing) => {
                 self.not_closing = Operation::delete(self.keys.key(CLOSING));

@@ -61,7 +61,7 @@ use super::values::value_of;
 use crate::backend::server::connections::Ready;
 use crate::backend::server::reads;
 use crate::backend::server::stored::check_name;
-use crate::backend::server::txn_kv::{Attempt, Condition, Enter, Entered, Left};
+use crate::backend::server::txn_kv::{Attempt, Condition, Enter, Entered, Left, is_there};
 use crate::backend::{Blocker, Cursor, Entries, EntryRef, Listing, Mode, NewEntry, Page, Position};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::QueueKey;
@@ -166,8 +166,8 @@ impl<'a> Enter for Entering<'a> {
         let (etcd, entry) = (self.etcd, self.entry);
         if answer.succeeded() {
             let seq = number(revision_in(answer.header()));
-            let blocker = etcd.blocker(entry, seq, &found(&answer, 0), 2).await?;
-            return Ok(Entered::At(Position { seq, blocker }));
+            let blocker = etcd.blocker(entry, seq, &found(&answer, 0), 2).await;
+            return Ok(Entered::At(Position { seq, blocker: blocker.map_err(is_there)? }));
         }
         let fence = &attempt.write_fence.key;
         let look = Txn::new().and_then([keys_only(&attempt.key), keys_only(fence)]);
@@ -176,7 +176,7 @@ impl<'a> Enter for Entering<'a> {
             return Ok(Entered::Fenced(found(&answer, 1).first().map(kept)));
         };
         // An earlier call put the key, and its answer was lost: the entry exists, and its position is read.
-        let position = etcd.position(entry, seq_of(&own)).await?;
+        let position = etcd.position(entry, seq_of(&own)).await.map_err(is_there)?;
         position.map(Entered::At).ok_or_else(|| {
             Error::new(ErrorKind::Unavailable, "enter", "the entry was removed again")
         })

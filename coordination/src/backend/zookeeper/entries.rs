@@ -106,8 +106,9 @@ impl Entries for Zookeeper {
             // The node was made, but the list of names, which shows the node's blocker, is missing. So the effect is unknown.
             from_zookeeper("enter", &error).with_effect(Effect::Unknown)
         })?;
-        let blocker = self.blocker(&connection, entry, made.number, &children).await?;
-        Ok(Position { seq: made.seq, blocker })
+        let blocker = self.blocker(&connection, entry, made.number, &children).await;
+        let in_doubt = |error: Error| error.with_effect(Effect::Unknown);
+        Ok(Position { seq: made.seq, blocker: blocker.map_err(in_doubt)? })
     }
 
     fn was_sent(&self, entry: &EntryRef) -> bool {

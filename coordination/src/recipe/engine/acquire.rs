@@ -22,7 +22,7 @@ use crate::env::Unforked;
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key::QueueKey;
 use crate::panics::on_purpose;
-use crate::session::{Purpose, Session, Sight};
+use crate::session::{Purpose, Session, Sight, State};
 
 /// How long a call whose timeout has passed goes on waiting for the removal of its entry. The call may return up to twice as much
 /// too late (L4 in `docs/guarantees.md`).
@@ -221,6 +221,10 @@ async fn out_of_time(acquire: &Acquire) {
 /// The error of a caller whose time is over. If no other entry was in its way, the store kept it waiting, and may have said why.
 fn too_late(acquire: &Acquire, is_blocked: bool, refused: Option<Error>) -> Error {
     let session = &acquire.session;
+    // That a store had no room is not what it said last if it cannot be reached now.
+    let is_old =
+        |refused: &Error| refused.kind() == ErrorKind::Quota && session.state() != State::Connected;
+    let refused = refused.filter(|refused| !is_old(refused));
     match refused {
         _ if is_blocked => Error::new(ErrorKind::Timeout, "acquire", acquire.waits.not_free()),
         Some(_) => session.late("acquire", "it was not granted within the time given", refused),

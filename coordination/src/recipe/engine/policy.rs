@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use super::own_entry::OwnEntry;
 use super::turn::{Acquire, Turn};
 use super::waiting::Waiting;
-use crate::backend::{Blocker, Data, Entry, Listing, Mode, Room, Write};
+use crate::backend::{Blocker, Data, Entry, Listing, Mode, Write};
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::retry::DecorrelatedJitter;
 use crate::session::{Sight, is_refusal};
@@ -58,8 +58,7 @@ pub(in crate::recipe) async fn await_decision(
     let (session, queue, lease) = (&acquire.session, &acquire.queue, own.lease());
     let seq = own.seq().unwrap_or_default();
     let (mut views, mut has_waited) = (None, false);
-    let delays = session.retry_delays(lease.ttl);
-    let mut refusals = Refusals { acquire, own, policy, delays, is_told: false };
+    let mut refusals = Refusals::new(acquire, own, policy);
     loop {
         // Invariant (S6 in `docs/guarantees.md`): the queue is read anew for every decision, which also shows that our own entry
         // still exists.
@@ -69,6 +68,9 @@ pub(in crate::recipe) async fn await_decision(
             true => session.retry_while_waiting(lease, "acquire", read).await?,
         };
         let Some(listed) = listing.entry(seq) else { return Ok(Turn::EntryLost) };
+        if let Some(taken) = refusals.taken_nevertheless(listed) {
+            return Ok(Turn::Mine(Some(taken)));
+        }
         let verdict = policy.decide(&listing, listed)?;
         let has_to_wait = matches!(verdict, Decision::Wait | Decision::WaitFor(_));
         has_waited |= has_to_wait && policy.is_patient();
@@ -88,29 +90,27 @@ pub(in crate::recipe) async fn await_decision(
             Decision::Grant => return Ok(Turn::Mine(None)),
             Decision::Publish(data) => {
                 let room = own.entry().room.after_update();
-                match refusals.store(has_waited, data, room).await {
+                let published = own.update_for("acquire", Mode::Shared, data, room).await;
+                match refusals.or_pause(published, has_waited).await {
+                    Ok(Some(())) => has_waited |= policy.is_patient(),
                     Err(error) if error.loss_reason().is_none() => return Err(error),
-                    _ => continue,
+                    _ => {}
                 }
+                continue;
             }
-            Decision::Take(data) => {
-                let kept = Arc::clone(&data);
-                match refusals.store(has_waited, kept, Room::default()).await {
-                    Ok(true) => return Ok(Turn::Mine(Some(data))),
-                    Ok(false) => continue,
-                    Err(error) if error.loss_reason().is_some() => return Ok(Turn::EntryLost),
-                    Err(error) => return Err(error),
-                }
-            }
+            Decision::Take(data) => match refusals.take(data, has_waited).await {
+                Ok(Some(taken)) => return Ok(Turn::Mine(Some(taken))),
+                Ok(None) => continue,
+                Err(error) if error.loss_reason().is_some() => return Ok(Turn::EntryLost),
+                Err(error) => return Err(error),
+            },
             Decision::Initialize(data) => {
                 let expected = listing.value.map(|value| value.version);
                 let write = Write::new(queue, expected, Some(data));
                 let write = || session.backend.write(&write);
+                let written = session.retry_until_settled(lease, "acquire", write).await;
                 // Whether it was written or not, the next read shows the queue's value.
-                match has_waited {
-                    false => session.retry_until_settled(lease, "acquire", write).await?,
-                    true => session.retry_while_waiting(lease, "acquire", write).await?,
-                };
+                refusals.or_pause(written, has_waited).await?;
                 continue;
             }
         }
@@ -132,7 +132,11 @@ pub(in crate::recipe) async fn await_decision(
     }
 }
 
-/// The store's refusals to keep what a policy has decided, while its entry waits on.
+/// The store's refusals to write what a policy has decided, while its entry waits on.
+///
+/// For an entry that has waited: that the store has no room, or refuses our login or the call, may pass (`F-36`, `F-56`). So such an
+/// entry waits on in its place. What was decided may be wrong by then: somebody may have changed the number of slots, for instance. So
+/// the queue is read and it is decided anew.
 struct Refusals<'a> {
     acquire: &'a Acquire,
     own: &'a OwnEntry,
@@ -140,42 +144,58 @@ struct Refusals<'a> {
     delays: DecorrelatedJitter,
     /// Whether the log was told of one.
     is_told: bool,
+    /// What was to be taken by updates of our entry that were refused, although the store may have carried them out.
+    in_doubt: Option<Data>,
 }
 
-impl Refusals<'_> {
-    /// Stores with our entry what the policy has decided. False: the store has refused it, and it is to be decided anew.
+impl<'a> Refusals<'a> {
+    fn new(acquire: &'a Acquire, own: &'a OwnEntry, policy: &'a dyn Policy) -> Self {
+        let delays = acquire.session.retry_delays(own.lease().ttl);
+        Self { acquire, own, policy, delays, is_told: false, in_doubt: None }
+    }
+
+    /// Stores with our entry what it takes, and returns what that is; `None`: the store has refused it, and it is to be decided anew.
     ///
-    /// For an entry that has waited: that the store has no room, or refuses our login or the call, may pass (`F-36`, `F-56`). So such
-    /// an entry waits on in its place. What was decided may be wrong by then: somebody may have changed the number of slots, for
-    /// instance. So it is decided anew. But a store may have carried out an update that it seemed to refuse, and entries after ours
-    /// may have decided by that: then the same update is repeated.
-    async fn store(&mut self, has_waited: bool, data: Data, room: Room) -> Result<bool> {
-        let mut in_doubt = false;
-        loop {
-            let data = Arc::clone(&data);
-            let updated = self.own.update_for("acquire", Mode::Shared, data, room).await;
-            let refused = match updated {
-                Err(error) if has_waited && (is_refusal(&error) || is_full(&error)) => error,
-                Ok(()) => {
-                    self.note(None);
-                    return Ok(true);
-                }
-                Err(error) => return Err(error),
-            };
-            in_doubt |= refused.effect() != Effect::None;
-            if !std::mem::replace(&mut self.is_told, true) {
-                tracing::warn!(error = %refused, "refused while it waits; it goes on waiting");
-            }
-            self.note(Some(refused));
-            tokio::select! {
-                biased;
-                _ = self.own.lease().ended() => {}
-                () = tokio::time::sleep(self.delays.next_delay()) => {}
-            }
-            if !in_doubt {
-                return Ok(false);
-            }
+    /// If an earlier update is in doubt, this repeats that update, whatever the policy chooses now (S9). The earlier update may come
+    /// late and then be replaced by this one. Entries after ours that decide in between see the slots of the earlier one as
+    /// taken, and may take those that the policy would choose now. Nobody else has the earlier slots: entries before ours can only give
+    /// slots back, and entries after ours decide only once ours is shared, and see its slots then.
+    async fn take(&mut self, data: Data, has_waited: bool) -> Result<Option<Data>> {
+        let data = self.in_doubt.clone().unwrap_or(data);
+        let updated = self.own.update("acquire", Mode::Shared, Arc::clone(&data)).await;
+        let may_be_there = updated.as_ref().is_err_and(|refused| refused.effect() != Effect::None);
+        if may_be_there {
+            self.in_doubt = Some(Arc::clone(&data));
         }
+        Ok(self.or_pause(updated, has_waited).await?.map(|()| data))
+    }
+
+    /// What our entry has taken by an update that is in doubt, if the entry as it is listed shows that it was carried out.
+    fn taken_nevertheless(&self, listed: &Entry) -> Option<Data> {
+        let taken = self.in_doubt.as_ref().filter(|taken| listed.data == **taken)?;
+        self.note(None);
+        Some(Arc::clone(taken))
+    }
+
+    /// If the store has refused this for now, and the entry waits on: waits a moment, and returns `None`.
+    async fn or_pause<T>(&mut self, outcome: Result<T>, has_waited: bool) -> Result<Option<T>> {
+        let refused = match outcome {
+            Err(error) if has_waited && (is_refusal(&error) || is_full(&error)) => error,
+            outcome => {
+                self.note(None);
+                return outcome.map(Some);
+            }
+        };
+        if !std::mem::replace(&mut self.is_told, true) {
+            tracing::warn!(error = %refused, "refused while it waits; it goes on waiting");
+        }
+        self.note(Some(refused));
+        tokio::select! {
+            biased;
+            _ = self.own.lease().ended() => {}
+            () = tokio::time::sleep(self.delays.next_delay()) => {}
+        }
+        Ok(None)
     }
 
     fn note(&self, refused: Option<Error>) {
@@ -194,20 +214,25 @@ mod tests {
 
     use tokio::time::sleep;
 
-    use crate::simulation::{Clocks, Run, Traits, World};
-    use crate::{Admission, Config, Coordinator, ErrorKind};
+    use crate::simulation::{Client, Clocks, Link, Room, Run, Traits, Weather, World};
+    use crate::{Admission, Config, Coordinator, ErrorKind, Refusal};
 
     const TTL: Duration = Duration::from_secs(1);
 
     /// A world, and two clients of it.
     async fn two() -> (World, [Coordinator; 2]) {
+        let (world, clients) = two_for(TTL).await;
+        (world, clients.map(|(client, _)| client))
+    }
+
+    async fn two_for(ttl: Duration) -> (World, [(Coordinator, std::sync::Arc<Client>); 2]) {
         let traits =
             Traits { is_remote: true, has_clock: true, watches: true, renews_on_restart: false };
         let world = World::new(1, traits);
-        let connect = || {
-            let config = Config { ttl: Some(TTL), ..Config::default() };
+        let connect = async || {
+            let config = Config { ttl: Some(ttl), ..Config::default() };
             let client = world.client(Clocks::default());
-            async move { client.connect(config).await.expect("the store is there") }
+            (client.connect(config).await.expect("the store is there"), client)
         };
         let clients = [connect().await, connect().await];
         (world, clients)
@@ -226,14 +251,14 @@ mod tests {
         let (waits, stands_by) = (semaphore(&other), limiter(&other));
         let fills = async {
             sleep(TTL).await;
-            world.set_full(true);
+            world.set_room(Room::None);
             permit.release().await.expect("a release needs no room");
             let Admission::Working(slot) = entrant else { panic!("it works") };
             slot.release().await.expect("a release needs no room");
             sleep(3 * TTL).await;
             let refused = semaphore(&holder).try_acquire().await.expect_err("there is no room");
             assert_eq!(refused.kind(), ErrorKind::Quota, "who has not waited is told at once");
-            world.set_full(false);
+            world.set_room(Room::Enough);
         };
         let (permit, entrant, ()) =
             tokio::join!(waits.acquire(Some(10 * TTL)), stands_by.enter(), fills);
@@ -246,23 +271,119 @@ mod tests {
     /// repeated.
     #[tokio::test(start_paused = true)]
     async fn p1_a_refused_permit_is_not_taken_after_all_when_there_are_fewer() {
+        for room in [Room::None, Room::NoneInDoubt] {
+            let _run = Run::begin(1);
+            let (world, [holder, other]) = two().await;
+            let semaphore = |client: &Coordinator| client.semaphore("a", 2).expect("a good name");
+            let first = semaphore(&holder).acquire(None).await.expect("free");
+            let second = semaphore(&holder).acquire(None).await.expect("free");
+            let waits = semaphore(&other);
+            let waits = tokio::spawn(async move { waits.acquire(Some(60 * TTL)).await });
+            sleep(TTL).await;
+            world.set_room(room);
+            second.release().await.expect("a release needs no room");
+            sleep(TTL).await;
+            semaphore(&holder).resize(1).await.expect("the number has room");
+            world.set_room(Room::Enough);
+            sleep(5 * TTL).await;
+            assert!(
+                !waits.is_finished() && first.is_held(),
+                "{room:?}: one is held, and there is one"
+            );
+            first.release().await.expect("it was held");
+            assert!(waits.await.expect("no panic").expect("it is free").is_held());
+        }
+    }
+
+    /// The store has carried out what it seemed to refuse: whoever has the permit is told so, though nothing can be written.
+    #[tokio::test(start_paused = true)]
+    async fn f36_a_permit_that_was_taken_with_the_last_room_is_held() {
         let _run = Run::begin(1);
         let (world, [holder, other]) = two().await;
         let semaphore = |client: &Coordinator| client.semaphore("a", 2).expect("a good name");
         let first = semaphore(&holder).acquire(None).await.expect("free");
         let second = semaphore(&holder).acquire(None).await.expect("free");
         let waits = semaphore(&other);
-        let waits = tokio::spawn(async move { waits.acquire(Some(60 * TTL)).await });
+        let waits = tokio::spawn(async move { waits.acquire(None).await });
         sleep(TTL).await;
-        world.set_full(true);
+        world.set_room(Room::Last);
         second.release().await.expect("a release needs no room");
+        let third = waits.await.expect("no panic").expect("it has it");
+        assert!(third.is_held() && third.slots() != first.slots());
+        let holders = semaphore(&holder).holders().await.expect("it is there");
+        assert_eq!(holders.iter().map(|holder| holder.slots.len()).sum::<usize>(), 2);
+    }
+
+    /// A permit is taken, the answer is lost, and then the login is refused for a while. Meanwhile the permit before it is given back,
+    /// and the next contender takes that one. The first must not take it as well.
+    #[tokio::test(start_paused = true)]
+    async fn p1_a_permit_whose_answer_was_lost_is_not_exchanged_for_another() {
+        let mut lost = 0;
+        for moment in (0..500).step_by(20) {
+            lost += u32::from(take_without_answer(Duration::from_millis(moment)).await);
+        }
+        assert!(lost > 0, "the answer was lost in no run");
+    }
+
+    /// Makes that happen if the answers are lost from this moment on. Returns whether the permit was taken without an answer.
+    async fn take_without_answer(moment: Duration) -> bool {
+        let _run = Run::begin(1);
+        let (world, [(holder, _), (other, link)]) = two_for(60 * TTL).await;
+        world.set_weather(Weather { delay: 50..=50, ..Weather::calm() });
+        let semaphore = |client: &Coordinator| client.semaphore("a", 2).expect("a good name");
+        let first = semaphore(&holder).acquire(None).await.expect("free");
+        let second = semaphore(&holder).acquire(None).await.expect("free");
+        let waits = semaphore(&other);
+        let waits = tokio::spawn(async move { waits.acquire(None).await });
         sleep(TTL).await;
-        semaphore(&holder).resize(1).await.expect("the number has room");
-        world.set_full(false);
-        sleep(5 * TTL).await;
-        assert!(!waits.is_finished() && first.is_held(), "one is held, and there is one");
+        second.release().await.expect("it was held");
+        sleep(moment).await;
+        link.set_link(Link { replies_cut: true, ..Link::default() });
+        sleep(2 * TTL).await;
+        let holders = semaphore(&holder).holders().await.expect("it is there");
+        let are_taken = holders.iter().map(|holder| holder.slots.len()).sum::<usize>() == 2;
+        let is_lost = are_taken && !waits.is_finished();
+        world.set_failing(Some(ErrorKind::Auth));
+        link.set_link(Link::default());
+        sleep(3 * TTL).await;
+        link.set_link(Link { requests_cut: true, ..Link::default() });
+        world.set_failing(None);
         first.release().await.expect("it was held");
-        assert!(waits.await.expect("no panic").expect("it is free").is_held());
+        let next = semaphore(&holder).acquire(Some(5 * TTL)).await;
+        link.set_link(Link::default());
+        let third = waits.await.expect("no panic").expect("it has it");
+        if let Ok(next) = &next {
+            assert_ne!(third.slots(), next.slots(), "{moment:?}");
+            let one_more = semaphore(&holder).try_acquire().await.expect("the store is there");
+            assert!(one_more.is_none(), "{moment:?}: both are taken");
+        }
+        is_lost && next.is_ok()
+    }
+
+    /// What a full store refused long before is not what its caller waits for when the store is out of reach.
+    #[tokio::test(start_paused = true)]
+    async fn what_was_refused_before_an_outage_is_not_told_after_it() {
+        let _run = Run::begin(1);
+        let (world, [holder, other]) = two().await;
+        let permit = holder.semaphore("a", 1).expect("a good name").acquire(None).await;
+        let waits = other.semaphore("a", 1).expect("a good name");
+        let limiter = |client: &Coordinator| client.limiter("a").expect("a good name").standby(1);
+        let (stands_by, working) = (limiter(&other), limiter(&holder).enter().await.expect("free"));
+        let fills = async {
+            sleep(TTL).await;
+            world.set_room(Room::None);
+            drop((permit, working));
+            sleep(3 * TTL).await;
+            world.set_room(Room::Enough);
+            world.wipe();
+            world.set_quarantined(true);
+        };
+        let entering = stands_by.enter_while(TTL, |attempt, _| attempt < 20);
+        let (waited, entered, ()) = tokio::join!(waits.acquire(Some(20 * TTL)), entering, fills);
+        let error = waited.expect_err("nobody is let in");
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        let entered = entered.expect("it gave up");
+        assert!(matches!(entered, Admission::Refused(Refusal::GaveUp { .. })), "{entered:?}");
     }
 
     /// Who waits for a permit until his time is over is told what was missing.
@@ -274,7 +395,7 @@ mod tests {
         let waits = other.semaphore("a", 1).expect("a good name");
         let fills = async {
             sleep(TTL).await;
-            world.set_full(true);
+            world.set_room(Room::None);
             permit.expect("free").release().await.expect("a release needs no room");
         };
         let begun = tokio::time::Instant::now();
@@ -283,13 +404,12 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::Quota, "{error}");
         assert!(begun.elapsed() >= 10 * TTL, "{:?}", begun.elapsed());
         // Nothing of it is in anybody's way.
-        world.set_full(false);
+        world.set_room(Room::Enough);
         sleep(TTL).await;
         assert!(waits.try_acquire().await.expect("there is room").is_some());
     }
 
-    /// A contender that wants no standby is told at once what the store refuses, even if it has waited a moment for one that arrived
-    /// before it; and a closure that gives up hears the store's refusal rather than that all slots are taken.
+    /// Who gives up while the store refuses to keep the slot is told the store's refusal, rather than that all slots are taken.
     #[tokio::test(start_paused = true)]
     async fn f36_who_gives_up_is_told_what_the_store_refuses() {
         let _run = Run::begin(1);
@@ -301,14 +421,14 @@ mod tests {
         let stands_by = limiter(&other);
         let fills = async {
             sleep(TTL).await;
-            world.set_full(true);
+            world.set_room(Room::None);
             slot.release().await.expect("a release needs no room");
         };
         let entering = stands_by.enter_while(TTL, |attempt, _| attempt < 8);
         let (entered, ()) = tokio::join!(entering, fills);
         let error = entered.expect_err("there is a slot, but no room");
         assert_eq!(error.kind(), ErrorKind::Quota, "{error}");
-        world.set_full(false);
+        world.set_room(Room::Enough);
         sleep(TTL).await;
         assert!(matches!(stands_by.enter().await, Ok(Admission::Working(_))), "nothing is left");
     }

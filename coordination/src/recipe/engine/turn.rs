@@ -91,6 +91,9 @@ impl Acquire {
                     // The last entry was lost, and with it what was known of the reasons why it had to wait.
                     self.is_blocked.store(false, Ordering::SeqCst);
                     self.tries().refused = None;
+                    if let Some(policy) = &self.request.policy {
+                        policy.refused(None);
+                    }
                     let lease = tokio::select! {
                         biased;
                         _ = cancelled.changed() => return Ok(None),

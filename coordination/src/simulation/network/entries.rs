@@ -15,11 +15,12 @@ impl Entries for Network {
             let entry = entry.clone();
             async move {
                 world.admit()?;
-                world.has_room()?;
-                match world.has_left(&entry.entry_ref.id) {
-                    true => Err(late("enter")),
-                    false => world.contents().enter(&entry),
-                }
+                world.before_writing()?;
+                let position = match world.has_left(&entry.entry_ref.id) {
+                    true => return Err(late("enter")),
+                    false => world.contents().enter(&entry)?,
+                };
+                world.after_writing().map(|()| position)
             }
         })
         .await
@@ -30,11 +31,12 @@ impl Entries for Network {
         self.call(Call::Other, move |world| {
             let entry = entry.clone();
             async move {
-                world.has_room()?;
-                match world.is_newest(&entry.entry_ref.id, number) {
-                    true => world.contents().update(&entry, seq).await,
-                    false => Err(late("update")),
-                }
+                world.before_writing()?;
+                let updated = match world.is_newest(&entry.entry_ref.id, number) {
+                    true => world.contents().update(&entry, seq).await?,
+                    false => return Err(late("update")),
+                };
+                world.after_writing().map(|()| updated)
             }
         })
         .await

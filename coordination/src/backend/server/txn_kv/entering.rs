@@ -45,6 +45,11 @@ pub(crate) enum Entered {
     Again,
 }
 
+/// The error of an `enter` that fails after the entry was put: the caller has to remove the entry.
+pub(crate) fn is_there(error: Error) -> Error {
+    error.with_effect(Effect::Unknown)
+}
+
 /// How a store makes one try to enter an entry.
 pub(crate) trait Enter: Send {
     /// A slot among the calls in flight.

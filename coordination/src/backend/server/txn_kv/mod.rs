@@ -20,7 +20,7 @@ mod write_fence;
 
 use tokio::sync::Mutex;
 
-pub(crate) use self::entering::{Attempt, Enter, Entered};
+pub(crate) use self::entering::{Attempt, Enter, Entered, is_there};
 pub(crate) use self::entries::Left;
 pub(crate) use self::key_pool::{KeyPool, Naming};
 pub(crate) use self::keys::Keys;
