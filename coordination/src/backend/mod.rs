@@ -7,6 +7,25 @@
 //! [`Entries`], [`Values`] and [`Watching`]. A store's folder has one file for each of these traits, with the trait's name.
 //! [`Store`] combines the four.
 //!
+//! # What the protocols have in common
+//!
+//! Each store describes its protocol at the head of its `entries.rs`. PostgreSQL and MySQL have one protocol, described in
+//! `server/sql/entries.rs`. Two things are the same on all stores:
+//!
+//! * *Which entry blocks which.* An exclusive entry is blocked by every older entry of its queue, a shared entry only by older
+//!   exclusive entries. An exclusive entry that was downgraded to shared no longer blocks shared entries. New entries come after
+//!   all others, and an entry keeps its place. So once no older entry blocks an entry, none ever will, and the client need not ask
+//!   again.
+//! * *When a holder stops.* A store with leases ends a session, and removes the session's entries, when no heartbeat of the session
+//!   has reached the store for the length of the lease. The holder may be cut off from the store, so the store cannot tell it in
+//!   time. Therefore the holder computes a deadline by its own clock: the length of the lease, less a margin, after the moment just
+//!   before it *sent* the newest heartbeat that was confirmed (the deadline rule in `docs/guarantees.md`; see also
+//!   [`proof_delay`](Store::proof_delay)). From the deadline on, the holder's guard says that the lock is lost. A heartbeat reaches
+//!   the store later than it is sent, so the store ends the session, and grants the lock to the next waiter, only after the
+//!   deadline. In two cases only the fencing token protects the resource: if the store ends the session early or forgets the grant
+//!   (A2 and A3 in `docs/guarantees.md`), and if the holder is suspended after it has asked its guard and before it writes to the
+//!   resource.
+//!
 //! # Rules for implementers
 //!
 //! The signatures say what goes into a call and what comes out of it. These rules say everything else, and every store keeps all of
@@ -46,8 +65,8 @@
 //! * `order`: an entry's number is its fencing token. The number is larger than every number given before in the same queue, also
 //!   after crashes, after restarts of the store, and after the queue was empty.
 //! * `blocker`: `enter` and `position` return which entry blocks the caller's entry: the newest live entry before it that is not
-//!   compatible with it by [`Mode`]. If there is no such entry, they return no blocker. An entry keeps its number when it is
-//!   updated.
+//!   compatible with it by [`Mode`]. (In a long queue Consul may return an older entry that blocks it too.) If there is no such
+//!   entry, they return no blocker. An entry keeps its number when it is updated.
 //! * `versions`: a value's version is larger than every earlier version in the same queue, also after removals.
 //! * `beside`: only a `write` changes records, and the change takes effect together with that of the value, or neither does. So if
 //!   the value has the same version before and after a read of records, the records that were read belong to that version.

@@ -2,8 +2,11 @@
 //!
 //! # The protocol
 //!
-//! `enter` is one transaction. `<own>` is the entry's key, which the key pool (`key_pool.rs`) has chosen. `<member's key>` is the
-//! key that the session has locked for its member id, and V is the newest `ModifyIndex` of that key that this process knows:
+//! Which entry blocks which, and what a holder does when its lease ends, is the same on all stores: see `backend/mod.rs`.
+//!
+//! `enter` is one transaction. `<own>` is the entry's key, `<queue>/<session id>-<number>`; the key pool (`key_pool.rs`) gives each
+//! number to one entry of the session at a time. `<member's key>` is the key that the session has locked for its member id, and V
+//! is the newest `ModifyIndex` of that key that this process knows:
 //!
 //! ```text
 //! check-index      <member's key>  index = V     (1)
@@ -13,22 +16,27 @@
 //! get-tree         <queue>/                      (5)
 //! ```
 //!
-//! 1. The write fence, see `write_fence.rs` of `txn_kv`: it refuses a call that its caller gave up and that reaches Consul only
-//!    after `leave`. Without this condition the late call would lock a key that nobody deletes.
-//! 2. An earlier call may have locked the key although its answer was lost. Then the entry exists, and its key is not locked a
-//!    second time.
-//! 3. `.closing` exists while some client writes the queue's value on condition that there is no entry. Consul has no condition
-//!    on a range of keys. So that writer puts `.closing`, finds that there is no entry, and writes on condition that `.closing`
-//!    is unchanged. If this `enter` is refused because of `.closing`, its next try has `delete <queue>/.closing` in this place,
-//!    so that the writer's condition fails.
-//! 4. Consul deletes the key when the session ends (with a lock-delay, the key stays longer, see `lock_delayed.rs`). The key's
-//!    `CreateIndex` is the entry's sequence number.
-//! 5. The read shows the queue as it is right after the `lock`. If no key that was created before ours blocks us, the lock is
-//!    ours. In a long queue in which this session has an earlier exclusive entry, only `<own>` is read, because that earlier
-//!    entry is the blocker.
+//! 1. The write fence, see `write_fence.rs` of `txn_kv`: it refuses a call that was given up and that reaches Consul only after
+//!    `leave`. Without this condition the late call would lock a key that nobody deletes. If a call that was not given up is
+//!    refused because of (1), the member's key is read, and the call is sent again with its index.
+//! 2. An earlier call may have locked the key although its answer was lost. Then the key that exists is this entry, because no
+//!    other session uses the key. It is not locked a second time: the queue is read, which shows the entry's number and its
+//!    blocker.
+//! 3. `.closing` exists while some client writes the queue's value on condition that there is no entry. Consul has no condition on
+//!    a range of keys. So that writer puts `.closing`, finds that there is no entry, and writes on condition that `.closing` is
+//!    unchanged. If this `enter` is refused because of `.closing`, its next try has `delete <queue>/.closing` in this place, so
+//!    that the writer's condition fails.
+//! 4. Consul deletes the key when the session ends. With a lock-delay, Consul only unlocks it: the key stays and blocks the entries
+//!    behind it, until the delay is over and a client deletes it (`lock_delayed.rs`). The key's `CreateIndex` is the entry's
+//!    sequence number.
+//! 5. The read shows the queue as it is right after the `lock`. The newest key that was created before ours and blocks us is the
+//!    blocker; if there is none, the lock is ours. (If an entry was downgraded to shared, the value of its key says so.) In a long
+//!    queue in which this session has an earlier exclusive entry, only `<own>` is read: that earlier entry is returned as the
+//!    blocker, although a newer one may be between the two. When it is gone, `position` reads the whole queue.
 //!
-//! `leave` is `delete <own>`, without a condition, because no other entry has the key until the key pool gives it out again. But if
-//! a call that locks `<own>` was given up and may still arrive, `leave` ends the write fence first:
+//! `leave` is `delete <own>`, without a condition. The key pool gives the key to another entry only after the delete was answered;
+//! and if an earlier delete of the key was not answered, never in this session. So a late delete removes no newer entry. But if a
+//! call that locks `<own>` was given up and may still arrive, `leave` ends the write fence first:
 //!
 //! ```text
 //! check-index      <member's key>  index = V
@@ -39,22 +47,24 @@
 //! A `lock` that leaves a key's value, flags and session as they are does not raise its `ModifyIndex`. That is why this `lock`
 //! writes a new number into the flags: the `ModifyIndex` of the member's key rises, and from then on (1) refuses the late call.
 //!
-//! If Consul refuses this transaction, the member's key is read. If our session still has locked it, an earlier call has ended
-//! this write fence already, so (1) refuses the late call, and `delete <own>` follows as above. Otherwise the session is over,
-//! and `<own>` ends with it: `leave` fails with `Lost`, and nothing is left to do. If Consul refuses the `lock` because its disk
-//! is full, see `leaving.rs` of `txn_kv`.
+//! If Consul refuses this transaction, the member's key is read. If our session still has locked it, an earlier call has ended this
+//! write fence already, so (1) refuses the late call, and `delete <own>` follows as above. Otherwise the session is over, and
+//! `<own>` ends with it: `leave` fails with `Lost`, and nothing is left to do. If Consul refuses the `lock` because its disk is
+//! full, see `leaving.rs` of `txn_kv`.
 //!
-//! For an entry of another client, `leave` is the transaction `check-index <key>`, `delete <key>`. If the key has changed since
-//! it was read, the transaction is repeated with the key's new `ModifyIndex`, as long as the key's `CreateIndex` is that entry's
+//! For an entry of another client, `leave` is the transaction `check-index <key>`, `delete <key>`. If the key has changed since it
+//! was read, the transaction is repeated with the key's new `ModifyIndex`, as long as the key's `CreateIndex` is that entry's
 //! number.
 //!
-//! `position` reads the queue, in Consul's consistent mode. In a long queue it reads only our own key and the earlier keys that
-//! this process knows. Our own key must exist, with our session and our `CreateIndex`, or else our entry is gone. The newest key
-//! before it that blocks us is the blocker.
+//! `position` reads the queue, in Consul's consistent mode. Our own key must exist, with our session and our `CreateIndex`, or else
+//! our entry is gone. The blocker is found as in (5). Keys that are older than ours can only go, and none can come. So if this
+//! process has read the whole of a long queue since our entry was entered, it knows all keys before ours, and reads only our own
+//! key and those of them that may still exist (`long_queue.rs`).
 //!
-//! `update` is `check-index <own> index = last`, `lock <own>` with the new value, where `last` is the key's `ModifyIndex` after
-//! the last write: so an update that arrives after a later one has no effect. As above, the flags get a new number, so that the
-//! `ModifyIndex` rises.
+//! `update` is `check-index <own> index = last`, `lock <own>` with the new value, where `last` is the key's `ModifyIndex` after the
+//! last write: so an update that arrives after a later one has no effect. As above, the flags get a new number, so that the
+//! `ModifyIndex` rises. If the condition fails, `<own>` is read. If it has our new text, an earlier try has made the update; if it
+//! is still our entry, the update is tried once more with the index that was read.
 
 use async_trait::async_trait;
 

@@ -2,29 +2,38 @@
 //!
 //! # The protocol
 //!
-//! `enter` is one transaction. `<own>` is the entry's key, `<queue>/<lease>` or, if the entry is shared, `<queue>/r<lease>`.
-//! `<member's key>` is the key of the session's member id, and V is the newest revision of that key that this process knows:
+//! Which entry blocks which, and what a holder does when its lease ends, is the same on all stores: see `backend/mod.rs`.
+//!
+//! `enter` is one transaction. `<own>` is the entry's key: `<queue>/<lease>`, where `<lease>` is the id of the session's lease, or,
+//! while other entries of the session use that key, `<queue>/<lease>-1` and so on (`key_pool.rs`). If the entry is shared, an `r`
+//! stands before `<lease>`. `<member's key>` is the key of the session's member id, and V is the newest revision of that key that
+//! this process knows:
 //!
 //! ```text
-//! If   mod_revision(<own>) = 0                    (1)
-//!      mod_revision(<member's key>) = V           (2)
-//! Then put <own> under the session's lease        (3)
-//!      get <queue>/… newest by create_revision    (4)
+//! If   mod_revision(<own>) = 0                               (1)
+//!      mod_revision(<member's key>) = V                      (2)
+//! Then put <own> under the session's lease                   (3)
+//!      get <queue>/… the two newest by create_revision       (4)
 //! Else nothing; the two keys are read by a second transaction
 //! ```
 //!
-//! 1. An earlier call may have put the key although its answer was lost. Then the entry exists, and its key is not put again. A
-//!    second put would keep the create revision; but if it arrived late, after an update of the entry, it would undo the update.
-//! 2. The write fence, see `write_fence.rs` of `txn_kv`: it refuses a call that its caller gave up and that reaches etcd only after
+//! 1. An earlier call may have put the key although its answer was lost. Then the key that exists is this entry, because no other
+//!    session uses the key, and the key pool gives it to one entry at a time. The key is not put again: its create revision is the
+//!    entry's number, and `position` finds the blocker. A second put would keep the create revision; but if it arrived late, after
+//!    an update of the entry, it would undo the update.
+//! 2. The write fence, see `write_fence.rs` of `txn_kv`: it refuses a call that was given up and that reaches etcd only after
 //!    `leave`. Condition (1) does not refuse such a call, because `leave` has deleted `<own>`. Without (2), the late call would put
-//!    an entry that nobody removes.
+//!    an entry that nobody removes. If (2) refuses a call that was not given up, the call is sent again with the revision that was
+//!    read.
 //! 3. etcd deletes the key when the lease ends. The key's create revision is the entry's sequence number.
-//! 4. This read sees the queue at the revision of the put. If no older key blocks ours, the lock is ours. An exclusive entry is
-//!    blocked by every older key, a shared entry only by keys without an `r`, which are those of exclusive entries, unless the
-//!    value says that the entry was downgraded to shared.
+//! 4. This read sees the queue at the revision of the put. For an exclusive entry it reads the keys of all entries: the newest is
+//!    `<own>`, and the other one is the blocker. For a shared entry it reads only the keys without an `r`, a range of their own:
+//!    these were entered as exclusive, and the newest whose value does not say that it was downgraded to shared is the blocker. If
+//!    both keys were downgraded, a further request reads all older ones. If there is no blocker, the lock is ours.
 //!
-//! `leave` is `delete <own>`, without a condition, because no other entry has the key until the key pool gives it out again. But if
-//! a call that puts `<own>` was given up and may still arrive, `leave` ends the write fence first:
+//! `leave` is `delete <own>`, without a condition. The key pool gives the key to another entry only after the delete was answered;
+//! and if an earlier delete of the key was not answered, never in this session. So a late delete removes no newer entry. But if a
+//! call that puts `<own>` was given up and may still arrive, `leave` ends the write fence first:
 //!
 //! ```text
 //! If   mod_revision(<member's key>) = V
@@ -32,20 +41,21 @@
 //! Else get <member's key>
 //! ```
 //!
-//! The put gives the member's key a new revision, so from then on (2) refuses the late call. If the condition fails, there are
-//! two cases. If the member's key is still under our lease, an earlier call has ended this write fence already, so (2) refuses
-//! the late call, and `delete <own>` follows as above. Otherwise the lease is over, and `<own>` ends with it: `leave` fails with
-//! `Lost`, and nothing is left to do. If etcd has no space for the put, see `leaving.rs` of `txn_kv`.
+//! The put gives the member's key a new revision, so from then on (2) refuses the late call. If the condition fails, there are two
+//! cases. If the member's key is still under our lease, an earlier call has ended this write fence already, so (2) refuses the late
+//! call, and `delete <own>` follows as above. Otherwise the lease is over, and `<own>` ends with it: `leave` fails with `Lost`, and
+//! nothing is left to do. If etcd has no space for the put, see `leaving.rs` of `txn_kv`.
 //!
 //! For an entry of another client, `leave` is `If create_revision(<key>) = number Then delete <key>`, where `number` is that
 //! entry's number.
 //!
-//! `position` is one transaction without a condition: `get <own>`, `get <queue>/… newest with create_revision < ours`. The first
-//! key must be under our lease and have our create revision, or else our entry is gone; the second key is the blocker. (A shared
-//! entry reads two keys, because the newest may be an exclusive entry that was downgraded to shared.)
+//! `position` is one transaction without a condition: `get <own>`, and the read of (4) among the keys with a smaller create
+//! revision than ours; for an exclusive entry one key is enough. `<own>` must be under our lease and have our create revision, or
+//! else our entry is gone. All reads are linearizable: they see every change that was answered before.
 //!
 //! `update` is `If mod_revision(<own>) = last Then put <own> under the session's lease`, where `last` is the revision of the last
-//! put: so an update that arrives after a later one has no effect.
+//! put: so an update that arrives after a later one has no effect. If the condition fails, `<own>` is read. If it has our new text,
+//! an earlier try has made the update; if it is still our entry, the update is tried once more with the revision that was read.
 
 use async_trait::async_trait;
 use etcd_client::{

@@ -4,10 +4,10 @@
 //! # How it works
 //!
 //! The store consists of tables in a database, and of a procedure there for each step of the protocol (`enter`, `leave`, `renew`,
-//! …). A step is one statement, one transaction and one round trip. A procedure that adds or removes an entry locks the row of the
-//! entry's queue first. So transactions that change one queue run one after the other, and commit in the order of the entries'
-//! numbers. Row locks last only until the end of such a transaction. If the server rolls a step back because of a deadlock, or
-//! because it waited for a lock too long, the step is sent again, and the caller does not notice.
+//! …), which `server/sql/entries.rs` describes. A step is one statement, one transaction and one round trip. A procedure that adds
+//! or removes an entry locks the row of the entry's queue first. So transactions that change one queue run one after the other, and
+//! commit in the order of the entries' numbers. Row locks last only until the end of such a transaction. If the server rolls a step
+//! back because of a deadlock, or because it waited for a lock too long, the step is sent again, and the caller does not notice.
 //!
 //! A session is a row with the time at which its lease ends, by the server's clock. When the lease has run out, the session's
 //! entries still block others until a procedure finds one of them. The procedure then locks the session's row, marks the session as
@@ -24,9 +24,10 @@
 //!
 //! A coordinator has three connections, which are made together and have one number in common. If a client gives up a statement
 //! before its answer has come, it gives up all three, and makes new ones with a higher number. The server may carry out the
-//! statement later. So the procedures reject a call if an earlier call of its session came with a higher number. Whenever the
-//! client has made new connections, it has the server remove those entries of its session that the client does not know of: a
-//! replica that took over may still have entries that were removed before.
+//! statement later. So the procedures reject a call if the server has already carried out a call of its session that came with a
+//! higher number. Whenever the client has made new connections, it has the server remove those entries of its session that the
+//! client does not know of: a replica that took over may still have entries that were removed before. An entry whose `enter` was
+//! not answered yet counts as known.
 //!
 //! # Guarantees
 //!

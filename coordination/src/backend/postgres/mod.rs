@@ -3,9 +3,9 @@
 //! # How it works
 //!
 //! The store consists of tables in a schema of their own, and of a function in that schema for each step of the protocol (`enter`,
-//! `leave`, `renew`, …). A step is one statement, one transaction and one round trip. A function that adds or removes an entry
-//! locks the row of the entry's queue first. So transactions that change one queue run one after the other, and commit in the order
-//! of the entries' numbers.
+//! `leave`, `renew`, …), which `server/sql/entries.rs` describes. A step is one statement, one transaction and one round trip. A
+//! function that adds or removes an entry locks the row of the entry's queue first. So transactions that change one queue run one
+//! after the other, and commit in the order of the entries' numbers.
 //!
 //! Row locks last only until the end of such a transaction, and a step needs nothing that an earlier step has left on its
 //! connection. So the store works through a pooler that runs each transaction on another server connection, and nothing is lost if
@@ -22,15 +22,16 @@
 //!
 //! When an entry leaves a queue, the transaction sends a message (`NOTIFY`) for each entry that the leaving entry blocked, on the
 //! channel of the client that owns the blocked entry. The message says whether anything else blocks that entry. If nothing does,
-//! the client has the lock without another request. A message may be lost, and behind a pooler no messages come. So waiting clients
-//! also ask the server when the lease of the entry that they wait for may be over, and at least once in every `min(T, 5 s)`, where
-//! T is the lease. On a queue's own channel, changes are published only while some client listens to it. Calls and messages of a
-//! coordinator share one connection.
+//! the client has the lock without another request, unless its own deadline has passed by then. A message may be lost, and behind a
+//! pooler no messages come. So waiting clients also ask the server when the lease of the entry that they wait for may be over, and
+//! at least once in every `min(T, 5 s)`, where T is the lease. On a queue's own channel, changes are published only while some
+//! client listens to it. Calls and messages of a coordinator share one connection.
 //!
 //! If a client gives up a statement before its answer has come, it sends nothing more on that connection, and makes another. The
-//! server may carry out the statement later. So each connection has a number, and the functions reject a call if an earlier call of
-//! its session came on a newer connection. After each new connection, the client has the server remove those entries of its session
-//! that the client does not know of: a replica that took over may still have entries that were removed before.
+//! server may carry out the statement later. So each connection has a number, and the functions reject a call if the server has
+//! already carried out a call of its session that came on a newer connection. After each new connection, the client has the server
+//! remove those entries of its session that the client does not know of: a replica that took over may still have entries that were
+//! removed before. An entry whose `enter` was not answered yet counts as known.
 //!
 //! # Guarantees
 //!

@@ -2,6 +2,8 @@
 //!
 //! # The protocol
 //!
+//! Which entry blocks which, and what a holder does when its lease ends, is the same on all stores: see `backend/mod.rs`.
+//!
 //! A script is atomic: the server runs no other command between the commands of the script. This is what `enter` does
 //! (`scripts/enter.lua`). The words on the left are functions in `scripts/prelude.lua`; the numbers on the right refer to the list
 //! below.
@@ -24,7 +26,8 @@
 //!    the call, the answer is `stranger`. Then the client calls `greet.lua`, which finds out what may have been forgotten, and
 //!    sends its call again.
 //! 2. Two checks:
-//!    * If the session is over, `enter` is refused (`lost`).
+//!    * The session's hash has the time at which its lease ends, by the namespace's clock (`mod.rs`); each heartbeat moves that
+//!      time on. Once the time has passed, the session is over, and `enter` is refused (`lost`).
 //!    * Each connection of a client has a number, its *generation*, which is higher than those of the client's earlier connections.
 //!      The session's hash has the highest generation with which a call of the session has arrived. If the call has a lower
 //!      generation than the hash, it is refused (`stale`); if it has a higher one, the hash gets the generation of the call.
@@ -35,22 +38,32 @@
 //!    * The client still uses the connection on which it has sent `enter`, and sends `leave` on it too. The server carries out the
 //!      calls of one connection in the order in which they were sent: so `enter` comes first, and `leave` removes its entry.
 //!    * The client has replaced that connection, and sends `leave` on the new one. If `leave` arrives first, it raises the
-//!      generation, and `enter` is refused. If `enter` arrives first, `leave` removes its entry.
+//!      generation, and `enter` is refused. (If a fail-over loses the raised generation, the record's name has changed, and (1)
+//!      refuses `enter`.) If `enter` arrives first, `leave` removes its entry.
 //! 3. After a restart or a fail-over the server may have forgotten grants whose leases still run. As long as such a lease can still
-//!    run, nothing is granted, and the answer is `quarantine`.
+//!    run, nothing is granted, and the answer is `quarantine`. A master that was replaced may go on answering its clients
+//!    meanwhile; `mod.rs` says when they notice that. If they do not, two clients may hold the same lock, and only the fencing
+//!    token protects the resource.
 //! 4. If the hash has a text of this entry, the client has sent this `enter` before, the server has carried it out, and the answer
 //!    was lost. Then no new entry is made, and the entry keeps its number.
 //! 5. The number is larger than all earlier numbers in the namespace, for ever. It gives the entry its place in the queue, and is
 //!    the fencing token.
 //! 6. The text is in the session's hash, so that it is removed together with the session. An entry in a sorted set whose text is
 //!    missing counts as removed, and blocks no other entry.
-//! 7. If the session of the found entry is over, or its hash has no text of that entry, the script removes that entry and looks at
-//!    the next older one. If no entry is found, nothing blocks the new entry, so the lock is granted.
+//! 7. An exclusive entry looks into both sorted sets, a shared entry only into `exclusive:`. If the session of the found entry is
+//!    over, or its hash has no text of that entry, the script removes that entry and looks at the next older one. If no entry is
+//!    found, nothing blocks the new entry, so the lock is granted. Otherwise the answer says for how long the found entry's lease
+//!    still runs. When a lease runs out, the server sends no message by itself; so a waiter asks again at that time.
 //!
 //! The other scripts use the same parts. `leave` does (1), compares and raises the generation as in (2), removes the entry (ZREM,
-//! HDEL), and publishes a message to the owner of each entry whose nearest blocker the removed entry was. `position` does (1),
-//! checks that the session lives and that the entry exists, and does (3) and (7). `update` does (1) to (3) and writes the text; if
-//! the entry becomes shared, it moves from `exclusive:` to `shared:` and keeps its number.
+//! HDEL), and publishes a message to the owner of each entry whose nearest blocker the removed entry was. For an entry of another
+//! client, `leave` neither compares nor raises a generation. It removes the entry with this id; if the client gives a number, only
+//! if the entry has this number. Ids are random and never used again, so no newer entry is removed.
+//!
+//! `position` does (1), checks that the session lives and that the entry exists, and does (3) and (7). `update` does (1) to (3),
+//! checks that the hash has a text of the entry and that the entry has the given number, and writes the new text; if the entry
+//! becomes shared, it moves from `exclusive:` to `shared:` and keeps its number. An `update` that was given up has no effect after
+//! a later one: on the same connection it comes before that one, and on an older connection (2) refuses it.
 //!
 //! `enter_fast.lua` and `leave_fast.lua` do the work of `enter` and `leave` with fewer commands in the usual case, a queue without
 //! shared entries. The head of each file lists the checks that it leaves out, and why they are not needed.

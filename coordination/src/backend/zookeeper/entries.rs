@@ -2,6 +2,8 @@
 //!
 //! # The protocol
 //!
+//! Which entry blocks which, and what a holder does when its lease ends, is the same on all stores: see `backend/mod.rs`.
+//!
 //! A session has two ephemeral nodes, which are made together when it is opened:
 //!
 //! * the *member's node*, `<namespace>/member/<member id>`. As long as it exists, no other session can have this member id.
@@ -20,30 +22,38 @@
 //! ```
 //!
 //! 1. The write fence. After a connection broke, a server may still carry out a request that was sent on it, even when the server
-//!    has already answered later requests on the next connection. Suppose that a caller has given up an `enter`, and then does not
-//!    find the node of this `enter` in a list of names. Before the caller relies on the absence of the node, it writes to the
-//!    session's node, which raises the version. If the `multi` of the `enter` arrives after that write, the `multi` fails as a
-//!    whole.
-//! 2. If the answer was lost, the node is found again by the entry id in its name. The server appends a number to the name; it is
-//!    the entry's place in the queue. (The node of a shared entry has `__rlock__` in its name.) `EPHEMERAL`: the server deletes the
-//!    node when its session ends.
+//!    has already answered later requests on the next connection. So if the answer to a `multi` was lost, the client first writes
+//!    to the session's node, which raises the version, and then lists the names. A `multi` that came before this write has made the
+//!    node, and the list has the node; a `multi` that comes after it fails as a whole. So to repeat an `enter`, the client writes,
+//!    lists, and sends the `multi` again, with the new V, only if the list does not have the node.
+//! 2. In a list, the node is found by the entry id in its name. (Ids are random, so no two entries ever have the same name.) The
+//!    server appends a number to the name, which is the node's place in the queue. It has 32 bits and wraps, so two numbers are
+//!    compared by their difference; and it begins anew only if the queue's node was removed, which had no children then. The node
+//!    of a shared entry has `__rlock__` in its name. If an exclusive entry was downgraded to shared, its node keeps its name, and
+//!    only the node's data say so. `EPHEMERAL`: the server deletes the node when its session ends.
 //! 3. The entry's sequence number is the number of this transaction. The answer to a `create` does not have this number, but the
-//!    answer to a `setData` has it. If somebody has removed the member's node, our session counts as over, and this operation makes
-//!    the whole `multi` fail.
-//! 4. The names of all nodes in the queue. Of the nodes before ours that block us, the newest is the blocker. If there is none, the
-//!    lock is ours.
+//!    answer to a `setData` has it. (If the node was found in a list, its `czxid` is this number.) If somebody has removed the
+//!    member's node, our session counts as over, and this operation makes the whole `multi` fail. The client then closes its
+//!    session at ZooKeeper, which ends the session's entries.
+//! 4. The names of all nodes in the queue. The server carries out the requests of a connection in order, so our node is among them.
+//!    Of the nodes before ours that block us, the newest is the blocker; to find it, a shared entry also reads the data of the
+//!    nodes that were entered as exclusive. If there is no blocker, the lock is ours.
 //!
-//! `leave` is `delete <node>` with the node's full name, which no other node ever has. If it is not known whether the node was
-//! made, `leave` first ends the write fence by `setData <session's node>`, and then lists the names. If the node is not among them,
-//! it will never be made. If the session's node does not exist, the session is over, and `leave` fails with `Lost`.
+//! `leave` is `delete <node>` with the node's full name, which no other node ever has; also for an entry of another client. If it
+//! is not known whether the node was made, `leave` first ends the write fence by `setData <session's node>`, and then lists the
+//! names. If the node is not among them, it will never be made. If the session's node does not exist, the session is over, and
+//! `leave` fails with `Lost`.
 //!
 //! `position` lists the names once more. If our own name is not among them, our entry is gone. Otherwise the newest node before it
-//! that blocks us is the blocker. The server's list may lag behind. But it has our node, so it also has every node that was there
+//! that blocks us is the blocker. The server's list may lag behind, but not behind our node: the client has seen that the node was
+//! made, and connects to no server that is behind what it has seen. As the list has our node, it also has every node that was there
 //! when ours was made. So the list may still have a blocker that has left since, but no blocker is missing from it.
 //!
 //! `update` is `multi setData <node> version = updates, setData <queue> <name>`. The first operation fails if the node was updated
-//! more often than this process knows (`updates`). The second operation writes the name of the updated node into the node of the
-//! queue. So a reader of the queue sees which entry was updated, and reads only that entry's node again (`reads.rs`).
+//! more often than this process knows (`updates`): so an update that arrives after a later one has no effect. If it fails, the
+//! node's version is read, and the update is tried once more with it. The second operation writes the name of the updated node into
+//! the node of the queue. So a reader of the queue sees which entry was updated, and reads only that entry's node again
+//! (`reads.rs`).
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -4,10 +4,11 @@
 //! requests on the next connection: its threads read the two connections independently of each other. So each session has a node
 //! whose version is the *write fence*, and an entry's node is made only on condition that the session's node has a certain version.
 //!
-//! Suppose that a client has given up a call and then does not find the node that the call would make. Before the client relies on
-//! the absence of that node, it writes to the session's node. This ends the old version: no request that was sent on condition of
-//! the old version has an effect any more. The end of a version also makes other calls fail that are in flight; they are made
-//! again. To keep such failures rare, one write to the session's node serves all calls that were given up before it.
+//! Suppose that the answer to a call was lost, and that the client has to know whether the call has made its node. The client first
+//! writes to the session's node. This ends the old version: no request that was sent on condition of the old version has an effect
+//! any more. After that, the client lists the names: if the node is not among them, it will never be made. The end of a version
+//! also makes other calls fail that are in flight; they are made again. To keep such failures rare, one write to the session's node
+//! serves all calls that were given up before it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};

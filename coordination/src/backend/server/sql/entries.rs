@@ -1,7 +1,10 @@
 //! Entries. For each operation there is a function (PostgreSQL) or procedure (MySQL) in the database. A call of it is one statement
-//! and one transaction.
+//! and one transaction, at the isolation level `READ COMMITTED`: what it reads after it has waited for a row includes the changes
+//! of the transaction for which it has waited.
 //!
 //! # The protocol
+//!
+//! Which entry blocks which, and what a holder does when its lease ends, is the same on all stores: see `backend/mod.rs`.
 //!
 //! `enter` (`schema.sql`):
 //!
@@ -33,19 +36,25 @@
 //!
 //!    PostgreSQL takes weaker locks, `FOR NO KEY UPDATE` in (1) and `FOR KEY SHARE` in (2), which are sufficient for all of this. A
 //!    heartbeat changes the session's row. On MySQL it waits for the lock in (2), on PostgreSQL it does not.
-//! 3. If the queue has an entry with this id, an earlier call of this `enter` was carried out, and its answer was lost. Then no
-//!    second entry is added, and the entry keeps its number.
-//! 4. The number is larger than every number given before in this queue, for ever. It is the entry's sequence number and its
-//!    fencing token.
+//! 3. The client chooses the entry's id, at random, and a repeated `enter` has the same id. If the queue has an entry with this id,
+//!    an earlier call of this `enter` was carried out, and its answer was lost. Then no second entry is added, and the entry keeps
+//!    its number.
+//! 4. The number is larger than every number given before in this queue, for ever. (If the row of an unused queue is removed, its
+//!    last number is kept in the table `floors`.) It is the entry's sequence number and its fencing token.
 //! 5. If the lease of the found entry's session has run out, that session's row is locked, the session is marked as over, the entry
 //!    is removed, and (5) is done again, which finds the next older entry. At the same time, a heartbeat of that session may be
 //!    carried out. If the heartbeat locks the session's row first, the lease is extended, and the entry stays and blocks. If the
 //!    heartbeat is second, it is refused (`lost`), because the session is over. If (5) finds no entry, nothing blocks the new
 //!    entry.
 //!
-//! `leave` does (1), checks the generation as in (2), and deletes the entry. `update` does (1) and (2), and changes the entry's
-//! row. `position` checks that the entry exists and that its session is alive, and does (5). `position` locks rows only if it has
-//! to remove entries of sessions whose lease has run out.
+//! `leave` does (1), checks the generation as in (2), and deletes the entry. For an entry of another client, `leave` does not check
+//! the generation. It deletes the entry with this id; if the client gives a number, only if the entry has this number. No id is
+//! used twice, so no newer entry is deleted.
+//!
+//! `update` does (1) and (2), checks that the entry exists, and changes its row. If an `update` was given up, a later one comes on
+//! a newer connection, so (2) refuses the earlier one if it is carried out after the later one. `position` checks that the entry
+//! exists and that its session is alive, and does (5). `position` locks rows only if it has to remove entries of sessions whose
+//! lease has run out.
 //!
 //! On PostgreSQL, the transaction of each change notifies the clients that the change concerns. MySQL has no notifications: each
 //! change of a queue raises a number in the queue's row, and clients that wait for a change read that number again and again.

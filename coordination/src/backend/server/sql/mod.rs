@@ -2,8 +2,8 @@
 //!
 //! Each operation of a store's traits is one call of a function (PostgreSQL) or procedure (MySQL) in the database: one transaction,
 //! and one round trip. The names, arguments and results of these functions are the same on both servers, so this module makes the
-//! calls for both. A [`Dialect`] has what differs: how to connect, how to write a call as SQL and read a row, and how waiters learn
-//! of changes.
+//! calls for both. The protocol, which is the same on both servers too, is described at the head of `entries.rs`. A [`Dialect`] has
+//! what differs: how to connect, how to write a call as SQL and read a row, and how waiters learn of changes.
 
 mod answer;
 mod call;

@@ -1,10 +1,13 @@
 //! Write fences. They keep calls that were given up from taking effect later.
 //!
 //! A call that was given up may reach the servers much later: if a proxy or a server was suspended for seconds, it passes the call
-//! on when it resumes. So each put of an entry, and each creation of a value, has a condition: the member's key, which the session
-//! has put when it was opened, must still have the version that it had when the call was sent. That version is the session's *write
-//! fence*. To end the fence, the member's key is put anew, which gives it another version. From then on the store refuses all calls
-//! that were sent under the old version.
+//! on when it resumes. A call counts as given up if no answer to it came, whether or not its caller still waits, and even if the
+//! same call was sent again and that one was answered.
+//!
+//! So each put of an entry, and each creation of a value, has a condition: the member's key, which the session has put when it was
+//! opened, must still have the version that it had when the call was sent. That version is the session's *write fence*. To end the
+//! fence, the member's key is put anew, which gives it another version. From then on the store refuses all calls that were sent
+//! under the old version.
 //!
 //! A fence is ended if a call that puts an entry was given up, and the entry is to be removed. A fence is also ended if one call of
 //! a write that creates a value was given up, and another call of this write was answered.
