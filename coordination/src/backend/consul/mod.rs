@@ -15,8 +15,9 @@
 //!
 //! A queue's value is the key `<namespace>/lock/<name>/.value`, which no session locks. It is written on condition that its
 //! modification index, which is the value's version, is unchanged. Consul has no condition that a range of keys is empty. So a
-//! write that must happen only while the queue has no entry first puts a key `.closing`. Then it writes the value on condition
-//! that `.closing` is unchanged. An `enter` that finds the key `.closing` deletes it, so that the write is refused.
+//! write that must happen only while the queue has no entry begins with a transaction that puts a key `.closing` and reads the
+//! queue. If the queue has no entry, the value is written on condition that `.closing` is unchanged. An `enter` that comes in
+//! between finds the key `.closing` and deletes it, so that the write is refused.
 //!
 //! Every transaction that creates a key has the condition that the member's key of its session is unchanged. If a call was given
 //! up and may still arrive late, the member's key is written anew: then Consul refuses the late call.

@@ -12,8 +12,9 @@
 //! etcd serves a watch that starts at an older revision by a loop that runs only every 100 ms (`syncWatchersLoop` in etcd's
 //! `mvcc`), which is why etcd's own lock hands over slowly.
 //!
-//! All watches share one stream, and a watch stays for a moment after its last waiter has gone. If there still is a watch on the
-//! blocker's key, and it began before the blocker was entered, it has missed nothing, and the waiter need not read the key.
+//! All watches share one stream, and a watch stays for a moment after its last waiter has gone. As keys are used again, there may
+//! still be a watch on the blocker's key that began before the blocker was entered, because of an earlier entry with this key. Such
+//! a watch has missed nothing, so the waiter need not read the key.
 //!
 //! The key of a shared entry has an `r` before the lease. So the keys of exclusive entries are a range of their own, in which a
 //! shared entry finds the newest exclusive entry. All else about an entry is in its value, which an update puts anew: an entry

@@ -48,8 +48,8 @@ impl Sessions for Etcd {
     /// Revokes the lease; etcd deletes all keys under it.
     async fn close(&self, session: SessionId) -> Result<()> {
         // The entries are forgotten before the request is sent, so that they are forgotten even if the request fails or this call
-        // is dropped (the rule `forgets`). Nobody needs this session's entries any more. Writes of values belong to no session:
-        // from now on they use the write fence of another open session.
+        // is dropped (the rule `forgets`). Nobody needs this session's entries any more. The session's write fence is forgotten
+        // too: writes of values, which belong to no session and may have used it, use that of another open session from now on.
         self.txn_kv.forget(session);
         let revoke =
             async |client: Client| match client.lease_client().revoke(lease_of(session)).await {

@@ -21,7 +21,8 @@
 //! * `-` removes an entry.
 //! * `=` writes the queue's value: version, the id of the write, data. Then follow the records that are written together with the
 //!   value, each with its name and its data, or `-` if the record is removed.
-//! * `.` is a record as it is at this version of the value.
+//! * `.` writes one record: the version of the value, the name of the record, its data. When a log is shortened, the records follow
+//!   the `=` line of the value as such lines, and the version is that of this `=` line.
 //! * `/` removes the value: the number of the removal, the id of the write, the version that was removed.
 //!
 //! Every line of the log ends with a CRC-32 of the text before it. A line whose checksum is right was written in full. So the

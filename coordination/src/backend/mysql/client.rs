@@ -59,8 +59,8 @@ pub(super) struct Connection {
 }
 
 impl Mysql {
-    /// Makes the state of a client. `lease` is the lease of the client's sessions: the poll reads each entry that somebody waits
-    /// for at least once in that time.
+    /// Makes the state of a client. `lease` is the lease of the client's sessions. At least once in that time, the poll reads each
+    /// entry that somebody waits for.
     pub(super) fn new(database: Database, lease: Duration) -> Self {
         Self { database, polls: Arc::new(Polls::new(lease)) }
     }

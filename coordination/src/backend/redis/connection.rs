@@ -1,5 +1,5 @@
 //! A connection to a server: how scripts are called on it, and what this client knows of the server's *record* of the namespace.
-//! The record is a hash at the server, in the same key as the namespace's clock (`scripts/prelude.lua`). It says since when the
+//! The record is a hash at the server, in the same key as the namespace's clock (`scripts/prelude.lua`). It says for how long the
 //! server has certainly forgotten no grant.
 //!
 //! A server closes a connection that subscribes to channels if too many bytes wait to be sent on it (`client-output-buffer-limit

@@ -23,9 +23,9 @@
 //!
 //! A call that the client has given up may arrive late. If the client still uses the same connection, the call arrives before all
 //! calls that are sent later. If the client has replaced the connection since, the call may arrive after calls on the new
-//! connection. So each connection has a number, and the scripts reject a call if an earlier call of its session came on a newer
-//! connection. If a server comes back with older data, it may have entries that were removed already. So each client sends the
-//! server the ids of its entries, and the server removes all other entries of the client's session.
+//! connection. So each connection has a number, and the scripts reject a call if the server has already carried out a call of its
+//! session that came on a newer connection. If a server comes back with older data, it may have entries that were removed already.
+//! So each client sends the server the ids of its entries, and the server removes all other entries of the client's session.
 //!
 //! With Sentinels, a heartbeat counts only if more than half of the Sentinels name the server that answered it. One Sentinel is not
 //! enough, because a Sentinel that is cut off together with an old master goes on naming the old master. If the server has
@@ -147,8 +147,8 @@ pub(crate) struct Redis {
     reads: Reads<Told>,
     /// What the server told about itself when the first connection was made.
     server: Server,
-    /// The reason why two clients may hold the same lock while servers are cut off from each other, by the settings that the first
-    /// connection found; `None`: two clients cannot.
+    /// Why two clients may hold the same lock while servers are cut off from each other; `None`: two clients cannot. This follows
+    /// from the server's settings, which the first connection has read.
     partition_overlap: Option<&'static str>,
     /// The option `quarantine`: after the server may have forgotten grants, it grants this client nothing for this long. `None`:
     /// for as long as the longest lease that the server may have forgotten.

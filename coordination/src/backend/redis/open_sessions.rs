@@ -75,7 +75,8 @@ impl OpenSessions {
             let message = format!("another live session has the member id {:?}", session.member);
             return Err(Error::new(ErrorKind::MemberExists, "open", message));
         }
-        // A new session has no entries yet, so it needs no `settle` under this record.
+        // A new session has no entries at the server, so the server has none that this client does not know of. `settle` counts as
+        // done for the record of this name.
         *self.settled() = record;
         Ok(Duration::from_micros(lease))
     }

@@ -110,7 +110,7 @@ impl Call {
     }
 
     /// Makes this a call of the session: the session's id and the connection's epoch are sent with it. The server rejects the call
-    /// (`stale`) if an earlier call of the session came on a newer connection.
+    /// (`stale`) if it has already carried out a call of the session that came on a newer connection.
     pub(super) fn of(mut self, session: SessionId) -> Self {
         self.session = Some(session);
         self

@@ -6,7 +6,8 @@
 //! process that has the waiting entry. The message says whether anything else blocks the waiting entry now.
 //!
 //! Each queue has a channel, too, on which every change of the queue is published. Only some processes subscribe to it: those that
-//! observe the queue, and those that wait for another entry than the newest one before their own.
+//! observe the queue, and those that wait for the end of an entry that is not the blocker of an entry of theirs. When such an entry
+//! leaves, no message comes on the process's own channel.
 //!
 //! Messages are lost when a connection breaks. So waiters ask the server again after each loss of a connection, and when the lease
 //! of the entry that they wait for may be over.

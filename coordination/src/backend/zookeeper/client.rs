@@ -177,8 +177,9 @@ impl Connector {
     }
 }
 
-/// How long each of `places` places in the list may take to answer. `alone`: how long each place may take if no name has several
-/// addresses.
+/// How long each place in the client crate's list of servers may take to answer. `places`: how many places the list has. `alone`:
+/// how long each place may take if no name has several addresses. If a name has several, the places share the time [`SEVERAL`], but
+/// each gets at least [`SHORTEST`], and at most `alone`.
 fn silence(alone: Duration, has_several: bool, places: usize) -> Duration {
     let places = u32::try_from(places).unwrap_or(u32::MAX).max(1);
     if has_several { alone.min((SEVERAL / places).max(SHORTEST)) } else { alone }

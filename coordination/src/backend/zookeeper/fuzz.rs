@@ -1,4 +1,5 @@
-//! A fuzz target: names and data of nodes, which any other program may have made, and a server's answer to the probe.
+//! A fuzz target: names and data of nodes, which any other program may have made, and a server's answer to the first request of a
+//! connecting client (`probe.rs`).
 
 use std::time::UNIX_EPOCH;
 

@@ -25,7 +25,7 @@ const EACH: Duration = Duration::from_millis(400);
 /// How many sets of certificates are kept, and tried one after the other.
 const KEPT: usize = 3;
 
-/// The credentials that are in the URL and its files, and those that are in use.
+/// The credentials that are in the URL and in the files that it names, and those that are in use.
 pub(super) struct Identity {
     user: Option<String>,
     access: Arc<Access>,

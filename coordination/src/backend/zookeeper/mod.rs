@@ -20,9 +20,11 @@
 //! data change only by an update, which also writes the node of the queue: see `entries.rs`.
 //!
 //! A server answers reads from its own copy of the data, which may lag behind. So a read of a whole queue begins with a `sync`.
-//! Only the leader ends sessions, but a server answers a ping before the leader has heard that the session is alive. So heartbeats
-//! are writes, and a confirmed heartbeat proves only that the one before it has extended the lease: see
-//! [`proof_delay`](Store::proof_delay).
+//!
+//! Only the leader ends sessions, and it hears only twice in each tick from the other servers which sessions are alive. A server
+//! answers a ping before the leader has heard of it. So heartbeats are writes: the answer to a write shows that the server is in
+//! touch with the leader. It does not show yet that this heartbeat has extended the lease. But it shows that an earlier heartbeat
+//! has done so, whose answer came at least half a tick before: see [`proof_delay`](Store::proof_delay).
 //!
 //! kazoo's `Lock`, `ReadLock` and `WriteLock` on `<namespace>/lock/<name>` and our locks exclude each other; the option
 //! `parents=persistent` is needed for that. OpenStack's Tooz uses kazoo's locks too, but on a path that is never ours, so its locks

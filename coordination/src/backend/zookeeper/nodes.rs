@@ -1,21 +1,21 @@
 //! The nodes of a queue: what names they have, and what these names say.
 //!
-//! The name of a contender's node ends with a sequence number, which the server appends. Among the children of one node, these
-//! numbers rise in the order in which the children were made. The server counts in 32 bits, and the count wraps. So two numbers are
-//! compared by their difference.
+//! The name of a contender's node ends with a number, which the server appends. (The entry's sequence number is another one, see
+//! `entries.rs`.) Among the children of one node, the appended numbers rise in the order in which the children were made. The
+//! server counts in 32 bits, and the count wraps. So two numbers are compared by their difference.
 
 use super::config::Style;
 use crate::backend::{EntryId, Mode};
 
-/// What stands in the name of a contender's node between the entry's id and the sequence number, and the mode that it stands for.
+/// What stands in the name of a contender's node between the entry's id and the appended number, and the mode that it stands for.
 const KAZOO: [(&str, Mode); 2] = [("__lock__", Mode::Exclusive), ("__rlock__", Mode::Shared)];
-/// What stands between the id and the sequence number in the names of Curator's nodes, one text for each kind of Curator's locks.
+/// What stands between the id and the appended number in the names of Curator's nodes, one text for each kind of Curator's locks.
 /// If two texts stand for one mode, our own nodes of this mode have the first of them.
 const CURATOR: [(&str, Mode); 3] =
     [("-lock-", Mode::Exclusive), ("-__READ__", Mode::Shared), ("-__WRIT__", Mode::Exclusive)];
 /// How the names of Curator's nodes begin. With `nodes=curator`, the names of our nodes begin with it too.
 const PROTECTED: &str = "_c_";
-/// How many characters a sequence number has. A negative one may have one character more.
+/// How many characters an appended number has. A negative one may have one character more.
 const DIGITS: usize = 10;
 
 /// The node of a contender, which is an entry of ours or of another library. The node is a child of the queue's node.
@@ -25,7 +25,7 @@ pub(super) struct Node<'a> {
     /// The mode that the node's name stands for. If an entry was downgraded to shared, its node keeps its name, and only the node's
     /// data show that the entry is shared.
     pub(super) mode: Mode,
-    /// The sequence number, which gives the node's place among its siblings.
+    /// The appended number, which gives the node's place among its siblings.
     pub(super) number: i32,
 }
 
@@ -37,7 +37,7 @@ impl Style {
         }
     }
 
-    /// The name of an entry's node, without the sequence number that the server appends.
+    /// The name of an entry's node, without the number that the server appends.
     pub(super) fn prefix(self, id: &EntryId, mode: Mode) -> String {
         let infix =
             self.infixes().iter().find(|(_, of)| *of == mode).map_or("", |(infix, _)| infix);
@@ -89,7 +89,7 @@ impl Node<'_> {
     }
 }
 
-/// The text as a sequence number; `None`: the text is not a sequence number.
+/// The text as an appended number; `None`: the text is not such a number.
 fn sequence(digits: &str) -> Option<i32> {
     let is_number = digits.strip_prefix('-').unwrap_or(digits).bytes().all(|b| b.is_ascii_digit());
     if is_number { digits.parse().ok() } else { None }

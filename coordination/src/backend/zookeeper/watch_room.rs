@@ -32,10 +32,13 @@ pub(super) const PAUSE: Duration = Duration::from_secs(1);
 const LISTINGS: u32 = 200;
 
 /// The paths that one session watches, and the callers that wait for room.
+///
+/// A caller's *node* is the node for whose change the caller waits.
 #[derive(Default)]
 pub(super) struct WatchRoom {
     state: Mutex<State>,
-    /// Notified when a caller without a watch has read its node. From then on, the caller needs to be told if this node changes.
+    /// Wakes the session's task that reads nodes again and again (`unwatched.rs`). It is notified when a caller without a watch has
+    /// read its node: from then on, only that task notices a change of the node before the caller's next own read.
     wanted: Notify,
 }
 
@@ -109,14 +112,14 @@ impl WatchRoom {
         waiting.for_each(|unwatched| unwatched.stirred.notify_one());
     }
 
-    /// Resolves when there may be a caller without a watch whose node has to be read.
+    /// For the session's task: resolves when there may be a caller without a watch whose node has to be read again and again.
     pub(super) async fn wanted(&self) {
         if self.unwatched().is_empty() {
             self.wanted.notified().await;
         }
     }
 
-    /// The callers that wait for a change of a node without a watch, each with the path of its node.
+    /// The callers without a watch that have read their node and wait for a change of it, each with the path of its node.
     pub(super) fn unwatched(&self) -> Vec<(Number, String)> {
         let state = self.state();
         let waiting = state.unwatched.iter().filter(|(_, unwatched)| unwatched.seen.is_some());

@@ -114,7 +114,7 @@ impl Clients {
         self.untimed.get(after).is_some_and(|period| period.from <= to)
     }
 
-    /// When a running client has to have done something at the latest, if it has to do it within `span` after `from`.
+    /// The latest moment at which a running client may do something that it has to do within `span` after `from`.
     /// Each time the client is paused before that moment, the moment is later by the length of the pause.
     pub(crate) fn due(&self, client: u32, from: u64, span: u64) -> u64 {
         let mut due = from.saturating_add(span);
@@ -126,9 +126,9 @@ impl Clients {
         due
     }
 
-    /// When a running client has to have done something at the latest, if it is due at `at` and may be late by the
-    /// tolerance `slack`. Each time the client is paused during this tolerance, the whole `slack` begins again when the
-    /// client is resumed.
+    /// The latest moment at which a running client may do something that is due at `at` and may be late by the
+    /// tolerance `slack`. Each time the client is paused during this tolerance, the whole `slack` begins again when
+    /// the client is resumed.
     pub(crate) fn due_at(&self, client: u32, at: u64, slack: u64) -> u64 {
         let mut start = at;
         for pause in self.pauses.get(&client).into_iter().flatten() {

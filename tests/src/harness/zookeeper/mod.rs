@@ -216,8 +216,8 @@ impl Zookeeper {
     pub fn close_session(&self, session: i64) -> bool {
         let address = self.plain();
         let mut was_there = false;
-        // The session's client reconnects at once. If this moves the session away from our connection before we have
-        // closed the session, this resumes the session and tries again.
+        // The session's client reconnects at once. If that moves the session away from our connection before we have
+        // closed the session, `wait_until` calls the closure again, which resumes the session once more.
         let closed = wait_until(READY, || match Wire::resume(address, session) {
             Ok(mut wire) => {
                 was_there = true;

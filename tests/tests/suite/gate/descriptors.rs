@@ -61,8 +61,8 @@ fn held_locks_outlast_a_program_that_has_none_left() -> Result<()> {
         }
         let soon = Some(Duration::from_secs(1));
         let refused = fresh.lock("vol-0")?.acquire(soon).await.expect_err("it is held");
-        // To wait, the store needs a descriptor. The error is `Timeout` if the store had one that it could give up
-        // for this wait, and `Storage` if it had none.
+        // To wait, the store needs a descriptor. The error is `Timeout` if the store could take one from another use
+        // for this wait, and `Storage` if it could not.
         let is_told = matches!(refused.kind(), ErrorKind::Storage | ErrorKind::Timeout);
         assert!(is_told, "{refused}");
         let refused = Coordinator::connect(url).await.expect_err("none is left");

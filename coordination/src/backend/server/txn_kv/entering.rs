@@ -7,7 +7,7 @@
 //! 1. First, a slot among the calls in flight is taken. If the caller gives up while it waits for a slot, nothing has been sent,
 //!    and nothing has to be undone.
 //! 2. The write fence is read, and its version is one of the call's conditions. If another task ends this fence afterwards, the
-//!    store refuses the call, whenever it arrives, and the loop makes another try under the next fence.
+//!    store refuses the call, whenever it arrives, and `enter` makes another try under the next fence.
 //! 3. The call is noted before it is sent. If the caller drops the future after that, [`leave`](TxnKv::leave) finds the note of a
 //!    call that was not answered, and ends the write fence before it returns that the entry is gone.
 //! 4. When an answer comes after which the call cannot take effect any more, the note is taken back.

@@ -19,7 +19,7 @@ pub(crate) trait Transact: Send + Sync + 'static {
     /// The last part of the key of the mark. A removal of the queue's value puts this key, and it stays until the session that
     /// removed the value ends.
     const REMOVED: &'static str;
-    /// Whether this may be the last part of an entry's key.
+    /// Whether the function's argument may be the last part of an entry's key.
     const IS_ENTRY: fn(&str) -> bool;
     /// What this store alone can check beside the version of a key; [`Infallible`](std::convert::Infallible): nothing.
     type Check: Clone + std::fmt::Debug + Send + Sync;
@@ -149,9 +149,9 @@ impl WriteFence {
 /// Whether a queue has entries. Needed for a write of the queue's value that must happen only if there are none.
 #[derive(Debug)]
 pub(crate) enum Queue<C> {
-    /// The queue has no entry. The transaction has conditions that hold only as long as no entry is entered. If
-    /// [`alone`](Transact::alone) had to put keys for these conditions, the transaction also has changes that delete these keys.
-    /// The conditions and the changes are added to the transaction of the write.
+    /// The queue has no entry. The field is a part of the transaction of the write: the caller adds its conditions and changes to
+    /// those of the write. The conditions hold only as long as no entry is entered. If [`alone`](Transact::alone) had to put keys
+    /// for these conditions, the changes delete these keys.
     Empty(Txn<C>),
     /// The queue has an entry. The field is the queue's value as it was read.
     Taken(Option<Kept>),

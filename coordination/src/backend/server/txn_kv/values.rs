@@ -3,10 +3,10 @@
 //! A value's version is that of the last change of its key. These versions always rise, even if the key is removed and created
 //! again. So a write that arrives late finds another version than it expects, and is refused.
 //!
-//! The exception is a write that creates the value. If such a write is carried out, the value is removed, and then a second call of
-//! the same write arrives late, this call finds no value, as it expects, and would create the value once more. Two further
-//! conditions prevent that. One is the [write fence](super::write_fence) of a session of ours. The other is a mark, a key that each
-//! removal of the value puts, and that is deleted when the session that made the removal ends: see
+//! The exception is a write that creates the value. Suppose that such a write is carried out, and that somebody then removes the
+//! value. If a second call of the same write arrives after that, it finds no value, as it expects, and would create the value once
+//! more. Two further conditions prevent that. One is the [write fence](super::write_fence) of a session of ours. The other is a
+//! mark, a key that each removal of the value puts, and that is deleted when the session that made the removal ends: see
 //! [`pending_creates`](super::pending_creates). Once the mark is deleted, it prevents nothing any more.
 
 use std::sync::Arc;

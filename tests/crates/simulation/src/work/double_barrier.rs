@@ -39,8 +39,8 @@ pub(crate) async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
     let timeout = stage.up_to(Duration::from_millis(300));
     let inside = match barrier(process).enter(Some(timeout)).await {
         Ok(inside) => Arc::new(inside),
-        // If the call fails, its entry may still exist for a while, or may arrive at the store later. So the party
-        // stays in `came` without an end.
+        // If the call fails, its entry may still exist for a while, or may arrive at the store later. So the time in
+        // `came` until which the entry may exist stays `NEVER`.
         Err(error) => return stage.failed("enter", &error),
     };
     let token = inside.token();
@@ -48,8 +48,8 @@ pub(crate) async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
     let guest = Guest { process: Arc::clone(process), inside, since: moment() };
     lock(&stage.ledgers.double_barrier).inside.insert(token, guest);
     tokio::time::sleep(stage.up_to(stage.plan.hold)).await;
-    // From here on, this party may leave at any moment, so it no longer counts as being inside. But its entry may exist
-    // until the store has confirmed the leave, so the party stays in `came` until the store has confirmed it.
+    // From here on, this party may leave at any moment, so it no longer counts as being inside. But its entry may
+    // exist until the store has confirmed the leave. So the time in `came` is set only after that.
     let Some(guest) = lock(&stage.ledgers.double_barrier).inside.remove(&token) else { return };
     let since = guest.since;
     let Some(inside) = Arc::into_inner(guest.inside) else {

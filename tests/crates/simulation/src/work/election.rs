@@ -9,9 +9,9 @@ use coordination::{Election, ErrorKind, FencingToken, Term};
 use super::{becomes, within};
 use crate::stage::{Process, Stage, lock};
 
-/// For each process, the last term that its observer has returned.
 #[derive(Default)]
 pub(crate) struct Ledger {
+    /// For each process, the last term that its observer has returned.
     told: BTreeMap<u32, Option<Term>>,
     /// For each term, the last value whose `proclaim` has returned without an error.
     said: BTreeMap<FencingToken, u64>,
