@@ -4,7 +4,11 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use serde::Serialize;
+
+use crate::duration;
 use crate::error::Error;
+use crate::serialize::words;
 
 /// How far exclusion reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -16,6 +20,12 @@ pub enum Scope {
     Processes,
     /// Processes of many hosts.
     Hosts,
+}
+
+words! { Scope:
+    Threads = "threads",
+    Processes = "processes",
+    Hosts = "hosts",
 }
 
 /// What survives a fault of the store.
@@ -32,6 +42,13 @@ pub enum Durability {
     Unknown,
 }
 
+words! { Durability:
+    Yes = "yes",
+    No = "no",
+    NotApplicable = "not_applicable",
+    Unknown = "unknown",
+}
+
 /// What a holder's lock depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -42,6 +59,11 @@ pub enum Liveness {
     Process,
 }
 
+words! { Liveness:
+    Lease = "lease",
+    Process = "process",
+}
+
 /// How a holder learns that somebody else took its lock away, or ended its session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -50,6 +72,11 @@ pub enum LossDetection {
     Watch,
     /// The answer to the holder's next heartbeat says so.
     Heartbeat,
+}
+
+words! { LossDetection:
+    Watch = "watch",
+    Heartbeat = "heartbeat",
 }
 
 /// What the connected store promises; see each backend's page for the reasons.
@@ -67,7 +94,7 @@ pub enum LossDetection {
 /// assert!(Coordinator::connect("memory://?require=hosts").await.is_err());
 /// # Ok(()) }
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Characteristics {
     /// How far exclusion reaches.
@@ -95,6 +122,7 @@ pub struct Characteristics {
     /// Names longer than this many bytes, once encoded, are stored as a hash beside the full name.
     pub max_plain_name: usize,
     /// The shortest lease the store grants.
+    #[serde(serialize_with = "duration::option::serialize")]
     pub min_ttl: Option<Duration>,
 }
 

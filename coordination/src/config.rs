@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rand::RngExt;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::characteristics::Requirement;
 use crate::duration;
 use crate::env;
 use crate::error::{Error, NameError, Result};
 use crate::key::{DEFAULT_MAX_NAME_BYTES, HARD_MAX_NAME_BYTES};
-use crate::url::Url;
+use crate::url::{self, Url};
 
 const DEFAULT_NAMESPACE: &str = "coordination";
 pub(crate) const DEFAULT_TTL: Duration = Duration::from_secs(10);
@@ -44,6 +44,10 @@ const MAX_MEMBER_BYTES: usize = 255;
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// The URL of the store. Required by [`connect`](Self::connect).
+    ///
+    /// When a `Config` is serialised, the password in its URL is written as `***`. To pass a `Config` on with serde, name a file with the
+    /// password by the URL option `password_file`.
+    #[serde(serialize_with = "url_without_password")]
     pub url: Option<String>,
     /// The member id of this process: unique among live sessions, at most 255 bytes with the prefix. Default:
     /// 128 random bits in hexadecimal.
@@ -88,6 +92,13 @@ impl Config {
             Error::config("`url` is not set; it names the store, as in file:///var/lib/app/locks")
         })
     }
+}
+
+fn url_without_password<S: Serializer>(
+    url: &Option<String>,
+    to: S,
+) -> std::result::Result<S::Ok, S::Error> {
+    url.as_deref().map(url::without_password).serialize(to)
 }
 
 impl fmt::Debug for Config {
@@ -262,4 +273,38 @@ fn requirements(configured: Vec<String>, option: Option<String>) -> Result<Vec<R
     let option = option.unwrap_or_default();
     let from_url = option.split(',').filter(|item| !item.is_empty());
     configured.iter().map(String::as_str).chain(from_url).map(str::parse).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_serialised_has_no_password_and_is_else_as_it_was() {
+        let written = |url: &str| {
+            let config = Config { url: Some(url.to_owned()), ..Config::default() };
+            let json = serde_json::to_value(config).expect("it can be written");
+            json["url"].as_str().expect("text").to_owned()
+        };
+        let without = [
+            "memory://name?ttl=10s&member_id=a%26b",
+            "file:///var/a@b:c?durable=true",
+            "etcds://user@host:1,other:2/a?password_file=/etc/a:b@c",
+            "etcd://[::1]:2379,[::2]/a@b",
+        ];
+        for url in without {
+            assert_eq!(written(url), url);
+        }
+        let with = [
+            ("etcds://user:SECRET@host:1/a", "etcds://user:***@host:1/a"),
+            ("redis://:SECRET@host", "redis://:***@host"),
+            ("postgres://u:S:E@C@host?a=b", "postgres://u:***@host?a=b"),
+            ("user:SECRET", "***"),
+            ("redis://:SEC/RET@host", "***"),
+            ("redis://user:SEC/RET@host", "***"),
+        ];
+        for (url, expected) in with {
+            assert_eq!(written(url), expected);
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! The one error type: what went wrong, where, and whether it may have taken effect.
 
+use crate::serialize::words;
 use std::error::Error as StdError;
 use std::fmt;
 use std::time::Duration;
@@ -82,6 +83,46 @@ pub enum ErrorKind {
     Global,
 }
 
+words! { ErrorKind:
+    Config = "config",
+    Name = "name",
+    Unsupported = "unsupported",
+    Dns = "dns",
+    Refused = "refused",
+    Tls = "tls",
+    Auth = "auth",
+    Permission = "permission",
+    Quota = "quota",
+    Unavailable = "unavailable",
+    Timeout = "timeout",
+    Lost = "lost",
+    Closed = "closed",
+    MemberExists = "member_exists",
+    AlreadyJoined = "already_joined",
+    NotJoined = "not_joined",
+    GroupMissing = "group_missing",
+    GroupExists = "group_exists",
+    GroupNotEmpty = "group_not_empty",
+    Value = "value",
+    Input = "input",
+    Mismatch = "mismatch",
+    Collision = "collision",
+    Corrupt = "corrupt",
+    Storage = "storage",
+    NoSuchClaim = "no_such_claim",
+    NotClaimed = "not_claimed",
+    NotClaimedBy = "not_claimed_by",
+    IsClaimed = "is_claimed",
+    ClaimIdReused = "claim_id_reused",
+    Global = "global",
+}
+
+impl fmt::Display for ErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
 /// Whether a failed operation took effect.
 ///
 /// For a call, the effect says what became of the call at the store. For a function with `#[synchronized]`, for
@@ -96,6 +137,18 @@ pub enum Effect {
     Unknown,
     /// The operation certainly had its effect, but a later step failed. The body ended.
     Applied,
+}
+
+words! { Effect:
+    None = "none",
+    Unknown = "unknown",
+    Applied = "applied",
+}
+
+impl fmt::Display for Effect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
 }
 
 /// Why a session, or one lock, can no longer be relied on.
@@ -117,6 +170,16 @@ pub enum LossReason {
     /// The runtime on which the session lived has ended. With `memory://` or `heartbeat_on_current_runtime`, that is the
     /// runtime that called `Coordinator::connect`; in tests, often that of the test that connected first.
     RuntimeEnded,
+}
+
+words! { LossReason:
+    DeadlinePassed = "deadline_passed",
+    ExpiredByServer = "expired_by_server",
+    EntryDeleted = "entry_deleted",
+    ConnectionLost = "connection_lost",
+    Revoked = "revoked",
+    Closed = "closed",
+    RuntimeEnded = "runtime_ended",
 }
 
 impl LossReason {
@@ -335,8 +398,11 @@ impl Error {
     /// # Examples
     ///
     /// ```
-    /// fn may_be_repeated(error: &coordination::Error) -> bool {
-    ///     error.is_transient() && !error.body_ran()
+    /// use coordination::{Error, ErrorKind};
+    ///
+    /// /// For a body that may run twice, because it checks what it has done already.
+    /// fn is_worth_a_retry(error: &Error) -> bool {
+    ///     error.is_transient() || error.kind() == ErrorKind::Lost
     /// }
     /// ```
     pub fn body_ran(&self) -> bool {
@@ -369,19 +435,20 @@ impl Error {
         self.0.retry_after
     }
 
-    /// Whether the same call may succeed later without any change: the kinds marked *retry*.
+    /// Whether the same call, repeated as it is, may succeed later: the kinds marked *retry*.
     ///
-    /// This does not say whether the call may be repeated: the code that ran under a lost lock may have had effects (see
-    /// [`body_ran`](Self::body_ran)).
+    /// False if the lock was lost after the body had begun (see [`body_ran`](Self::body_ran)), since then the body would run a
+    /// second time. Whoever has a body that may run twice repeats the call if this is true, or the kind is [`ErrorKind::Lost`].
+    ///
+    /// For a call that writes, [`effect`](Self::effect) says whether the write may have happened.
     pub fn is_transient(&self) -> bool {
-        matches!(
-            self.0.kind,
-            ErrorKind::Refused
-                | ErrorKind::Unavailable
-                | ErrorKind::Timeout
-                | ErrorKind::Lost
-                | ErrorKind::Quota
-        )
+        match self.0.kind {
+            ErrorKind::Refused | ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Quota => {
+                true
+            }
+            ErrorKind::Lost => !self.0.body_ran,
+            _ => false,
+        }
     }
 }
 

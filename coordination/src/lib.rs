@@ -166,6 +166,7 @@ pub mod panics;
 mod panics;
 mod recipe;
 mod retry;
+mod serialize;
 mod session;
 #[cfg(all(coordination_internals, feature = "memory"))]
 #[doc(hidden)]

@@ -176,6 +176,30 @@ impl Url {
     }
 }
 
+/// The text of a URL with `***` for its password. All other parts, the user too, are as they were. A text that is no URL is `***`, and
+/// so is one whose password may begin where a port should stand, because the password has a slash that is not escaped.
+pub(crate) fn without_password(text: &str) -> String {
+    let Some((scheme, rest)) = text.split_once("://") else { return "***".to_owned() };
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let (authority, others) = rest.split_at(end);
+    match authority.rsplit_once('@').map(|(login, hosts)| (login.split_once(':'), hosts)) {
+        Some((Some((user, _)), hosts)) => format!("{scheme}://{user}:***@{hosts}{others}"),
+        None if !has_ports(authority) => "***".to_owned(),
+        _ => text.to_owned(),
+    }
+}
+
+/// Whether what follows a colon in these hosts is a port.
+fn has_ports(hosts: &str) -> bool {
+    hosts.split(',').all(|host| match host.rsplit_once(':') {
+        Some((name, port)) => {
+            let is_port = !name.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+            is_port || host.ends_with(']')
+        }
+        None => true,
+    })
+}
+
 struct Shown<'a> {
     url: &'a Url,
     own_options: &'a [UrlOption],

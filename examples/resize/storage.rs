@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{fmt, fs, io};
 
-use coordination::{FencingToken, synchronized};
+use coordination::{ErrorKind, FencingToken, synchronized};
 use serde::{Deserialize, Serialize};
 
 use crate::journal::Journal;
@@ -110,10 +110,11 @@ pub(crate) enum StorageError {
 }
 
 impl StorageError {
-    /// Whether to go on: the store of the locks is unwell, or we were late.
+    /// Whether to go on: the store of the locks is unwell, or we were late. A resize may be made twice, so also if the lock was lost
+    /// while it was made.
     pub(crate) fn is_transient(&self) -> bool {
         match self {
-            Self::Lock(error) => error.is_transient(),
+            Self::Lock(error) => error.is_transient() || error.kind() == ErrorKind::Lost,
             Self::Stale { .. } => true,
             Self::Disk(_) => false,
         }

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use super::{Outcome, names};
 use crate::env::Process;
-use crate::error::{Error, ErrorKind, LossReason, Result};
+use crate::error::{LossReason, Result};
 use crate::events::has_clock;
 use crate::key::QueueKey;
 use crate::session::State;
@@ -191,7 +191,7 @@ impl Meters {
             |metric| self.other([metric, operation, ""], || vec![("operation", operation.into())]);
         count(Some(&operation_is(names::REQUESTS)));
         if let Err(error) = outcome {
-            let kind = kind_of(error);
+            let kind = error.kind().as_str();
             let labels = || vec![("operation", operation.into()), ("kind", kind.into())];
             count(Some(&self.other([names::ERRORS, operation, kind], labels)));
         }
@@ -249,7 +249,7 @@ impl Series {
             retained(metric, labels)
         };
         let acquire = |outcome| key(names::ACQUIRE, Some(("outcome", text_of(outcome))));
-        let lost = |reason| key(names::LOST, Some(("reason", reason_of(reason))));
+        let lost = |reason: LossReason| key(names::LOST, Some(("reason", reason.as_str())));
         Self {
             waiting: key(names::WAITING, None),
             held: key(names::HELD, None),
@@ -428,53 +428,5 @@ fn state_of(state: State) -> Option<&'static str> {
         State::Suspended => Some("suspended"),
         State::Lost(_) => Some("lost"),
         State::Closed => None,
-    }
-}
-
-fn reason_of(reason: LossReason) -> &'static str {
-    match reason {
-        LossReason::DeadlinePassed => "deadline_passed",
-        LossReason::ExpiredByServer => "expired_by_server",
-        LossReason::EntryDeleted => "entry_deleted",
-        LossReason::ConnectionLost => "connection_lost",
-        LossReason::Revoked => "revoked",
-        LossReason::Closed => "closed",
-        LossReason::RuntimeEnded => "runtime_ended",
-    }
-}
-
-fn kind_of(error: &Error) -> &'static str {
-    match error.kind() {
-        ErrorKind::Config => "config",
-        ErrorKind::Name => "name",
-        ErrorKind::Unsupported => "unsupported",
-        ErrorKind::Dns => "dns",
-        ErrorKind::Refused => "refused",
-        ErrorKind::Tls => "tls",
-        ErrorKind::Auth => "auth",
-        ErrorKind::Permission => "permission",
-        ErrorKind::Quota => "quota",
-        ErrorKind::Unavailable => "unavailable",
-        ErrorKind::Timeout => "timeout",
-        ErrorKind::Lost => "lost",
-        ErrorKind::Closed => "closed",
-        ErrorKind::MemberExists => "member_exists",
-        ErrorKind::AlreadyJoined => "already_joined",
-        ErrorKind::NotJoined => "not_joined",
-        ErrorKind::GroupMissing => "group_missing",
-        ErrorKind::GroupExists => "group_exists",
-        ErrorKind::GroupNotEmpty => "group_not_empty",
-        ErrorKind::Value => "value",
-        ErrorKind::Input => "input",
-        ErrorKind::Mismatch => "mismatch",
-        ErrorKind::Collision => "collision",
-        ErrorKind::Corrupt => "corrupt",
-        ErrorKind::Storage => "storage",
-        ErrorKind::NoSuchClaim => "no_such_claim",
-        ErrorKind::NotClaimed => "not_claimed",
-        ErrorKind::NotClaimedBy => "not_claimed_by",
-        ErrorKind::IsClaimed => "is_claimed",
-        ErrorKind::ClaimIdReused => "claim_id_reused",
-        ErrorKind::Global => "global",
     }
 }

@@ -16,6 +16,7 @@ use crate::Coordinator;
 use crate::backend::{Data, Entry, Mode};
 use crate::canary::{Canary, sings};
 use crate::error::Result;
+use crate::serialize;
 use crate::session::{Sight, Views};
 use crate::token::FencingToken;
 
@@ -295,13 +296,14 @@ impl fmt::Debug for Leadership {
 }
 
 /// A term of a leader, as others see it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Term {
     /// Its number, which is the leader's fencing token.
     pub term: FencingToken,
     /// The leader's member id; empty for a program that uses another library on the same store.
     pub leader: String,
+    #[serde(rename = "value", serialize_with = "serialize::stored::serialize")]
     data: Data,
 }
 
@@ -322,17 +324,20 @@ impl Term {
 }
 
 /// A leader, or a candidate that waits to lead, as listed by [`Election::candidates`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Candidate {
     /// Its member id; empty for a program that uses another library on the same store.
     pub member: String,
     /// When its campaign began, by the wall clock of its own host: for people to read, not to be compared.
+    /// Written with serde, it is a number of seconds since 1970.
+    #[serde(serialize_with = "serialize::since::serialize")]
     pub since: Option<SystemTime>,
     /// The term that it has, or will have.
     pub term: FencingToken,
     /// Whether it leads; it waits otherwise.
     pub leading: bool,
+    #[serde(rename = "value", serialize_with = "serialize::stored::serialize")]
     data: Data,
 }
 

@@ -5,6 +5,7 @@ mod gate;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::Serialize;
 use tokio::time::Instant;
 
 use self::gate::{Gate, Limits};
@@ -18,6 +19,7 @@ use super::engine::turn::Request;
 use super::engine::waiting::Waiting;
 use crate::coordinator::Coordinator;
 use crate::error::{ErrorKind, Result};
+use crate::serialize;
 
 /// How long a contender without patience waits until the entries before it have decided.
 const ARRIVING: Duration = Duration::from_secs(5);
@@ -86,8 +88,9 @@ pub enum Admission {
 }
 
 /// Why the caller got no slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
+#[serde(rename_all = "snake_case")]
 pub enum Refusal {
     /// All slots are taken, and the limiter has no standby or the caller no patience.
     AllBusy,
@@ -96,6 +99,7 @@ pub enum Refusal {
     /// The caller's patience was over.
     GaveUp {
         /// How long it waited.
+        #[serde(serialize_with = "serialize::seconds::serialize")]
         waited: Duration,
     },
     /// A newcomer has replaced the caller, because of [`latest_wins`](Limiter::latest_wins).
@@ -103,7 +107,8 @@ pub enum Refusal {
 }
 
 /// How far an entering contender is, as reported to the callback of [`Limiter::enter_telling`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Standing {
     /// It has entered, and waits for the contenders before it to decide.
     Arriving,

@@ -14,6 +14,7 @@ use super::engine::waiting::Waiting;
 use crate::backend::{Data, EntryRef, Mode};
 use crate::coordinator::Coordinator;
 use crate::error::{Effect, Result};
+use crate::serialize;
 use crate::template::Template;
 use crate::token::FencingToken;
 
@@ -324,12 +325,14 @@ impl fmt::Debug for Lock {
 }
 
 /// A holder of a lock, or a contender that waits for it, as listed by [`Lock::holders`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Contender {
     /// Its member id; empty for a program that uses another library on the same store.
     pub member: String,
     /// When it asked, by the wall clock of its own host: for people to read, not to be compared.
+    /// Written with serde, it is a number of seconds since 1970.
+    #[serde(serialize_with = "serialize::since::serialize")]
     pub since: Option<SystemTime>,
     /// The token that it has, or will have.
     pub token: FencingToken,

@@ -54,7 +54,7 @@ impl fmt::Display for Version {
 }
 
 /// A value as it was written by one write.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Versioned<T> {
     /// The version of the write.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
+use serde::Serialize;
 use tokio::sync::{Notify, watch};
 
 use crate::backend::SessionId;
@@ -23,7 +24,7 @@ pub(crate) enum Purpose {
 }
 
 /// Something that was held when its coordinator stopped.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct CutOff {
     /// The recipe, in the word that events use: `lock`, `semaphore`, `election`.

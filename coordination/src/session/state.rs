@@ -1,15 +1,18 @@
 //! The states of a coordinator, reported to every subscriber in order.
 
+use std::fmt;
 use std::sync::{Arc, Mutex};
 
+use serde::Serialize;
 use tokio::sync::mpsc;
 
 use crate::env::Process;
 use crate::error::LossReason;
 
 /// The state of a coordinator's session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[non_exhaustive]
+#[serde(rename_all = "snake_case")]
 pub enum State {
     /// The session is alive and its last heartbeat was confirmed.
     Connected,
@@ -19,6 +22,17 @@ pub enum State {
     Lost(LossReason),
     /// The coordinator was stopped or dropped; this is the last state.
     Closed,
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Connected => f.write_str("connected"),
+            Self::Suspended => f.write_str("suspended"),
+            Self::Lost(reason) => write!(f, "lost ({reason})"),
+            Self::Closed => f.write_str("closed"),
+        }
+    }
 }
 
 /// Follows the [`State`] of a coordinator: reports every change, in order. Made by

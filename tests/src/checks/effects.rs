@@ -100,7 +100,7 @@ impl End {
     fn is_told(self, effect: Effect) -> Told {
         let ran = effect != Effect::None;
         match self {
-            Self::Break => (ErrorKind::Lost, effect, ran, true),
+            Self::Break => (ErrorKind::Lost, effect, ran, !ran),
             Self::Stop => (ErrorKind::Closed, effect, ran, false),
         }
     }

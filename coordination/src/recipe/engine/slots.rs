@@ -16,6 +16,7 @@ use super::queue::{Change, Queue};
 use crate::backend::{Data, Entry, Listing, Room};
 use crate::canary::{Canary, sings};
 use crate::error::{Error, ErrorKind, Result};
+use crate::serialize;
 use crate::token::FencingToken;
 
 /// The most slots that a queue can have.
@@ -114,12 +115,14 @@ pub(in crate::recipe) async fn set_limits(
 
 /// A holder of slots, or somebody who waits for them, as listed by
 /// [`Semaphore::holders`](crate::Semaphore::holders) and [`Limiter::inspect`](crate::Limiter::inspect).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Occupant {
     /// The contender's member id.
     pub member: String,
     /// When it asked, by the wall clock of its own host: for people to read, not to be compared.
+    /// Written with serde, it is a number of seconds since 1970.
+    #[serde(serialize_with = "serialize::since::serialize")]
     pub since: Option<SystemTime>,
     /// The token that it has, or will have.
     pub token: FencingToken,

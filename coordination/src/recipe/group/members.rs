@@ -5,21 +5,26 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use serde::de::DeserializeOwned;
+use serde::{Serialize, Serializer};
 
 use crate::backend::{Data, Entry, Listing};
 use crate::error::Result;
 use crate::recipe::engine::data::from_data;
+use crate::serialize;
 use crate::token::FencingToken;
 
 /// A member of a group, as [`Group::members`](crate::Group::members) lists it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Member {
     /// Its member id: unique in the group.
+    #[serde(serialize_with = "serialize::text")]
     pub id: Arc<str>,
     /// The number of this join, larger than that of every earlier join: a member that left and came back has a larger one.
     pub incarnation: FencingToken,
     /// When the member joined, by the wall clock of its own host: for people to read, not to be compared.
+    /// Written with serde, it is a number of seconds since 1970.
+    #[serde(serialize_with = "serialize::since::serialize")]
     pub since: Option<SystemTime>,
     /// The capabilities: what the member says about itself.
     pub capabilities: Capabilities,
@@ -78,6 +83,20 @@ impl Capabilities {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Members(BTreeMap<FencingToken, Member>);
 
+/// A list of the members, in the order in which they joined.
+impl Serialize for Members {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(self)
+    }
+}
+
+/// The value itself, or text if another program stored something that is no JSON.
+impl Serialize for Capabilities {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        serialize::stored::serialize(&self.0, to)
+    }
+}
+
 impl Members {
     pub(super) fn of(listing: &Listing) -> Self {
         let members = present(listing).into_iter().filter_map(Member::of);
@@ -118,8 +137,9 @@ impl Members {
 }
 
 /// What has changed in a group.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
+#[serde(rename_all = "snake_case")]
 pub enum GroupEvent {
     /// A member joined. If it was lost and came back, its old incarnation has left before.
     Joined(Member),

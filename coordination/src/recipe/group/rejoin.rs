@@ -14,8 +14,9 @@ use crate::recipe::engine::data::{MAX_ENTRY_BYTES, to_data};
 use crate::token::FencingToken;
 
 /// The state of a [`RejoiningMembership`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
+#[serde(rename_all = "snake_case")]
 pub enum Presence {
     /// In the group, as this incarnation.
     Member(FencingToken),

@@ -12,6 +12,7 @@ use super::draft::corrupt;
 use super::ids::ItemId;
 use super::layout::Micros;
 use super::look::Counts;
+use crate::duration;
 use crate::error::{Error, ErrorKind, Result};
 use crate::token::FencingToken;
 
@@ -241,7 +242,7 @@ impl ClaimView {
 }
 
 /// How many items a queue has.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct WorkStats {
     /// Items that can be claimed.
@@ -253,8 +254,10 @@ pub struct WorkStats {
     /// Items whose life is over and that were not removed yet; they count in no other number.
     pub dead: u64,
     /// The age of the oldest item that is not dead.
+    #[serde(serialize_with = "duration::option::serialize")]
     pub oldest: Option<Duration>,
     /// The age of the newest item that is not dead.
+    #[serde(serialize_with = "duration::option::serialize")]
     pub newest: Option<Duration>,
 }
 
@@ -296,7 +299,7 @@ impl Default for ListOptions {
 }
 
 /// What [`WorkQueue::gc`](crate::WorkQueue::gc) has removed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Collected {
     /// Items that were dead.
     pub items: usize,
@@ -305,7 +308,8 @@ pub struct Collected {
 }
 
 /// What became of an acknowledgement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Ack {
     /// The item is done, by this call.
     Done,
