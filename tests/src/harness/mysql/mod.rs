@@ -1,4 +1,4 @@
-//! MariaDB servers: a test has one server, on loopback, with TLS if the test wants it.
+//! MariaDB servers: one, or a primary with replicas, on loopback, with TLS if the test wants it.
 //!
 //! The binaries are Debian's (`mariadb-server`, 10.11). If they are not installed, a test that starts a server fails;
 //! only the soak has such tests. Each test process creates a data directory once, and copies it for each server.
@@ -21,15 +21,26 @@ const PROGRAM: &str = "/usr/sbin/mariadbd";
 /// The user of the harness and of the clients. It may do everything and needs no password.
 const USER: &str = "coordination";
 
+/// Makes a server writable until it is restarted.
+const WRITABLE: &str = "SET GLOBAL read_only = 0";
+
 /// How to start a [`Mysql`].
 #[derive(Clone, Debug, Default)]
 pub struct MysqlOptions {
+    replicas: usize,
     also_at: Option<String>,
     tls: Option<Vec<PathBuf>>,
     settings: Vec<(String, String)>,
 }
 
 impl MysqlOptions {
+    /// Adds this number of replicas of the first node. Each server has `read_only` in its options, as the library asks for,
+    /// and the first one is made writable afterwards.
+    pub fn replicas(mut self, replicas: usize) -> Self {
+        self.replicas = replicas;
+        self
+    }
+
     /// Sets an option of the server, by its name in `my.cnf`.
     pub fn set(mut self, name: &str, value: &str) -> Self {
         self.settings.push((name.to_owned(), value.to_owned()));
@@ -50,27 +61,40 @@ impl MysqlOptions {
         self
     }
 
-    /// Starts the server; it is ready on return.
+    /// Starts the servers; they are ready on return.
     ///
     /// # Panics
     ///
     /// When MariaDB is not installed or does not become ready.
     pub fn start(self) -> Mysql {
         let scratch = Scratch::new("mysql");
-        let data = scratch.join("data");
-        run(Command::new("cp").arg("-a").arg(template()).arg(&data));
         let users = scratch.join("users.sql");
         let text = format!(
             "CREATE OR REPLACE USER '{USER}'@'%';\nGRANT ALL ON *.* TO '{USER}'@'%' WITH GRANT OPTION;\n"
         );
         fs::write(&users, text).expect("the directory is ours");
-        let node = Arc::new(self.node(free_address(), &data, &users, &scratch));
-        wait_ready(&node);
-        Mysql { node, scratch }
+        let nodes: Vec<_> = (0..=self.replicas)
+            .map(|index| {
+                let node = Arc::new(self.node(index, free_address(), &users, &scratch));
+                wait_ready(&node);
+                node
+            })
+            .collect();
+        let mysql = Mysql { nodes, scratch };
+        if self.replicas > 0 {
+            mysql.ask(WRITABLE);
+            let primary = mysql.nodes[0].address();
+            (1..=self.replicas).for_each(|replica| mysql.replicate(replica, primary));
+        }
+        mysql
     }
 
-    fn node(&self, address: SocketAddr, data: &Path, users: &Path, scratch: &Scratch) -> Node {
-        let at = |name: &str| scratch.join(name).display().to_string();
+    fn node(&self, index: usize, address: SocketAddr, users: &Path, scratch: &Scratch) -> Node {
+        let data = scratch.join(format!("n{index}"));
+        run(Command::new("cp").arg("-a").arg(template()).arg(&data));
+        let at = |name: &str| scratch.join(format!("n{index}-{name}")).display().to_string();
+        let temporary = at("tmp");
+        fs::create_dir(&temporary).expect("the directory is ours");
         let mut settings = vec![
             ("datadir", data.display().to_string()),
             ("init-file", users.display().to_string()),
@@ -83,7 +107,7 @@ impl MysqlOptions {
             ("pid-file", at("pid")),
             // A directory for temporary files that no other server uses. When a server starts, it removes all temporary
             // files in its directory, because it takes them for files that were left by a crash.
-            ("tmpdir", scratch.path().display().to_string()),
+            ("tmpdir", temporary),
             ("skip-name-resolve", "on".to_owned()),
             ("innodb-buffer-pool-size", "32M".to_owned()),
             ("innodb-log-file-size", "4M".to_owned()),
@@ -98,6 +122,11 @@ impl MysqlOptions {
         if is_root() {
             settings.push(("user", "root".to_owned()));
         }
+        if self.replicas > 0 {
+            settings.push(("server-id", (1 + index).to_string()));
+            settings.push(("log-bin", "log".to_owned()));
+            settings.push(("read-only", "on".to_owned()));
+        }
         if let Some(files) = &self.tls {
             let names = ["ssl-cert", "ssl-key", "ssl-ca"];
             settings
@@ -110,17 +139,18 @@ impl MysqlOptions {
             .into_iter()
             .chain(settings.map(|(name, value)| format!("--{name}={value}")))
             .collect();
-        let log = scratch.join("log");
+        let name = format!("n{index}");
+        let log = scratch.join(format!("{name}.log"));
         let launch = move || Launch::new(PROGRAM, &log).clear_env().args(&flags);
-        Node::start("n0", address, launch)
+        Node::start(name, address, launch)
     }
 }
 
-/// A running MariaDB. On drop, the process is killed and the data are removed.
+/// A running MariaDB. On drop, its processes are killed and its data are removed.
 #[derive(Debug)]
 pub struct Mysql {
-    // The fields before `scratch` are dropped before it, so that the process ends before its directory is removed.
-    node: Arc<Node>,
+    // The fields before `scratch` are dropped before it, so that the processes end before their directory is removed.
+    nodes: Vec<Arc<Node>>,
     scratch: Scratch,
 }
 
@@ -140,13 +170,13 @@ impl Mysql {
         MysqlOptions::default()
     }
 
-    /// The directory in which the server keeps its data and its logs.
+    /// The directory in which the nodes keep their data and their logs.
     pub fn directory(&self) -> &Path {
         self.scratch.path()
     }
 
-    /// Executes a statement as the user who may do everything. Returns the answer: one line for each row, with a tab
-    /// between columns.
+    /// Executes a statement on the first node, as the user who may do everything. Returns the answer: one line for each
+    /// row, with a tab between columns.
     ///
     /// # Panics
     ///
@@ -162,23 +192,52 @@ impl Mysql {
     ///
     /// If the server refuses the statement or does not answer.
     pub fn try_ask(&self, statement: &str) -> Result<String, String> {
-        ask(self.node.address(), USER, statement)
+        self.try_ask_at(0, statement)
     }
 
-    /// Executes a statement as this user, and returns the answer.
+    /// Like [`try_ask`](Self::try_ask), but on any node.
+    ///
+    /// # Errors
+    ///
+    /// If the node refuses the statement or does not answer.
+    pub fn try_ask_at(&self, node: usize, statement: &str) -> Result<String, String> {
+        ask(self.nodes[node].address(), USER, statement)
+    }
+
+    /// Executes a statement on the first node as this user, and returns the answer.
     ///
     /// # Errors
     ///
     /// If the server refuses the statement or does not answer.
     pub fn ask_as(&self, user: &str, statement: &str) -> Result<String, String> {
-        ask(self.node.address(), user, statement)
+        ask(self.nodes[0].address(), user, statement)
     }
 
-    /// All statements that the server has received so far, from its log.
+    /// All statements that the first node has received so far, from its log.
     pub fn statements(&self) -> String {
-        fs::read(self.scratch.join("statements"))
+        fs::read(self.scratch.join("n0-statements"))
             .map(|log| String::from_utf8_lossy(&log).into_owned())
             .unwrap_or_default()
+    }
+
+    /// Makes a replica the primary, as an operator does who has given up the old one.
+    ///
+    /// # Panics
+    ///
+    /// If the replica refuses.
+    pub fn promote(&self, node: usize) {
+        let promoted = format!("STOP SLAVE; RESET SLAVE ALL; {WRITABLE}");
+        self.try_ask_at(node, &promoted).expect("it is made the primary");
+    }
+
+    /// Makes a node replicate from the server at this address, from the beginning of that server's log.
+    fn replicate(&self, node: usize, primary: SocketAddr) {
+        let begin = format!(
+            "CHANGE MASTER TO master_host = '{}', master_port = {}, master_user = '{USER}'; START SLAVE",
+            primary.ip(),
+            primary.port()
+        );
+        self.try_ask_at(node, &begin).expect("it is a replica");
     }
 }
 

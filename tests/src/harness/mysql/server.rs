@@ -28,11 +28,11 @@ impl Server for Mysql {
     }
 
     fn nodes(&self) -> Vec<&Node> {
-        vec![&self.node]
+        self.nodes.iter().map(|node| &**node).collect()
     }
 
     fn wait_ready(&self) {
-        wait_ready(&self.node);
+        self.nodes.iter().filter(|node| node.is_running()).for_each(|node| wait_ready(node));
     }
 
     /// Counts the requests in the server's log of statements.

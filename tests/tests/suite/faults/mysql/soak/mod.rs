@@ -3,6 +3,7 @@
 //! Leases are two seconds and heartbeats 300 ms, unless a row needs others.
 
 mod load;
+mod replicas;
 mod shared;
 
 use coordination_tests::checks::Backend;
@@ -21,5 +22,6 @@ const NOT_APPLICABLE: &[(u32, &str)] = &[
 
 #[test]
 fn every_row_has_a_test_or_a_reason() {
-    matrix::assert_complete(Backend::Mysql, &[], NOT_APPLICABLE);
+    let sources = [include_str!("replicas.rs")];
+    matrix::assert_complete(Backend::Mysql, &sources, NOT_APPLICABLE);
 }
