@@ -15,7 +15,7 @@
 
 use std::fmt;
 
-use crate::record::{Answer, Event, Operation, Record, Why};
+use crate::record::{Answer, Event, Operation, Record, Why, Work};
 
 /// Length of an encoded record in bytes.
 pub const SIZE: usize = 64;
@@ -153,6 +153,12 @@ fn to_fields(event: &Event) -> Fields {
         Event::Healed => plain(17),
         Event::Remains { entries } => one(18, entries),
         Event::Downgraded => plain(20),
+        Event::Work { call, item, token, what } => Fields {
+            tag: 21,
+            small: [what as u8, 0],
+            large: [call, item, token],
+            ..Fields::default()
+        },
         Event::Operation { call, what, answer } => {
             let (asked, of, with) = from_operation(what);
             let (answered, number, value) = from_answer(answer);
@@ -193,6 +199,10 @@ fn from_fields(fields: Fields) -> Option<Event> {
             answer: to_answer(second, c, y)?,
         },
         20 => Event::Downgraded,
+        21 => {
+            let what = *Work::ALL.get(usize::from(first))?;
+            Event::Work { call: a, item: b, token: c, what }
+        }
         _ => return None,
     })
 }

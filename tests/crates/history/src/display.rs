@@ -88,6 +88,9 @@ impl fmt::Display for Event {
             Self::Operation { call, what, answer } => {
                 write!(f, "{what:?} since {}: {answer:?}", Moment(call))
             }
+            Self::Work { call, item, token, what } => {
+                write!(f, "item {item}, token {token}: {what:?}, called at {}", Moment(call))
+            }
         }
     }
 }
@@ -104,6 +107,11 @@ impl fmt::Display for Report {
         writeln!(f, "is_held     {} true, {} false", self.held, self.not_held)?;
         writeln!(f, "writes      {} applied, {} refused", self.writes, self.stale_writes)?;
         writeln!(f, "operations  {}", self.operations)?;
+        writeln!(
+            f,
+            "work        {} claims with {} items, {} acknowledged",
+            self.claims, self.handed_out, self.acked
+        )?;
         writeln!(f, "at the end  entries of {} objects counted", self.counted)?;
         writeln!(f, "clients     {} killed, {} times paused", self.crashes, self.pauses)?;
         writeln!(f, "faults      {}", self.faults.values().sum::<u64>())?;

@@ -7,7 +7,7 @@ use proptest::test_runner::TestCaseResult;
 
 use crate::codec::{FORMAT, SIZE, checksum, encode};
 use crate::file::parse;
-use crate::{Answer, Event, Operation, Record, Why};
+use crate::{Answer, Event, Operation, Record, Why, Work};
 
 fn samples() -> Vec<[u8; SIZE]> {
     let what = Operation::CompareAndSet { expected: 7, value: 8 };
@@ -20,6 +20,7 @@ fn samples() -> Vec<[u8; SIZE]> {
         Event::Write { token: 9, value: 4, accepted: true },
         Event::Operation { call: 1, what, answer: Answer::Value { version: 7, value: 8 } },
         Event::Remains { entries: 1 },
+        Event::Work { call: 5, item: 8, token: 9, what: Work::Acked },
     ];
     let record = |event| Record { at: 6, client: 1, attempt: 2, object: 3, event };
     events.map(|event| encode(&record(event))).to_vec()

@@ -13,6 +13,7 @@
 //! | [`O5`](Rule::O5) | waiters are granted, timeouts and losses are reported in time | `liveness` |
 //! | [`O6`](Rule::O6) | no entries are left at the store | `leaks` |
 //! | [`O7`](Rule::O7) | tries, leaders, values and counters are linearizable | `refusals`, `leaders`, `values` |
+//! | [`O8`](Rule::O8) | no item of a work queue is in two live claims, each is acknowledged once, and none is lost | `work` |
 //!
 //! # No false alarms
 //!
@@ -54,6 +55,6 @@ mod timeline;
 
 pub use codec::{Malformed, SIZE, decode, encode};
 pub use file::{Damage, Writer, now, read};
-pub use record::{Answer, Event, NEVER, NO_SLOT, Operation, Record, Why};
+pub use record::{Answer, Event, NEVER, NO_SLOT, Operation, Record, Why, Work};
 pub use report::{Report, Rule, Violation};
 pub use rules::{Kind, Object, Rules, check};

@@ -133,6 +133,67 @@ pub enum Event {
         /// Its result.
         answer: Answer,
     },
+    /// What happened to an item of a work queue; the record's time is read after the call.
+    ///
+    /// The events of one claim have the same [`attempt`](Record::attempt), which is not 0, and which no acquire of the
+    /// client has. A call that concerns several items is recorded once for each item.
+    Work {
+        /// The time read before the call.
+        call: u64,
+        /// The item. The test numbers its items, and writes the number into the item's body.
+        item: u64,
+        /// The token of the claim; 0 if the call was made without a claim.
+        token: u64,
+        /// What was done, with its result.
+        what: Work,
+    },
+}
+
+/// What happened to an item of a work queue. O8 checks it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Work {
+    /// The item is about to be posted. This is recorded before the call, because the client may be killed during it.
+    Posting,
+    /// The post succeeded.
+    Posted,
+    /// The post failed, and certainly had no effect.
+    NotPosted,
+    /// A claim returned with the item.
+    Claimed,
+    /// `is_held` returned true for the claim, and the client had neither acknowledged the item nor given it back.
+    Had,
+    /// The item is about to be acknowledged. This is recorded before the call. The result has the same time of the
+    /// call: [`Acked`](Work::Acked), [`Gone`](Work::Gone) or [`NotAcked`](Work::NotAcked). Without one of these, the
+    /// acknowledgement may have taken effect.
+    Acking,
+    /// The acknowledgement succeeded, and this call removed the item.
+    Acked,
+    /// The acknowledgement found that the item was gone.
+    Gone,
+    /// The acknowledgement failed, and certainly had no effect.
+    NotAcked,
+    /// The item was given back by itself (`nack`), and the claim had it until then.
+    GivenBack,
+    /// At the end of the run, after everything that was left was claimed and acknowledged: the queue has no item any
+    /// more. The record's item is 0.
+    Emptied,
+}
+
+impl Work {
+    /// All of them, in the order of their codes in a file.
+    pub(crate) const ALL: [Self; 11] = [
+        Self::Posting,
+        Self::Posted,
+        Self::NotPosted,
+        Self::Claimed,
+        Self::Had,
+        Self::Acking,
+        Self::Acked,
+        Self::Gone,
+        Self::NotAcked,
+        Self::GivenBack,
+        Self::Emptied,
+    ];
 }
 
 /// Why an acquire returned without a guard.

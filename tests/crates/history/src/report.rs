@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::record::{Event, Record, Why};
+use crate::record::{Event, Record, Why, Work};
 use crate::rules::Rules;
 
 /// The rules that the checker knows; each is explained in its module under `rules`.
@@ -23,6 +23,8 @@ pub enum Rule {
     O6,
     /// Tries, leaders, values and counters are linearizable.
     O7,
+    /// No item of a work queue is in two live claims, each is acknowledged once and by its live claim, and none is lost.
+    O8,
 }
 
 impl Rule {
@@ -90,6 +92,12 @@ pub struct Report {
     pub stale_writes: u64,
     /// Short operations on values, counters and elections.
     pub operations: u64,
+    /// Claims of a work queue that returned with items.
+    pub claims: u64,
+    /// How often an item was handed out to a claim.
+    pub handed_out: u64,
+    /// Acknowledgements that removed an item.
+    pub acked: u64,
     /// Records [`Event::Remains`]: how often the entries of an object at the store were counted at the end.
     pub counted: u64,
     /// Kills of a client.
@@ -128,6 +136,8 @@ impl Report {
             Event::Write { accepted: true, .. } => self.writes += 1,
             Event::Write { accepted: false, .. } => self.stale_writes += 1,
             Event::Operation { .. } => self.operations += 1,
+            Event::Work { what: Work::Claimed, .. } => self.handed_out += 1,
+            Event::Work { what: Work::Acked, .. } => self.acked += 1,
             Event::Remains { .. } => self.counted += 1,
             Event::Crash => self.crashes += 1,
             Event::Paused => self.pauses += 1,

@@ -185,11 +185,19 @@ pub(crate) struct Scope<'a> {
     /// Indices of the records [`Write`](Event::Write), [`Final`](Event::Final), [`Kept`](Event::Kept) and
     /// [`Remains`](Event::Remains).
     pub(crate) told: Vec<usize>,
+    /// Indices of the records [`Work`](Event::Work).
+    pub(crate) work: Vec<usize>,
 }
 
 impl<'a> Scope<'a> {
     fn new(object: &'a Object) -> Self {
-        Self { object, attempts: Vec::new(), operations: Vec::new(), told: Vec::new() }
+        Self {
+            object,
+            attempts: Vec::new(),
+            operations: Vec::new(),
+            told: Vec::new(),
+            work: Vec::new(),
+        }
     }
 
     /// The grants in groups. Within a group tokens rise and grants exclude each other. A lock or an election has one
@@ -212,6 +220,7 @@ pub(crate) struct Timeline<'a> {
     attempts: Vec<Attempt>,
     operations: Vec<(usize, Small)>,
     told: Vec<(usize, usize)>,
+    work: Vec<(usize, usize)>,
     pub(crate) clients: Clients,
     /// The time of the last record.
     pub(crate) end: u64,
@@ -231,7 +240,7 @@ impl<'a> Timeline<'a> {
             }
             report.count(record, rules);
         }
-        let Gather { attempts, operations, told, .. } = gather;
+        let Gather { attempts, operations, told, work, .. } = gather;
         for attempt in &attempts {
             let orphan = !attempt.call.is_some();
             let guard = [attempt.held, attempt.not_held, attempt.lost, attempt.release_call];
@@ -243,7 +252,7 @@ impl<'a> Timeline<'a> {
         let end = records.last().map_or(0, |record| record.at);
         report.span = end - records.first().map_or(0, |record| record.at);
         let clients = Clients::new(&records, rules);
-        Self { records, attempts, operations, told, clients, end }
+        Self { records, attempts, operations, told, work, clients, end }
     }
 
     /// The history of each object, in the order of [`Rules::objects`].
@@ -258,6 +267,9 @@ impl<'a> Timeline<'a> {
         for (object, index) in &self.told {
             scopes[*object].told.push(*index);
         }
+        for (object, index) in &self.work {
+            scopes[*object].work.push(*index);
+        }
         scopes
     }
 }
@@ -270,6 +282,7 @@ struct Gather {
     begun: HashMap<(u32, u64), usize, Quick>,
     operations: Vec<(usize, Small)>,
     told: Vec<(usize, usize)>,
+    work: Vec<(usize, usize)>,
 }
 
 impl Gather {
@@ -282,6 +295,7 @@ impl Gather {
             begun: HashMap::default(),
             operations: Vec::new(),
             told: Vec::new(),
+            work: Vec::new(),
         }
     }
 
@@ -304,6 +318,10 @@ impl Gather {
             | Event::Remains { .. } => {
                 self.told.push((object, index));
                 true
+            }
+            Event::Work { call, .. } => {
+                self.work.push((object, index));
+                call <= record.at
             }
             Event::Operation { call, what, answer } => {
                 let returned = if answer == Answer::Unknown { NEVER } else { record.at };

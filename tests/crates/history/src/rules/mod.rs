@@ -15,6 +15,7 @@ mod order;
 mod refusals;
 mod tokens;
 mod values;
+mod work;
 
 use std::fmt;
 
@@ -47,7 +48,7 @@ pub enum Kind {
     },
     /// One leader at a time: an election. Unlike a lock, it has no shared mode.
     Leadership,
-    /// The object is not held: a value, a counter, the fenced resource.
+    /// The object is not held: a value, a counter, a work queue, the fenced resource.
     Other,
 }
 
@@ -120,6 +121,7 @@ pub fn check(records: &[Record], rules: &Rules) -> Report {
         refusals::judge(&scope, &mut found);
         leaders::judge(&scope, &mut found);
         values::judge(&scope, &mut found);
+        work::judge(&scope, &mut found);
     }
     found.report
 }

@@ -14,3 +14,4 @@ mod report;
 mod story;
 mod tokens;
 mod values;
+mod work;
