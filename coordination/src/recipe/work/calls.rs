@@ -1,5 +1,6 @@
 //! The calls of a queue of work: each checks its arguments, and makes its step.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use rand::RngExt;
@@ -29,8 +30,8 @@ impl WorkQueue {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Input`]: `max_claims` is zero, `dead_letters` is this queue, or the ttl is not in the limits. Or those of
-    /// a store that refuses or does not answer.
+    /// [`ErrorKind::Input`]: `max_claims` is zero, `dead_letters` is this queue or one of another coordinator, or the ttl is
+    /// not in the limits. Or those of a store that refuses or does not answer.
     ///
     /// # Cancel safety
     ///
@@ -44,6 +45,11 @@ impl WorkQueue {
         let mut outcome = in_range("max_claims", &max_claims, &(1..=u32::MAX));
         if dead_letters.name() == self.name() {
             outcome = outcome.and(Err("a queue cannot be its own dead letter queue".to_owned()));
+        }
+        // Letters go by the queue's name alone, and to a queue of this store and namespace.
+        if !Arc::ptr_eq(dead_letters.session(), self.session()) {
+            let message = "the dead letter queue has to be of the same coordinator";
+            outcome = outcome.and(Err(message.to_owned()));
         }
         let in_limits = |ttl| in_range("dead_letter_ttl", &ttl, &self.limits.item_ttl);
         self.input("set_dead_letters", outcome.and(ttl.map_or(Ok(()), in_limits)))?;

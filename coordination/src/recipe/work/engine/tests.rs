@@ -183,3 +183,15 @@ fn a_call_that_ends_with_its_runtime_is_in_doubt() {
     let error = waiting.join().expect("no panic").expect_err("it never ends");
     assert_eq!(error.effect(), Effect::Unknown);
 }
+
+/// A letter is posted by the process that finds it, in its own store: a queue of another store would never get it.
+#[tokio::test]
+async fn dead_letters_stay_with_the_same_coordinator() -> Result<()> {
+    use crate::error::ErrorKind;
+    let one = Coordinator::connect("memory://work-letters").await?;
+    let other = Coordinator::connect("memory://work-letters-elsewhere").await?;
+    let jobs = one.queue("jobs")?;
+    let refused = jobs.set_dead_letters(1, &other.queue("dead")?, None).await;
+    assert_eq!(refused.expect_err("it is in another store").kind(), ErrorKind::Input);
+    jobs.set_dead_letters(1, &one.queue("dead")?, None).await
+}
