@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::draft::{Draft, Outcome, Step, name};
-use super::layout::{Body, Contents, Index, MOST_LITTER, Page, State, Summary};
+use super::layout::{Body, Contents, GROUP, Index, MOST_LITTER, PAGE, Page, State, Summary};
 
 /// How many pages whose items are all dead are removed by a step that writes for another reason.
 const DEAD_PAGES: usize = 2;
@@ -80,10 +80,8 @@ fn forget_claims(
 /// Removes the items of a few pages all of whose items are dead: whoever looks for ready items passes over these pages, and never
 /// finds them. A post does it, since what grows by posts is to shrink by posts; a claim has no time for it (C8).
 pub(super) fn remove_dead_pages(draft: &mut Draft<'_>) -> Step<()> {
-    let (now, mut from) = (draft.now, 0);
-    for _ in 0..DEAD_PAGES {
-        let is_dead = |summary: &Summary| summary.may_be_dead(now) && !summary.is_alive(now);
-        let Some(page) = draft.next_page(from, is_dead)? else { return Ok(()) };
+    let now = draft.now;
+    for page in dead_pages(draft)? {
         if !draft.has_room_for(&BTreeSet::from([page]))? {
             return Ok(());
         }
@@ -93,9 +91,28 @@ pub(super) fn remove_dead_pages(draft: &mut Draft<'_>) -> Step<()> {
         for rank in ranks {
             draft.remove(rank)?;
         }
-        from = page + 1;
     }
     Ok(())
+}
+
+/// A few pages all of whose items are dead; they are all in one group. If no group is wholly dead, each step looks into another
+/// one: an item that lives for long may stand among thousands of dead ones.
+fn dead_pages(draft: &mut Draft<'_>) -> Step<Vec<u64>> {
+    let now = draft.now;
+    let is_dead = |summary: &Summary| summary.may_be_dead(now) && !summary.is_alive(now);
+    let groups = &draft.head.live.groups;
+    // The group of the items that are being posted is not dead any more, whatever its summary says.
+    let own = draft.head.rank.saturating_sub(1) / PAGE / GROUP;
+    let dead = groups.iter().find(|(group, all)| **group != own && is_dead(all));
+    let dead = dead.map(|(group, _)| *group);
+    let some: Vec<_> =
+        groups.iter().filter(|(_, all)| all.may_be_dead(now)).map(|(group, _)| *group).collect();
+    // The ranks of successive posts may all be multiples of the number of groups, and so are mixed.
+    let mixed = draft.head.rank.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+    let other = || some.get(mixed as usize % some.len().max(1)).copied();
+    let Some(group) = dead.or_else(other) else { return Ok(Vec::new()) };
+    let pages = draft.group(group)?.iter().filter(|(_, summary)| is_dead(summary));
+    Ok(pages.map(|(page, _)| *page).take(DEAD_PAGES).collect())
 }
 
 /// Everything in the queue goes at once; what it leaves is removed by and by.

@@ -87,3 +87,22 @@ fn items_that_died_unclaimed_do_not_pile_up() {
     assert!(pages < 20, "{pages} pages");
     assert!(fake.head.live.groups.len() <= 2, "{} groups", fake.head.live.groups.len());
 }
+
+#[test]
+fn dead_items_do_not_pile_up_behind_one_that_lives() {
+    let mut fake = Fake::default();
+    for group in 0..10 {
+        // It lives for long, and nobody can claim it yet.
+        fake.post(&[new(group, LIFE, LIFE / 2, 8)]);
+        posted(&mut fake, 4_095, 10, 0);
+        fake.now += 20;
+    }
+    for mark in 0..700 {
+        fake.post(&[new(mark, 10, 0, 8)]);
+        assert!(fake.cost.0 <= 8, "{} records read", fake.cost.0);
+        fake.now += 20;
+    }
+    let pages = fake.records.keys().filter(|name| name.contains('p')).count();
+    assert!(pages < 40, "{pages} pages");
+    assert_eq!(fake.look(stats).delayed, 10);
+}
