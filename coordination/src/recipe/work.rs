@@ -216,6 +216,7 @@ impl WorkQueue {
 
     /// Brings back what the dead had, and claims.
     async fn take(&self, ask: &Ask, holder: Option<&Grant>) -> Result<Option<Seen>> {
+        let since = Instant::now();
         let step = |draft: &mut Draft<'_>, entries: &[u64]| {
             if holder.is_some() {
                 // What is not written when a stop begins is not written at all.
@@ -227,9 +228,18 @@ impl WorkQueue {
                 let reason = LossReason::EntryDeleted;
                 return Err(holder.loss_error("claim", reason, Effect::None).into());
             }
-            bring_back_then(draft, entries, |draft| claim::claim(draft, ask))
+            let taken = bring_back_then(draft, entries, |draft| claim::claim(draft, ask))?;
+            if draft.has_nothing() {
+                self.engine.found_nothing(draft.asked);
+            }
+            Ok(taken)
         };
-        let taken = self.engine.run_here("claim", step).await?;
+        let taken = match holder {
+            Some(_) => self.engine.run_unless_nothing_since("claim", since, step).await?,
+            None => Some(self.engine.run_here("claim", step).await?),
+        };
+        // Whoever has found nothing does the rest.
+        let Some(taken) = taken else { return Ok(None) };
         self.engine.follow();
         if taken.is_some() {
             self.deliver_briefly(types::duration(ask.ttl / 4)).await;

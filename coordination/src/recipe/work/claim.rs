@@ -44,6 +44,10 @@ pub(super) struct SeenItem {
 }
 
 pub(super) fn claim(draft: &mut Draft<'_>, ask: &Ask) -> Step<Outcome<Option<Seen>>> {
+    // A claim with a holder has a new id, which need not be looked up.
+    if ask.holder.is_some() && draft.has_nothing() {
+        return Ok(Outcome::Done(None));
+    }
     let holder = ask.holder.map(|holder| draft.holder_name(holder));
     draft.want(holder.into_iter().chain([draft.bucket_name(ask.id)]))?;
     let now = draft.now;

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
+use tokio::time::Instant;
 
 use super::ids::ClaimId;
 use super::layout::{
@@ -66,6 +67,8 @@ pub(super) struct Draft<'a> {
     /// The head's version; zero: there is no queue yet.
     pub(super) version: u64,
     pub(super) now: Micros,
+    /// When the store was asked for the head.
+    pub(super) asked: Instant,
     known: &'a Known,
     pages: Shelf<u64, Page>,
     groups: Shelf<u64, Index>,
@@ -92,6 +95,7 @@ impl<'a> Draft<'a> {
             head,
             version,
             now,
+            asked: Instant::now(),
             known,
             pages: BTreeMap::new(),
             groups: BTreeMap::new(),
@@ -102,6 +106,16 @@ impl<'a> Draft<'a> {
             received: BTreeMap::new(),
             has_changed: false,
         }
+    }
+
+    /// Whether an item may be ready, as far as the head tells.
+    pub(super) fn may_be_ready(&self) -> bool {
+        self.head.live.groups.values().any(|group| group.may_be_ready(self.now))
+    }
+
+    /// Whether the head alone, as it was read, shows that nothing is ready.
+    pub(super) fn has_nothing(&self) -> bool {
+        !self.has_changed && !self.may_be_ready()
     }
 
     /// The head, which then is to be written.

@@ -34,7 +34,8 @@ pub(super) struct Engine {
     pub(super) queue: Queue,
     clock: Clock,
     cache: Mutex<Cache>,
-    /// Held by the step that is at the store, so that steps of one process do not make each other start again.
+    /// Held by the step that is at the store, so that steps of one process do not make each other start again. A call of many
+    /// steps lets go of it after each of them.
     turn: tokio::sync::Mutex<()>,
     /// The same among renewals, which do not wait for other steps. A renewal does not hold it while it lets others go first.
     renewing: tokio::sync::Mutex<()>,
@@ -50,6 +51,8 @@ pub(super) struct Engine {
     pub(super) delivering: tokio::sync::Mutex<()>,
     /// When one of those who wait for an item last tried to deliver letters.
     last_delivery: Mutex<Option<Instant>>,
+    /// When the last look was asked for that has shown that nothing is ready.
+    found_nothing: Mutex<Option<Instant>>,
     lacks_clock: AtomicBool,
     lacks_witness: AtomicBool,
     follower: Mutex<Option<(AbortHandle, Process)>>,
@@ -75,6 +78,8 @@ pub(super) struct Look {
     pub(super) head: Head,
     pub(super) version: Option<u64>,
     pub(super) moment: Moment,
+    /// When the store was asked, or when an observer's view was read.
+    pub(super) asked: Instant,
     /// The entries that there are, in order.
     pub(super) entries: Vec<u64>,
     /// The entries of steps that have asked to go first.
@@ -87,6 +92,9 @@ impl Look {
         Mark { version: self.version.unwrap_or_default(), by: self.head.done.back().copied() }
     }
 }
+
+/// The turn of a step among those of its process.
+type Turn<'a> = tokio::sync::MutexGuard<'a, ()>;
 
 /// What a step came to, and what is to be written.
 struct Made<T> {
@@ -111,6 +119,7 @@ impl Engine {
             has_letters: AtomicBool::new(false),
             delivering: tokio::sync::Mutex::default(),
             last_delivery: Mutex::default(),
+            found_nothing: Mutex::default(),
             lacks_clock: AtomicBool::new(false),
             lacks_witness: AtomicBool::new(false),
             follower: Mutex::default(),
@@ -150,8 +159,33 @@ impl Engine {
         operation: &'static str,
         step: impl FnMut(&mut Draft<'_>, &[u64]) -> Step<Outcome<T>>,
     ) -> Result<T> {
-        let _turn = self.turn.lock().await;
         self.run_until_done(operation, Manner::Writes, step).await
+    }
+
+    /// [`run_here`](Self::run_here), unless a claim has [found nothing](Self::found_nothing) since then: `None` in that case. This
+    /// is asked again when it is the step's turn. Of many who wait for an item, only a few look at the store.
+    pub(super) async fn run_unless_nothing_since<T>(
+        &self,
+        operation: &'static str,
+        since: Instant,
+        step: impl FnMut(&mut Draft<'_>, &[u64]) -> Step<Outcome<T>>,
+    ) -> Result<Option<T>> {
+        let turn = self.turn.lock().await;
+        // Not also at the same instant: an item may have been posted after that look, and before this call.
+        if self.found().is_some_and(|found| found > since) {
+            return Ok(None);
+        }
+        self.run_from(operation, Manner::Writes, Some(turn), step).await.map(Some)
+    }
+
+    /// Notes that a look that was asked for at that time has shown that nothing is ready.
+    pub(super) fn found_nothing(&self, asked: Instant) {
+        let mut found = self.found();
+        *found = (*found).max(Some(asked));
+    }
+
+    fn found(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.found_nothing.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// [`run_here`](Self::run_here) beside all others, for what has to be in time: it lets others go first for so long at the
@@ -170,23 +204,38 @@ impl Engine {
         &self,
         operation: &'static str,
         manner: Manner,
+        step: impl FnMut(&mut Draft<'_>, &[u64]) -> Step<Outcome<T>>,
+    ) -> Result<T> {
+        self.run_from(operation, manner, None, step).await
+    }
+
+    /// [`run_until_done`](Self::run_until_done) for a step that may have its turn already.
+    async fn run_from<'a, T>(
+        &'a self,
+        operation: &'static str,
+        manner: Manner,
+        mut turn: Option<Turn<'a>>,
         mut step: impl FnMut(&mut Draft<'_>, &[u64]) -> Step<Outcome<T>>,
     ) -> Result<T> {
         let (mut precedence, mut wanted) = (Precedence::new(self, manner), Vec::new());
-        let mut turn = None;
+        let is_in_time = matches!(manner, Manner::InTime(_));
         loop {
-            if turn.is_none() && matches!(manner, Manner::InTime(_)) {
-                turn = Some(self.renewing.lock().await);
+            if turn.is_none() {
+                turn = match manner {
+                    Manner::Writes => Some(self.turn.lock().await),
+                    Manner::InTime(_) => Some(self.renewing.lock().await),
+                    Manner::Reads => None,
+                };
             }
             let look = self.look(operation).await?;
             if let Some((last, limit)) = precedence.before(&look) {
-                drop(turn.take());
+                // Renewals do not wait for one another while they wait.
+                turn = turn.filter(|_| !is_in_time);
                 precedence.let_go_first(last, limit).await;
                 continue;
             }
             let mut made = self.make(operation, &look, wanted, &mut step).await?;
             // A renewal adds nothing to the head, and has no time for what others have left.
-            let is_in_time = matches!(manner, Manner::InTime(_));
             if made.writes.is_some() && look.head.is_cluttered() && !is_in_time {
                 let sweeping = &mut |draft: &mut Draft<'_>, _: &[u64]| sweep(draft);
                 made = self.make(operation, &look, Vec::new(), sweeping).await?;
@@ -200,8 +249,12 @@ impl Engine {
             match made.outcome {
                 outcome if is_done => match outcome? {
                     Outcome::Done(answer) => return Ok(answer),
-                    // The next part of the step needs other records.
-                    Outcome::Again => wanted = Vec::new(),
+                    // The next part of the step needs other records. Other calls of this process come first, for which it does
+                    // not go first any more either: they would wait for its entry.
+                    Outcome::Again => {
+                        (precedence, wanted) = (Precedence::new(self, manner), Vec::new());
+                        turn = None;
+                    }
                 },
                 _ => {
                     precedence.lost().await;
@@ -219,10 +272,10 @@ impl Engine {
     /// Reads the head.
     pub(super) async fn look(&self, operation: &'static str) -> Result<Look> {
         let (session, key) = (&self.queue.session, &self.queue.key);
-        let seen_before = self.newest.load(Ordering::Acquire);
+        let (asked, seen_before) = (Instant::now(), self.newest.load(Ordering::Acquire));
         let read = session.retry_briefly(operation, || session.backend.read_standing(key)).await;
         let (listing, _) = read.map_err(|error| error.with_effect(Effect::None))?;
-        let look = self.read(operation, &listing)?;
+        let look = Look { asked, ..self.read(operation, &listing)? };
         if look.version.unwrap_or_default() < seen_before {
             // The store has lost its data, or was given back older ones: what was seen there counts no more.
             self.newest.store(0, Ordering::Release);
@@ -274,6 +327,7 @@ impl Engine {
             head,
             version: value.map(|value| value.version),
             moment,
+            asked: Instant::now(),
             entries: listing.entries.iter().map(|entry| entry.seq).collect(),
             ahead: ahead(listing),
             has_clock: listing.clock.is_some(),
@@ -302,6 +356,7 @@ impl Engine {
             self.fetch(operation, &wanted, &mut known).await?;
             read.append(&mut wanted);
             let mut draft = Draft::new(look.head.clone(), version, look.moment.now, &known);
+            draft.asked = look.asked;
             let done = step(&mut draft, &look.entries).and_then(|done| Ok((done, draft.finish()?)));
             match done {
                 Ok((outcome, writes)) => {

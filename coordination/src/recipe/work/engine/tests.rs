@@ -195,3 +195,67 @@ async fn dead_letters_stay_with_the_same_coordinator() -> Result<()> {
     assert_eq!(refused.expect_err("it is in another store").kind(), ErrorKind::Input);
     jobs.set_dead_letters(1, &one.queue("dead")?, None).await
 }
+
+/// A call of many steps holds the turn for one step at a time.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_call_lets_others_of_its_process_in_between() -> Result<()> {
+    const STEPS: usize = 500;
+    let queue = Coordinator::connect("memory://work-long").await?.queue("jobs")?;
+    queue.post(&[NewItem::new("a")]).await?;
+    let (begin, begun) = tokio::sync::oneshot::channel();
+    let (mut begin, done) = (Some(begin), Arc::new(AtomicU64::new(0)));
+    let (engine, steps) = (Arc::clone(&queue.engine), Arc::clone(&done));
+    let long = tokio::spawn(async move {
+        let step = |draft: &mut Draft<'_>, _: &[u64]| -> Step<Outcome<()>> {
+            if let Some(begin) = begin.take() {
+                let _ = begin.send(());
+                // The other call asks for its turn meanwhile.
+                meanwhile(sleep(Duration::from_millis(200)));
+            }
+            draft.change();
+            let is_last = steps.fetch_add(1, Ordering::AcqRel) + 1 >= STEPS as u64;
+            Ok(if is_last { Outcome::Done(()) } else { Outcome::Again })
+        };
+        engine.run_here("test", step).await
+    });
+    begun.await.expect("it begins");
+    queue.post(&[NewItem::new("b")]).await?;
+    let steps = done.load(Ordering::Acquire);
+    assert!(steps < STEPS as u64, "the post has waited for all steps");
+    long.await.expect("no panic")
+}
+
+/// Of those who wait in one process, one gets the item, and the others see together that there is no more.
+#[cfg(coordination_internals)]
+#[tokio::test(start_paused = true)]
+async fn those_who_wait_share_what_one_of_them_has_seen() -> Result<()> {
+    use crate::simulation::{Clocks, Run, Traits, Weather, World};
+    const WAITERS: usize = 50;
+    let _run = Run::begin(1);
+    let traits =
+        Traits { is_remote: true, has_clock: true, watches: true, renews_on_restart: false };
+    let world = World::new(1, traits);
+    let client = world.client(Clocks::default());
+    let queue = client.connect(crate::Config::default()).await?.queue("jobs")?;
+    queue.post(&[NewItem::new("own")]).await?;
+    let own = queue.claim(ClaimOptions::default()).await?.expect("it is ready");
+    // Ten milliseconds there and ten back.
+    let message = 10;
+    world.set_weather(Weather { delay: message..=message, ..Weather::calm() });
+    let waiting: Vec<_> = (0..WAITERS)
+        .map(|_| {
+            let queue = queue.clone();
+            client.spawn(async move { queue.claim_wait(ClaimOptions::default(), None).await })
+        })
+        .collect();
+    sleep(Duration::from_secs(10)).await;
+    queue.post(&[NewItem::new("for one")]).await?;
+    // The news of it has come, was read, and all who wait ask at the same time.
+    sleep(Duration::from_millis(60)).await;
+    let begun = Instant::now();
+    own.ack_all().await?;
+    // One look, one claim and one more look go before it; and it has to read and to write itself.
+    assert!(begun.elapsed() < Duration::from_millis(300), "{:?}", begun.elapsed());
+    waiting.iter().for_each(tokio::task::JoinHandle::abort);
+    Ok(())
+}

@@ -106,3 +106,10 @@ fn dead_items_do_not_pile_up_behind_one_that_lives() {
     assert!(pages < 40, "{pages} pages");
     assert_eq!(fake.look(stats).delayed, 10);
 }
+
+#[test]
+fn a_claim_that_finds_nothing_ready_reads_only_the_head() {
+    let mut fake = claimed(200);
+    assert!(fake.claim(&ask(1, LIFE / 2, 0, Some(9))).is_empty());
+    assert_eq!(fake.cost.0, 0, "records read");
+}
