@@ -10,15 +10,18 @@ use tokio::task::JoinSet;
 
 use crate::cancel::within_polls;
 use crate::diary::{Attempt, Diary};
+use crate::options::Load;
 use crate::plan::{Dice, Ending, Patience, Round, Target};
+use crate::work;
 
 /// The parameters and counters that all tasks of a client share.
 pub(crate) struct Client {
     pub(crate) id: u32,
     pub(crate) seed: u64,
+    pub(crate) load: Load,
     pub(crate) diary: Diary,
     pub(crate) targets: Arc<[Target]>,
-    /// The number of grants of all clients that share this counter.
+    /// The number of grants, or of claims with items, of all clients that share this counter.
     pub(crate) granted: Arc<AtomicU64>,
     /// Set to true when the storm is to end.
     pub(crate) over: Arc<AtomicBool>,
@@ -38,8 +41,16 @@ impl Client {
     /// Runs this many tasks, and returns when the storm has ended and all tasks have ended.
     pub(crate) async fn run(self, url: &str, tasks: u32) -> coordination::Result<()> {
         let coordinator = Coordinator::connect(url).await?;
+        match self.load {
+            Load::Locks => self.storm_locks(&coordinator, tasks).await?,
+            Load::Work => work::storm(self, &coordinator, tasks).await?,
+        }
+        coordinator.stop().await
+    }
+
+    async fn storm_locks(self, coordinator: &Coordinator, tasks: u32) -> coordination::Result<()> {
         let doors: Result<Vec<_>, _> =
-            self.targets.iter().map(|target| Door::open(&coordinator, target)).collect();
+            self.targets.iter().map(|target| Door::open(coordinator, target)).collect();
         let (client, doors) = (Arc::new(self), Arc::new(doors?));
         let mut storming = JoinSet::new();
         for task in 0..tasks {
@@ -49,8 +60,7 @@ impl Client {
         while let Some(ended) = storming.join_next().await {
             ended.expect("a task does not panic");
         }
-        drop(doors);
-        coordinator.stop().await
+        Ok(())
     }
 }
 

@@ -16,7 +16,7 @@ pub(crate) struct Diary {
     writers: Vec<Writer>,
 }
 
-/// One acquire. It records its events in the history of its object.
+/// One acquire or one claim. It records its events in the history of its object.
 #[derive(Clone, Copy)]
 pub(crate) struct Attempt<'a> {
     diary: &'a Diary,
@@ -34,7 +34,7 @@ impl Diary {
         })
     }
 
-    /// Begins a new attempt to acquire the object with this index.
+    /// Begins a new attempt to acquire the object with this index, or to claim from it.
     pub(crate) fn attempt(&self, index: usize) -> Attempt<'_> {
         let number = self.attempts.fetch_add(1, Ordering::Relaxed) + 1;
         Attempt { diary: self, index, number }

@@ -185,7 +185,8 @@ fn storm(options: &Options, id: u32) -> Result<(), Complaint> {
         end_with_input(&over);
         let diary = Diary::open(&options.histories(), id, &targets);
         let diary = diary.map_err(|error| error.to_string())?;
-        let client = Client { id, seed: options.seed, diary, targets, granted, over };
+        let (seed, load) = (options.seed, options.load);
+        let client = Client { id, seed, load, diary, targets, granted, over };
         client.run(&options.url(), options.tasks).await.map_err(|error| error.to_string())?;
         let is_clean = || Own::count().is_ok_and(|now| before.covers(now));
         match is_soon(ENDING, is_clean).await {

@@ -1,14 +1,15 @@
 //! Makes a million grants in real time, without simulation: by many threads on memory, or by many processes on
-//! `file://`. A tenth of all acquires is cancelled, and on `file://` one process is killed every second.
+//! `file://`. A tenth of all acquires is cancelled, and on `file://` one process is killed every second. With
+//! `--load work` the clients claim items of work queues instead of acquiring locks.
 //!
 //! ```text
-//! storm memory [--grants N] [--threads N] [--seed N]
-//! storm file [--grants N] [--processes N] [--seed N]
+//! storm memory [--load locks|work] [--grants N] [--threads N] [--seed N]
+//! storm file [--load locks|work] [--grants N] [--processes N] [--seed N]
 //! ```
 //!
 //! Every client writes a [history](coordination_history) of its calls and their results. In the end the history of each
-//! object is checked: no two clients held it at once, tokens rose, no waiter was forgotten, and no entry is left. After
-//! a violation the histories are kept.
+//! object is checked: no two clients held it at once, tokens rose, no waiter was forgotten, and no entry is left; no
+//! item was in two claims, each was acknowledged once, and none is lost. After a violation the histories are kept.
 //!
 //! The seed determines what every task does, but not which task is faster. So the same seed makes the same calls, but
 //! not the same run.
@@ -23,6 +24,7 @@ mod plan;
 mod remains;
 mod tally;
 mod verdict;
+mod work;
 
 use std::fs;
 use std::process::ExitCode;
@@ -86,8 +88,9 @@ fn storm(options: &Options) -> ExitCode {
     let (mut verdict, complaint) = (verdict::judge(options), ended.err());
     verdict.violations.extend(complaint);
     println!(
-        "storm {}: {verdict}, {:.1} s and {:.1} s to judge, seed {}",
+        "storm {} {}: {verdict}, {:.1} s and {:.1} s to judge, seed {}",
         options.kind.name(),
+        options.load.name(),
         stormed.as_secs_f64(),
         (begun.elapsed() - stormed).as_secs_f64(),
         options.seed

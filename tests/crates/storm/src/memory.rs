@@ -27,6 +27,7 @@ pub(crate) async fn run(options: &Options) -> Result<(), Complaint> {
                 id,
                 seed: options.seed,
                 diary: diary(options, id),
+                load: options.load,
                 targets: options.targets(),
                 granted: Arc::clone(&granted),
                 over: Arc::clone(&over),

@@ -1,15 +1,15 @@
-//! The objects that clients acquire in the storm, and the random choices of the tasks.
+//! The objects that clients use in the storm, and the random choices of the tasks.
 
 use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-/// A lock or a semaphore that all clients use.
+/// A lock, a semaphore or a work queue that all clients use.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     pub(crate) name: String,
-    /// The number of permits of a semaphore; `None` for a lock.
+    /// The number of permits of a semaphore; `None` for a lock or a work queue.
     pub(crate) permits: Option<u32>,
 }
 
@@ -18,6 +18,12 @@ pub(crate) fn targets(locks: usize) -> Vec<Target> {
     let lock = |number| Target { name: format!("lock-{number}"), permits: None };
     let semaphore = Target { name: "semaphore".to_owned(), permits: Some(3) };
     (1..=locks).map(lock).chain([semaphore]).collect()
+}
+
+/// The work queues from which the clients claim items.
+pub(crate) fn queues(count: usize) -> Vec<Target> {
+    let queue = |number| Target { name: format!("queue-{number}"), permits: None };
+    (1..=count).map(queue).collect()
 }
 
 /// When a caller gives up an acquire that was not granted.
@@ -83,6 +89,11 @@ impl Dice {
                 _ => Ending::Released,
             },
         }
+    }
+
+    /// A random number below `limit`, for the choices of a task that claims items.
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
+        self.0.random_range(0..limit)
     }
 
     fn patience(&mut self) -> Patience {

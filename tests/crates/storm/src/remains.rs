@@ -9,19 +9,23 @@ use tokio::time::sleep;
 
 use crate::Complaint;
 use crate::diary::Diary;
-use crate::options::Options;
+use crate::options::{Load, Options};
+use crate::work;
 
 /// How long a lock may stay taken after a crash. The promise is 50 ms; the rest is allowed because the machine may be
 /// busy.
 pub(crate) const BOUND: Duration = Duration::from_millis(250);
 
-/// For each object, waits until it has no entry or [`BOUND`] is over, and records the number of entries that are left.
+/// Empties work queues. For each other object, waits until it has no entry or [`BOUND`] is over, and records the number of entries that are left.
 /// Then acquires the whole object, which must succeed without waiting.
 pub(crate) async fn look(
     coordinator: &Coordinator,
     options: &Options,
     diary: &Diary,
 ) -> Result<(), Complaint> {
+    if options.load == Load::Work {
+        return work::empty(coordinator, options, diary).await;
+    }
     let begun = Instant::now();
     for (index, target) in options.targets().iter().enumerate() {
         let looked = async {

@@ -10,7 +10,7 @@ use coordination_history::{Kind, Object, Record, Rule, Rules, Why};
 
 use crate::client::nanoseconds;
 use crate::diary;
-use crate::options::Options;
+use crate::options::{Load, Options};
 use crate::plan::Target;
 use crate::remains;
 use crate::tally::Tally;
@@ -38,6 +38,8 @@ pub(crate) struct Verdict {
     /// O4.
     overlaps: u64,
     inversions: u64,
+    /// Items that were handed out, and items that were acknowledged; `None` if the storm had no work queues.
+    work: Option<(u64, u64)>,
     pub(crate) violations: Vec<String>,
 }
 
@@ -47,7 +49,10 @@ pub(crate) fn judge(options: &Options) -> Verdict {
     for (index, target) in options.targets().iter().enumerate() {
         let path = diary::file(&options.histories(), target);
         match coordination_history::read(&path) {
-            Ok(records) => verdict.judge(index, target, records),
+            Ok(records) => match options.load {
+                Load::Locks => verdict.judge(index, target, records),
+                Load::Work => verdict.judge_work(index, target, &records),
+            },
             Err(damage) => verdict.violations.push(format!("{}: {damage}", path.display())),
         }
     }
@@ -92,6 +97,25 @@ impl Verdict {
         }
     }
 
+    fn judge_work(&mut self, index: usize, target: &Target, records: &[Record]) {
+        let kind = Kind::Other;
+        let object = Object { id: diary::id(index), name: target.name.clone(), kind, fifo: false };
+        let rules = Rules { faults: vec!["SIGKILL".to_owned()], ..Rules::new(vec![object]) };
+        let report = coordination_history::check(records, &rules);
+        self.grants += report.claims;
+        self.kills = self.kills.max(report.crashes);
+        let (handed_out, acked) = self.work.get_or_insert_default();
+        *handed_out += report.handed_out;
+        *acked += report.acked;
+        let told =
+            report.violations.iter().map(|violation| format!("{}: {violation}", target.name));
+        self.violations.extend(told);
+        if report.misfits > 0 {
+            let text = format!("{}: {} records that fit nowhere", target.name, report.misfits);
+            self.violations.push(text);
+        }
+    }
+
     fn check_times(&mut self) {
         let Tally { longest_wait, slowest_freeing, .. } = self.tally;
         if longest_wait > SERVED + LATE {
@@ -121,6 +145,12 @@ fn rules(index: usize, target: &Target) -> Rules {
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { grants, cancelled, refused, kills, .. } = self;
+        if let Some((handed_out, acked)) = self.work {
+            return write!(
+                f,
+                "{grants} claims with {handed_out} items, {acked} acknowledged, {kills} kills"
+            );
+        }
         let Tally { hand_overs, orphaned, longest_wait, slowest_freeing } = self.tally;
         write!(f, "{grants} grants, {cancelled} cancelled, {refused} refused, {kills} kills, ")?;
         write!(f, "{hand_overs} hand-overs, ")?;
