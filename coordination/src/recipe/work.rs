@@ -192,9 +192,9 @@ impl WorkQueue {
         options: &ClaimOptions,
         holder: Arc<Grant>,
     ) -> Result<Option<WorkClaim>> {
-        let (id, sent) = (ClaimId::random(), BootInstant::now());
+        let (id, mut sent) = (ClaimId::random(), BootInstant::now());
         let ask = ask(id, options, holder.own_entry().seq());
-        let taken = match self.take(&ask, Some(&holder)).await {
+        let taken = match self.take(&ask, Some(&holder), &mut sent).await {
             Err(error) if error.effect() == Effect::Unknown => {
                 self.release_later(id, options.ttl, holder, false);
                 return Err(error);
@@ -214,10 +214,17 @@ impl WorkQueue {
         }
     }
 
-    /// Brings back what the dead had, and claims.
-    async fn take(&self, ask: &Ask, holder: Option<&Grant>) -> Result<Option<Seen>> {
+    /// Brings back what the dead had, and claims. `sent`: becomes the moment from which the ttl of the claim counts, which is when the
+    /// store was asked for the time at which the items were taken. A claim of many steps may have begun long before.
+    async fn take(
+        &self,
+        ask: &Ask,
+        holder: Option<&Grant>,
+        sent: &mut BootInstant,
+    ) -> Result<Option<Seen>> {
         let since = Instant::now();
         let step = |draft: &mut Draft<'_>, entries: &[u64]| {
+            *sent = draft.sent;
             if holder.is_some() {
                 // What is not written when a stop begins is not written at all.
                 self.session().admit("claim", Purpose::Work)?;

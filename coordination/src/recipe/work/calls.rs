@@ -19,6 +19,7 @@ use crate::env;
 use crate::env::Unforked;
 use crate::error::{ErrorKind, Result};
 use crate::session::{Purpose, Sight, is_refusal, may_pass};
+use crate::time::BootInstant;
 
 /// How many dead items and claims that are over `gc` removes if no budget is given.
 const BUDGET: usize = 100;
@@ -226,7 +227,9 @@ impl WorkQueue {
             return Err(self.refused("claim", "this is no name of a claim".to_owned()));
         }
         let queue = self.clone();
-        let claim = async move { queue.take(&ask(id, &options, None), None).await };
+        let claim = async move {
+            queue.take(&ask(id, &options, None), None, &mut BootInstant::now()).await
+        };
         let taken = self.engine.queue.run("claim", claim).await?;
         taken.map(ClaimView::of).transpose()
     }

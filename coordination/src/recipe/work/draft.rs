@@ -17,6 +17,7 @@ use super::layout::{
 use crate::backend::{Beside, Data};
 use crate::error::{Error, ErrorKind, Result};
 use crate::recipe::engine::data::from_data;
+use crate::time::BootInstant;
 
 /// Records as they are at one version of the head; `None`: there is none.
 pub(super) type Known = HashMap<Arc<str>, Option<Data>>;
@@ -69,6 +70,8 @@ pub(super) struct Draft<'a> {
     pub(super) now: Micros,
     /// When the store was asked for the head.
     pub(super) asked: Instant,
+    /// The same moment by the clock that counts suspend, as the ttl of a claim is counted: `now` is at or after it.
+    pub(super) sent: BootInstant,
     known: &'a Known,
     pages: Shelf<u64, Page>,
     groups: Shelf<u64, Index>,
@@ -96,6 +99,7 @@ impl<'a> Draft<'a> {
             version,
             now,
             asked: Instant::now(),
+            sent: BootInstant::now(),
             known,
             pages: BTreeMap::new(),
             groups: BTreeMap::new(),

@@ -80,6 +80,8 @@ pub(super) struct Look {
     pub(super) moment: Moment,
     /// When the store was asked, or when an observer's view was read.
     pub(super) asked: Instant,
+    /// The same moment by the clock that counts suspend.
+    pub(super) sent: BootInstant,
     /// The entries that there are, in order.
     pub(super) entries: Vec<u64>,
     /// The entries of steps that have asked to go first.
@@ -236,7 +238,8 @@ impl Engine {
             }
             let mut made = self.make(operation, &look, wanted, &mut step).await?;
             // A renewal adds nothing to the head, and has no time for what others have left.
-            if made.writes.is_some() && look.head.is_cluttered() && !is_in_time {
+            let is_sweep = made.writes.is_some() && look.head.is_cluttered() && !is_in_time;
+            if is_sweep {
                 let sweeping = &mut |draft: &mut Draft<'_>, _: &[u64]| sweep(draft);
                 made = self.make(operation, &look, Vec::new(), sweeping).await?;
             }
@@ -249,6 +252,8 @@ impl Engine {
             match made.outcome {
                 outcome if is_done => match outcome? {
                     Outcome::Done(answer) => return Ok(answer),
+                    // A sweep is no part of this call, and has an end: the call goes on at once.
+                    Outcome::Again if is_sweep => wanted = Vec::new(),
                     // The next part of the step needs other records. Other calls of this process come first, for which it does
                     // not go first any more either: they would wait for its entry.
                     Outcome::Again => {
@@ -272,10 +277,11 @@ impl Engine {
     /// Reads the head.
     pub(super) async fn look(&self, operation: &'static str) -> Result<Look> {
         let (session, key) = (&self.queue.session, &self.queue.key);
-        let (asked, seen_before) = (Instant::now(), self.newest.load(Ordering::Acquire));
+        let (asked, sent) = (Instant::now(), BootInstant::now());
+        let seen_before = self.newest.load(Ordering::Acquire);
         let read = session.retry_briefly(operation, || session.backend.read_standing(key)).await;
         let (listing, _) = read.map_err(|error| error.with_effect(Effect::None))?;
-        let look = Look { asked, ..self.read(operation, &listing)? };
+        let look = Look { asked, sent, ..self.read(operation, &listing)? };
         if look.version.unwrap_or_default() < seen_before {
             // The store has lost its data, or was given back older ones: what was seen there counts no more.
             self.newest.store(0, Ordering::Release);
@@ -328,6 +334,7 @@ impl Engine {
             version: value.map(|value| value.version),
             moment,
             asked: Instant::now(),
+            sent: at,
             entries: listing.entries.iter().map(|entry| entry.seq).collect(),
             ahead: ahead(listing),
             has_clock: listing.clock.is_some(),
@@ -356,7 +363,7 @@ impl Engine {
             self.fetch(operation, &wanted, &mut known).await?;
             read.append(&mut wanted);
             let mut draft = Draft::new(look.head.clone(), version, look.moment.now, &known);
-            draft.asked = look.asked;
+            (draft.asked, draft.sent) = (look.asked, look.sent);
             let done = step(&mut draft, &look.entries).and_then(|done| Ok((done, draft.finish()?)));
             match done {
                 Ok((outcome, writes)) => {
