@@ -113,6 +113,12 @@ fn wrong(
             let text = format!("item {item} is gone, and nobody has acknowledged it");
             wrong.push((text, vec![gone.index]));
         }
+        let is_back =
+            |note: &&Note| matches!(note.what, Work::Claimed | Work::Acked) && note.call > gone.at;
+        if let Some(back) = notes.iter().find(is_back) {
+            let text = format!("item {item} is back after it was gone");
+            wrong.push((text, vec![gone.index, back.index]));
+        }
     }
     if let (Some(emptied), Some(posted)) = (emptied, of(Work::Posted).next())
         && posted.at < emptied.call
@@ -134,7 +140,11 @@ fn may_remove(note: &Note, notes: &[Note], at: u64) -> bool {
                 let ends = matches!(result.what, Work::Acked | Work::Gone | Work::NotAcked);
                 ends && result.is_of(note) && result.call == note.call
             };
-            note.call < at && !notes.iter().any(is_result)
+            // Whoever has claimed the item before that call has it for good: such a late try cannot remove it.
+            let is_later = |claim: &Note| {
+                claim.what == Work::Claimed && claim.token > note.token && claim.at < note.call
+            };
+            note.call < at && !notes.iter().any(is_result) && !notes.iter().any(is_later)
         }
         _ => false,
     }

@@ -89,6 +89,26 @@ fn an_item_that_is_gone_was_acknowledged() {
 }
 
 #[test]
+fn a_late_try_does_not_remove_what_another_claim_has() {
+    let records = |claimed| {
+        let trying = work(1, 20, 20, 5, Work::Acking);
+        and(&[work(2, 15, claimed, 6, Work::Claimed), trying, work(2, 22, 25, 6, Work::Gone)])
+    };
+    breaks(Rule::O8, &queue(), &records(19));
+    passes(&queue(), &records(21));
+}
+
+#[test]
+fn what_is_gone_does_not_come_back() {
+    let records = |called| {
+        let (trying, gone) = (work(1, 20, 20, 5, Work::Acking), work(1, 21, 25, 5, Work::Gone));
+        and(&[trying, gone, work(2, called, 32, 6, Work::Claimed)])
+    };
+    breaks(Rule::O8, &queue(), &records(30));
+    passes(&queue(), &records(24));
+}
+
+#[test]
 fn a_claim_that_is_over_does_not_acknowledge() {
     let ack =
         |call: u64| and(&[work(2, 15, 19, 6, Work::Claimed), work(1, call, 30, 5, Work::Acked)]);
