@@ -65,6 +65,24 @@ pub fn wait<F: Future>(future: F) -> F::Output {
 }
 
 /// [`crate::Coordinator`] with blocking calls.
+///
+/// # Examples
+///
+/// ```
+/// use coordination::{Config, blocking};
+///
+/// fn main() -> coordination::Result<()> {
+///     let url = Some("memory://".to_owned());
+///     let config = Config { url, prefix: "app-".to_owned(), ..Config::default() };
+///     let coordinator = blocking::Coordinator::connect_with(config)?;
+///     assert_eq!(coordinator.lock("vol-7")?.name(), "app-vol-7");
+///
+///     // Other recipes are made by the async coordinator.
+///     let tickets = coordinator.as_async().counter("tickets")?;
+///     assert_eq!(blocking::wait(tickets.add(1))?, 1);
+///     coordinator.stop()
+/// }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Coordinator(crate::Coordinator);
 
@@ -155,6 +173,24 @@ impl From<crate::Coordinator> for Coordinator {
 }
 
 /// [`crate::Lock`] with blocking calls.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use coordination::blocking;
+///
+/// fn main() -> coordination::Result<()> {
+///     let coordinator = blocking::Coordinator::connect("memory://")?;
+///     let lock = coordinator.lock("vol-7")?;
+///     let guard = lock.acquire(Some(Duration::from_secs(5)))?;
+///     assert!(lock.try_acquire()?.is_none());
+///     assert_eq!(lock.holders()?[0].token, guard.token());
+///     blocking::release(guard)?;
+///     coordinator.stop()
+/// }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Lock(crate::Lock);
 
@@ -211,6 +247,22 @@ impl Lock {
 }
 
 /// [`crate::Semaphore`] with blocking calls.
+///
+/// # Examples
+///
+/// ```
+/// use coordination::blocking;
+///
+/// fn main() -> coordination::Result<()> {
+///     let coordinator = blocking::Coordinator::connect("memory://")?;
+///     let uploads = coordinator.semaphore("uploads", 1)?;
+///     let permit = uploads.acquire(None)?;
+///     assert!(uploads.try_acquire()?.is_none());
+///     blocking::wait(permit.release())?;
+///     assert!(uploads.try_acquire()?.is_some());
+///     coordinator.stop()
+/// }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Semaphore(crate::Semaphore);
 

@@ -425,12 +425,45 @@ impl Error {
     }
 
     /// Why the session or the lock was lost, for [`ErrorKind::Lost`] and [`ErrorKind::Closed`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use coordination::{ErrorKind, LossReason};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let guard = coordinator.lock("vol-7")?.acquire(None).await?;
+    /// coordinator.stop().await?;
+    ///
+    /// let error = guard.release().await.unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::Closed);
+    /// assert_eq!(error.loss_reason(), Some(LossReason::Closed));
+    /// # Ok(()) }
+    /// ```
     pub fn loss_reason(&self) -> Option<LossReason> {
         self.0.reason
     }
 
     /// How long the wait would have been, if a call failed with [`ErrorKind::Timeout`] without waiting,
     /// because it knew that the wait would be too long.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let minute = Duration::from_secs(60);
+    /// let api = coordinator.rate_limiter("api", 1, minute)?;
+    /// api.acquire(1, None).await?;
+    ///
+    /// // It fails at once, as the next permit is further away than a second.
+    /// let error = api.acquire(1, Some(Duration::from_secs(1))).await.unwrap_err();
+    /// assert!(error.retry_after().is_some_and(|wait| wait <= minute));
+    /// # Ok(()) }
+    /// ```
     pub fn retry_after(&self) -> Option<Duration> {
         self.0.retry_after
     }

@@ -124,6 +124,25 @@ impl Barrier {
     /// # Cancel safety
     ///
     /// Dropping the future has no effect: it only reads.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use coordination::ErrorKind;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let barrier = coordinator.barrier("maintenance")?;
+    /// barrier.close().await?;
+    /// let error = barrier.wait(Some(Duration::from_millis(10))).await.unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::Timeout);
+    ///
+    /// barrier.open().await?;
+    /// barrier.wait(None).await?;
+    /// # Ok(()) }
+    /// ```
     pub async fn wait(&self, timeout: Option<Duration>) -> Result<()> {
         let mut first = None;
         let was_open = |listing: &Listing| {

@@ -247,6 +247,28 @@ impl Inside {
     /// # Cancel safety
     ///
     /// If the future is dropped, the party leaves without waiting for the others.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use coordination::ErrorKind;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let phase = coordinator.double_barrier("phase", 2)?;
+    /// let (one, other) = tokio::try_join!(phase.enter(None), phase.enter(None))?;
+    ///
+    /// // The other party still works. This one has left, and only waits.
+    /// let error = one.leave(Some(Duration::from_millis(10))).await.unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::Timeout);
+    /// assert!(!one.is_held());
+    ///
+    /// other.leave(None).await?;
+    /// one.leave(None).await?;
+    /// # Ok(()) }
+    /// ```
     pub async fn leave(&self, timeout: Option<Duration>) -> Result<()> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         // A party that has left before may have lost its session since, which does not matter any more.

@@ -188,6 +188,21 @@ impl Latch {
     /// # Cancel safety
     ///
     /// If the future is dropped, the call goes on in the background.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let ready = coordinator.latch("workers-ready", 1)?;
+    /// ready.count_down().await?;
+    /// ready.wait(None).await?;
+    ///
+    /// // For the next round.
+    /// ready.reset().await?;
+    /// assert_eq!(ready.remaining().await?, 1);
+    /// # Ok(()) }
+    /// ```
     pub async fn reset(&self) -> Result<()> {
         let count = self.count;
         let step = move |listing: &Listing| {

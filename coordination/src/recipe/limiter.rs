@@ -203,6 +203,26 @@ impl Limiter {
     /// # Cancel safety
     ///
     /// That of [`enter`](Self::enter).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use coordination::{Admission, Refusal};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let nightly = coordinator.limiter("nightly")?.standby(1);
+    /// let Admission::Working(slot) = nightly.enter().await? else { panic!("nobody else is there") };
+    ///
+    /// // Goes on waiting when it is asked for the first time, and not for the second.
+    /// let interval = Duration::from_millis(5);
+    /// let second = nightly.enter_while(interval, |count, _waited| count < 2).await?;
+    /// assert!(matches!(second, Admission::Refused(Refusal::GaveUp { .. })));
+    /// # drop(slot);
+    /// # Ok(()) }
+    /// ```
     pub async fn enter_while(
         &self,
         interval: Duration,
@@ -221,6 +241,21 @@ impl Limiter {
     /// # Cancel safety
     ///
     /// That of [`enter`](Self::enter).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use coordination::{Admission, Standing};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let nightly = coordinator.singleton("nightly")?;
+    /// let mut told = Vec::new();
+    /// let admission = nightly.enter_telling(|standing| told.push(standing)).await?;
+    /// assert!(matches!(admission, Admission::Working(_)));
+    /// assert_eq!(told.last(), Some(&Standing::Working(1)));
+    /// # Ok(()) }
+    /// ```
     pub async fn enter_telling(
         &self,
         on_standing: impl FnMut(Standing) + Send,
@@ -322,6 +357,21 @@ impl Limiter {
     /// # Cancel safety
     ///
     /// A dropped call may or may not take effect.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use coordination::Admission;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let mut thumbnails = coordinator.limiter("thumbnails")?.slots(1);
+    /// let Admission::Working(first) = thumbnails.enter().await? else { panic!("it is free") };
+    /// thumbnails.resize(2).await?;
+    /// let Admission::Working(second) = thumbnails.enter().await? else { panic!("there are two") };
+    /// assert_eq!((first.slot(), second.slot()), (1, 2));
+    /// # Ok(()) }
+    /// ```
     pub async fn resize(&mut self, slots: u32) -> Result<()> {
         let resized = Self { limits: Limits { slots, ..self.limits }, ..self.clone() };
         resized.check()?;
@@ -339,6 +389,23 @@ impl Limiter {
     /// # Cancel safety
     ///
     /// Dropping the future has no effect: it only reads.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use coordination::Admission;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let nightly = coordinator.singleton("nightly")?;
+    /// assert!(nightly.inspect().await?.is_empty());
+    /// let Admission::Working(slot) = nightly.enter().await? else { panic!("nobody else is there") };
+    ///
+    /// let there = nightly.inspect().await?;
+    /// assert_eq!(there[0].slots, [slot.slot()]);
+    /// assert!(!there[0].standby);
+    /// # Ok(()) }
+    /// ```
     pub async fn inspect(&self) -> Result<Vec<Occupant>> {
         slots::occupants(&self.queue, 1).await
     }

@@ -222,6 +222,21 @@ impl Lock {
     /// # Cancel safety
     ///
     /// Dropping the future has no effect: it only reads.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let lock = coordinator.lock("vol-7")?;
+    /// let guard = lock.acquire(None).await?;
+    ///
+    /// let contenders = lock.holders().await?;
+    /// assert_eq!(contenders[0].member, coordinator.member_id());
+    /// assert_eq!(contenders[0].token, guard.token());
+    /// assert!(contenders[0].holding && !contenders[0].shared);
+    /// # Ok(()) }
+    /// ```
     pub async fn holders(&self) -> Result<Vec<Contender>> {
         Ok(self.contenders().await?.into_iter().map(|(_, contender)| contender).collect())
     }
@@ -240,6 +255,22 @@ impl Lock {
     /// # Cancel safety
     ///
     /// A dropped call may or may not break the lock. It never breaks a later grant.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let lock = coordinator.lock("vol-7")?;
+    /// let hanging = lock.acquire(None).await?;
+    ///
+    /// let former = lock.break_lock().await?.expect("it was held");
+    /// assert_eq!(former.token, hanging.token());
+    /// // It is free at once, and the resource refuses the smaller token.
+    /// let next = lock.try_acquire().await?.expect("it is free");
+    /// assert!(next.token() > former.token);
+    /// # Ok(()) }
+    /// ```
     pub async fn break_lock(&self) -> Result<Option<Contender>> {
         match self.contenders().await?.into_iter().next() {
             Some(first) => self.take_away(first).await.map(Some),
@@ -379,6 +410,22 @@ impl LockGuard {
     /// # Cancel safety
     ///
     /// Dropping the future releases the lock.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let lock = coordinator.lock("catalogue")?;
+    /// let writing = lock.acquire(None).await?;
+    /// let reading = writing.downgrade().await?;
+    /// assert!(reading.is_shared());
+    ///
+    /// let other = lock.try_acquire_shared().await?.expect("readers do not exclude each other");
+    /// assert!(lock.try_acquire().await?.is_none());
+    /// # drop(other);
+    /// # Ok(()) }
+    /// ```
     pub async fn downgrade(self) -> Result<Self> {
         let update =
             self.grant.own_entry().update("downgrade", Mode::Shared, Data::default()).await;

@@ -349,6 +349,23 @@ impl Claim {
     /// # Cancel safety
     ///
     /// If the future is dropped, the call goes on in the background.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let hourly = coordinator.once_per("report", Duration::from_secs(60 * 60))?;
+    /// let claim = hourly.try_claim().await?.expect("nobody has claimed it");
+    /// assert!(hourly.try_claim().await?.is_none());
+    ///
+    /// // The report could not be made: somebody else may try.
+    /// assert!(claim.give_back().await?);
+    /// assert!(hourly.try_claim().await?.is_some());
+    /// # Ok(()) }
+    /// ```
     pub async fn give_back(self) -> Result<bool> {
         let at_least = self.at_least;
         self.settle("give_back", move |last| last.settled(at_least)).await

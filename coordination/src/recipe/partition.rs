@@ -109,6 +109,19 @@ impl Partitioner {
     ///
     /// * [`GroupMissing`](crate::ErrorKind::GroupMissing): the group was deleted.
     /// * [`Closed`](crate::ErrorKind::Closed): the coordinator was stopped.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let group = coordinator.group("pollers")?;
+    /// let (membership, partitioner) = group.join_partitioned(1).await?;
+    /// let me = membership.member_id();
+    /// assert_eq!(partitioner.members_for("vol-7", 2, &[])?, [me]);
+    /// assert!(partitioner.members_for("vol-7", 2, &[me])?.is_empty());
+    /// # Ok(()) }
+    /// ```
     pub fn members_for(
         &self,
         key: impl AsRef<[u8]>,

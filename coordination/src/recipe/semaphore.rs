@@ -123,6 +123,19 @@ impl Semaphore {
     /// # Cancel safety
     ///
     /// As for [`acquire`](Self::acquire).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let memory = coordinator.semaphore("memory-gib", 8)?;
+    /// let large = memory.acquire_many(6, None).await?;
+    /// let small = memory.try_acquire_many(2).await?.expect("two are left");
+    /// assert_eq!((large.slots().len(), small.slots().len()), (6, 2));
+    /// assert!(memory.try_acquire().await?.is_none());
+    /// # Ok(()) }
+    /// ```
     pub async fn acquire_many(&self, count: u32, timeout: Option<Duration>) -> Result<Permit> {
         let request = self.request(count)?;
         self.permit(self.queue.acquire_within(&request, timeout).await?)
@@ -170,6 +183,24 @@ impl Semaphore {
     /// # Cancel safety
     ///
     /// A dropped call may or may not take effect.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use coordination::ErrorKind;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let mut uploads = coordinator.semaphore("uploads", 1)?;
+    /// let one = uploads.acquire(None).await?;
+    /// uploads.resize(2).await?;
+    /// let two = uploads.try_acquire().await?.expect("there are two now");
+    /// assert_eq!((one.slot(), two.slot()), (0, 1));
+    ///
+    /// let outdated = coordinator.semaphore("uploads", 1)?;
+    /// assert_eq!(outdated.try_acquire().await.unwrap_err().kind(), ErrorKind::Mismatch);
+    /// # Ok(()) }
+    /// ```
     pub async fn resize(&mut self, permits: u32) -> Result<()> {
         let named = slots::check("the number of permits", permits, MAX_SLOTS);
         let limit = Limit { permits: self.queue.named(named)? };
@@ -187,6 +218,21 @@ impl Semaphore {
     /// # Cancel safety
     ///
     /// Dropping the future has no effect: it only reads.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let uploads = coordinator.semaphore("uploads", 3)?;
+    /// let permits = uploads.acquire_many(2, None).await?;
+    ///
+    /// let holders = uploads.holders().await?;
+    /// assert_eq!(holders.len(), 1);
+    /// assert_eq!(holders[0].slots, permits.slots());
+    /// assert_eq!(holders[0].token, permits.token());
+    /// # Ok(()) }
+    /// ```
     pub async fn holders(&self) -> Result<Vec<Occupant>> {
         slots::occupants(&self.queue, 0).await
     }

@@ -184,6 +184,20 @@ impl<T: Serialize + DeserializeOwned> SharedValue<T> {
     /// # Cancel safety
     ///
     /// As for [`compare_and_set`](Self::compare_and_set).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let limit = coordinator.value::<u32>("upload-limit")?;
+    /// let first = limit.set(&100).await?;
+    /// let second = limit.set(&200).await?;
+    /// assert!(!limit.compare_and_delete(first).await?);
+    /// assert!(limit.compare_and_delete(second).await?);
+    /// assert!(limit.read().await?.is_none());
+    /// # Ok(()) }
+    /// ```
     pub async fn compare_and_delete(&self, expected: Version) -> Result<bool> {
         Ok(self.write("compare and delete", Some(expected), None).await?.is_some())
     }
@@ -412,6 +426,23 @@ impl Counter {
     /// # Fairness
     ///
     /// None: of several callers that contend, any may succeed first.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use coordination::ErrorKind;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let free = coordinator.counter("free-gib")?;
+    /// free.add(100).await?;
+    /// assert_eq!(free.add(-30).await?, 70);
+    ///
+    /// let error = free.add(i64::MAX).await.unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::Value);
+    /// assert_eq!(free.read().await?, 70);
+    /// # Ok(()) }
+    /// ```
     pub async fn add(&self, amount: i64) -> Result<i64> {
         let step = move |listing: &Listing| {
             let present = number("add", listing.value.as_ref())?;

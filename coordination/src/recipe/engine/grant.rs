@@ -69,6 +69,22 @@ impl Grant {
 
     /// How long it is until the [`deadline`](Self::deadline): zero when that has passed, `None` if there is
     /// none.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let guard = coordinator.lock("vol-7")?.acquire(None).await?;
+    /// // For a step of two seconds that cannot be stopped: is there time for it?
+    /// let has_time = guard.remaining().is_none_or(|left| left > Duration::from_secs(2));
+    /// assert!(has_time);
+    /// // `memory://` has no lease.
+    /// assert!(guard.deadline().is_none());
+    /// # Ok(()) }
+    /// ```
     pub fn remaining(&self) -> Option<Duration> {
         self.deadline().map(BootInstant::remaining)
     }
@@ -81,6 +97,20 @@ impl Grant {
     /// # Cancel safety
     ///
     /// Dropping the future has no effect: it only listens.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use coordination::LossReason;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let guard = coordinator.lock("vol-7")?.acquire(None).await?;
+    /// coordinator.stop().await?;
+    /// assert_eq!(guard.lost().await, LossReason::Closed);
+    /// assert!(!guard.is_held());
+    /// # Ok(()) }
+    /// ```
     pub async fn lost(&self) -> LossReason {
         self.own.wait_lost().await
     }
@@ -222,6 +252,23 @@ impl fmt::Debug for Grant {
 ///
 /// [`lost`](Grant::lost) and [`protect`](Grant::protect) report a loss, but not the planned release: what
 /// runs under `protect` may go on after it.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// let lock = coordinator.lock("vol-7")?;
+/// let timed = lock.acquire(None).await?.release_after(Duration::from_millis(10));
+/// assert!(timed.is_held());
+/// drop(timed);
+/// // Others have to wait for the end of its time all the same.
+/// let next = lock.acquire(Some(Duration::from_secs(5))).await?;
+/// assert!(next.is_held());
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct TimedRelease(Arc<Grant>);
 

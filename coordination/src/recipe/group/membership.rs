@@ -68,6 +68,23 @@ impl Membership {
     ///
     /// If the future is dropped, the update goes on in the background; but if another update was still in
     /// flight, it may not be made.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use serde_json::json;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let group = coordinator.group("backups")?;
+    /// let membership = group.join_or_create(&json!({ "disks": 4 })).await?;
+    /// membership.update(&json!({ "disks": 5 })).await?;
+    ///
+    /// let member = group.member(membership.member_id()).await?;
+    /// assert_eq!(member.capabilities.as_json(), r#"{"disks":5}"#);
+    /// assert_eq!(member.incarnation, membership.incarnation());
+    /// # Ok(()) }
+    /// ```
     pub async fn update(&self, capabilities: &(impl Serialize + ?Sized)) -> Result<()> {
         self.put(to_data("update", capabilities, MAX_ENTRY_BYTES)?).await
     }

@@ -64,6 +64,25 @@ impl Group {
     /// # Cancel safety
     ///
     /// Dropping the future leaves nothing behind.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use coordination::GroupEvent;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let group = coordinator.group("backups")?;
+    /// group.create().await?;
+    /// let mut watch = group.watch().await?;
+    /// assert!(watch.members().is_empty());
+    ///
+    /// let membership = group.join("ssd").await?;
+    /// let GroupEvent::Joined(member) = watch.next().await? else { panic!("nobody else is there") };
+    /// assert_eq!(member.incarnation, membership.incarnation());
+    /// assert!(watch.try_next()?.is_none());
+    /// # Ok(()) }
+    /// ```
     pub async fn watch(&self) -> Result<GroupWatch> {
         let queue = &self.queue;
         let (followed, session) = (queue.clone(), Arc::clone(&queue.session));

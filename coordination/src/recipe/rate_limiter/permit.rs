@@ -49,6 +49,24 @@ impl RatePermit {
     /// Whether the [margin](crate::RateLimiter::margin) has not passed yet; always true if there is none.
     ///
     /// A holder that gets false discards the permit and asks for another.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let second = Duration::from_secs(1);
+    /// let api = coordinator.rate_limiter("api", 5, second)?.margin(10 * second)?;
+    /// let mut permit = api.acquire(1, None).await?;
+    /// // Here the process may have been paused.
+    /// while !permit.usable() {
+    ///     permit = api.acquire(1, None).await?;
+    /// }
+    /// assert!(permit.usable());
+    /// # Ok(()) }
+    /// ```
     pub fn usable(&self) -> bool {
         self.usable.is_none_or(|end| !end.remaining().is_zero())
     }

@@ -37,6 +37,26 @@ impl WorkQueue {
     /// # Cancel safety
     ///
     /// If the future is dropped, the call goes on in the background.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use coordination::{ClaimOptions, ListOptions, NewItem};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let (jobs, failed) = (coordinator.queue("jobs")?, coordinator.queue("failed-jobs")?);
+    /// jobs.set_dead_letters(1, &failed, None).await?;
+    /// jobs.post(&[NewItem::new("vol-7")]).await?;
+    ///
+    /// // Claimed once, and not acknowledged.
+    /// let claim = jobs.claim(ClaimOptions::default()).await?.expect("an item is ready");
+    /// claim.release().await?;
+    /// assert!(jobs.claim(ClaimOptions::default()).await?.is_none());
+    /// let letters = failed.list(ListOptions::default()).await?;
+    /// assert_eq!(letters[0].body(), b"vol-7");
+    /// # Ok(()) }
+    /// ```
     pub async fn set_dead_letters(
         &self,
         max_claims: u32,
@@ -75,6 +95,25 @@ impl WorkQueue {
     /// # Cancel safety
     ///
     /// If the future is dropped, the call goes on in the background.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use coordination::NewItem;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let jobs = coordinator.queue("resize-jobs")?;
+    /// let later = NewItem::new("vol-8").delay(Duration::from_secs(60));
+    /// let names = jobs.post(&[NewItem::new("vol-7"), later]).await?;
+    /// assert_eq!(names.len(), 2);
+    ///
+    /// let stats = jobs.stats().await?;
+    /// assert_eq!((stats.ready, stats.delayed), (1, 1));
+    /// # Ok(()) }
+    /// ```
     pub async fn post(&self, items: &[NewItem]) -> Result<Vec<ItemId>> {
         self.input("post", in_range("the number of items", &items.len(), &(1..=MOST)))?;
         items.iter().try_for_each(|item| self.input("post", self.check(item)))?;
@@ -114,6 +153,24 @@ impl WorkQueue {
     /// # Cancel safety
     ///
     /// If the future is dropped, what is claimed after that is given back.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use coordination::{ClaimOptions, NewItem};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let jobs = coordinator.queue("resize-jobs")?;
+    /// assert!(jobs.claim(ClaimOptions::default()).await?.is_none());
+    /// jobs.post(&[NewItem::new("vol-7"), NewItem::new("vol-8")]).await?;
+    ///
+    /// let first = jobs.claim(ClaimOptions::default().limit(1)).await?.expect("two are ready");
+    /// let second = jobs.claim(ClaimOptions::default()).await?.expect("one is left");
+    /// assert_eq!(second.items()[0].body(), b"vol-8");
+    /// assert!(second.token() > first.token());
+    /// # Ok(()) }
+    /// ```
     pub async fn claim(&self, options: ClaimOptions) -> Result<Option<WorkClaim>> {
         self.check_claim(&options)?;
         let queue = self.clone();
@@ -154,6 +211,23 @@ impl WorkQueue {
     /// # Cancel safety
     ///
     /// As for [`claim`](Self::claim).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use coordination::{ClaimOptions, NewItem};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let jobs = coordinator.queue("resize-jobs")?;
+    /// let items = [NewItem::new("vol-7")];
+    /// let waiting = jobs.claim_wait(ClaimOptions::default(), Some(Duration::from_secs(5)));
+    /// let (claim, _) = tokio::try_join!(waiting, jobs.post(&items))?;
+    /// assert_eq!(claim.expect("an item was posted").items().len(), 1);
+    /// # Ok(()) }
+    /// ```
     pub async fn claim_wait(
         &self,
         options: ClaimOptions,
@@ -421,6 +495,23 @@ impl WorkQueue {
     ///
     /// Dropping the future ends the call. It changes no item and no claim, and may have an entry in the queue for a moment where
     /// many write.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use coordination::{ClaimOptions, NewItem};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let jobs = coordinator.queue("resize-jobs")?;
+    /// jobs.post(&[NewItem::new("vol-7"), NewItem::new("vol-8")]).await?;
+    /// let claim = jobs.claim(ClaimOptions::default().limit(1)).await?;
+    ///
+    /// let stats = jobs.stats().await?;
+    /// assert_eq!((stats.ready, stats.claimed, stats.total()), (1, 1, 2));
+    /// # drop(claim);
+    /// # Ok(()) }
+    /// ```
     pub async fn stats(&self) -> Result<WorkStats> {
         Ok(WorkStats::of(self.look("stats", look::stats).await?))
     }
@@ -438,6 +529,24 @@ impl WorkQueue {
     ///
     /// Dropping the future ends the call. It changes no item and no claim, and may have an entry in the queue for a moment where
     /// many write.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use coordination::{ListOptions, NewItem};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let jobs = coordinator.queue("resize-jobs")?;
+    /// jobs.post(&[NewItem::new("vol-7"), NewItem::new("vol-8")]).await?;
+    ///
+    /// // Page by page: each begins after the last item of the one before.
+    /// let options = ListOptions { limit: 1, ..ListOptions::default() };
+    /// let first = jobs.list(options.clone()).await?;
+    /// let second = jobs.list(ListOptions { after: Some(first[0].id()), ..options }).await?;
+    /// assert_eq!((first[0].body(), second[0].body()), (&b"vol-7"[..], &b"vol-8"[..]));
+    /// # Ok(()) }
+    /// ```
     pub async fn list(&self, options: ListOptions) -> Result<Vec<WorkItem>> {
         self.input("list", in_range("limit", &options.limit, &(1..=MOST)))?;
         let which = Which {

@@ -315,6 +315,32 @@ impl WorkClaim {
     ///
     /// A renewal that failed is tried again as long as the claim has time left, whatever the store said: a full disk, for one,
     /// may have room again by then.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use coordination::{ClaimOptions, WorkItem};
+    ///
+    /// /// May take longer than the claim's ttl.
+    /// async fn resize(items: &[WorkItem]) {
+    ///     for item in items {
+    ///         println!("resizing {}", String::from_utf8_lossy(item.body()));
+    ///     }
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// # let jobs = coordinator.queue("resize-jobs")?;
+    /// # jobs.post(&[coordination::NewItem::new("vol-7")]).await?;
+    /// let mut claim = jobs.claim(ClaimOptions::default()).await?.expect("an item is ready");
+    /// claim.keep_alive();
+    /// tokio::select! {
+    ///     () = resize(claim.items()) => {}
+    ///     reason = claim.lost() => panic!("others may have its items: {reason}"),
+    /// }
+    /// assert_eq!(claim.ack_all().await?, 1);
+    /// # Ok(()) }
+    /// ```
     pub fn keep_alive(&mut self) {
         if self.keeper.is_some() {
             return;
@@ -356,6 +382,23 @@ impl WorkClaim {
     /// # Cancel safety
     ///
     /// If the future is dropped, the call goes on in the background.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use coordination::{Ack, ClaimOptions};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// # let jobs = coordinator.queue("resize-jobs")?;
+    /// # jobs.post(&[coordination::NewItem::new("vol-7")]).await?;
+    /// let claim = jobs.claim(ClaimOptions::default()).await?.expect("an item is ready");
+    /// let item = claim.items()[0].id();
+    /// assert_eq!(claim.ack(item).await?, Ack::Done);
+    /// // It may be repeated, as after a lost answer.
+    /// assert_eq!(claim.ack(item).await?, Ack::AlreadyGone);
+    /// # Ok(()) }
+    /// ```
     pub async fn ack(&self, item: ItemId) -> Result<Ack> {
         self.queue.ack(item, self.id).await
     }
@@ -384,6 +427,26 @@ impl WorkClaim {
     /// # Cancel safety
     ///
     /// As for [`ack`](Self::ack).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use coordination::{Ack, ClaimOptions, ErrorKind};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// # let jobs = coordinator.queue("resize-jobs")?;
+    /// # jobs.post(&[coordination::NewItem::new("vol-7")]).await?;
+    /// let claim = jobs.claim(ClaimOptions::default()).await?.expect("an item is ready");
+    /// let item = claim.items()[0].id();
+    /// assert_eq!(claim.nack(item, Duration::from_secs(10)).await?, Ack::Done);
+    /// assert_eq!(jobs.stats().await?.delayed, 1);
+    /// // The claim has it no longer.
+    /// assert_eq!(claim.ack(item).await.unwrap_err().kind(), ErrorKind::NotClaimed);
+    /// # Ok(()) }
+    /// ```
     pub async fn nack(&self, item: ItemId, delay: Duration) -> Result<Ack> {
         self.queue.nack(item, self.id, delay).await
     }
@@ -414,6 +477,25 @@ impl WorkClaim {
     /// # Cancel safety
     ///
     /// If the future is dropped, the claim is given back.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use coordination::{Ack, ClaimId, ClaimOptions};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// # let jobs = coordinator.queue("resize-jobs")?;
+    /// # jobs.post(&[coordination::NewItem::new("vol-7")]).await?;
+    /// let claim = jobs.claim(ClaimOptions::default()).await?.expect("an item is ready");
+    /// let item = claim.items()[0].id();
+    /// let name = claim.detach().await?.to_string();
+    ///
+    /// // In another process, which was told the names of the claim and of the item.
+    /// let id: ClaimId = name.parse().expect("any text can be read");
+    /// assert_eq!(jobs.ack(item, id).await?, Ack::Done);
+    /// # Ok(()) }
+    /// ```
     pub async fn detach(mut self) -> Result<ClaimId> {
         self.queue.detach(self.id).await?;
         self.is_settled = true;

@@ -83,6 +83,25 @@ impl WorkLimits {
 }
 
 /// How to claim items.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use coordination::{ClaimOptions, NewItem};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// let jobs = coordinator.queue("resize-jobs")?;
+/// jobs.post(&[NewItem::new("vol-7"), NewItem::new("vol-8")]).await?;
+///
+/// let options = ClaimOptions::default().limit(1).ttl(Duration::from_secs(60));
+/// let claim = jobs.claim(options).await?.expect("two are ready");
+/// assert_eq!(claim.items().len(), 1);
+/// assert!(claim.remaining() <= Duration::from_secs(60));
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimOptions {
     pub(super) limit: usize,
@@ -117,6 +136,26 @@ impl ClaimOptions {
 }
 
 /// An item to be posted.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use coordination::NewItem;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// let jobs = coordinator.queue("resize-jobs")?;
+/// let item = NewItem::json(&("vol-7", 20))?.ttl(Duration::from_secs(600));
+/// jobs.post(&[item]).await?;
+///
+/// let popped = jobs.pop(1).await?;
+/// let (volume, gib): (String, u32) = popped[0].json()?;
+/// assert_eq!((volume.as_str(), gib), ("vol-7", 20));
+/// assert!(popped[0].expires_in() <= Duration::from_secs(600));
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewItem {
     pub(super) body: Vec<u8>,
