@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use coordination_history::{Answer, Event, Record, now};
+use coordination_history::{Answer, Event, Record, Work, now};
 
 use super::{
     fleet::Book,
@@ -16,6 +16,8 @@ use super::{
 pub(super) struct Carried {
     tokens: BTreeMap<(u32, u32), u64>,
     writes: BTreeMap<u32, (u64, u64)>,
+    /// The items of work queues, with their queue, whose post had no known result and which nobody has claimed.
+    posts: BTreeSet<(u32, u64)>,
 }
 
 impl Carried {
@@ -29,6 +31,14 @@ impl Carried {
                 Event::Write { token, value, accepted: true } => {
                     let last = self.writes.entry(record.object).or_default();
                     *last = (token, value).max(*last);
+                }
+                Event::Work { item, what: Work::Posting, .. } => {
+                    self.posts.insert((record.object, item));
+                }
+                Event::Work { item, what, .. }
+                    if matches!(what, Work::Posted | Work::NotPosted | Work::Claimed) =>
+                {
+                    self.posts.remove(&(record.object, item));
                 }
                 _ => {}
             }
@@ -49,6 +59,10 @@ impl Carried {
         }
         for (object, (token, value)) in &self.writes {
             let event = Event::Write { token: *token, value: *value, accepted: true };
+            book.write(Record { at: now(), client: 0, attempt: 0, object: *object, event });
+        }
+        for (object, item) in &self.posts {
+            let event = Event::Work { call: now(), item: *item, token: 0, what: Work::Posting };
             book.write(Record { at: now(), client: 0, attempt: 0, object: *object, event });
         }
     }

@@ -34,6 +34,7 @@ use super::{
     operations::Clerk,
     things::{Group, Thing, pace},
     turn::{Contender, Recipe},
+    work::Worker,
 };
 use crate::harness::worker::URL;
 
@@ -156,6 +157,14 @@ impl Client {
                 // from either directory, so their results are not linearizable. So no task makes short operations here.
                 continue;
             }
+            for _ in 0..thing.tasks {
+                let rng = StdRng::seed_from_u64(seeds.random());
+                let pace = pace(self.store);
+                if let Some(worker) = Worker::new(&self.coordinator, thing, self.number, rng, pace)
+                {
+                    self.post_and_claim(thing, worker, seeds.random());
+                }
+            }
             let rng = StdRng::seed_from_u64(seeds.random());
             if let Some(clerk) = Clerk::new(&self.coordinator, thing, self.number, rng) {
                 self.ask_and_write(thing, clerk, seeds.random());
@@ -182,6 +191,21 @@ impl Client {
                 contender.turn(&pen).await;
                 client.end();
                 sleep(Duration::from_micros(rests.random_range(0..=2 * pace.rest))).await;
+            }
+        });
+    }
+
+    fn post_and_claim(self: &Arc<Self>, thing: &'static Thing, mut worker: Worker, seed: u64) {
+        let rest = pace(self.store).rest;
+        let client = Arc::clone(self);
+        tokio::spawn(async move {
+            let mut rests = StdRng::seed_from_u64(seed);
+            let mut rounds = client.round.subscribe();
+            loop {
+                let pen = client.begin(thing, &mut rounds).await;
+                worker.turn(&pen).await;
+                client.end();
+                sleep(Duration::from_micros(rests.random_range(0..=2 * rest))).await;
             }
         });
     }

@@ -6,6 +6,7 @@
 //!   can.
 //! * [`nemesis`] computes the schedule of faults from a seed: which faults happen, in which order, and for how long.
 //!   `strike` causes the faults.
+//! * `work` has the tasks that post items to a work queue, claim them and acknowledge them.
 //! * [`run`] starts everything and repairs the faults at the end. Then it looks for entries and sessions that are left,
 //!   and has `coordination-history` check the history. A long run consists of rounds. Each round has a history of its
 //!   own, which is deleted after its check.
@@ -35,6 +36,7 @@ mod sample;
 mod strike;
 mod things;
 mod turn;
+mod work;
 
 pub use report::Summary;
 pub use run::{Chaos, Outcome};

@@ -48,6 +48,8 @@ pub struct Summary {
     pub excused: u64,
     /// How many short operations were checked, and for how many objects the checker gave up its search.
     pub operations: (u64, u64),
+    /// Claims of work queues, the items that were handed out to them, and the acknowledgements that removed an item.
+    pub work: (u64, u64, u64),
     /// What the resource counted: writes and lost updates.
     pub(super) tally: Tally,
     /// Sessions that still existed after all clients had stopped.
@@ -103,6 +105,9 @@ impl Summary {
         self.excused += report.excused;
         self.operations.0 += report.operations;
         self.operations.1 += report.undecided;
+        self.work.0 += report.claims;
+        self.work.1 += report.handed_out;
+        self.work.2 += report.acked;
         for (why, count) in &report.refused {
             *self.refused.entry(*why).or_default() += count;
         }
@@ -138,6 +143,12 @@ impl fmt::Display for Summary {
             f,
             "wrong answers        {} of {operations}, {undecided} undecided",
             self.of(Rule::O7)
+        )?;
+        let (claims, items, acked) = self.work;
+        writeln!(
+            f,
+            "wrong work           {} of {claims} claims with {items} items, {acked} acknowledged",
+            self.of(Rule::O8)
         )?;
         writeln!(f, "guards lost          {}; false losses {}", self.lost, self.false_losses)?;
         writeln!(f, "latest loss told     {:.1} ms late", self.latest_loss.as_secs_f64() * 1e3)?;

@@ -27,6 +27,7 @@ use super::{
     strike::Nemesis,
     things::{Group, NAMED, What, pace},
     turn::Recipe,
+    work,
 };
 use crate::bounds::{self, SCHEDULING};
 use crate::harness::{SchedulerLag, Scratch, wait_until};
@@ -233,7 +234,9 @@ impl Actors {
         failures.extend(self.fleet.drain(patience.saturating_sub(healed.elapsed())));
         failures.extend(self.fleet.ended());
         let goes_on = failures.is_empty();
-        self.own.remains(&self.book, self.judge.crash_release + SCHEDULING + scheduling);
+        let bound = self.judge.crash_release + SCHEDULING + scheduling;
+        self.own.remains(&self.book, bound);
+        failures.extend(self.own.empty_queues(&self.book, bound));
         self.resource.record_to(None);
         self.judge.summary.tally = self.resource.tally();
         failures.extend(self.judge.judge(&path, mixed, self.withheld()));
@@ -328,6 +331,18 @@ impl Own {
                 book.write(Record { at: now(), client: 0, attempt: 0, object: thing.id, event });
             }
         }
+    }
+
+    /// Claims and acknowledges what is left in work queues. Returns what is wrong.
+    fn empty_queues(&self, book: &Book, bound: Duration) -> Vec<String> {
+        let queues = self.groups.iter().flat_map(|(group, coordinator)| {
+            let queues = group.things().filter(|thing| thing.what == What::Queue);
+            queues.map(move |queue| (coordinator, queue))
+        });
+        let empty = |(coordinator, queue)| {
+            self.runtime.block_on(work::empty(coordinator, queue, book, bound))
+        };
+        queues.filter_map(empty).collect()
     }
 
     /// Records the values and counters that the last round has left, so that the checker of the next round knows them.

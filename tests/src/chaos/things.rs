@@ -65,6 +65,8 @@ pub(super) enum What {
     Election,
     Value,
     Counter,
+    /// A work queue.
+    Queue,
 }
 
 /// The message for `expect` where a handle is created: with the name of a [`Thing`] this cannot fail.
@@ -88,7 +90,7 @@ impl Thing {
             What::Semaphore { permits } => first..first + permits,
             // The slots of a limiter are numbered from one.
             What::Limiter { slots, .. } => first + 1..first + slots + 1,
-            What::Value | What::Counter => first..first,
+            What::Value | What::Counter | What::Queue => first..first,
         }
     }
 
@@ -99,7 +101,7 @@ impl Thing {
             What::Semaphore { permits } => Kind::Slots { count: permits },
             What::Limiter { slots, .. } => Kind::Slots { count: slots },
             What::Election => Kind::Leadership,
-            What::Value | What::Counter => Kind::Other,
+            What::Value | What::Counter | What::Queue => Kind::Other,
         };
         let fifo = self.group == Group::Judged && !matches!(kind, Kind::Other);
         Object { id: self.id, name: format!("{}/{}", self.group.name(), self.name), kind, fifo }
@@ -162,6 +164,7 @@ const THINGS: &[Thing] = &[
     judged(6, "chief", What::Election, 1),
     judged(7, "setting", What::Value, 1),
     judged(8, "sum", What::Counter, 1),
+    judged(9, "jobs", What::Queue, 2),
     spoiled(11, "alone", What::Lock { shared: 0 }, 2),
     spoiled(12, "together", What::Lock { shared: 50 }, 2),
     spoiled(13, "permits", What::Semaphore { permits: 2 }, 2),

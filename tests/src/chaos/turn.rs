@@ -101,7 +101,7 @@ impl Recipe {
                 Self::Limiter(limiter.slots(slots).standby(standby))
             }
             What::Election => Self::Election(coordinator.election(name).expect(NAMED)),
-            What::Value | What::Counter => return None,
+            What::Value | What::Counter | What::Queue => return None,
         })
     }
 
