@@ -45,6 +45,7 @@
 //! | `rate` | `limiter`, `permits`, `per_ms`, `n?` or `ms?` | `{"permits": [[slot, from]], "late", "withheld"}`, times in µs: takes `n` permits, or as many as it gets within `ms`. `late` is the longest time for which the machine kept the worker waiting meanwhile, and `withheld` the sum of these times |
 //! | `claim` | `job`, `period_ms` | `{"token"}`, or `null` |
 //! | `claim_work` | `queue`, `limit` | `{"token", "items"}`, or `null`; the claim is kept until the process ends |
+//! | `work_through` | `queue`, `client`, `history` | none: claims and acknowledges items until the process ends, and writes a history (`coordination_history`) in which the queue is object 1 |
 //! | `close_barrier` | `barrier` | `{"closed"}` |
 //! | `count_down` | `latch`, `count` | `{"remaining"}` |
 //! | `go_in` | `barrier`, `parties` | `{"token"}`; the worker stays in the barrier until the process ends |
@@ -164,6 +165,7 @@ async fn execute(client: &Arc<Client>, arguments: Arguments<'_>) -> Result<Value
         "rate" => rate::rate(client, arguments).await,
         "claim" => together::claim(client, arguments).await,
         "claim_work" => work::claim_work(client, arguments).await,
+        "work_through" => work::work_through(client, arguments).await,
         "close_barrier" => together::close_barrier(client, arguments).await,
         "count_down" => together::count_down(client, arguments).await,
         "go_in" => together::go_in(client, arguments).await,

@@ -18,6 +18,7 @@ pub(crate) mod shortage;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(crate) mod sql_load;
 mod store_suite;
+mod work_crowd;
 
 coordination_tests::conformance!(soak);
 coordination_tests::conformance!(optional);
