@@ -7,6 +7,7 @@ use tempfile::TempDir;
 
 use crate::Outcome;
 use crate::server::{Locking, Server, Store, free_address};
+use crate::work::{Plain, Requests};
 
 pub(crate) struct Etcd;
 
@@ -95,6 +96,27 @@ impl Locking for Service {
 
     async fn release(&mut self) -> Outcome {
         self.at.client.unlock(self.key.as_slice()).await?;
+        Ok(())
+    }
+}
+
+impl Plain for Etcd {
+    async fn plain(address: &str) -> Outcome<impl Requests> {
+        Ok(Key(Client::connect([address], None).await?))
+    }
+}
+
+/// A key that is written, and a short one that is read.
+struct Key(Client);
+
+impl Requests for Key {
+    async fn read(&mut self) -> Outcome {
+        self.0.get("short", None).await?;
+        Ok(())
+    }
+
+    async fn write(&mut self, data: &str) -> Outcome {
+        self.0.put("plain", data, None).await?;
         Ok(())
     }
 }

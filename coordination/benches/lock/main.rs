@@ -1,11 +1,12 @@
-//! How long a lock takes, beside the least that the store itself asks for it.
+//! How long a lock takes, beside the least that the store itself asks for it; and what a work queue costs.
 //!
 //! `cargo bench -p coordination --bench lock`, and with `--features etcd` the same for etcd, for which it
 //! starts a server of its own from the `etcd` binary; likewise for the other stores.
 //!
 //! What is compared runs in turn within one process, pinned to one CPU, on current-thread runtimes, and
 //! what counts is the ratio: absolute times change from machine to machine and from minute to minute.
-//! Contention runs in processes of its own, on all CPUs, and counts changes of the owner.
+//! Contention runs in processes of its own, on all CPUs, and counts changes of the owner. Work queues are measured on
+//! all CPUs, too, with the argument `work`, or `work-redis` and the like; see `work.rs`.
 
 mod compare;
 #[cfg(feature = "consul")]
@@ -19,6 +20,7 @@ mod file;
 mod redis;
 #[cfg(feature = "_network")]
 mod server;
+mod work;
 #[cfg(feature = "zookeeper")]
 mod zookeeper;
 
@@ -56,6 +58,22 @@ fn main() -> Outcome {
     #[cfg(feature = "zookeeper")]
     if wanted("zookeeper") {
         runtime.block_on(server::all::<zookeeper::Zookeeper>())?;
+    }
+    // Work queues take minutes, and so are measured only if they are asked for by name.
+    let wanted = |name: &str| arguments.iter().any(|word| name.starts_with(word));
+    if wanted("work-memory") {
+        runtime.block_on(work::memory())?;
+    }
+    if wanted("work-file") {
+        runtime.block_on(work::file())?;
+    }
+    #[cfg(feature = "redis")]
+    if wanted("work-redis") {
+        runtime.block_on(work::server::<redis::Redis>())?;
+    }
+    #[cfg(feature = "etcd")]
+    if wanted("work-etcd") {
+        runtime.block_on(work::server::<etcd::Etcd>())?;
     }
     Ok(())
 }

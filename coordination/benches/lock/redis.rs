@@ -9,6 +9,7 @@ use tempfile::TempDir;
 
 use crate::Outcome;
 use crate::server::{Locking, Server, Store, free_address};
+use crate::work::{Plain, Requests};
 
 const ACQUIRE: &str = "if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', 30000) then \
                        return redis.call('INCR', KEYS[2]) end return 0";
@@ -126,5 +127,24 @@ impl Locking for Blocking {
 
     async fn release(&mut self) -> Outcome {
         self.0.release(&["2", "lock", "call"]).await
+    }
+}
+
+impl Plain for Redis {
+    async fn plain(address: &str) -> Outcome<impl Requests> {
+        connect(address).await.map(Key)
+    }
+}
+
+/// One key, of which the first kibibyte is read.
+struct Key(MultiplexedConnection);
+
+impl Requests for Key {
+    async fn read(&mut self) -> Outcome {
+        ask(&mut self.0, &["GETRANGE", "plain", "0", "1023"]).await.map(drop)
+    }
+
+    async fn write(&mut self, data: &str) -> Outcome {
+        ask(&mut self.0, &["SET", "plain", data]).await.map(drop)
     }
 }

@@ -66,6 +66,12 @@ impl Server {
         Ok(Self { child, address, _data: data })
     }
 
+    /// The server's process.
+    #[cfg(any(feature = "etcd", feature = "redis"))]
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Waits until it serves.
     pub(crate) async fn ready(self, mut is_ready: impl AsyncFnMut(&str) -> bool) -> Outcome<Self> {
         for _ in 0..400 {
