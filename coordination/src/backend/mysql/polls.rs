@@ -20,6 +20,7 @@ use crate::backend::server::in_time;
 use crate::backend::server::shared_watches::SharedWatches;
 use crate::backend::server::sql::{Connections, LITTLE, Row as _};
 use crate::error::Result;
+use crate::panics::on_purpose;
 
 /// The pause between two polls while queues change. With it, a waiter in another process gets a lock within 50 ms of its release.
 const BUSY: Duration = Duration::from_millis(20);
@@ -250,6 +251,7 @@ impl Poll {
         paths: &HashSet<String>,
         waits: &[Wait],
     ) -> Result<bool> {
+        on_purpose("watching");
         let seen = self.changes(connections, paths).await?;
         let is_other = |path: &&String| self.seen.get(*path) != seen.get(*path);
         let changed: HashSet<_> = paths.iter().filter(is_other).cloned().collect();

@@ -14,7 +14,7 @@ mod listed;
 mod macros;
 mod metrics;
 mod names;
-mod panics;
+pub(crate) mod panics;
 #[cfg(feature = "postgres")]
 mod postgres_only;
 mod postgres_operators;

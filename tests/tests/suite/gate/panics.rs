@@ -46,7 +46,7 @@ fn on_this_thread(work: impl Future<Output = Result<()>>) {
     worked.expect("it goes on").expect("all is well");
 }
 
-fn f70_who_tells_panics(backend: Backend) {
+pub(crate) fn f70_who_tells_panics(backend: Backend) {
     let site = Site::start(backend, 1, WORKER);
     on_this_thread(async {
         let connect = async |member| {
@@ -62,7 +62,7 @@ fn f70_who_tells_panics(backend: Backend) {
     });
 }
 
-fn f70_who_connects_panics(backend: Backend) {
+pub(crate) fn f70_who_connects_panics(backend: Backend) {
     // ZooKeeper's client crate makes connections itself, so no panic can be injected there.
     if backend == Backend::Zookeeper {
         return;

@@ -1,9 +1,11 @@
-//! The tests of three fault rows on MariaDB. For all other stores, the tests of these rows are in the soak's modules
-//! `crowd`, `connecting` and `shortage`. The parts of the soak that run these modules do not need MariaDB.
+//! The tests of four fault rows on MariaDB. For all other stores, the tests of these rows are in the soak's modules
+//! `crowd`, `connecting` and `shortage`, and in the gate's module `panics`. The parts of the soak that run these modules, and the
+//! gate, do not need MariaDB.
 
 use coordination_tests::checks::Backend;
 use coordination_tests::harness::{rerun_alone, rerun_if_starved};
 
+use crate::gate::panics;
 use crate::soak::{connecting, crowd, shortage};
 
 #[test]
@@ -24,4 +26,14 @@ fn f64_held_over_a_shortage() {
 #[test]
 fn f67_all_connect() {
     rerun_if_starved(|| connecting::f67_all_connect(Backend::Mysql));
+}
+
+#[test]
+fn f70_who_tells_panics() {
+    rerun_if_starved(|| panics::f70_who_tells_panics(Backend::Mysql));
+}
+
+#[test]
+fn f70_who_connects_panics() {
+    rerun_if_starved(|| panics::f70_who_connects_panics(Backend::Mysql));
 }
