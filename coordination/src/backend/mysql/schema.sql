@@ -118,8 +118,9 @@ BEGIN
   UPDATE coordination_floors SET last = last WHERE FALSE;
 END
 //
--- Fails if the server is read-only. Some users may write to a read-only server all the same, so the steps check this. If
--- another server has taken over, it would not know what is granted or released here.
+-- Fails if the server is read-only. Some users may write to a read-only server all the same, so each step that may write checks
+-- this. If another server has taken over, it would not know what is granted or released here; and if this server replicates from
+-- that one by now, rows that are removed here could not be removed by the replication, which would end.
 CREATE PROCEDURE coordination_check_writable() SQL SECURITY INVOKER
 BEGIN
   IF CAST(@@global.read_only AS CHAR) NOT IN ('0', 'OFF') THEN
@@ -652,6 +653,7 @@ BEGIN
   DECLARE is_gone BOOLEAN DEFAULT FALSE;
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
   ROLLBACK;
+  CALL coordination_check_writable();
   START TRANSACTION;
   -- SKIP LOCKED, because heartbeats are sent on the same connection: they must not wait for a transaction that has locked the
   -- queue's row.
@@ -791,6 +793,7 @@ BEGIN
   DECLARE is_used BOOLEAN;
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
   ROLLBACK;
+  CALL coordination_check_writable();
   SET its_now = {now}, at_path = after;
   START TRANSACTION;
   -- Locks the row of the namespace, so that only one client at a time prunes queues of the namespace.

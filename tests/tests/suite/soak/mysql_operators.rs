@@ -542,6 +542,35 @@ fn s2_who_is_refused_is_in_nobodys_way() {
     });
 }
 
+/// S1: no step writes on a read-only server, even if the user could. A row that is removed there and not on the new primary would
+/// end the replication from that one.
+#[test]
+fn s1_no_step_writes_on_a_read_only_server() {
+    rerun_on_threads(async || {
+        let mysql = one();
+        crate::sql::make(&*mysql).await;
+        ask(&mysql, "SET GLOBAL read_only = 1");
+        for step in [
+            "open('coordination', 's1', 1, 'member', 60000000, NULL)",
+            "renew('s1', 1, '', 49)",
+            "settle_one('s1', 2, 1, 1)",
+            "close('coordination', 's1')",
+            "enter('s1', 1, 'coordination/lock/x', 's1-1', FALSE, '')",
+            "update('s1', 1, 'coordination/lock/x', 's1-1', TRUE, '', 1)",
+            "position('s1', 'coordination/lock/x', 's1-1', FALSE, 1)",
+            "leave('s1', 1, 'coordination/lock/x', 's1-1', NULL)",
+            "read('coordination/lock/x')",
+            "write('s1', 1, 'coordination/value/x', NULL, 'v', FALSE, 1, '', '', '', 0)",
+            "prune('coordination', 1, 'coordination/lock/', 'coordination/lock0', 100)",
+        ] {
+            let call = format!("USE coordination; CALL coordination_{step}");
+            let refused = block_in_place(|| mysql.try_ask(&call)).expect_err(step);
+            assert!(refused.contains("1290") && refused.contains("read-only"), "{step}: {refused}");
+        }
+        ask(&mysql, "SET GLOBAL read_only = 0");
+    });
+}
+
 /// A primary that becomes a replica grants nothing more, even if the user could still write there.
 #[test]
 fn r1_a_server_that_becomes_read_only_is_left() {
