@@ -12,7 +12,7 @@
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Row};
@@ -22,10 +22,12 @@ use tokio::sync::{Mutex, MutexGuard};
 use super::config::Database;
 use super::database::{Server, join};
 use super::error::{failure, is_undone};
+use super::link::SILENCE;
 use super::polls::Polls;
 use super::statement::text_of;
 use crate::backend::server::connections::Failure;
 use crate::backend::server::credentials::Credentials;
+use crate::backend::server::in_time;
 use crate::backend::server::sql::{Call, Connections, Sent};
 use crate::error::{Error, ErrorKind, Result};
 use crate::url::Host;
@@ -39,18 +41,26 @@ const REPEATED: usize = 30;
 /// The longest pause before a call is repeated. Its length is random, so that two calls that were in each other's way are not
 /// repeated at the same moment.
 const APART: Duration = Duration::from_millis(10);
+/// The server ends a connection on which nothing was sent for this time, or for [`LEASES`] if they are longer. So it does not keep
+/// the connections of clients that have lost their power for hours. A client that runs sends something far sooner, see
+/// [`use_silent_lanes`].
+const KEPT: Duration = Duration::from_secs(600);
+/// How many leases the server keeps a connection at least. Heartbeats come at least three times in a lease.
+const LEASES: u32 = 4;
 
 /// The settings and the state that all connections of this client share.
 pub(super) struct Mysql {
     pub(super) database: Database,
     pub(super) polls: Arc<Polls>,
+    /// For how long the server keeps a connection on which nothing is sent.
+    kept: Duration,
 }
 
 /// The lanes of one epoch: three connections to the same server, which can be written to.
 pub(super) struct Connection {
     /// The lanes: two for calls, and after them the one for heartbeats and the poll. A lane is `None` while a statement is in
     /// flight on it, and stays `None` if its connection broke or the statement was given up.
-    lanes: [Mutex<Option<Conn>>; CALLS + 1],
+    lanes: [Mutex<Option<Lane>>; CALLS + 1],
     /// The number of calls so far that found both lanes busy. By it, such calls are assigned to the two lanes in turn.
     next: AtomicUsize,
     pub(super) server: Server,
@@ -58,11 +68,18 @@ pub(super) struct Connection {
     epoch: u64,
 }
 
+/// One of the three connections.
+struct Lane {
+    conn: Conn,
+    /// When the newest answer came on it.
+    used: Instant,
+}
+
 impl Mysql {
     /// Makes the state of a client. `lease` is the lease of the client's sessions. At least once in that time, the poll reads each
     /// entry that somebody waits for.
     pub(super) fn new(database: Database, lease: Duration) -> Self {
-        Self { database, polls: Arc::new(Polls::new(lease)) }
+        Self { database, polls: Arc::new(Polls::new(lease)), kept: KEPT.max(LEASES * lease) }
     }
 }
 
@@ -74,20 +91,21 @@ impl Connection {
         credentials: &Credentials,
     ) -> Result<Self, Failure> {
         let user = &connections.link.servers.user;
-        let database = &connections.link.dialect.database;
+        let Mysql { database, kept, .. } = &connections.link.dialect;
         let mut first = super::link::open(user, place, credentials).await?;
-        let (server, identity) = Server::greet(&mut first, database).await?;
+        let (server, identity) = Server::greet(&mut first, database, *kept).await?;
         if !connections.has_connected() {
             Server::check_rights(&mut first).await?;
         }
         let another = async || {
             let mut conn = super::link::open(user, place, credentials).await?;
-            join(&mut conn, database, &identity).await?;
-            Ok::<_, Failure>(Mutex::new(Some(conn)))
+            join(&mut conn, database, &identity, *kept).await?;
+            Ok::<_, Failure>(conn)
         };
         let (second, third) = tokio::try_join!(another(), another())?;
+        let lane = |conn| Mutex::new(Some(Lane { conn, used: Instant::now() }));
         Ok(Self {
-            lanes: [Mutex::new(Some(first)), second, third],
+            lanes: [first, second, third].map(lane),
             next: AtomicUsize::new(0),
             server,
             connections: Arc::downgrade(connections),
@@ -132,9 +150,19 @@ impl Connection {
         is_urgent: bool,
     ) -> Result<Result<Vec<Row>, Failure>, Failure> {
         let mut lane = self.lane(is_urgent).await;
+        self.query_on(&mut lane, operation, statement).await
+    }
+
+    /// [`query_once`](Self::query_once) on this lane.
+    async fn query_on(
+        &self,
+        lane: &mut Option<Lane>,
+        operation: &'static str,
+        statement: &str,
+    ) -> Result<Result<Vec<Row>, Failure>, Failure> {
         // The connection is taken out of the lane while the statement is in flight, and put back after the answer. If the caller
         // gives up before that, this future is dropped and the lane stays `None`, so that the next caller sends nothing on it.
-        let Some(mut conn) = lane.take() else {
+        let Some(Lane { mut conn, .. }) = lane.take() else {
             let message = "the connection was given up";
             return Err(Failure::broken(Error::new(ErrorKind::Unavailable, operation, message)));
         };
@@ -150,7 +178,7 @@ impl Connection {
         };
         sent.answered();
         if !answered.as_ref().is_err_and(|(failure, _)| failure.is_broken) {
-            *lane = Some(conn);
+            *lane = Some(Lane { conn, used: Instant::now() });
         }
         match answered {
             Ok(rows) => Ok(Ok(rows)),
@@ -159,7 +187,19 @@ impl Connection {
         }
     }
 
-    async fn lane(&self, is_urgent: bool) -> MutexGuard<'_, Option<Conn>> {
+    /// Sends a statement that changes nothing on each lane for calls on which nothing was sent for [`SILENCE`].
+    async fn use_silent_lanes(&self) -> Result<(), Failure> {
+        for lane in &self.lanes[..CALLS] {
+            // A lane that is locked is in use.
+            let Ok(mut lane) = lane.try_lock() else { continue };
+            if lane.as_ref().is_some_and(|lane| lane.used.elapsed() >= SILENCE) {
+                self.query_on(&mut lane, "renew", "DO 0").await??;
+            }
+        }
+        Ok(())
+    }
+
+    async fn lane(&self, is_urgent: bool) -> MutexGuard<'_, Option<Lane>> {
         let [calls @ .., urgent] = &self.lanes;
         if is_urgent {
             return urgent.lock().await;
@@ -187,4 +227,18 @@ pub(super) async fn ask(
         connection.query("watch", statement, true).await
     };
     connections.urgent_call("watch", make).await
+}
+
+/// Uses the connections for calls, if they have been idle for long. Called with each heartbeat, in a task of its own.
+///
+/// A process that only holds locks makes no calls. So what is between it and the server might drop these connections without a
+/// word, and the next release would have to wait until nobody has answered it in time. This call is in nobody's way meanwhile.
+pub(super) async fn use_silent_lanes(connections: &Arc<Connections<Mysql>>) {
+    if connections.rotation.connected().is_none() {
+        return;
+    }
+    let using = async |connection: Arc<Connection>| connection.use_silent_lanes().await;
+    let using = connections.urgent_call("renew", using);
+    // The result is ignored: if this fails, the connections are given up, and the next call is sent on new ones.
+    let _: Result<()> = in_time(connections.patience, using).await;
 }

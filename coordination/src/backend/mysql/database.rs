@@ -1,6 +1,8 @@
 //! Checks the server and the database behind a connection, and creates our tables and procedures in the database if they do not
 //! exist.
 
+use std::time::Duration;
+
 use mysql_async::prelude::{FromValue, Queryable};
 use mysql_async::{Conn, Error as MysqlError, Row};
 
@@ -31,7 +33,7 @@ pub(super) const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMES
 const SETTINGS: &str = "\
 SET NAMES utf8mb4; \
 SET SESSION autocommit = 1, sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', innodb_lock_wait_timeout = 1, \
-  lock_wait_timeout = 10, wait_timeout = 28800, completion_type = 'NO_CHAIN', sql_select_limit = 18446744073709551615, \
+  lock_wait_timeout = 10, wait_timeout = {kept}, completion_type = 'NO_CHAIN', sql_select_limit = 18446744073709551615, \
   sql_safe_updates = 0; \
 SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE";
 
@@ -87,15 +89,18 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Checks whether the server can be used, and creates our tables and procedures if they do not exist.
+    /// Checks whether the server can be used, and creates our tables and procedures if they do not exist. `kept`: for how long the
+    /// server has to keep a connection on which nothing is sent.
     ///
     /// The text that is returned identifies the server. `join` compares the other connections of the epoch with it.
     pub(super) async fn greet(
         conn: &mut Conn,
         database: &Database,
+        kept: Duration,
     ) -> Result<(Self, String), Failure> {
         let greeting = GREETING.replace("{identity}", IDENTITY);
-        let found = all_rows(conn, format!("{SETTINGS}; {greeting}; {REPLICATES}")).await;
+        let settings = settings(kept);
+        let found = all_rows(conn, format!("{settings}; {greeting}; {REPLICATES}")).await;
         let found = found.map_err(failed)?;
         let (found, told) = found.split_first().ok_or_else(unknown)?;
         check_age(&get::<String>(found, "version")?)?;
@@ -175,8 +180,10 @@ pub(super) async fn join(
     conn: &mut Conn,
     database: &Database,
     identity: &str,
+    kept: Duration,
 ) -> Result<(), Failure> {
-    match last_row(conn, format!("{SETTINGS}; USE {database}; SELECT {IDENTITY}")).await {
+    let settings = settings(kept);
+    match last_row(conn, format!("{settings}; USE {database}; SELECT {IDENTITY}")).await {
         // This server does not have our database, so it is not the server that was checked.
         Err(error) if is(&error, NO_DATABASE) => {}
         found => {
@@ -188,6 +195,10 @@ pub(super) async fn join(
     }
     let message = "the address leads now to one server and now to another";
     Err(Failure::broken(Error::new(ErrorKind::Unavailable, "connect", message)))
+}
+
+fn settings(kept: Duration) -> String {
+    SETTINGS.replace("{kept}", &kept.as_secs().to_string())
 }
 
 /// Sends several statements in one request, and returns the last row of all their answers. One request saves round trips: the time

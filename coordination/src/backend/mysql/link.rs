@@ -14,8 +14,9 @@ use crate::backend::server::credentials::{Credentials, Tls};
 use crate::error::{Error, ErrorKind};
 use crate::url::Host;
 
-/// If a connection was idle for this long, the operating system sends a probe on it (TCP keepalive).
-const SILENCE: Duration = Duration::from_secs(30);
+/// If a connection was idle for this long, the operating system sends a probe on it (TCP keepalive), and with the next heartbeat the
+/// client sends a statement, because not everything that may drop idle connections counts probes.
+pub(super) const SILENCE: Duration = Duration::from_secs(30);
 
 /// Opens a connection to the server at this address, and logs in.
 pub(super) async fn open(

@@ -193,6 +193,11 @@ impl Dialect for Mysql {
         }
     }
 
+    fn tidy(store: &SqlStore<Self>) {
+        let connections = Arc::clone(&store.connections);
+        tokio::spawn(async move { client::use_silent_lanes(&connections).await });
+    }
+
     async fn read(store: &SqlStore<Self>, path: &str) -> Result<(Answer<Row>, Option<u64>)> {
         let answer = store.connections.run(&Call::new("list", "read").bytes(path)).await?;
         // Only the row of the queue itself has a number of changes. In the rows of entries, this column is NULL.

@@ -1,5 +1,6 @@
 //! What operators, replicas and other programs do to MySQL and MariaDB while clients are connected.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -391,6 +392,30 @@ fn r1_connections_are_made_anew() {
             block_in_place(|| mysql.end_connections());
             guard.release().await.expect("released");
         }
+        coordinator.stop().await.expect("stopped");
+    });
+}
+
+/// R1: a process that only holds a lock uses all its connections now and then, so that nothing on the way drops one of them
+/// because it is idle.
+#[test]
+fn r1_idle_connections_are_used() {
+    rerun_on_threads(async || {
+        let mysql = one();
+        let coordinator = Coordinator::connect(&url(&mysql, SHORT)).await.expect("a server");
+        let guard = coordinator.lock("x").expect("a name").acquire(PATIENCE).await.expect("free");
+        let used = || {
+            let log = block_in_place(|| mysql.statements());
+            let lines = log.lines().filter(|line| line.ends_with(" Query\tDO 0"));
+            let connections = lines.filter_map(|line| line.split_whitespace().rev().nth(3));
+            connections.map(ToOwned::to_owned).collect::<BTreeSet<_>>()
+        };
+        let until = Instant::now() + Duration::from_secs(300);
+        while used().len() < 2 && Instant::now() < until {
+            sleep(Duration::from_secs(1)).await;
+        }
+        assert_eq!(used().len(), 2, "the two connections for calls");
+        guard.release().await.expect("released");
         coordinator.stop().await.expect("stopped");
     });
 }
