@@ -49,14 +49,19 @@ const PARTS: u32 = 8;
 /// Our functions never wait for a lock longer than this, however long `patience` is.
 const LONGEST: Duration = Duration::from_millis(250);
 
-/// The query for the tables of ours on which the role lacks a right that our functions need. Its answer is the names of these
-/// tables in one text; the text is empty if no right is missing.
+/// The query for the tables of ours on which the role lacks a right that our functions need, and for the functions of ours that the
+/// role may not call: by default everybody may call a function, but an administrator may have changed that. Its answer is the names
+/// of these tables in one text, and the names of these functions in another; a text is empty if no right is missing.
+/// `coordination_fence` is left out, because our functions do not call it.
 const RIGHTS: &str = "
-SELECT coalesce(string_agg(c.relname, ', '), '') AS missing
-  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-  WHERE n.nspname = $1 AND c.relkind = 'r' AND c.relname <> 'version'
-    AND NOT (has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'INSERT')
-      AND has_table_privilege(c.oid, 'UPDATE') AND has_table_privilege(c.oid, 'DELETE'))";
+SELECT (SELECT coalesce(string_agg(c.relname, ', '), '')
+    FROM pg_class c WHERE c.relnamespace = n.oid AND c.relkind = 'r' AND c.relname <> 'version'
+      AND NOT (has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'INSERT')
+        AND has_table_privilege(c.oid, 'UPDATE') AND has_table_privilege(c.oid, 'DELETE'))) AS tables,
+  (SELECT coalesce(string_agg(p.proname, ', '), '')
+    FROM pg_proc p WHERE p.pronamespace = n.oid AND p.proname <> 'coordination_fence'
+      AND NOT has_function_privilege(p.oid, 'EXECUTE')) AS functions
+  FROM pg_namespace n WHERE n.nspname = $1";
 
 /// The settings with which a second connection is made if the first one has shown defaults of the role or the database under which
 /// our functions fail.
@@ -128,13 +133,17 @@ impl Server {
     /// missing right might be noticed only when a lock that was granted cannot be released.
     pub(super) async fn check_rights(client: &Client, schema: &Schema) -> Result<(), Failure> {
         let row = one_row(client, RIGHTS, schema.name()).await?;
-        let missing: String = get(&row, "missing")?;
+        let missing: [String; 2] = [get(&row, "tables")?, get(&row, "functions")?];
+        let rights = ["SELECT, INSERT, UPDATE and DELETE in the tables", "EXECUTE the functions"];
+        let missing = missing.iter().zip(rights).filter(|(names, _)| !names.is_empty());
+        let missing: Vec<_> = missing.map(|(names, right)| format!("{right} {names}")).collect();
         if missing.is_empty() {
             return Ok(());
         }
         let message = format!(
-            "the role may not SELECT, INSERT, UPDATE and DELETE in these tables of schema {}: {missing}",
-            schema.name()
+            "in schema {}, the role may not {}",
+            schema.name(),
+            missing.join(", and may not ")
         );
         Err(Failure::broken(Error::new(ErrorKind::Permission, "connect", message)))
     }

@@ -253,6 +253,34 @@ fn sec7_nobody_elses_functions_are_called() {
     });
 }
 
+/// SEC-7: a role that may not call one of the library's functions is refused when it connects, and not when it calls that
+/// function. Nobody has to be allowed to call `coordination_fence`.
+#[test]
+fn sec7_a_function_that_may_not_be_called_is_told() {
+    rerun_on_threads(async || {
+        let postgres = one();
+        make(&*postgres).await;
+        ask(&*postgres, Postgres::USER);
+        let (too_few, missing) = Postgres::RIGHTS;
+        too_few.iter().chain([&missing]).for_each(|right| drop(ask(&*postgres, right)));
+        let url = url(&postgres).replace("postgres@", "app:secret@");
+        let revoked = |function: &str| format!("REVOKE EXECUTE ON {function} FROM PUBLIC");
+        ask(&*postgres, &revoked("FUNCTION coordination.coordination_fence"));
+        let app = Coordinator::connect(&url).await.expect("it does not need that function");
+        app.stop().await.expect("stopped");
+        ask(&*postgres, &revoked("FUNCTION coordination.leave"));
+        let refused = Coordinator::connect(&url).await.expect_err("it could not release a lock");
+        assert_eq!(refused.kind(), ErrorKind::Permission, "{refused}");
+        assert!(refused.to_string().contains("EXECUTE the functions leave"), "{refused}");
+        ask(&*postgres, &revoked("ALL FUNCTIONS IN SCHEMA coordination"));
+        ask(&*postgres, "GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA coordination TO app");
+        let app = Coordinator::connect(&url).await.expect("enough");
+        let lock = app.lock("x").expect("a name");
+        lock.acquire(PATIENCE).await.expect("free").release().await.expect("released");
+        app.stop().await.expect("stopped");
+    });
+}
+
 /// R1: a client does not use a server as long as it is a replica, and uses it as soon as it has been promoted to
 /// primary.
 #[test]
