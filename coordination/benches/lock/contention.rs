@@ -80,8 +80,7 @@ pub(crate) async fn contend<S: Store>(contender: &str) -> Outcome {
     let (worker, record, kind, address) = (part()?.parse()?, part()?, part()?, part()?);
     let record = OpenOptions::new().read(true).write(true).open(record)?;
     if kind == "ours" {
-        let coordinator =
-            Coordinator::connect(&format!("{}://{address}{}", S::NAME, S::OPTIONS)).await?;
+        let coordinator = Coordinator::connect(&S::url(address)).await?;
         take_turns(Ours::new(&coordinator, "contended")?, worker, &record).await
     } else {
         take_turns(S::rival(address).await?, worker, &record).await

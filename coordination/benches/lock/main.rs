@@ -16,6 +16,10 @@ mod contention;
 #[cfg(feature = "etcd")]
 mod etcd;
 mod file;
+#[cfg(feature = "mysql")]
+mod mysql;
+#[cfg(feature = "postgres")]
+mod postgres;
 #[cfg(feature = "redis")]
 mod redis;
 #[cfg(feature = "_network")]
@@ -59,6 +63,14 @@ fn main() -> Outcome {
     if wanted("zookeeper") {
         runtime.block_on(server::all::<zookeeper::Zookeeper>())?;
     }
+    #[cfg(feature = "postgres")]
+    if wanted("postgres") {
+        runtime.block_on(server::all::<postgres::Postgres>())?;
+    }
+    #[cfg(feature = "mysql")]
+    if wanted("mysql") {
+        runtime.block_on(server::all::<mysql::Mysql>())?;
+    }
     // Work queues take minutes, and so are measured only if they are asked for by name.
     let wanted = |name: &str| arguments.iter().any(|word| name.starts_with(word));
     if wanted("work-memory") {
@@ -90,6 +102,10 @@ async fn contend(store: &str, contender: &str) -> Outcome {
         "consul" => contention::contend::<consul::Consul>(contender).await,
         #[cfg(feature = "zookeeper")]
         "zookeeper" => contention::contend::<zookeeper::Zookeeper>(contender).await,
+        #[cfg(feature = "postgres")]
+        "postgres" => contention::contend::<postgres::Postgres>(contender).await,
+        #[cfg(feature = "mysql")]
+        "mysql" => contention::contend::<mysql::Mysql>(contender).await,
         _ => Err(format!("no store of this build: {store}").into()),
     }
 }

@@ -16,6 +16,8 @@ use crate::contention;
 pub(crate) trait Store {
     /// The scheme of its URLs, and its name here.
     const NAME: &'static str;
+    /// What stands in its URLs before the address.
+    const USER: &'static str = "";
     /// What its URLs end with.
     const OPTIONS: &'static str = "";
     /// What [`rival`](Self::rival) is.
@@ -24,6 +26,11 @@ pub(crate) trait Store {
     const WANTED: (&'static str, &'static str);
     /// How many locks one timed run takes: some hundredths of a second of them.
     const REPEATS: u32;
+
+    /// The URL of the server at this address.
+    fn url(address: &str) -> String {
+        format!("{}://{}{address}{}", Self::NAME, Self::USER, Self::OPTIONS)
+    }
 
     /// Starts a server on a free loopback port, with its data in this directory; answers once it serves.
     async fn start(data: TempDir) -> Outcome<Server>;
@@ -175,8 +182,7 @@ async fn uncontended<S: Store>(
     wanted: &str,
 ) -> Outcome {
     let builder = Coordinator::builder().heartbeat_on_current_runtime(current);
-    let coordinator =
-        builder.connect(&format!("{}://{}{}", S::NAME, server.address, S::OPTIONS)).await?;
+    let coordinator = builder.connect(&S::url(&server.address)).await?;
     let mut ours = Ours::new(&coordinator, "vol-7")?;
     let mut floor = S::floor(&server.address).await?;
     let title = format!("{}, acquire + release, {how}, {}", S::NAME, place.shown());
