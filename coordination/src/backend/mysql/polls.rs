@@ -20,7 +20,7 @@ use crate::backend::server::in_time;
 use crate::backend::server::shared_watches::SharedWatches;
 use crate::backend::server::sql::{Connections, LITTLE, Row as _};
 use crate::error::Result;
-use crate::panics::on_purpose;
+use crate::panics::{caught, on_purpose};
 
 /// The pause between two polls while queues change. With it, a waiter in another process gets a lock within 50 ms of its release.
 const BUSY: Duration = Duration::from_millis(20);
@@ -229,7 +229,13 @@ impl Poll {
             let asked = Instant::now();
             // If a queue changes after this poll has read its number, this poll does not see the change. No change is missed: the
             // next poll finds another number than this one.
-            let polled = self.ask(&connections, &paths, &waits).await;
+            let asking = async {
+                on_purpose("watching");
+                self.ask(&connections, &paths, &waits).await
+            };
+            // If a poll panics, the next one is sent all the same. Otherwise the waiters would be told nothing until one of them
+            // noticed that no poll is answered.
+            let polled = caught("watch", asking).await.flatten();
             drop(connections);
             match polled {
                 Ok(has_changed) => {
@@ -251,7 +257,6 @@ impl Poll {
         paths: &HashSet<String>,
         waits: &[Wait],
     ) -> Result<bool> {
-        on_purpose("watching");
         let seen = self.changes(connections, paths).await?;
         let is_other = |path: &&String| self.seen.get(*path) != seen.get(*path);
         let changed: HashSet<_> = paths.iter().filter(is_other).cloned().collect();
