@@ -46,8 +46,12 @@ fn on_this_thread(work: impl Future<Output = Result<()>>) {
     worked.expect("it goes on").expect("all is well");
 }
 
-pub(crate) fn f70_who_tells_panics(backend: Backend) {
-    let site = Site::start(backend, 1, WORKER);
+fn f70_who_tells_panics(backend: Backend) {
+    who_tells_panics(&Site::start(backend, 1, WORKER));
+}
+
+/// [`f70_who_tells_panics`] on this store.
+pub(crate) fn who_tells_panics(site: &Site) {
     on_this_thread(async {
         let connect = async |member| {
             site.builder(member).heartbeat_on_current_runtime(true).connect(&site.url).await
