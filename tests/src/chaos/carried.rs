@@ -35,9 +35,9 @@ impl Carried {
                 Event::Work { item, what: Work::Posting, .. } => {
                     self.posts.insert((record.object, item));
                 }
-                Event::Work { item, what, .. }
-                    if matches!(what, Work::Posted | Work::NotPosted | Work::Claimed) =>
-                {
+                Event::Work {
+                    item, what: Work::Posted | Work::NotPosted | Work::Claimed, ..
+                } => {
                     self.posts.remove(&(record.object, item));
                 }
                 _ => {}
