@@ -206,7 +206,7 @@ async fn many(store: &Measured<'_>, coordinator: &Coordinator) -> Outcome {
     let (mut posts, mut claims) = (Vec::new(), Vec::new());
     for _ in 0..TIMES {
         let one = [NewItem::new("a short job")];
-        posts.push(timed(async { Ok(drop(queue.post(&one).await?)) }).await?);
+        posts.push(timed(async { Ok(queue.post(&one).await.map(drop)?) }).await?);
         claims.push(timed(claim_and_ack(&queue)).await?);
     }
     let mib = |bytes: u64| bytes as f64 / 1024.0 / 1024.0;
