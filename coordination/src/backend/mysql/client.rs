@@ -239,6 +239,8 @@ pub(super) async fn use_silent_lanes(connections: &Arc<Connections<Mysql>>) {
     }
     let using = async |connection: Arc<Connection>| connection.use_silent_lanes().await;
     let using = connections.urgent_call("renew", using);
-    // The result is ignored: if this fails, the connections are given up, and the next call is sent on new ones.
-    let _: Result<()> = in_time(connections.patience, using).await;
+    // The result is ignored: if this fails, the connections are given up, and the next call is sent on new ones. It is given up
+    // so early that the same server is used again (see `Sent`): heartbeats tell whether the server answers, and something on the
+    // way may have dropped the connections for calls alone.
+    let _: Result<()> = in_time(connections.patience / 2, using).await;
 }

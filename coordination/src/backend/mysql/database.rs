@@ -77,6 +77,9 @@ const QUEUES: &str = "coordination_queues";
 const NO_DATABASE: u16 = 1049;
 const NO_TABLE: u16 = 1146;
 
+/// How long a client waits, in seconds, for another one that is creating the tables.
+const INSTALLING: u32 = 10;
+
 /// What was found out about the server when a connection was made.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Server {
@@ -310,7 +313,8 @@ fn is_ours(found: Result<Option<Row>, MysqlError>, database: &Database) -> Resul
     }
     let message = format!(
         "the tables in database {database} are of version {version}, and this release of the library works with version \
-         {VERSION}: give it another database, by the URL's path"
+         {VERSION}: stop all processes that use another release before you drop the tables; or give this release a database \
+         of its own, by the URL's path, in which its locks do not exclude theirs"
     );
     Err(Failure::broken(Error::new(ErrorKind::Unsupported, "connect", message)))
 }
@@ -324,8 +328,15 @@ async fn install(conn: &mut Conn, database: &Database) -> Result<bool, Failure> 
     let lock = format!("CONCAT('coordination.', MD5('{}'))", database.name.replace('\'', "''"));
     // The lock keeps other clients from creating the tables at the same time. If this client stops before it releases the lock, the
     // lock ends with the connection.
-    let locked = format!("DO GET_LOCK({lock}, 10); {}", find_version());
-    if !is_ours(last_row(conn, locked).await, database)? {
+    let locked = format!("SELECT COALESCE(GET_LOCK({lock}, {INSTALLING}), 0) AS is_ours");
+    let locked = last_row(conn, locked).await.map_err(failed)?.ok_or_else(unknown)?;
+    if !get::<bool>(&locked, "is_ours")? {
+        let message = format!(
+            "another client has been creating the tables in database {database} for {INSTALLING} s and is not done yet"
+        );
+        return Err(Failure::broken(Error::new(ErrorKind::Unavailable, "connect", message)));
+    }
+    if !is_ours(last_row(conn, find_version()).await, database)? {
         let mut all: Vec<_> = statements().collect();
         all.push(format!("INSERT IGNORE INTO coordination_version VALUES ({VERSION})"));
         conn.query_drop(all.join(";\n")).await.map_err(failed)?;

@@ -97,6 +97,8 @@ struct Poll {
     seen: HashMap<String, Seen>,
     busy_until: Instant,
     pause: Duration,
+    /// How long to wait before the next poll if this one panics.
+    after_panic: Duration,
 }
 
 /// What a poll has read of a queue: its id, which is another one if the queue was removed and created again, and its number of
@@ -175,6 +177,7 @@ impl Polls {
             seen: HashMap::new(),
             busy_until: Instant::now(),
             pause: BUSY,
+            after_panic: IDLE,
         };
         tokio::spawn(poll.run());
     }
@@ -235,16 +238,22 @@ impl Poll {
             };
             // If a poll panics, the next one is sent all the same. Otherwise the waiters would be told nothing until one of them
             // noticed that no poll is answered.
-            let polled = caught("watch", asking).await.flatten();
+            let polled = caught("watch", asking).await;
             drop(connections);
             match polled {
-                Ok(has_changed) => {
+                Ok(Ok(has_changed)) => {
                     self.polls.state().asked = Some(asked);
+                    self.after_panic = IDLE;
                     self.pause(has_changed, &waits).await;
                 }
                 // The error is not passed on here: the waiters notice that no poll is answered (`Polls::asked`), ask the server
                 // themselves, and get the error.
-                Err(_) => tokio::time::sleep(IDLE).await,
+                Ok(Err(_)) => tokio::time::sleep(IDLE).await,
+                // Each panic costs the connections that the poll was using. So if each poll panics, they come less and less often.
+                Err(_) => {
+                    tokio::time::sleep(self.after_panic).await;
+                    self.after_panic = (2 * self.after_panic).min(LONGEST_RECHECK);
+                }
             }
         }
     }

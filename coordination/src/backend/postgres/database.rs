@@ -51,17 +51,24 @@ const LONGEST: Duration = Duration::from_millis(250);
 
 /// The query for the tables of ours on which the role lacks a right that our functions need, and for the functions of ours that the
 /// role may not call: by default everybody may call a function, but an administrator may have changed that. Its answer is the names
-/// of these tables in one text, and the names of these functions in another; a text is empty if no right is missing.
-/// `coordination_fence` is left out, because our functions do not call it.
+/// of these tables in one text, and the names of these functions in another; a text is empty if no right is missing. Ours are those
+/// that `schema.sql` creates: others may have tables and functions in the same schema.
 const RIGHTS: &str = "
 SELECT (SELECT coalesce(string_agg(c.relname, ', '), '')
-    FROM pg_class c WHERE c.relnamespace = n.oid AND c.relkind = 'r' AND c.relname <> 'version'
+    FROM pg_class c WHERE c.relnamespace = n.oid AND c.relkind = 'r' AND c.relname IN ({tables})
       AND NOT (has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'INSERT')
         AND has_table_privilege(c.oid, 'UPDATE') AND has_table_privilege(c.oid, 'DELETE'))) AS tables,
   (SELECT coalesce(string_agg(p.proname, ', '), '')
-    FROM pg_proc p WHERE p.pronamespace = n.oid AND p.proname <> 'coordination_fence'
+    FROM pg_proc p WHERE p.pronamespace = n.oid AND p.proname IN ({functions})
       AND NOT has_function_privilege(p.oid, 'EXECUTE')) AS functions
   FROM pg_namespace n WHERE n.nspname = $1";
+
+/// Each statement of the schema that creates a table or a function has one of these two texts, and after it the name.
+const TABLE: &str = "CREATE TABLE {schema}.";
+const FUNCTION: &str = "CREATE FUNCTION {schema}.";
+/// The table that only installing writes to, and the functions that no call of ours needs the right for: the client's statements do
+/// not call `coordination_fence`, and `encoded` is called by it alone, with the rights of its owner.
+const NOT_NEEDED: [&str; 3] = ["version", "coordination_fence", "encoded"];
 
 /// The settings with which a second connection is made if the first one has shown defaults of the role or the database under which
 /// our functions fail.
@@ -132,7 +139,10 @@ impl Server {
     /// Fails if the role lacks a right that our functions need. This is checked when the first connection is made. Otherwise a
     /// missing right might be noticed only when a lock that was granted cannot be released.
     pub(super) async fn check_rights(client: &Client, schema: &Schema) -> Result<(), Failure> {
-        let row = one_row(client, RIGHTS, schema.name()).await?;
+        let rights = RIGHTS
+            .replace("{tables}", &names_of(TABLE))
+            .replace("{functions}", &names_of(FUNCTION));
+        let row = one_row(client, &rights, schema.name()).await?;
         let missing: [String; 2] = [get(&row, "tables")?, get(&row, "functions")?];
         let rights = ["SELECT, INSERT, UPDATE and DELETE in the tables", "EXECUTE the functions"];
         let missing = missing.iter().zip(rights).filter(|(names, _)| !names.is_empty());
@@ -199,11 +209,19 @@ async fn check_version(client: &Client, schema: &Schema) -> Result<(), Failure> 
     }
     let is = version.map_or_else(|| "none".to_owned(), |version| version.to_string());
     let message = format!(
-        "schema {} is of version {is}, and this release of the library works with version {VERSION}: give it another one, \
-         by the option `schema`",
+        "schema {} is of version {is}, and this release of the library works with version {VERSION}: stop all processes that \
+         use another release before you drop the schema; or give this release a schema of its own, by the option `schema`, \
+         in which its locks do not exclude theirs",
         schema.name()
     );
     Err(Failure::broken(Error::new(ErrorKind::Unsupported, "connect", message)))
+}
+
+/// The names of what our functions need among all that the schema's statements of this kind create, as a list of texts in SQL.
+fn names_of(creates: &str) -> String {
+    let names = SCHEMA.split(creates).skip(1).filter_map(|rest| rest.split([' ', '(']).next());
+    let names = names.filter(|name| !NOT_NEEDED.contains(name));
+    names.map(|name| format!("'{name}'")).collect::<Vec<_>>().join(", ")
 }
 
 /// The number of the server process, as the other side told it when the connection was made. If the other side is a pooler, it told

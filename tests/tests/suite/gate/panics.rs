@@ -66,6 +66,29 @@ pub(crate) fn who_tells_panics(site: &Site) {
     });
 }
 
+/// A panic of whoever tells a single waiter: the waiter is told by the same task, as nobody starts another one.
+#[cfg(feature = "mysql")]
+pub(crate) fn who_tells_goes_on(site: &Site) {
+    on_this_thread(async {
+        let connect = async |member| {
+            site.builder(member).heartbeat_on_current_runtime(true).connect(&site.url).await
+        };
+        let (one, other) = (connect("one").await?, connect("other").await?);
+        let (held, waits) = (one.lock("a")?.acquire(Some(SOON)).await?, other.lock("a")?);
+        let waiting = tokio::spawn(async move { waits.acquire(Some(2 * SOON)).await });
+        sleep(Duration::from_millis(500)).await;
+        arm("watching");
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(armed(), [""; 0], "nothing was watched");
+        let released = Instant::now();
+        held.release().await?;
+        waiting.await.expect("no panic")?.release().await?;
+        assert!(released.elapsed() < UNTOLD, "nobody was told: {:?}", released.elapsed());
+        one.stop().await?;
+        other.stop().await
+    });
+}
+
 pub(crate) fn f70_who_connects_panics(backend: Backend) {
     // ZooKeeper's client crate makes connections itself, so no panic can be injected there.
     if backend == Backend::Zookeeper {

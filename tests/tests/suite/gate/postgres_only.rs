@@ -254,7 +254,7 @@ fn sec7_nobody_elses_functions_are_called() {
 }
 
 /// SEC-7: a role that may not call one of the library's functions is refused when it connects, and not when it calls that
-/// function. Nobody has to be allowed to call `coordination_fence`.
+/// function. Nobody has to be allowed to call `coordination_fence`, or to use what else is in the same schema.
 #[test]
 fn sec7_a_function_that_may_not_be_called_is_told() {
     rerun_on_threads(async || {
@@ -265,8 +265,16 @@ fn sec7_a_function_that_may_not_be_called_is_told() {
         too_few.iter().chain([&missing]).for_each(|right| drop(ask(&*postgres, right)));
         let url = url(&postgres).replace("postgres@", "app:secret@");
         let revoked = |function: &str| format!("REVOKE EXECUTE ON {function} FROM PUBLIC");
+        // What the library does not need, and what is not the library's.
         ask(&*postgres, &revoked("FUNCTION coordination.coordination_fence"));
-        let app = Coordinator::connect(&url).await.expect("it does not need that function");
+        ask(&*postgres, &revoked("FUNCTION coordination.encoded"));
+        ask(
+            &*postgres,
+            "CREATE FUNCTION coordination.audit() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'; \
+             CREATE TABLE coordination.audits (n int)",
+        );
+        ask(&*postgres, &revoked("FUNCTION coordination.audit"));
+        let app = Coordinator::connect(&url).await.expect("it does not need these functions");
         app.stop().await.expect("stopped");
         ask(&*postgres, &revoked("FUNCTION coordination.leave"));
         let refused = Coordinator::connect(&url).await.expect_err("it could not release a lock");

@@ -42,6 +42,15 @@ fn f70_who_tells_panics() {
     rerun_if_starved(|| panics::who_tells_panics(&site()));
 }
 
+/// The poll goes on after a panic, without anybody who begins to wait and so starts another poll.
+#[test]
+fn f70_who_tells_goes_on() {
+    rerun_if_starved(|| {
+        let site = Site::start(Backend::Mysql, 1, WORKER).with_ttl(LEASE);
+        panics::who_tells_goes_on(&site);
+    });
+}
+
 #[test]
 fn f70_who_connects_panics() {
     rerun_if_starved(|| panics::f70_who_connects_panics(Backend::Mysql));
