@@ -17,6 +17,8 @@ use super::{
 
 /// The most items of one post, and of one claim.
 const MOST: u64 = 6;
+/// The longest time for which an item that was given back is not handed out.
+const LONGEST_DELAY: Duration = Duration::from_millis(200);
 /// The driver's claims have numbers from here on, so that they are apart from what it carries over.
 const FIRST: u64 = 1_000_000;
 
@@ -121,7 +123,7 @@ impl Worker {
 
     async fn give_back(&mut self, claim: &WorkClaim, held: &mut Held<'_>, pen: &Pen) {
         held.is_kept = false;
-        let (call, delay) = (now(), Duration::from_millis(self.rng.random_range(0..200)));
+        let (call, delay) = (now(), self.rng.random_range(Duration::ZERO..LONGEST_DELAY));
         if let Ok(Ack::Done) = claim.nack(held.item.id(), delay).await {
             write(pen, call, number(held.item), claim.token().value(), Work::GivenBack);
         }
@@ -172,7 +174,8 @@ pub(super) async fn empty(
     book: &Book,
     limit: Duration,
 ) -> Option<String> {
-    let (queue, until) = (coordinator.queue(thing.name).expect(NAMED), Instant::now() + limit);
+    let queue = coordinator.queue(thing.name).expect(NAMED);
+    let until = Instant::now() + limit + LONGEST_DELAY;
     for attempt in FIRST.. {
         let note = |call, item, token, what| {
             let event = Event::Work { call, item, token, what };
@@ -199,12 +202,11 @@ async fn empty_some(queue: &WorkQueue, note: impl Fn(u64, u64, u64, Work)) -> Re
         for item in claim.items() {
             note(call, number(item), token, Work::Claimed);
         }
-        for item in claim.items() {
-            let call = now();
-            note(call, number(item), token, Work::Acking);
-            if let Some(acked) = acked(&claim.ack(item.id()).await) {
-                note(call, number(item), token, acked);
-            }
+        let items: Vec<_> = claim.items().iter().map(number).collect();
+        let call = now();
+        items.iter().for_each(|item| note(call, *item, token, Work::Acking));
+        if claim.ack_all().await? == items.len() {
+            items.iter().for_each(|item| note(call, *item, token, Work::Acked));
         }
     }
     let call = now();

@@ -53,6 +53,8 @@ fn file() {
     let summary = survives(Store::FILE, 40);
     assert!(summary.grants >= 2_000, "too little happened");
     assert!(summary.faults() >= 12 && summary.faults.len() >= 8, "too little was broken");
+    // Far more than before the first fault: the work queue works after faults, too.
+    assert!(summary.work.2 >= 500, "too few items were acknowledged");
 }
 
 /// Runs 90 seconds of chaos, in which there must be at least 2,000 grants, and 30 faults of 12 kinds.
@@ -60,6 +62,7 @@ fn survives_ninety_seconds(store: Store) {
     let summary = survives(store, 90);
     assert!(summary.grants >= 2_000, "too little happened");
     assert!(summary.faults() >= 30 && summary.faults.len() >= 12, "too little was broken");
+    assert!(summary.work.2 >= 200, "too few items were acknowledged");
 }
 
 #[cfg(feature = "etcd")]
