@@ -11,9 +11,11 @@ mod wire;
 
 pub use options::ZookeeperOptions;
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use super::room::{Places, Room};
@@ -47,7 +49,27 @@ pub struct Zookeeper {
 struct Member {
     node: Node,
     /// The address at which the node serves clients without TLS.
-    plain: std::net::SocketAddr,
+    plain: SocketAddr,
+}
+
+/// Closes the connections of a session that has ended, in the background, as a server does when a session expires by itself. If the
+/// client reconnects in the very moment in which the harness ends its session, the server may keep that connection open, and answers
+/// nothing on it.
+fn cut_off(servers: Vec<SocketAddr>, session: i64) {
+    let mark = format!("sid=0x{session:x},");
+    let cut = move || {
+        for _ in 0..30 {
+            for server in &servers {
+                let connections = wire::four_letters(*server, "cons").unwrap_or_default();
+                if connections.contains(&mark) {
+                    // A server closes the old connection of a session for which a client asks anew.
+                    drop(Wire::resume(*server, session));
+                }
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+    };
+    thread::spawn(cut);
 }
 
 impl Zookeeper {
@@ -225,6 +247,8 @@ impl Zookeeper {
             }
             Err(error) => error.kind() == std::io::ErrorKind::NotFound,
         });
+        let running = self.nodes.iter().filter(|member| member.node.is_running());
+        cut_off(running.map(|member| member.plain).collect(), session);
         closed && was_there
     }
 
@@ -290,7 +314,7 @@ impl Zookeeper {
     }
 
     /// The plain-text address of a running node: that of the leader, if there is one.
-    fn plain(&self) -> std::net::SocketAddr {
+    fn plain(&self) -> SocketAddr {
         let running = |member: &&Member| member.node.is_running();
         let leads = |index: &usize| self.mode(*index).is_some_and(|mode| mode == "leader");
         let leader = (0..self.nodes.len()).filter(|_| self.nodes.len() > 1).find(leads);
