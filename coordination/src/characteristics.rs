@@ -114,7 +114,7 @@ pub struct Characteristics {
     /// True: fencing tokens rise even after the store has lost its data. False: only as long as it keeps its
     /// data.
     pub fencing_survives_data_loss: bool,
-    /// Why the store might end a session before its lease is over; `None` if no reason is known.
+    /// Why the store might end a session before its lease is over by this machine's clock; `None` if no reason is known.
     pub early_expiry: Option<&'static str>,
     /// Why two clients may hold a lock at once while servers of the store are cut off from each other, and what to do about it;
     /// `None` if no reason is known.
@@ -124,6 +124,18 @@ pub struct Characteristics {
     /// The shortest lease the store grants.
     #[serde(serialize_with = "duration::option::serialize")]
     pub min_ttl: Option<Duration>,
+}
+
+/// Why a lease may be over before the local deadline of a session, where the system has no clock that goes on in suspend.
+const STANDS_STILL: &str = "this system's clocks stand still while the machine is suspended";
+
+impl Characteristics {
+    /// What the store promises to a client whose clock goes on in suspend, or stands still (A4). A reason of the store itself is
+    /// told before that.
+    pub(crate) fn by_clock(self, counts_suspend: bool) -> Self {
+        let stands_still = self.liveness == Liveness::Lease && !counts_suspend;
+        Self { early_expiry: self.early_expiry.or(stands_still.then_some(STANDS_STILL)), ..self }
+    }
 }
 
 /// Whether a store meets a requirement.
@@ -182,5 +194,39 @@ impl FromStr for Requirement {
                     "unknown characteristic {text:?} in `require`; known are {known}"
                 ))
             })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STORE: Characteristics = Characteristics {
+        scope: Scope::Hosts,
+        liveness: Liveness::Lease,
+        loss_detection: LossDetection::Watch,
+        survives_restart: Durability::Yes,
+        survives_power_loss: Durability::Yes,
+        survives_failover: Durability::Yes,
+        fifo: true,
+        fencing_survives_data_loss: true,
+        early_expiry: None,
+        partition_overlap: None,
+        max_plain_name: 200,
+        min_ttl: None,
+    };
+
+    #[test]
+    fn a_clock_that_stands_still_in_suspend_is_told_of_where_there_are_leases() {
+        let process = Characteristics { liveness: Liveness::Process, ..STORE };
+        let early = Characteristics { early_expiry: Some("of the store"), ..STORE };
+        for store in [&STORE, &process, &early] {
+            assert_eq!(store.clone().by_clock(true), *store);
+        }
+        assert_eq!(STORE.by_clock(false).early_expiry, Some(STANDS_STILL));
+        assert_eq!(process.clone().by_clock(false), process);
+        assert_eq!(early.clone().by_clock(false), early);
+        let asked: Requirement = "no_early_expiry".parse().expect("it is known");
+        assert!(asked.holds(&STORE) && !asked.holds(&STORE.by_clock(false)));
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::backend::registry::{self, Target};
 use crate::characteristics::{Characteristics, LossDetection};
 use crate::config::Config;
-use crate::env::Unforked;
+use crate::env::{self, Unforked};
 use crate::error::{Error, ErrorKind, Result};
 use crate::global::{Slot, with_slot};
 use crate::key::QueueKey;
@@ -250,7 +250,7 @@ impl Coordinator {
 
     /// What the connected store can promise.
     pub fn characteristics(&self) -> Characteristics {
-        self.0.session.backend.characteristics()
+        self.0.session.backend.characteristics().by_clock(env::COUNTS_SUSPEND)
     }
 
     /// After an operator took a grant away: how long it may take until the holder is told, if the holder's settings are

@@ -6,6 +6,9 @@ use crate::env;
 
 /// A moment on this machine's clock since boot, which goes on while the machine is suspended.
 ///
+/// FreeBSD has no clock that goes on in suspend. There [`Characteristics::early_expiry`](crate::Characteristics::early_expiry) says
+/// so for each store with a lease.
+///
 /// [`std::time::Instant`] stops during suspend on Linux
 /// ([rust-lang/rust#87906](https://github.com/rust-lang/rust/issues/87906)): a laptop closed for an
 /// hour would believe a lock that the store gave away long ago. So every deadline of this library is

@@ -99,7 +99,6 @@
 //!   other kinds are final and go to the user.
 //! * `effect`: each error says whether the call may have taken effect. If that is not known, the error's effect is `Unknown`.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -107,6 +106,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::characteristics::Characteristics;
+use crate::env::OwnedFile;
 use crate::error::{LossReason, Result};
 use crate::key::QueueKey;
 use crate::time::BootInstant;
@@ -184,7 +184,7 @@ pub(crate) trait Sessions: Send + Sync + 'static {
 
     /// A file that keeps the session alive as long as some process has the file open, even after this process ends; `None`: the
     /// store has no such file.
-    fn session_file(&self, _session: SessionId) -> Result<Option<OwnedFd>> {
+    fn session_file(&self, _session: SessionId) -> Result<Option<OwnedFile>> {
         Ok(None)
     }
 }

@@ -14,7 +14,7 @@ use crate::backend::{EntryId, NewSession, SessionId, Store};
 use crate::canary::{Canary, sings};
 use crate::characteristics::LossDetection;
 use crate::config::Settings;
-use crate::env::Process;
+use crate::env::{self, Process};
 use crate::error::{Error, ErrorKind, LossReason, Result};
 use crate::events::Origin;
 use crate::panics::{caught, on_purpose};
@@ -104,7 +104,7 @@ async fn connect(target: Target, settings: &Settings) -> Result<(Arc<dyn Store>,
     };
     let connected = timeout_at(limit, caught("connect", connecting)).await.map_err(late)?;
     let backend = connected.flatten()?;
-    let characteristics = backend.characteristics();
+    let characteristics = backend.characteristics().by_clock(env::COUNTS_SUSPEND);
     let missing: Vec<_> = settings
         .require
         .iter()

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::future::Future;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +12,7 @@ use super::own_entry::OwnEntry;
 use super::protect::Protected;
 use super::queue::KeepsOpen;
 use crate::canary::{Canary, sings};
+use crate::env::OwnedFile;
 use crate::error::{Effect, Error, LossReason, Result};
 use crate::key::QueueKey;
 use crate::time::BootInstant;
@@ -156,7 +156,7 @@ impl Grant {
     /// # Errors
     ///
     /// [`ErrorKind::Storage`](crate::ErrorKind::Storage): there are too many open files.
-    pub fn session_file(&self) -> Result<Option<OwnedFd>> {
+    pub fn session_file(&self) -> Result<Option<OwnedFile>> {
         let session = self.own.session();
         // In a forked child every guard is lost.
         if !session.is_own_process() {

@@ -1,7 +1,6 @@
 //! A claim that this process holds.
 
 use std::fmt;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +12,7 @@ use super::ids::{ClaimId, ItemId};
 use super::layout::Micros;
 use super::precedence::COURTESY;
 use super::types::{Ack, ClaimView, WorkItem, duration};
-use crate::env::Process;
+use crate::env::{OwnedFile, Process};
 use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
 use crate::recipe::engine::grant::Grant;
 use crate::session::{CutOff, HeldBeside, may_pass};
@@ -259,7 +258,7 @@ impl WorkClaim {
     /// # Errors
     ///
     /// Those of [`Grant::session_file`].
-    pub fn session_file(&self) -> Result<Option<OwnedFd>> {
+    pub fn session_file(&self) -> Result<Option<OwnedFile>> {
         self.holder.session_file()
     }
 
