@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use super::file_store::{FileStore, names_where, when_free};
 use super::held::Share;
-use super::{FileStore, names_where, when_free};
 use crate::backend::{Cursor, Entries, EntryRef, Left, Listing, NewEntry, Page, Position};
 use crate::error::{Error, LossReason, Result};
 use crate::key::QueueKey;

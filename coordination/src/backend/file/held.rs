@@ -105,8 +105,8 @@ mod tests {
     use rustix::fs::{FlockOperation, flock};
     use tempfile::TempDir;
 
-    use super::super::FileStore;
     use super::super::config::Config;
+    use super::super::file_store::FileStore;
     use super::super::tests::{file, key, new_entry};
     use super::*;
     use crate::backend::{Entries, NewSession, SessionId, Sessions};

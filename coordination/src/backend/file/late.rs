@@ -12,8 +12,8 @@ use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 
-use super::FileStore;
 use super::config::Config;
+use super::file_store::FileStore;
 use super::tests::{file, key, new_entry, open, store_if};
 use crate::Coordinator;
 use crate::backend::{Entries, Listing, NewEntry, SessionId, Sessions, Values, Write};

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 
+use super::file_store::{BUSY, FileStore};
 use super::liveness::Opened;
-use super::{BUSY, FileStore};
 use crate::backend::{EntryRef, Gone, NewSession, SessionId, Sessions};
 use crate::error::{Error, ErrorKind, LossReason, Result};
 

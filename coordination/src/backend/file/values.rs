@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::{FileStore, names_where, when_free};
+use super::file_store::{FileStore, names_where, when_free};
 use crate::backend::{Cursor, Data, Page, Values, Write};
 use crate::error::Result;
 use crate::key::QueueKey;

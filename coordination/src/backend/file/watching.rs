@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use super::file_store::{FileStore, when_free};
 use super::liveness::session_of;
 use super::store::Store;
-use super::{FileStore, when_free};
 use crate::backend::{EntryRef, Mode, SessionId, Watching};
 use crate::error::Result;
 use crate::key::QueueKey;
