@@ -33,6 +33,17 @@ const HASH_PREFIX: &str = "h~";
 
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'_').remove(b'-');
 
+/// What is escaped where letters are not distinguished by their case.
+#[cfg(any(feature = "file", test))]
+const ESCAPED_CAPITALS: &AsciiSet = &{
+    let (mut escaped, mut letter) = (NON_ALPHANUMERIC.remove(b'_').remove(b'-'), b'A');
+    while letter <= b'Z' {
+        escaped = escaped.add(letter);
+        letter += 1;
+    }
+    escaped
+};
+
 /// One hasher for the whole process, so that equal names have equal hashes. It is random, so that nobody outside can choose names
 /// whose hashes are equal.
 static HASHER: OnceLock<RandomState> = OnceLock::new();
@@ -149,6 +160,14 @@ pub(crate) fn encode(name: &str) -> String {
     if escaped.len() <= MAX_ENCODED_BYTES { escaped } else { hashed(name) }
 }
 
+/// Like [`encode`], but capital letters are escaped, so that different names stay different where case does not count.
+/// [`unescape`] reads this too.
+#[cfg(any(feature = "file", test))]
+pub(crate) fn encode_folded(name: &str) -> String {
+    let escaped = utf8_percent_encode(name, ESCAPED_CAPITALS).to_string();
+    if escaped.len() <= MAX_ENCODED_BYTES { escaped } else { hashed(name) }
+}
+
 /// The text in letters, digits, `_`, `-` and `%`, however long.
 pub(crate) fn escape(text: &str) -> String {
     utf8_percent_encode(text, ESCAPED).to_string()
@@ -255,6 +274,16 @@ mod tests {
     }
 
     #[test]
+    fn names_that_differ_only_in_case_stay_apart_where_case_does_not_count() {
+        assert_eq!(encode_folded("Vol-7_B"), "%56ol-7_%42");
+        assert_eq!(unescape("%56ol-7_%42").as_deref(), Some("Vol-7_B"));
+        assert_eq!(encode_folded("vol-7_b/é"), encode("vol-7_b/é"));
+        let long = ["x", "X"].map(|letter| encode_folded(&letter.repeat(100)));
+        assert_eq!(long[0], "x".repeat(100));
+        assert!(is_hashed(&long[1]), "{}", long[1]);
+    }
+
+    #[test]
     fn a_key_has_a_name_of_allowed_length() {
         let key = |name: &str, max| QueueKey::new("lock", name, max);
         assert_eq!(key("", 10).err(), Some(NameError::Empty));
@@ -287,6 +316,14 @@ mod tests {
                 let (left, right) = (format!("{left}/"), format!("{right}/"));
                 prop_assert!(!left.starts_with(&right) && !right.starts_with(&left));
             }
+        }
+
+        #[test]
+        fn distinct_names_stay_apart_where_case_does_not_count(a in any_name(), b in any_name()) {
+            let (left, right) = (encode_folded(&a), encode_folded(&b));
+            prop_assert!(left.len() <= MAX_ENCODED_BYTES);
+            let (left, right) = (left.to_ascii_lowercase(), right.to_ascii_lowercase());
+            prop_assert_eq!(a == b, left == right);
         }
 
         #[test]

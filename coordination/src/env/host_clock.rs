@@ -22,6 +22,9 @@ impl HostClock {
         if let Some(epoch) = super::simulated::host() {
             return Some(Self { epoch, ahead: 0 });
         }
+        if super::is_plain() {
+            return None;
+        }
         Some(Self { epoch: boot_id()?, ahead: ahead()? })
     }
 

@@ -17,7 +17,7 @@ mod simulated;
 
 pub(crate) use host_clock::HostClock;
 pub(crate) use process::{Process, Unforked};
-pub(crate) use real::{COUNTS_SUSPEND, OwnedFile};
+pub(crate) use real::{COUNTS_SUSPEND, OwnedFile, is_plain};
 #[cfg(not(all(coordination_internals, feature = "memory")))]
 pub(crate) use real::{boot_nanos, rng, spawn, unix_micros};
 #[cfg(all(coordination_internals, feature = "memory"))]

@@ -21,6 +21,21 @@ pub(crate) use std::os::windows::io::OwnedHandle as OwnedFile;
 pub(crate) const COUNTS_SUSPEND: bool =
     cfg!(any(target_os = "linux", target_os = "android", target_vendor = "apple", windows));
 
+/// Whether this process does without what only Linux has, as on another system. On Linux that is for our own tests alone: in builds
+/// with `--cfg coordination_internals`, if the environment variable `COORDINATION_TEST_PLAIN` is set.
+pub(crate) fn is_plain() -> bool {
+    #[cfg(all(target_os = "linux", coordination_internals))]
+    {
+        use std::sync::LazyLock;
+
+        static IS_PLAIN: LazyLock<bool> =
+            LazyLock::new(|| std::env::var_os("COORDINATION_TEST_PLAIN").is_some());
+        *IS_PLAIN
+    }
+    #[cfg(not(all(target_os = "linux", coordination_internals)))]
+    !cfg!(target_os = "linux")
+}
+
 /// Linux' `CLOCK_MONOTONIC` stands still while the machine is suspended, `CLOCK_BOOTTIME` does not.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const CLOCK: ClockId = ClockId::Boottime;

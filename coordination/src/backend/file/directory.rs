@@ -6,35 +6,25 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use rustix::fs::{
-    self, AtFlags, FileType, Mode, OFlags, Stat, StatxFlags, StatxTimestamp, Timespec, Timestamps,
-};
+use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, Stat, Timespec, Timestamps};
 use rustix::io::Errno;
 use rustix::path::Arg;
 
 use super::config::Config;
 use super::error::storage;
+use super::system::{self, Inode};
 use crate::env::unix_micros;
 use crate::error::{Error, ErrorKind, Result};
-use crate::key;
 
 /// Flags for every file that is opened: do not follow a symbolic link, do not wait for the other end of a FIFO, and do not pass the
 /// descriptor to a child that executes a program.
 const SAFE: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK);
-/// A flag for files of our own user: reads do not update the file's access time. The system refuses this flag to users who do not
-/// own the file.
-const QUIET: OFlags = OFlags::NOATIME;
 
 /// How often a file or directory is opened again if access is denied, and how long to wait before each try. Another process may
 /// have created it a moment ago and not have set its mode yet. Until that process sets the mode, its umask may keep out other
 /// users, or even the process itself.
 const TRIES: usize = 20;
 const BEFORE_TRY: Duration = Duration::from_millis(1);
-
-/// The identity of a file, opened or not.
-///
-/// All files of a store are on one file system, so the inode number alone tells them apart.
-pub(super) type Inode = u64;
 
 /// Some file systems store times with a resolution of seconds. If a file's last change is longer ago than this, its next change is
 /// sure to get a different time. Otherwise both changes may have the same time.
@@ -90,12 +80,12 @@ impl Directory {
         if is_new {
             root.set_mode()?;
         }
-        let network = network_name(root.filesystem()?);
+        let network = root.network_name()?;
         if let Some(name) = network.filter(|_| !config.network_allowed) {
-            return Err(refuse_network(name, path));
+            return Err(refuse_network(&name, path));
         }
         root.check_mode()?;
-        root.subdirectory(&key::encode(namespace))
+        root.subdirectory(&system::file_name(namespace))
     }
 
     /// Opens a directory within this one. Creates it if it is missing.
@@ -131,8 +121,8 @@ impl Directory {
     }
 
     fn open_file(&self, name: &str, flags: OFlags) -> Result<Option<OwnedFd>> {
-        // In a directory that a group shares, the file may have another owner, and then the system would refuse the flag `QUIET`.
-        let flags = if self.group.is_none() { flags | QUIET } else { flags };
+        // In a directory that a group shares, the file may have another owner, and then the system would refuse the flag.
+        let flags = if self.group.is_none() { flags | system::quiet() } else { flags };
         match patiently(|| fs::openat(&self.handle, name, flags, self.file_mode())) {
             Ok(file) => self.checked(name, file).map(Some),
             Err(Errno::NOENT) => Ok(None),
@@ -142,10 +132,8 @@ impl Directory {
 
     /// The identity of the file with this name; `None`: there is no such file.
     pub(super) fn inode(&self, name: impl Arg) -> Result<Option<Inode>> {
-        // Asks the kernel only for the inode number. If a program asks for a file's times, the kernel stores the time of the next
-        // change with a finer resolution, and so the next write to the file takes longer.
-        match fs::statx(&self.handle, name, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::INO) {
-            Ok(stat) => Ok(Some(stat.stx_ino)),
+        match system::inode(&self.handle, name) {
+            Ok(inode) => Ok(Some(inode)),
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => Err(storage("stat", &self.path, errno)),
         }
@@ -156,19 +144,17 @@ impl Directory {
     /// there is no file with this name.
     pub(super) fn keep(&self, name: &str) -> Result<Option<Glimpse>> {
         let failed = |errno| storage("stat", &self.path.join(name), errno);
-        let what = StatxFlags::INO | StatxFlags::ATIME | StatxFlags::MTIME | StatxFlags::CTIME;
-        let stat = match fs::statx(&self.handle, name, AtFlags::SYMLINK_NOFOLLOW, what) {
-            Ok(stat) => stat,
+        let state = match system::state(&self.handle, name) {
+            Ok(state) => state,
             Err(Errno::NOENT) => return Ok(None),
             Err(errno) => return Err(failed(errno)),
         };
-        if stat.stx_atime.tv_sec.min(stat.stx_mtime.tv_sec) < seconds_ago(OLD) {
+        if state.accessed.min(state.modified) < seconds_ago(OLD) {
             self.touch(name).map_err(failed)?;
         }
-        let StatxTimestamp { tv_sec, tv_nsec, .. } = stat.stx_ctime;
         Ok(Some(Glimpse {
-            moment: Moment { inode: stat.stx_ino, changed: (tv_sec, tv_nsec) },
-            is_settled: tv_sec < seconds_ago(STEP),
+            moment: Moment { inode: state.inode, changed: state.changed },
+            is_settled: state.changed.0 < seconds_ago(STEP),
         }))
     }
 
@@ -183,8 +169,8 @@ impl Directory {
 
     /// Whether there is a file with this name that was not written to for the time `unused`.
     pub(super) fn is_unused(&self, name: &str, unused: Duration) -> Result<bool> {
-        match fs::statx(&self.handle, name, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::MTIME) {
-            Ok(stat) => Ok(stat.stx_mtime.tv_sec <= seconds_ago(unused)),
+        match system::state(&self.handle, name) {
+            Ok(state) => Ok(state.modified <= seconds_ago(unused)),
             Err(Errno::NOENT) => Ok(false),
             Err(errno) => Err(storage("stat", &self.path.join(name), errno)),
         }
@@ -193,9 +179,8 @@ impl Directory {
     /// Whether this file was created just now and is still empty. Its creator may be about to lock it then, so nobody may remove
     /// it.
     pub(super) fn is_fresh(&self, name: &str) -> Result<bool> {
-        let what = StatxFlags::SIZE | StatxFlags::MTIME;
-        match fs::statx(&self.handle, name, AtFlags::SYMLINK_NOFOLLOW, what) {
-            Ok(stat) => Ok(stat.stx_size == 0 && stat.stx_mtime.tv_sec > seconds_ago(FRESH)),
+        match system::state(&self.handle, name) {
+            Ok(state) => Ok(state.size == 0 && state.modified > seconds_ago(FRESH)),
             Err(Errno::NOENT) => Ok(false),
             Err(errno) => Err(storage("stat", &self.path.join(name), errno)),
         }
@@ -204,7 +189,7 @@ impl Directory {
     /// Waits until the disk has the directory's current list of names, so that a file that was added or removed stays so after a
     /// loss of power.
     pub(super) fn sync(&self) -> Result<()> {
-        fs::fsync(&self.handle).map_err(|errno| storage("sync", &self.path, errno))
+        system::sync(&self.handle).map_err(|errno| storage("sync", &self.path, errno))
     }
 
     /// Removes a file; it may be gone already.
@@ -237,7 +222,7 @@ impl Directory {
 
     /// Whether the directory is on a network file system, which several hosts may use.
     pub(super) fn is_on_network(&self) -> Result<bool> {
-        Ok(network_name(self.filesystem()?).is_some())
+        Ok(self.network_name()?.is_some())
     }
 
     /// Whether the directory's path still leads to the directory that was opened, and not to another one or to none.
@@ -333,11 +318,8 @@ impl Directory {
         fs::fstat(&self.handle).map_err(|errno| storage("stat", &self.path, errno))
     }
 
-    fn filesystem(&self) -> Result<u64> {
-        let statfs =
-            fs::fstatfs(&self.handle).map_err(|errno| storage("statfs", &self.path, errno))?;
-        // The magic number of a file system has 32 bits, but the field `f_type` may be wider.
-        Ok(statfs.f_type as u64 & 0xffff_ffff)
+    fn network_name(&self) -> Result<Option<String>> {
+        system::network_name(&self.handle).map_err(|errno| storage("statfs", &self.path, errno))
     }
 }
 
@@ -395,27 +377,6 @@ fn make(path: &Path) -> Result<bool> {
     }
 }
 
-/// The file systems on which `flock` or inotify works differently from local ones, each with its magic number (`linux/magic.h`) and
-/// its name.
-const NETWORK: [(u64, &str); 12] = [
-    (0x6969, "NFS"),
-    (0xff53_4d42, "CIFS"),
-    (0xfe53_4d42, "SMB2"),
-    (0x517b, "SMB"),
-    (0x0102_1997, "9P"),
-    (0x6573_5546, "FUSE"),
-    (0x5346_414f, "AFS"),
-    (0x00c3_6400, "Ceph"),
-    (0x0bd0_0bd0, "Lustre"),
-    (0x4750_4653, "GPFS"),
-    (0x7461_636f, "OCFS2"),
-    (0x0116_1970, "GFS2"),
-];
-
-fn network_name(magic: u64) -> Option<&'static str> {
-    NETWORK.iter().find(|(known, _)| *known == magic).map(|(_, name)| *name)
-}
-
 fn refuse_network(name: &str, path: &Path) -> Error {
     let message = format!(
         "{} is on {name}, where locks of this kind may not reach other hosts; use a local directory, or `?network_filesystem=allow` at your own risk",
@@ -430,13 +391,8 @@ mod tests {
 
     #[test]
     fn network_file_systems_are_refused_by_name() {
-        for (magic, name) in NETWORK {
-            assert_eq!(network_name(magic), Some(name));
-        }
         let error = refuse_network("NFS", Path::new("/x"));
         assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert!(error.to_string().contains("/x is on NFS"), "{error}");
-        let ext4 = 0xef53;
-        assert_eq!(network_name(ext4), None);
     }
 }

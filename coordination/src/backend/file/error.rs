@@ -21,6 +21,11 @@ pub(super) fn wants_descriptors(errno: Errno) -> bool {
 
 /// The error for a failed system call on `path`.
 pub(super) fn storage(operation: &'static str, path: &Path, errno: Errno) -> Error {
+    // `O_NOFOLLOW` fails with another number on FreeBSD.
+    let errno = match errno {
+        Errno::MLINK if cfg!(target_os = "freebsd") => Errno::LOOP,
+        errno => errno,
+    };
     let kind = match errno {
         Errno::ACCESS | Errno::PERM | Errno::ROFS | Errno::LOOP => ErrorKind::Permission,
         Errno::NOENT | Errno::NOTDIR => ErrorKind::Config,

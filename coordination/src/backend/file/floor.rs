@@ -11,10 +11,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{self, FlockOperation};
 
-use super::directory::{Directory, Inode, inode};
+use super::directory::{Directory, inode};
 use super::error::storage;
 use super::header::{self, number};
 use super::liveness::lock_named;
+use super::system::{self, Inode};
 use crate::env::unix_micros;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -126,7 +127,7 @@ impl Raising<'_> {
         let failed = |errno| storage("write", &directory.path().join(FLOOR), errno);
         rustix::io::pwrite(&self.file, line.as_bytes(), 0).map_err(failed)?;
         if durable {
-            fs::fsync(&self.file).map_err(failed)?;
+            system::sync(&self.file).map_err(failed)?;
             directory.sync()?;
         }
         self.written = last;

@@ -9,8 +9,9 @@ use rand::RngExt;
 use rustix::fs::{self, FlockOperation};
 use rustix::io::Errno;
 
-use super::directory::{Directory, Glimpse, Inode, inode};
+use super::directory::{Directory, Glimpse, inode};
 use super::error::storage;
+use super::system::{self, Inode};
 use crate::backend::{NewSession, SessionId};
 use crate::env;
 use crate::error::{Error, ErrorKind, Result};
@@ -62,7 +63,7 @@ impl OpenSessions {
         if self.is_own(new.id) {
             return Ok(Opened::Yes);
         }
-        let member_name = key::encode(&new.member);
+        let member_name = system::file_name(&new.member);
         let Some(member) = lock_named(&self.members, &member_name)? else {
             let is_taken = self.has_owner(&member_name)?;
             return Ok(if is_taken { Opened::MemberTaken } else { Opened::NotYet });

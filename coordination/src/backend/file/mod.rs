@@ -9,7 +9,8 @@
 //! A session is a file too, `sessions/<id>`, which its process keeps locked as long as the session lives. An entry is live as long
 //! as its session's file is locked. So when a process dies, the kernel unlocks its files at once, and its entries block nobody; and
 //! a process that is paused keeps its entries. Waiters are woken by inotify: by a change of the queue's file, or when a session's
-//! file is closed, which the kernel does for a killed process too. In addition, waiters read the file again at long intervals.
+//! file is closed, which the kernel does for a killed process too. In addition, waiters read the file again at long intervals. On
+//! systems without inotify they read it at short intervals instead.
 //!
 //! A file is never unlinked while another process may have it locked. The files of queues stay, one for each name that was ever
 //! used, until they are pruned. The files of sessions are removed by a process that has them locked.
@@ -17,9 +18,10 @@
 //! # Guarantees
 //!
 //! Locks exclude each other between all processes of the host, and are granted in the order of asking. This depends on no clock:
-//! there is no lease that could run out. What a crashed process held is free within 50 ms. If the file of a holder's queue was
-//! removed or replaced, the holder learns it with its next heartbeat. Tokens are `max(last + 1, wall clock in µs)`, and are kept in
-//! the queue's file. Tokens, and the versions of values, survive a loss of power only with `durable=true`.
+//! there is no lease that could run out. What a crashed process held is free within 50 ms, and where waiters poll within 100 ms. If
+//! the file of a holder's queue was removed or replaced, the holder learns it with its next heartbeat. Tokens are `max(last + 1, wall
+//! clock in µs)`, and are kept in the queue's file. Tokens, and the versions of values, survive a loss of power only with
+//! `durable=true`.
 //!
 //! If a process is stopped in the few microseconds in which it has a queue's short lock, no process can change that queue until the
 //! stopped process goes on or dies. If a process forks a child that does not exec, and then dies, its session lives on until the
@@ -27,8 +29,9 @@
 //!
 //! # Requirements
 //!
-//! Linux, and a directory on a local file system (network ones are refused). All processes that share the directory must run as the
-//! user who owns it or, with `mode=0770`, as users of its group. The directory's parent must exist.
+//! Linux, macOS or FreeBSD, and a directory on a local file system (network ones are refused). All processes that share the directory
+//! must run as the user who owns it or, with `mode=0770`, as users of its group. The directory's parent must exist. On macOS and
+//! FreeBSD this compiles, and was never run. On other systems connecting fails with `Unsupported`.
 //!
 //! # URL options
 //!
@@ -37,32 +40,55 @@
 //! * `mode=0770`: the users of the directory's group share it. Default: `0700`, its owner alone.
 
 mod config;
+#[cfg(unix)]
 mod directory;
+#[cfg(any(not(unix), test))]
+mod elsewhere;
+#[cfg(unix)]
 mod entries;
+#[cfg(unix)]
 mod error;
+#[cfg(unix)]
 mod file_store;
+#[cfg(unix)]
 mod floor;
 #[cfg(all(test, coordination_internals))]
 mod fuzz;
+#[cfg(unix)]
 mod header;
+#[cfg(unix)]
 mod held;
+#[cfg(target_os = "linux")]
 mod inotify;
 #[cfg(test)]
 mod late;
+#[cfg(unix)]
 mod liveness;
+#[cfg(unix)]
 mod log;
+#[cfg(unix)]
 mod open_files;
+#[cfg(all(unix, not(target_os = "linux")))]
+mod polling;
+#[cfg(unix)]
 mod prune;
+#[cfg(unix)]
 mod queue;
+#[cfg(unix)]
 mod sessions;
+#[cfg(unix)]
 mod store;
+#[cfg(unix)]
+mod system;
 #[cfg(test)]
 mod tests;
+#[cfg(unix)]
 mod values;
+#[cfg(unix)]
 mod watching;
 
 use self::config::Config;
-use super::descriptor::Descriptor;
+use super::descriptor::{Connect, Descriptor};
 use crate::characteristics::LossDetection;
 use crate::url::{Authority, UrlOption};
 
@@ -78,5 +104,15 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     namespace: |_| None,
     loss_detection: LossDetection::Heartbeat,
     is_in_process: false,
-    parse: |url| Ok(Box::new(Config::parse(url)?)),
+    parse: |url| Ok(to_connect(Config::parse(url)?)),
 };
+
+#[cfg(unix)]
+fn to_connect(config: Config) -> Box<dyn Connect> {
+    Box::new(config)
+}
+
+#[cfg(not(unix))]
+fn to_connect(_config: Config) -> Box<dyn Connect> {
+    Box::new(elsewhere::Elsewhere)
+}

@@ -9,14 +9,15 @@ use std::ffi::CString;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
-use rustix::fs::{self, AtFlags, FlockOperation, StatxFlags};
+use rustix::fs::{self, FlockOperation};
 use rustix::io::Errno;
 
-use super::directory::{Directory, Inode};
+use super::directory::Directory;
 use super::error::storage;
 use super::floor::Floor;
 use super::header::{self, HEADER, Header};
 use super::log::{self, Log, Record, Removed, Written};
+use super::system::{self, Inode};
 use crate::backend::{Beside, Data, Mode};
 use crate::env::unix_micros;
 use crate::error::{Error, ErrorKind, LossReason, Result};
@@ -269,7 +270,8 @@ impl Locked<'_> {
 
     /// Waits until the disk has everything that was written to the file.
     pub(super) fn sync(&self) -> Result<()> {
-        fs::fdatasync(&self.queue.file).map_err(|errno| storage("sync", &self.queue.path, errno))
+        system::sync_data(&self.queue.file)
+            .map_err(|errno| storage("sync", &self.queue.path, errno))
     }
 
     /// Reads what other processes have written since this process read the file last.
@@ -404,9 +406,7 @@ impl Locked<'_> {
     }
 
     fn length(&self) -> Result<u64> {
-        // Asks the kernel only for the size: if it were asked for times, later writes would take longer. See `Directory::inode`.
-        let stat = fs::statx(&self.queue.file, c"", AtFlags::EMPTY_PATH, StatxFlags::SIZE);
-        Ok(stat.map_err(|errno| self.failed("stat", errno))?.stx_size)
+        system::length(&self.queue.file).map_err(|errno| self.failed("stat", errno))
     }
 
     /// Fails if this file belongs to another queue, whose name has the same hash: two queues must not share a file (S8).
@@ -491,6 +491,10 @@ impl Locked<'_> {
 /// The name of a queue's file: the queue's kind, a dot, and the encoded name of at most 200 bytes. No two queues have the same file
 /// name, unless the hashes of two long names are the same.
 pub(super) fn file_name(key: &QueueKey) -> String {
+    if system::folds_case() {
+        return format!("{}.{}", key.kind(), system::file_name(key.name()));
+    }
+    // The key has that of other systems ready.
     format!("{}.{}", key.kind(), key.encoded())
 }
 

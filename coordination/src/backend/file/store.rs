@@ -10,11 +10,15 @@ use super::config::Config;
 use super::directory::Directory;
 use super::floor::Floor;
 use super::held::{Looks, Share};
+#[cfg(target_os = "linux")]
 use super::inotify::{Waiting, Watcher};
 use super::liveness::{OpenSessions, Opened, session_of};
 use super::log::{self, Record, Removed, Written};
 use super::open_files::OpenFiles;
+#[cfg(not(target_os = "linux"))]
+use super::polling::{Waiting, Watcher};
 use super::queue::{self, Locked, QueueFile};
+use super::system;
 use crate::backend::pending_writes::PendingWrites;
 use crate::backend::{
     Blocker, Clock, Data, Entry, EntryId, EntryRef, Listing, Mode, NewEntry, NewSession, Position,
@@ -345,6 +349,9 @@ impl Store {
         session: Option<SessionId>,
     ) -> Result<Option<Waiting>> {
         drop(self.queue(key)?);
+        if !system::notifies() {
+            return Ok(None);
+        }
         let path = self.queues.path().join(queue::file_name(key));
         let sessions = self.sessions.directory().path();
         Ok(self.watcher.listen(&path, session, sessions, || self.open_files.close_idle()))

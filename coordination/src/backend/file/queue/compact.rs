@@ -5,10 +5,10 @@
 //! bytes of the file may then be anything. Where such bytes follow the end of the log, [`Locked::cut_off_history`] removes them,
 //! before the log grows into them.
 
-use rustix::fs::{self, FallocateFlags};
+use rustix::fs;
 
 use super::{Locked, PAGE};
-use crate::backend::file::log;
+use crate::backend::file::{log, system};
 use crate::error::Result;
 
 /// A log that is shorter than this is not shortened.
@@ -136,11 +136,14 @@ impl Locked<'_> {
         self.sync_if_durable()?;
         self.write_header(start)?;
         self.sync_if_durable()?;
-        // This only frees space. If the file system cannot do it, the space stays in use.
-        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        // This only frees space. Where no system call can do it, the live lines, for which there is room before the log now, are
+        // written there.
         let from = self.log_start();
-        let _ = fs::fallocate(&self.queue.file, hole, from, start.saturating_sub(from));
-        Ok(())
+        if system::punch(&self.queue.file, from, start.saturating_sub(from)) {
+            return Ok(());
+        }
+        let text = self.queue.log.format();
+        self.move_to_front(text)
     }
 
     /// Removes what a killed process may have left after the end of the log. The log ends where zeros begin.

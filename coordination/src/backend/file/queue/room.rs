@@ -7,10 +7,11 @@
 //! Space is reserved in blocks. A line that fits into the space that is already reserved needs no further system call, so most
 //! lines need none.
 
-use rustix::fs::{self, FallocateFlags};
+use rustix::fs;
 use rustix::io::Errno;
 
 use super::{BLOCK, KEPT, Locked, PAGE};
+use crate::backend::file::system;
 use crate::error::Result;
 
 impl Locked<'_> {
@@ -87,7 +88,7 @@ impl Locked<'_> {
         }
         let to = needed.next_multiple_of(BLOCK);
         loop {
-            match fs::fallocate(&self.queue.file, FallocateFlags::KEEP_SIZE, from, to - from) {
+            match system::reserve(&self.queue.file, from, to - from) {
                 Ok(()) => self.queue.room_to = to,
                 Err(Errno::INTR) => continue,
                 Err(errno @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) => {
