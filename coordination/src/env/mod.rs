@@ -8,6 +8,8 @@
 
 pub(crate) mod blocking;
 mod host_clock;
+#[cfg(feature = "redis")]
+pub(crate) mod local_socket;
 #[cfg(feature = "_network")]
 pub(crate) mod names;
 mod process;

@@ -4,6 +4,7 @@ use redis::{ErrorKind as RedisKind, RedisError, ServerErrorKind};
 
 use crate::backend::server::cause::kind_said;
 use crate::backend::server::connections::Failure;
+use crate::env::local_socket;
 use crate::error::{Effect, Error, ErrorKind};
 
 /// Translates the error of a failed request: the error for the caller, and whether the connection can still be used.
@@ -121,6 +122,8 @@ fn server_effect(code: &str, text: &str) -> Effect {
 fn io_kind(error: &RedisError, said: &str) -> ErrorKind {
     if error.is_connection_refusal() {
         ErrorKind::Refused
+    } else if said.contains(local_socket::NONE) {
+        ErrorKind::Unsupported
     } else if said.contains("close_notify") {
         // If a server is killed, it closes its connections without the end of the TLS session. That is no fault of the TLS
         // settings, so the error is not `Tls`.
@@ -144,6 +147,7 @@ mod tests {
             ("peer closed connection without sending TLS close_notify", ErrorKind::Unavailable),
             ("received corrupt message of type InvalidContentType", ErrorKind::Tls),
             ("broken pipe", ErrorKind::Unavailable),
+            (local_socket::NONE, ErrorKind::Unsupported),
         ] {
             let told = failure("write", &RedisError::from(io::Error::other(said))).error;
             assert_eq!((told.kind(), told.effect()), (kind, Effect::Unknown), "{said}");

@@ -20,10 +20,10 @@ use redis::{
     AsyncConnectionConfig, Cmd, Pipeline, RedisConnectionInfo, RedisError, RedisFuture, Value,
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::TcpStream;
 use tokio::task::{AbortHandle, JoinSet};
 
-use crate::env::names;
+use crate::env::{local_socket, names};
 use crate::url::Host;
 
 /// How many bytes of the server's first line are kept. An error is shorter.
@@ -72,7 +72,7 @@ impl RawConnection {
         login: &RedisConnectionInfo,
         config: AsyncConnectionConfig,
     ) -> Result<Self, RedisError> {
-        Self::over(UnixStream::connect(path).await?, login, config).await
+        Self::over(local_socket::connect(path).await?, login, config).await
     }
 
     async fn over<S>(
