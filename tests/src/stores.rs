@@ -48,6 +48,8 @@ macro_rules! setting_table {
             file_few_descriptors FILE_FEW_DESCRIPTORS File "few-descriptors" files;
             /// Files, while 24 threads connect and stop all the time.
             file_connecting FILE_CONNECTING File "connecting" files;
+            /// Files, without what only Linux has: waiters poll, and no holes are punched.
+            file_plain FILE_PLAIN File "plain" files;
             /// etcd with users whose tokens expire.
             etcd_tokens ETCD_TOKENS Etcd "tokens" server if feature = "etcd";
             /// etcd with users whose rights change each second, which invalidates their tokens.

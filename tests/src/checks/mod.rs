@@ -51,6 +51,7 @@ use std::time::Duration;
 use coordination::Result;
 
 use crate::harness::descriptors::with_descriptors;
+use crate::harness::once_more::{PLAIN, once_more_with};
 use crate::harness::{note, on_threads, rerun_alone, rerun_if_starved};
 
 pub use crate::bounds::SCHEDULING;
@@ -86,6 +87,7 @@ pub fn run(
         let once = || once(module, name, &store, &check);
         match store.descriptors(name) {
             Some(most) => with_descriptors(most, once).unwrap_or(Ok(())),
+            None if store.is_plain() => once_more_with(PLAIN, once).unwrap_or(Ok(())),
             None => once(),
         }
     };

@@ -131,6 +131,11 @@ impl TestStore {
         (self.setting == settings::FILE_FEW_DESCRIPTORS).then_some(16 * sessions)
     }
 
+    /// Whether the library does without what only Linux has.
+    pub fn is_plain(&self) -> bool {
+        self.setting == settings::FILE_PLAIN
+    }
+
     /// The store's URL.
     pub fn url(&self) -> &str {
         &self.url
@@ -204,6 +209,8 @@ impl TestStore {
         let bound = match &self.server {
             Some(server) => server.crash_release(server.ttl()),
             None if self.backend().is_in_process() => Duration::ZERO,
+            // Waiters poll.
+            None if self.is_plain() => Duration::from_millis(100),
             None => Duration::from_millis(50),
         };
         bound + SCHEDULING + self.scheduling()

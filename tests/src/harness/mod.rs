@@ -21,6 +21,7 @@ mod mounted;
 pub mod mysql;
 mod named;
 pub mod netns;
+pub mod once_more;
 pub mod ports;
 pub mod postgres;
 mod process;

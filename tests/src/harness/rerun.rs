@@ -27,7 +27,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::scheduler_lag::{SchedulerLag, Withheld, processors};
 use super::violation::{Account, is_violation, keep_accounts};
-use super::{descriptors, netns};
+use super::{netns, once_more};
 
 /// How many attempts a check gets while the machine is starved. No other check runs at the same time.
 const STARVED: usize = 3;
@@ -85,9 +85,9 @@ pub fn rerun_alone<T: Outcome>(check: impl Fn() -> T) -> T {
 }
 
 fn on_this_machine<T: Outcome>(check: &dyn Fn() -> T, is_alone: bool) -> T {
-    // A check in a network namespace, or with few descriptors, runs in a child process, which executes the same test
+    // A check in a network namespace, or with an environment of its own, runs in a child process, which executes the same test
     // again. In the child this function only runs the check, because the parent process decides whether to repeat it.
-    if netns::is_inside() || descriptors::is_inside() {
+    if netns::is_inside() || once_more::is_inside() {
         return check();
     }
     let _judged = Judged::begin();
