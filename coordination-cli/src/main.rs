@@ -7,10 +7,16 @@
 //!   number. `serve` offers it all over HTTP. `secrets` keeps passwords out of what is said. `post` is the other end of
 //!   `run::work`.
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(target_os = "linux"),
+    allow(dead_code, reason = "what only those commands need that run another one")
+)]
 
 mod args;
 mod breaking;
 mod doctor;
+#[cfg(not(target_os = "linux"))]
+mod elsewhere;
 mod exit;
 mod follow;
 mod info;
@@ -18,6 +24,7 @@ mod post;
 mod prune;
 mod reset;
 mod resize;
+#[cfg(target_os = "linux")]
 mod run;
 mod secrets;
 #[cfg(feature = "serve")]
@@ -33,6 +40,8 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser};
 
 use crate::args::{Arguments, Command};
+#[cfg(not(target_os = "linux"))]
+use crate::elsewhere as run;
 use crate::exit::{Failure, Outcome, print};
 use crate::run::watch;
 

@@ -95,7 +95,10 @@ fn prepare(stream: &TcpStream) {
         sockopt::set_tcp_keepidle(stream, Duration::from_secs(15))?;
         sockopt::set_tcp_keepintvl(stream, Duration::from_secs(5))?;
         sockopt::set_tcp_keepcnt(stream, 3)?;
-        Ok(sockopt::set_tcp_user_timeout(stream, 30_000)?)
+        // Other systems have no such limit for what was sent and is not acknowledged.
+        #[cfg(target_os = "linux")]
+        sockopt::set_tcp_user_timeout(stream, 30_000)?;
+        Ok(())
     };
     if let Err(error) = set() {
         tracing::debug!(%error, "a connection keeps the system's time-outs");
