@@ -108,6 +108,11 @@
 //! for the recorder of the `metrics` facade that the program has installed, such as an exporter for Prometheus; see
 //! `docs/metrics.md` in the repository.
 //!
+//! # Systems
+//!
+//! The library is tested on Linux. For macOS, FreeBSD and Windows it is compiled, not run, with all features; on Windows
+//! `file://` and `redis+unix://` are not there, and connecting fails with [`ErrorKind::Unsupported`].
+//!
 //! # Where to look
 //!
 //! * [`Coordinator`]: connect, install as the global one, make locks, stop. [`Config`] has the same settings
