@@ -44,11 +44,41 @@ const CLOCK: ClockId = ClockId::Boottime;
 const CLOCK: ClockId = ClockId::Monotonic;
 
 /// The clock since boot, which goes on while the machine is suspended, where the system has such a clock.
-#[cfg(unix)]
+#[cfg(all(unix, not(target_vendor = "apple")))]
 pub(crate) fn boot_nanos() -> u64 {
+    system_nanos()
+}
+
+/// The clock since boot, which goes on while the machine is suspended. macOS makes its `CLOCK_MONOTONIC` out of the wall clock and the
+/// moment of the boot, and sets one after the other if somebody sets the wall clock. So only what that clock is ahead of a clock that
+/// is not set, and stands still in suspend, is taken from it.
+#[cfg(target_vendor = "apple")]
+pub(crate) fn boot_nanos() -> u64 {
+    use std::sync::LazyLock;
+    use std::sync::atomic::AtomicU64;
+    use std::time::Instant;
+
+    static FIRST: LazyLock<Instant> = LazyLock::new(Instant::now);
+    static AHEAD: AtomicU64 = AtomicU64::new(0);
+    let awake = u64::try_from(FIRST.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    never_back(awake, system_nanos(), &AHEAD)
+}
+
+#[cfg(unix)]
+fn system_nanos() -> u64 {
     let now = clock_gettime(CLOCK);
     // Both parts are non-negative, and 2^64 ns are 584 years of uptime.
     (now.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(now.tv_nsec as u64)
+}
+
+/// A clock that goes on in suspend, made of one that does and may be set (`all`), and one that does not and is never set (`awake`).
+/// `ahead`: by how much the first was seen ahead of the second, at most. If `all` is set ahead for a moment, this clock stays ahead:
+/// then deadlines pass early, which is safe. It never goes back.
+#[cfg(any(target_vendor = "apple", test))]
+fn never_back(awake: u64, all: u64, ahead: &std::sync::atomic::AtomicU64) -> u64 {
+    let now = all.saturating_sub(awake);
+    let before = ahead.fetch_max(now, std::sync::atomic::Ordering::Relaxed);
+    awake.saturating_add(before.max(now))
 }
 
 /// The time since this process first asked. On Windows an `Instant` is read from the performance counter, which goes on while the
@@ -81,4 +111,24 @@ where
     F: Future<Output: Send + 'static> + Send + 'static,
 {
     runtime.spawn(Unforked::new(Box::pin(task)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU64;
+
+    use super::never_back;
+
+    #[test]
+    fn a_clock_of_two_goes_on_in_suspend_and_never_back() {
+        let ahead = AtomicU64::new(0);
+        let mut at = |awake, all| never_back(awake, all, &ahead);
+        assert_eq!([at(0, 100), at(10, 110)], [100, 110]);
+        // Asleep for 50.
+        assert_eq!([at(11, 161), at(12, 162)], [161, 162]);
+        // The wall clock is set back by 60, and the moment of the boot after it.
+        assert_eq!([at(13, 103), at(14, 164)], [163, 164]);
+        // It is set ahead by 60: a reading in between keeps this clock ahead.
+        assert_eq!([at(15, 225), at(16, 166)], [225, 226]);
+    }
 }

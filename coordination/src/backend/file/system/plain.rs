@@ -73,7 +73,28 @@ pub(super) fn network_name(directory: &OwnedFd) -> Result<Option<String>, Errno>
     let bytes = system.f_fstypename.iter().map(|byte| *byte as u8);
     let name: Vec<u8> = bytes.take_while(|byte| *byte != 0).collect();
     let name = String::from_utf8_lossy(&name).into_owned();
-    // A program may offer anything as a local disk, from another host too.
-    let is_local = u64::from(system.f_flags) & LOCAL != 0 && !name.contains("fuse");
-    Ok((!is_local).then_some(name))
+    let is_local = u64::from(system.f_flags) & LOCAL != 0;
+    Ok((!is_local || !is_of_one_host(&name)).then_some(name))
+}
+
+/// Whether a file system with this name is one that only this host writes to. A program (FUSE) or another host (9P, virtiofs) may
+/// offer anything as a local disk: FreeBSD's 9P says that it is local, and its locks are those of one guest.
+#[cfg(any(not(target_os = "linux"), test))]
+fn is_of_one_host(name: &str) -> bool {
+    const KNOWN: [&str; 9] =
+        ["apfs", "hfs", "ufs", "zfs", "tmpfs", "nullfs", "msdos", "msdosfs", "exfat"];
+    KNOWN.contains(&name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_of_one_host;
+
+    #[test]
+    fn only_file_systems_that_are_known_count_as_those_of_one_host() {
+        assert!(["apfs", "ufs", "zfs"].iter().all(|name| is_of_one_host(name)));
+        for name in ["p9fs", "fusefs", "osxfuse", "virtiofs", "AppleVirtIOFS", "nfs", "smbfs", ""] {
+            assert!(!is_of_one_host(name), "{name}");
+        }
+    }
 }
