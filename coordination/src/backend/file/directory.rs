@@ -12,7 +12,7 @@ use rustix::path::Arg;
 
 use super::config::Config;
 use super::error::storage;
-use super::system::{self, Inode};
+use super::system::{self, Inode, State};
 use crate::env::unix_micros;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -52,6 +52,15 @@ pub(super) struct Glimpse {
     pub(super) moment: Moment,
     /// Whether the last change is so long ago that the next one will have a different time.
     pub(super) is_settled: bool,
+}
+
+impl Glimpse {
+    fn of(state: State) -> Self {
+        Self {
+            moment: Moment { inode: state.inode, changed: state.changed },
+            is_settled: state.changed.0 < seconds_ago(STEP),
+        }
+    }
 }
 
 /// An open directory of the store, and its path.
@@ -139,23 +148,28 @@ impl Directory {
         }
     }
 
-    /// Reads a file's identity and the time of its last change. If the file's times are old, sets them to now, so that programs
-    /// that clean up temporary files do not take it for unused: a session may need a file for months without writing to it. `None`:
-    /// there is no file with this name.
+    /// Reads a file's identity and the time of its last change. `None`: there is no file with this name.
+    pub(super) fn glimpse(&self, name: &str) -> Result<Option<Glimpse>> {
+        Ok(self.state(name)?.map(Glimpse::of))
+    }
+
+    /// Does what [`glimpse`](Self::glimpse) does. If the file's times are old, also sets them to now, so that programs that clean up
+    /// temporary files do not take it for unused: a session may need a file for months without writing to it.
     pub(super) fn keep(&self, name: &str) -> Result<Option<Glimpse>> {
-        let failed = |errno| storage("stat", &self.path.join(name), errno);
-        let state = match system::state(&self.handle, name) {
-            Ok(state) => state,
-            Err(Errno::NOENT) => return Ok(None),
-            Err(errno) => return Err(failed(errno)),
-        };
+        let Some(state) = self.state(name)? else { return Ok(None) };
         if state.accessed.min(state.modified) < seconds_ago(OLD) {
-            self.touch(name).map_err(failed)?;
+            self.touch(name).map_err(|errno| storage("stat", &self.path.join(name), errno))?;
         }
-        Ok(Some(Glimpse {
-            moment: Moment { inode: state.inode, changed: state.changed },
-            is_settled: state.changed.0 < seconds_ago(STEP),
-        }))
+        Ok(Some(Glimpse::of(state)))
+    }
+
+    /// What is known of the file with this name; `None`: there is no such file.
+    fn state(&self, name: &str) -> Result<Option<State>> {
+        match system::state(&self.handle, name) {
+            Ok(state) => Ok(Some(state)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(storage("stat", &self.path.join(name), errno)),
+        }
     }
 
     fn touch(&self, name: &str) -> Result<(), Errno> {
@@ -169,21 +183,14 @@ impl Directory {
 
     /// Whether there is a file with this name that was not written to for the time `unused`.
     pub(super) fn is_unused(&self, name: &str, unused: Duration) -> Result<bool> {
-        match system::state(&self.handle, name) {
-            Ok(state) => Ok(state.modified <= seconds_ago(unused)),
-            Err(Errno::NOENT) => Ok(false),
-            Err(errno) => Err(storage("stat", &self.path.join(name), errno)),
-        }
+        Ok(self.state(name)?.is_some_and(|state| state.modified <= seconds_ago(unused)))
     }
 
     /// Whether this file was created just now and is still empty. Its creator may be about to lock it then, so nobody may remove
     /// it.
     pub(super) fn is_fresh(&self, name: &str) -> Result<bool> {
-        match system::state(&self.handle, name) {
-            Ok(state) => Ok(state.size == 0 && state.modified > seconds_ago(FRESH)),
-            Err(Errno::NOENT) => Ok(false),
-            Err(errno) => Err(storage("stat", &self.path.join(name), errno)),
-        }
+        let is_fresh = |state: State| state.size == 0 && state.modified > seconds_ago(FRESH);
+        Ok(self.state(name)?.is_some_and(is_fresh))
     }
 
     /// Waits until the disk has the directory's current list of names, so that a file that was added or removed stays so after a

@@ -27,6 +27,9 @@ pub(super) struct OpenSessions {
     /// One file for each member id in use. The file is locked as long as the session with this member id lives.
     members: Directory,
     own: Mutex<HashMap<SessionId, Own>>,
+    /// How often a session of another process was probed.
+    #[cfg(test)]
+    pub(super) probes: std::sync::atomic::AtomicUsize,
 }
 
 /// The files of an open session of this process. The files are locked, which shows other processes that the session lives.
@@ -55,6 +58,8 @@ impl OpenSessions {
             sessions: root.subdirectory("sessions")?,
             members: root.subdirectory("members")?,
             own: Mutex::default(),
+            #[cfg(test)]
+            probes: Default::default(),
         })
     }
 
@@ -167,6 +172,8 @@ impl OpenSessions {
         if SessionId::parse(name).is_some_and(|id| self.is_own(id)) {
             return Ok(true);
         }
+        #[cfg(test)]
+        self.probes.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let Some(file) = self.sessions.file_to_probe(name)? else { return Ok(false) };
         if is_taken(&self.sessions, &file)? {
             return Ok(true);

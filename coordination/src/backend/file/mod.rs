@@ -71,6 +71,8 @@ mod open_files;
 #[cfg(all(unix, not(target_os = "linux")))]
 mod polling;
 #[cfg(unix)]
+mod polls;
+#[cfg(unix)]
 mod prune;
 #[cfg(unix)]
 mod queue;

@@ -20,6 +20,9 @@ const SHARE: u64 = 16;
 pub(super) struct OpenFiles {
     files: Mutex<Files>,
     most: usize,
+    /// How many files were opened.
+    #[cfg(test)]
+    pub(super) opened: std::sync::atomic::AtomicUsize,
 }
 
 type Files = HashMap<QueueKey, Arc<Mutex<QueueFile>>>;
@@ -28,8 +31,16 @@ impl OpenFiles {
     /// Computes from the process's limit how many files may stay open: the rest of the program needs file descriptors too.
     pub(super) fn new() -> Self {
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-        let most = usize::try_from(limit / SHARE).unwrap_or(usize::MAX).clamp(1, MOST);
-        Self { files: Mutex::default(), most }
+        Self::at_most(usize::try_from(limit / SHARE).unwrap_or(usize::MAX).clamp(1, MOST))
+    }
+
+    pub(super) fn at_most(most: usize) -> Self {
+        Self {
+            files: Mutex::default(),
+            most,
+            #[cfg(test)]
+            opened: Default::default(),
+        }
     }
 
     pub(super) fn has(&self, key: &QueueKey) -> bool {
@@ -53,6 +64,8 @@ impl OpenFiles {
             Err(error) if is_for_want_of_descriptors(&error) && close_idle(&mut files) => open(),
             file => file,
         };
+        #[cfg(test)]
+        self.opened.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let file = Arc::new(Mutex::new(file?));
         files.insert(key.clone(), Arc::clone(&file));
         Ok(file)

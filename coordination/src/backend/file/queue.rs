@@ -67,6 +67,9 @@ pub(super) struct QueueFile {
     line: String,
 }
 
+/// Identifies the state of a queue's log: two different states have different values.
+pub(super) type LogState = (Inode, u64, u64);
+
 /// A queue's file while this process has its short lock: no other process changes the file until this is dropped.
 pub(super) struct Locked<'a> {
     queue: &'a mut QueueFile,
@@ -193,7 +196,7 @@ impl Locked<'_> {
 
     /// Identifies the state of the log: two different states have different results. The death of a session writes nothing to the
     /// file, so it does not change the result.
-    pub(super) fn moment(&self) -> (Inode, u64, u64) {
+    pub(super) fn moment(&self) -> LogState {
         (self.queue.inode, self.queue.generation, self.queue.read_to)
     }
 

@@ -1,6 +1,6 @@
 //! What is done in a store's directory. This changes queues, and finds out which entries are live: those whose sessions live.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::thread;
@@ -17,7 +17,7 @@ use super::log::{self, Record, Removed, Written};
 use super::open_files::OpenFiles;
 #[cfg(not(target_os = "linux"))]
 use super::polling::{Waiting, Watcher};
-use super::queue::{self, Locked, QueueFile};
+use super::queue::{self, Locked, LogState, QueueFile};
 use super::system;
 use crate::backend::pending_writes::PendingWrites;
 use crate::backend::{
@@ -54,6 +54,15 @@ pub(super) struct Store {
     clock: Option<HostClock>,
     /// Whether the directory is on a network file system. If so, the URL allows it by the option `network_filesystem`.
     pub(super) is_on_network: bool,
+}
+
+/// What a watcher has seen of a queue.
+pub(super) struct Seen {
+    pub(super) revision: u64,
+    /// The state of the log. The revision depends on it, and on which sessions live.
+    pub(super) state: LogState,
+    /// An entry of each session that has entries in the queue and lives.
+    pub(super) alive: Vec<Arc<str>>,
 }
 
 impl Store {
@@ -94,7 +103,7 @@ impl Store {
         self.open_files.with_room(|| self.sessions.open(new))
     }
 
-    fn is_alive(&self, entry: &str) -> Result<bool> {
+    pub(super) fn is_alive(&self, entry: &str) -> Result<bool> {
         self.open_files.with_room(|| self.sessions.is_alive(entry))
     }
 
@@ -211,6 +220,19 @@ impl Store {
         // Unlike `read`, does not remove the entries of dead sessions: each removal is a write to the file, and would wake those
         // who wait for a change of the file.
         self.with_queue(key, |queue| Ok(revision(queue, &self.dead(queue)?)))
+    }
+
+    /// The revision that [`read`](Self::read) would return now, and what it depends on.
+    pub(super) fn look_at(&self, key: &QueueKey) -> Option<Result<Seen>> {
+        self.with_queue(key, |queue| {
+            let dead = self.dead(queue)?;
+            let alive =
+                queue.log().live().iter().filter(|(seq, _)| dead.binary_search(seq).is_err());
+            let by_session = alive.map(|(_, record)| (session_of(&record.id), &record.id));
+            let alive: BTreeMap<_, _> = by_session.collect();
+            let alive = alive.into_values().map(Arc::clone).collect();
+            Ok(Seen { revision: revision(queue, &dead), state: queue.moment(), alive })
+        })
     }
 
     pub(super) fn write(&self, queue: &mut Locked<'_>, write: &Write) -> Result<Option<u64>> {
@@ -348,10 +370,10 @@ impl Store {
         key: &QueueKey,
         session: Option<SessionId>,
     ) -> Result<Option<Waiting>> {
-        drop(self.queue(key)?);
         if !system::notifies() {
             return Ok(None);
         }
+        drop(self.queue(key)?);
         let path = self.queues.path().join(queue::file_name(key));
         let sessions = self.sessions.directory().path();
         Ok(self.watcher.listen(&path, session, sessions, || self.open_files.close_idle()))

@@ -104,7 +104,7 @@ pub(super) fn new_entry(session: SessionId, queue: &QueueKey) -> NewEntry {
     }
 }
 
-fn enter(store: &Store, entry: &NewEntry) -> u64 {
+pub(super) fn enter(store: &Store, entry: &NewEntry) -> u64 {
     done(|| store.with_queue(&entry.entry_ref.queue, |queue| store.enter(queue, entry))).seq
 }
 
@@ -120,7 +120,7 @@ fn set(store: &Store, write: &Write) -> Option<u64> {
     done(|| store.with_queue(&write.queue, |queue| store.write(queue, write)))
 }
 
-fn read(store: &Store, queue: &QueueKey) -> Listing {
+pub(super) fn read(store: &Store, queue: &QueueKey) -> Listing {
     done(|| store.read(queue))
 }
 
