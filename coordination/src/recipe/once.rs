@@ -70,8 +70,9 @@ impl Coordinator {
 /// warning is logged. If the store has a clock that all its clients can read (memory, `file://`, Redis), the store's clock
 /// decides. On other stores, a claim that is dated later than now holds for one period more, counted from the moment when a process
 /// on this host first asked; a process on this host that asks after that gets the next claim. But a host whose own clock is far ahead
-/// takes each period for over. [`reset`](Self::reset) ends the wait. If you cannot rely on wall clocks, use the
-/// [`RateLimiter`](crate::RateLimiter).
+/// takes each period for over. On systems other than Linux, where the library does not know which boot of the host it is, such a
+/// claim holds until its date, and `file://` has no clock. [`reset`](Self::reset) ends the wait. If you cannot rely on wall clocks,
+/// use the [`RateLimiter`](crate::RateLimiter).
 ///
 /// # Examples
 ///

@@ -19,6 +19,9 @@ use crate::harness::{Connecting, Named, Proxy, SchedulerLag, Scratch, Server, Wo
 /// The lease that clients ask for on stores that have no leases.
 const TTL: Duration = Duration::from_secs(2);
 
+/// How often waiters look where nothing tells them of a change (`docs/backends/file.md`).
+const POLL: Duration = Duration::from_millis(50);
+
 /// The checks that have more than four sessions in one process, each with its number of sessions. Each session needs
 /// ten file descriptors.
 const MANY_SESSIONS: &[(&str, u64)] = &[
@@ -209,11 +212,20 @@ impl TestStore {
         let bound = match &self.server {
             Some(server) => server.crash_release(server.ttl()),
             None if self.backend().is_in_process() => Duration::ZERO,
-            // Waiters poll.
-            None if self.is_plain() => Duration::from_millis(100),
+            None if self.is_plain() => 2 * POLL,
             None => Duration::from_millis(50),
         };
         bound + SCHEDULING + self.scheduling()
+    }
+
+    /// How long after a release, at most, a waiter looks whether it has the lock: zero where a release wakes it.
+    pub fn poll(&self) -> Duration {
+        if self.is_plain() { POLL } else { Duration::ZERO }
+    }
+
+    /// Whether a process knows which boot of its host it is in. Only then does a clock since boot outlive the process.
+    pub fn knows_the_boot(&self) -> bool {
+        !self.is_plain()
     }
 
     /// T3: how long a guard whose entry was removed may claim to be held.
@@ -277,7 +289,7 @@ impl TestStore {
 
     /// Whether the store has a clock of its own, which clients read along with each queue.
     pub fn has_clock(&self) -> bool {
-        self.server.as_ref().is_none_or(|server| server.has_clock())
+        self.server.as_ref().map_or(!self.is_plain(), |server| server.has_clock())
     }
 
     /// The settings of clients.

@@ -21,7 +21,7 @@ use crate::must_hold;
 /// How late the release may be; over a network a request and its answer are added.
 fn lateness(store: &TestStore) -> Duration {
     let network = if store.has_server() { SCHEDULING } else { Duration::ZERO };
-    Duration::from_millis(20) + network + store.scheduling()
+    Duration::from_millis(20) + network + store.poll() + store.scheduling()
 }
 
 /// Longer than a check takes, so that the release cannot happen within it.
