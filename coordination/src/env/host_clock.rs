@@ -90,7 +90,9 @@ mod tests {
 
     #[test]
     fn it_goes_on() {
-        let clock = HostClock::find().expect("Linux tells");
+        let Some(clock) = HostClock::find() else {
+            return assert!(super::super::is_plain(), "Linux tells");
+        };
         let moments = [BootInstant::now(), BootInstant::now()];
         let [before, after] = moments.map(|moment| clock.at(moment));
         assert!(before <= after && before > Duration::ZERO);

@@ -8,7 +8,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use super::once_more::once_more_with;
 
 /// The environment variable that is set in the child process which runs the test with few descriptors.
-pub(super) const INSIDE: &str = "COORDINATION_TEST_DESCRIPTORS";
+const INSIDE: &str = "COORDINATION_TEST_DESCRIPTORS";
 
 /// Runs the current test again, in a child process that may have at most `most` file descriptors. Returns what
 /// [`once_more_with`] returns.

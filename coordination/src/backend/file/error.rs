@@ -21,11 +21,7 @@ pub(super) fn wants_descriptors(errno: Errno) -> bool {
 
 /// The error for a failed system call on `path`.
 pub(super) fn storage(operation: &'static str, path: &Path, errno: Errno) -> Error {
-    // `O_NOFOLLOW` fails with another number on FreeBSD.
-    let errno = match errno {
-        Errno::MLINK if cfg!(target_os = "freebsd") => Errno::LOOP,
-        errno => errno,
-    };
+    let errno = of_a_link(errno, cfg!(target_os = "freebsd"));
     let kind = match errno {
         Errno::ACCESS | Errno::PERM | Errno::ROFS | Errno::LOOP => ErrorKind::Permission,
         Errno::NOENT | Errno::NOTDIR => ErrorKind::Config,
@@ -36,4 +32,32 @@ pub(super) fn storage(operation: &'static str, path: &Path, errno: Errno) -> Err
         _ => format!("{}: {errno}", path.display()),
     };
     Error::new(kind, operation, message).with_source(io::Error::from(errno))
+}
+
+/// The error number that other systems have for what this one says: FreeBSD refuses a symbolic link with a number of its own.
+fn of_a_link(errno: Errno, is_freebsd: bool) -> Errno {
+    match errno {
+        Errno::MLINK if is_freebsd => Errno::LOOP,
+        errno => errno,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_symbolic_link_is_refused_in_the_same_words_everywhere() {
+        assert_eq!(of_a_link(Errno::MLINK, true), Errno::LOOP);
+        for errno in [Errno::MLINK, Errno::LOOP] {
+            assert_eq!(
+                of_a_link(errno, false),
+                errno,
+                "a file with too many names is another matter"
+            );
+        }
+        let error = storage("open", Path::new("/x"), Errno::LOOP);
+        assert_eq!(error.kind(), ErrorKind::Permission);
+        assert!(error.to_string().contains("/x is a symbolic link"), "{error}");
+    }
 }
