@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 
 /// A pid namespace numbers its processes from 1 on. A child that is forked into a new pid namespace gets a low number, which may
 /// also be its parent's number: a container's first process has 1, too. So up to this number the namespaces are compared as well.
-#[cfg(target_os = "linux")]
+#[cfg(linux_kernel)]
 const LOW: u32 = 300;
 
 /// The process in which something was made. A fork of that process has to be told apart from it.
@@ -38,7 +38,7 @@ impl Process {
 }
 
 /// This process' pid namespace, if its number is low; `None` if `/proc` is missing.
-#[cfg(target_os = "linux")]
+#[cfg(linux_kernel)]
 fn namespace_of(number: u32) -> Option<u64> {
     use std::os::unix::fs::MetadataExt;
     let found = (number <= LOW).then(|| std::fs::metadata("/proc/self/ns/pid").ok()).flatten();
@@ -46,7 +46,7 @@ fn namespace_of(number: u32) -> Option<u64> {
 }
 
 /// Systems other than Linux have no pid namespaces, so there a number alone identifies a process.
-#[cfg(not(target_os = "linux"))]
+#[cfg(not(linux_kernel))]
 fn namespace_of(_number: u32) -> Option<u64> {
     None
 }

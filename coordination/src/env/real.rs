@@ -19,12 +19,12 @@ pub(crate) use std::os::windows::io::OwnedHandle as OwnedFile;
 
 /// Whether [`boot_nanos`] goes on while the machine is suspended (A4). FreeBSD and other systems have no clock that does.
 pub(crate) const COUNTS_SUSPEND: bool =
-    cfg!(any(target_os = "linux", target_os = "android", target_vendor = "apple", windows));
+    cfg!(any(linux_kernel, target_os = "openbsd", target_vendor = "apple", windows));
 
 /// Whether this process does without what only Linux has, as on another system. On Linux that is for our own tests alone: in builds
 /// with `--cfg coordination_internals`, if the environment variable `COORDINATION_TEST_PLAIN` is set.
 pub(crate) fn is_plain() -> bool {
-    #[cfg(all(target_os = "linux", coordination_internals))]
+    #[cfg(all(linux_kernel, coordination_internals))]
     {
         use std::sync::LazyLock;
 
@@ -32,15 +32,15 @@ pub(crate) fn is_plain() -> bool {
             LazyLock::new(|| std::env::var_os("COORDINATION_TEST_PLAIN").is_some());
         *IS_PLAIN
     }
-    #[cfg(not(all(target_os = "linux", coordination_internals)))]
-    !cfg!(target_os = "linux")
+    #[cfg(not(all(linux_kernel, coordination_internals)))]
+    !cfg!(linux_kernel)
 }
 
-/// Linux' `CLOCK_MONOTONIC` stands still while the machine is suspended, `CLOCK_BOOTTIME` does not.
-#[cfg(any(target_os = "linux", target_os = "android"))]
+/// `CLOCK_MONOTONIC` of Linux and OpenBSD stands still while the machine is suspended, `CLOCK_BOOTTIME` does not.
+#[cfg(any(linux_kernel, target_os = "openbsd"))]
 const CLOCK: ClockId = ClockId::Boottime;
 /// That of macOS goes on while the machine sleeps. Those of other systems stand still; see [`COUNTS_SUSPEND`].
-#[cfg(all(unix, not(any(target_os = "linux", target_os = "android"))))]
+#[cfg(all(unix, not(any(linux_kernel, target_os = "openbsd"))))]
 const CLOCK: ClockId = ClockId::Monotonic;
 
 /// The clock since boot, which goes on while the machine is suspended, where the system has such a clock.
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn a_clock_of_two_goes_on_in_suspend_and_never_back() {
         let ahead = AtomicU64::new(0);
-        let mut at = |awake, all| never_back(awake, all, &ahead);
+        let at = |awake, all| never_back(awake, all, &ahead);
         assert_eq!([at(0, 100), at(10, 110)], [100, 110]);
         // Asleep for 50.
         assert_eq!([at(11, 161), at(12, 162)], [161, 162]);

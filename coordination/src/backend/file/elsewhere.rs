@@ -1,4 +1,4 @@
-//! What stands for the store where it is not: on systems without `flock`.
+//! What stands for the store on systems that have no `flock`, or on which nobody has compiled it.
 
 use std::sync::Arc;
 

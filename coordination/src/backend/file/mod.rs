@@ -31,7 +31,7 @@
 //!
 //! Linux, macOS or FreeBSD, and a directory on a local file system (network ones are refused). All processes that share the directory
 //! must run as the user who owns it or, with `mode=0770`, as users of its group. The directory's parent must exist. On macOS and
-//! FreeBSD this compiles, and was never run. On other systems connecting fails with `Unsupported`.
+//! FreeBSD this compiles, and was never run; Android counts as Linux. On other systems connecting fails with `Unsupported`.
 //!
 //! # URL options
 //!
@@ -40,53 +40,53 @@
 //! * `mode=0770`: the users of the directory's group share it. Default: `0700`, its owner alone.
 
 mod config;
-#[cfg(unix)]
+#[cfg(file_store)]
 mod directory;
-#[cfg(any(not(unix), test))]
+#[cfg(any(not(file_store), test))]
 mod elsewhere;
-#[cfg(unix)]
+#[cfg(file_store)]
 mod entries;
-#[cfg(unix)]
+#[cfg(file_store)]
 mod error;
-#[cfg(unix)]
+#[cfg(file_store)]
 mod file_store;
-#[cfg(unix)]
+#[cfg(file_store)]
 mod floor;
-#[cfg(all(test, coordination_internals))]
+#[cfg(all(test, file_store, coordination_internals))]
 mod fuzz;
-#[cfg(unix)]
+#[cfg(file_store)]
 mod header;
-#[cfg(unix)]
+#[cfg(file_store)]
 mod held;
-#[cfg(target_os = "linux")]
+#[cfg(linux_kernel)]
 mod inotify;
-#[cfg(test)]
+#[cfg(all(test, file_store))]
 mod late;
-#[cfg(unix)]
+#[cfg(file_store)]
 mod liveness;
-#[cfg(unix)]
+#[cfg(file_store)]
 mod log;
-#[cfg(unix)]
+#[cfg(file_store)]
 mod open_files;
-#[cfg(all(unix, not(target_os = "linux")))]
+#[cfg(all(file_store, not(linux_kernel)))]
 mod polling;
-#[cfg(unix)]
+#[cfg(file_store)]
 mod polls;
-#[cfg(unix)]
+#[cfg(file_store)]
 mod prune;
-#[cfg(unix)]
+#[cfg(file_store)]
 mod queue;
-#[cfg(unix)]
+#[cfg(file_store)]
 mod sessions;
-#[cfg(unix)]
+#[cfg(file_store)]
 mod store;
-#[cfg(unix)]
+#[cfg(file_store)]
 mod system;
-#[cfg(test)]
+#[cfg(all(test, file_store))]
 mod tests;
-#[cfg(unix)]
+#[cfg(file_store)]
 mod values;
-#[cfg(unix)]
+#[cfg(file_store)]
 mod watching;
 
 use self::config::Config;
@@ -109,12 +109,12 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     parse: |url| Ok(to_connect(Config::parse(url)?)),
 };
 
-#[cfg(unix)]
+#[cfg(file_store)]
 fn to_connect(config: Config) -> Box<dyn Connect> {
     Box::new(config)
 }
 
-#[cfg(not(unix))]
+#[cfg(not(file_store))]
 fn to_connect(_config: Config) -> Box<dyn Connect> {
     Box::new(elsewhere::Elsewhere)
 }

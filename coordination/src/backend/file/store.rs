@@ -10,12 +10,12 @@ use super::config::Config;
 use super::directory::Directory;
 use super::floor::Floor;
 use super::held::{Looks, Share};
-#[cfg(target_os = "linux")]
+#[cfg(linux_kernel)]
 use super::inotify::{Waiting, Watcher};
 use super::liveness::{OpenSessions, Opened, session_of};
 use super::log::{self, Record, Removed, Written};
 use super::open_files::OpenFiles;
-#[cfg(not(target_os = "linux"))]
+#[cfg(not(linux_kernel))]
 use super::polling::{Waiting, Watcher};
 use super::queue::{self, Locked, LogState, QueueFile};
 use super::system;

@@ -3,7 +3,7 @@
 //! [`linux`] uses these calls. [`plain`] has the same functions, made of what every system with `flock` has. In our own tests
 //! `plain` can be had on Linux too, so that all checks run with either of them: see [`is_plain`].
 
-#[cfg(target_os = "linux")]
+#[cfg(linux_kernel)]
 mod linux;
 mod plain;
 mod state;
@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use rustix::path::Arg;
 
 pub(super) use self::state::{Inode, State};
-#[cfg(target_os = "linux")]
+#[cfg(linux_kernel)]
 use crate::env::is_plain;
 use crate::key;
 
@@ -24,7 +24,7 @@ macro_rules! calls {
     ($($(#[$doc:meta])+ fn $name:ident($($argument:ident: $type:ty),*) -> $returned:ty;)+) => {$(
         $(#[$doc])+
         pub(super) fn $name($($argument: $type),*) -> $returned {
-            #[cfg(target_os = "linux")]
+            #[cfg(linux_kernel)]
             if !is_plain() {
                 return linux::$name($($argument),*);
             }
@@ -66,7 +66,7 @@ calls! {
 
 /// The identity of the file with this name.
 pub(super) fn inode(directory: &OwnedFd, name: impl Arg) -> Result<Inode, Errno> {
-    #[cfg(target_os = "linux")]
+    #[cfg(linux_kernel)]
     if !is_plain() {
         return linux::inode(directory, name);
     }
@@ -75,9 +75,9 @@ pub(super) fn inode(directory: &OwnedFd, name: impl Arg) -> Result<Inode, Errno>
 
 /// The name of the network file system on which this directory is; `None`: the file system is local.
 pub(super) fn network_name(directory: &OwnedFd) -> Result<Option<String>, Errno> {
-    #[cfg(target_os = "linux")]
+    #[cfg(linux_kernel)]
     return linux::network_name(directory);
-    #[cfg(not(target_os = "linux"))]
+    #[cfg(not(linux_kernel))]
     plain::network_name(directory)
 }
 

@@ -65,7 +65,7 @@ pub(super) fn folds_case() -> bool {
     true
 }
 
-#[cfg(not(target_os = "linux"))]
+#[cfg(not(linux_kernel))]
 pub(super) fn network_name(directory: &OwnedFd) -> Result<Option<String>, Errno> {
     /// `MNT_LOCAL` of `sys/mount.h`: the file system is on a disk of this host.
     const LOCAL: u64 = 0x1000;
@@ -79,7 +79,7 @@ pub(super) fn network_name(directory: &OwnedFd) -> Result<Option<String>, Errno>
 
 /// Whether a file system with this name is one that only this host writes to. A program (FUSE) or another host (9P, virtiofs) may
 /// offer anything as a local disk: FreeBSD's 9P says that it is local, and its locks are those of one guest.
-#[cfg(any(not(target_os = "linux"), test))]
+#[cfg(any(not(linux_kernel), test))]
 fn is_of_one_host(name: &str) -> bool {
     const KNOWN: [&str; 9] =
         ["apfs", "hfs", "ufs", "zfs", "tmpfs", "nullfs", "msdos", "msdosfs", "exfat"];
