@@ -87,7 +87,7 @@ impl Directory {
             root.group = Some(root.stat()?.st_gid);
         }
         if is_new {
-            root.set_mode()?;
+            root.set_mode_or_remove(|| fs::rmdir(path))?;
         }
         let network = root.network_name()?;
         if let Some(name) = network.filter(|_| !config.network_allowed) {
@@ -110,7 +110,8 @@ impl Directory {
         let handle = patiently(open).map_err(|errno| storage("open", &path, errno))?;
         let directory = Self { handle, path, group: self.group };
         if is_new {
-            directory.set_mode()?;
+            let remove = || fs::unlinkat(&self.handle, name, AtFlags::REMOVEDIR);
+            directory.set_mode_or_remove(remove)?;
         }
         directory.check_owner(&directory.stat()?)?;
         directory.check_mode()?;
@@ -299,14 +300,24 @@ impl Directory {
         if self.group.is_some() { own | Mode::RGRP | Mode::WGRP } else { own }
     }
 
-    /// Sets the mode of a directory that was just created, whatever the umask is. If a group shares it, the mode has the
-    /// set-group-ID bit, so that new files in the directory get that group.
-    fn set_mode(&self) -> Result<()> {
-        let mode = match self.group {
+    /// Sets the mode of a directory that was just created, whatever the umask is. If that fails, removes the directory again:
+    /// otherwise whoever connects next would take it for one that is as it should be.
+    fn set_mode_or_remove(&self, remove: impl FnOnce() -> Result<(), Errno>) -> Result<()> {
+        fs::fchmod(&self.handle, self.directory_mode()).map_err(|errno| {
+            let _ = remove();
+            storage("open", &self.path, errno)
+        })
+    }
+
+    /// The mode of a new directory. If a group shares it, new files in it are to get that group. Linux gives them the group of the
+    /// process, unless the directory has the set-group-ID bit. Other systems give them the group of the directory anyway, and
+    /// refuse the bit to a user who is not in that group.
+    fn directory_mode(&self) -> Mode {
+        let inherits = if cfg!(linux_kernel) { Mode::SGID } else { Mode::empty() };
+        match self.group {
             None => Mode::RWXU,
-            Some(_) => Mode::RWXU | Mode::RWXG | Mode::SGID,
-        };
-        fs::fchmod(&self.handle, mode).map_err(|errno| storage("open", &self.path, errno))
+            Some(_) => Mode::RWXU | Mode::RWXG | inherits,
+        }
     }
 
     fn check_mode(&self) -> Result<()> {
@@ -395,6 +406,22 @@ fn refuse_network(name: &str, path: &Path) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Whoever connects next must not find a directory whose mode is not the one that was asked for.
+    #[cfg(linux_kernel)]
+    #[test]
+    fn a_directory_whose_mode_cannot_be_set_does_not_stay() {
+        let parent = tempfile::TempDir::new().expect("a directory");
+        let path = parent.path().join("locks");
+        assert!(make(&path).expect("it is ours"));
+        // A descriptor by which no mode can be set.
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let handle = fs::open(&path, flags, Mode::empty()).expect("it is ours");
+        let directory = Directory { handle, path: path.clone(), group: None };
+        let outcome = directory.set_mode_or_remove(|| fs::rmdir(&path));
+        assert_eq!(outcome.expect_err("it has no mode").kind(), ErrorKind::Storage);
+        assert!(!path.exists());
+    }
 
     #[test]
     fn network_file_systems_are_refused_by_name() {

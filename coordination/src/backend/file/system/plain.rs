@@ -67,34 +67,43 @@ pub(super) fn folds_case() -> bool {
 
 #[cfg(not(linux_kernel))]
 pub(super) fn network_name(directory: &OwnedFd) -> Result<Option<String>, Errno> {
-    /// `MNT_LOCAL` of `sys/mount.h`: the file system is on a disk of this host.
-    const LOCAL: u64 = 0x1000;
     let system = fs::fstatfs(directory)?;
     let bytes = system.f_fstypename.iter().map(|byte| *byte as u8);
     let name: Vec<u8> = bytes.take_while(|byte| *byte != 0).collect();
-    let name = String::from_utf8_lossy(&name).into_owned();
-    let is_local = u64::from(system.f_flags) & LOCAL != 0;
-    Ok((!is_local || !is_of_one_host(&name)).then_some(name))
+    Ok(network_of(&String::from_utf8_lossy(&name), u64::from(system.f_flags)).map(str::to_owned))
 }
 
-/// Whether a file system with this name is one that only this host writes to. A program (FUSE) or another host (9P, virtiofs) may
-/// offer anything as a local disk: FreeBSD's 9P says that it is local, and its locks are those of one guest.
+/// `MNT_LOCAL` of `sys/mount.h`: the file system is on a disk of this host.
 #[cfg(any(not(linux_kernel), test))]
-fn is_of_one_host(name: &str) -> bool {
-    const KNOWN: [&str; 9] =
-        ["apfs", "hfs", "ufs", "zfs", "tmpfs", "nullfs", "msdos", "msdosfs", "exfat"];
-    KNOWN.contains(&name)
+const LOCAL: u64 = 0x1000;
+
+/// The name of a mounted file system with this name and these flags, unless only this host writes to it.
+///
+/// A program (FUSE) or another host (9P, virtiofs) may offer anything as a local disk: FreeBSD's 9P says that it is local, and its
+/// locks are those of one guest. So only file systems on the list are taken for local. FAT and exFAT are not on it: an empty file may
+/// get another inode number there when it is first written to.
+#[cfg(any(not(linux_kernel), test))]
+fn network_of(name: &str, flags: u64) -> Option<&str> {
+    const KNOWN: [&str; 6] = ["apfs", "hfs", "ufs", "zfs", "tmpfs", "nullfs"];
+    let is_local = flags & LOCAL != 0 && KNOWN.contains(&name);
+    (!is_local).then_some(name)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::is_of_one_host;
+    use super::{LOCAL, network_of};
 
     #[test]
-    fn only_file_systems_that_are_known_count_as_those_of_one_host() {
-        assert!(["apfs", "ufs", "zfs"].iter().all(|name| is_of_one_host(name)));
-        for name in ["p9fs", "fusefs", "osxfuse", "virtiofs", "AppleVirtIOFS", "nfs", "smbfs", ""] {
-            assert!(!is_of_one_host(name), "{name}");
+    fn only_known_file_systems_on_a_disk_of_this_host_are_local() {
+        // Read-only and without set-user-ID, besides.
+        let others = 0x9;
+        for name in ["apfs", "ufs", "zfs"] {
+            assert_eq!(network_of(name, LOCAL | others), None, "{name}");
+            assert_eq!(network_of(name, others), Some(name));
+        }
+        let odd = ["p9fs", "fusefs", "osxfuse", "virtiofs", "AppleVirtIOFS", "nfs", "exfat", ""];
+        for name in odd {
+            assert_eq!(network_of(name, LOCAL), Some(name));
         }
     }
 }
