@@ -327,7 +327,6 @@ mod tests {
     use std::fs::{self, File};
     use std::time::{Duration, SystemTime};
 
-    use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
     use tempfile::TempDir;
 
     use super::super::tests::{open, store};
@@ -372,8 +371,11 @@ mod tests {
 
     /// When a session's file is closed that was open for writing, waiters are told that the session may have ended. So a process
     /// that only checks whether sessions live must not open their files for writing.
+    #[cfg(linux_kernel)]
     #[test]
     fn whoever_connects_wakes_nobody() {
+        use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+
         let directory = TempDir::new().expect("a directory");
         let living = store(directory.path());
         for _ in 0..8 {
