@@ -1,0 +1,149 @@
+//! A hold: what a client was granted, with a lease that the client renews.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, SystemTime};
+
+use coordination::{BootInstant, LockGuard, LossReason};
+use tokio::sync::watch;
+
+use crate::ends::{Covered, End};
+use crate::ids::Secret;
+use crate::promise::Promise;
+
+/// What is held, and until when.
+pub(crate) struct Held {
+    /// The library's.
+    pub(crate) guard: LockGuard,
+    pub(crate) lease: Duration,
+    pub(crate) end: BootInstant,
+}
+
+pub(crate) enum State {
+    Held(Held),
+    Ended(End),
+}
+
+/// Something that a client was granted.
+pub(crate) struct Hold {
+    pub(crate) handle: String,
+    pub(crate) secret: Secret,
+    pub(crate) name: String,
+    pub(crate) fence: u64,
+    pub(crate) title: String,
+    /// The principal to whom it was granted.
+    pub(crate) client: String,
+    pub(crate) granted_at: SystemTime,
+    pub(crate) asked_at: SystemTime,
+    pub(crate) covered: Covered,
+    pub(crate) promise: Option<Arc<Promise>>,
+    /// As the client of another API gave it, which wants it back.
+    pub(crate) wait: Duration,
+    /// Whether a repetition of its request was told of it.
+    is_told: AtomicBool,
+    state: Mutex<State>,
+    /// What a renewal and an end tell: the timer, and who follows it.
+    pub(crate) changed: watch::Sender<()>,
+}
+
+/// What is so at this moment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Now {
+    pub(crate) lease: Duration,
+    pub(crate) expires_in: Duration,
+    pub(crate) shared: bool,
+}
+
+/// What a hold begins with.
+pub(crate) struct Begun {
+    pub(crate) handle: String,
+    pub(crate) name: String,
+    pub(crate) title: String,
+    pub(crate) client: String,
+    pub(crate) asked_at: SystemTime,
+    pub(crate) covered: Covered,
+    pub(crate) promise: Option<Arc<Promise>>,
+    pub(crate) wait: Duration,
+    pub(crate) lease: Duration,
+    pub(crate) guard: LockGuard,
+}
+
+impl Hold {
+    pub(crate) fn new(begun: Begun) -> Self {
+        let end = BootInstant::now().saturating_add(begun.lease);
+        let fence = begun.guard.token().value();
+        Self {
+            handle: begun.handle,
+            secret: Secret::new(),
+            name: begun.name,
+            fence,
+            title: begun.title,
+            client: begun.client,
+            granted_at: SystemTime::now(),
+            asked_at: begun.asked_at,
+            covered: begun.covered,
+            promise: begun.promise,
+            wait: begun.wait,
+            is_told: AtomicBool::new(false),
+            state: Mutex::new(State::Held(Held { guard: begun.guard, lease: begun.lease, end })),
+            changed: watch::Sender::new(()),
+        }
+    }
+
+    /// Its id: for the answer to its client, and for nobody else.
+    pub(crate) fn id(&self) -> String {
+        self.secret.id(&self.handle)
+    }
+
+    /// A repetition of its request is told of it: it lives on though the first answer may be lost.
+    pub(crate) fn tell_again(&self) {
+        self.is_told.store(true, Ordering::Release);
+    }
+
+    /// Whether that was so.
+    pub(crate) fn was_told_again(&self) -> bool {
+        self.is_told.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Told after each renewal and at the end.
+    pub(crate) fn changes(&self) -> watch::Receiver<()> {
+        self.changed.subscribe()
+    }
+
+    /// How it would have to end at this moment, if it would: judged by the clock, and not by a timer.
+    pub(crate) fn due(held: &Held) -> Option<End> {
+        if let Some(reason) = loss(held) {
+            return Some(End::Lost(reason));
+        }
+        (BootInstant::now() >= held.end).then_some(End::Expired)
+    }
+
+    /// What is left; with a promise that is the lease alone.
+    pub(crate) fn left(&self, held: &Held) -> Duration {
+        let lease = held.end.remaining();
+        match (self.covered, held.guard.remaining()) {
+            (Covered::All, Some(session)) => lease.min(session),
+            _ => lease,
+        }
+    }
+}
+
+/// Why it is lost, if it is.
+fn loss(held: &Held) -> Option<LossReason> {
+    if held.guard.is_held() {
+        return None;
+    }
+    let watch = held.guard.loss_watch();
+    let lost = pin!(watch.lost());
+    match lost.poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(reason) => reason,
+        Poll::Pending => Some(LossReason::DeadlinePassed),
+    }
+}
