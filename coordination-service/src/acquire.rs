@@ -6,10 +6,11 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime};
 
 use axum::body::{Body, Bytes, HttpBody};
-use coordination::{Coordinator, ErrorKind, LockGuard, Version};
+use coordination::{Coordinator, ErrorKind, Version};
 use hyper::body::{Frame, SizeHint};
 use tokio::sync::oneshot;
 
+use crate::guard::Guard;
 use crate::holds::{Begun, Covered, End, Hold, Holds};
 use crate::ids;
 use crate::keys::Ticket;
@@ -195,7 +196,7 @@ async fn work(
 
 /// What the store granted, and what is in the way of a promise for it.
 struct Waited {
-    guard: LockGuard,
+    guard: Guard,
     promise: Option<(coordination::SharedValue<promise::Promised>, Option<Version>)>,
 }
 
@@ -219,19 +220,21 @@ async fn wait(service: &Shared, wanted: &Wanted, begun: Instant) -> Result<Waite
     }
 }
 
-async fn guard(coordinator: &Coordinator, wanted: &Wanted) -> Result<LockGuard, Problem> {
+async fn guard(coordinator: &Coordinator, wanted: &Wanted) -> Result<Guard, Problem> {
     let lock = coordinator.lock(&wanted.name)?;
     let nobody = || Problem::new(Code::Busy, "somebody else holds it");
     let granted = match (wanted.wait.is_zero(), wanted.shared) {
-        (true, false) => return lock.try_acquire().await?.ok_or_else(nobody),
-        (true, true) => return lock.try_acquire_shared().await?.ok_or_else(nobody),
-        (false, false) => lock.acquire(Some(wanted.wait)).await,
-        (false, true) => lock.acquire_shared(Some(wanted.wait)).await,
+        (true, false) => lock.try_acquire().await,
+        (true, true) => lock.try_acquire_shared().await,
+        (false, false) => lock.acquire(Some(wanted.wait)).await.map(Some),
+        (false, true) => lock.acquire_shared(Some(wanted.wait)).await.map(Some),
     };
-    granted.map_err(|error| match error.kind() {
-        ErrorKind::Timeout => nobody(),
-        _ => error.into(),
-    })
+    match granted {
+        Ok(Some(guard)) => Ok(guard.into()),
+        Ok(None) => Err(nobody()),
+        Err(error) if error.kind() == ErrorKind::Timeout => Err(nobody()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// The lock was ours, and is not any more: somebody else may have been granted it.
@@ -263,7 +266,7 @@ async fn grant(
     let promise = match promise {
         // What is shared is kept by none.
         Some((value, over)) if !is_covered && !wanted.shared => {
-            let promise = Arc::new(Promise::new(value, guard.token().value(), &handle));
+            let promise = Arc::new(Promise::new(value, guard.fence(), &handle));
             Some(written(service, promise, over, wanted.lease).await?)
         }
         Some((value, Some(over))) => {

@@ -16,7 +16,9 @@ use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
 use crate::auth::Principal;
+use crate::hold::Hold;
 use crate::ids;
+use crate::kind::Kind;
 use crate::log;
 use crate::metrics;
 use crate::problem::{Code, Problem};
@@ -46,8 +48,17 @@ pub(crate) struct Peer(pub(crate) SocketAddr);
 /// What a handler adds to the log's line.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Noted {
+    pub(crate) kind: Option<Kind>,
     pub(crate) name: Option<String>,
     pub(crate) handle: Option<String>,
+}
+
+impl Noted {
+    /// What a request about this hold is about.
+    pub(crate) fn of(hold: &Hold) -> Self {
+        let (name, handle) = (Some(hold.name.clone()), Some(hold.handle.clone()));
+        Self { kind: Some(hold.kind), name, handle }
+    }
 }
 
 /// Does what is the same for each request.
@@ -314,7 +325,7 @@ impl Drop for Line {
         }
         log::write(&json!({
             "time": rfc3339(self.at), "request": self.request, "method": self.method, "route": self.route,
-            "name": self.noted.name, "handle": self.noted.handle, "status": self.status, "code": self.code,
+            "kind": self.noted.kind.map(Kind::text), "name": self.noted.name, "handle": self.noted.handle, "status": self.status, "code": self.code,
             "ms": millis(self.begun.elapsed()), "principal": self.principal, "agent": self.agent,
             "peer": self.peer.map(|peer| peer.to_string()), "instance": self.service.tag,
             "api": format!("{:?}", self.api).to_lowercase(),

@@ -7,6 +7,7 @@ use std::time::SystemTime;
 use serde_json::{Value, json};
 
 use crate::holds::{End, Hold};
+use crate::kind::Kind;
 use crate::text::rfc3339;
 
 /// So many are kept of each name.
@@ -19,9 +20,9 @@ pub(crate) struct History(Mutex<Names>);
 
 #[derive(Debug, Default)]
 struct Names {
-    of: HashMap<String, VecDeque<Value>>,
+    of: HashMap<(Kind, String), VecDeque<Value>>,
     /// Names in the order in which they came.
-    order: VecDeque<String>,
+    order: VecDeque<(Kind, String)>,
 }
 
 impl History {
@@ -33,15 +34,16 @@ impl History {
             "ended": rfc3339(SystemTime::now()), "how": end.text(),
         });
         let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if !names.of.contains_key(&hold.name) {
+        let name = (hold.kind, hold.name.clone());
+        if !names.of.contains_key(&name) {
             if names.order.len() >= NAMES
                 && let Some(oldest) = names.order.pop_front()
             {
                 names.of.remove(&oldest);
             }
-            names.order.push_back(hold.name.clone());
+            names.order.push_back(name.clone());
         }
-        let rows = names.of.entry(hold.name.clone()).or_default();
+        let rows = names.of.entry(name).or_default();
         if rows.len() >= EACH {
             rows.pop_front();
         }
@@ -49,8 +51,12 @@ impl History {
     }
 
     /// Those of this name, the oldest first.
-    pub(crate) fn of(&self, name: &str) -> Vec<Value> {
+    pub(crate) fn of(&self, kind: Kind, name: &str) -> Vec<Value> {
         let names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        names.of.get(name).map(|rows| rows.iter().cloned().collect()).unwrap_or_default()
+        names
+            .of
+            .get(&(kind, name.to_owned()))
+            .map(|rows| rows.iter().cloned().collect())
+            .unwrap_or_default()
     }
 }

@@ -1,23 +1,22 @@
 //! A hold: what a client was granted, with a lease that the client renews.
 
-use std::future::Future;
-use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
 use std::time::{Duration, SystemTime};
 
-use coordination::{BootInstant, LockGuard, LossReason};
+use coordination::BootInstant;
 use tokio::sync::watch;
 
 use crate::ends::{Covered, End};
+use crate::guard::Guard;
 use crate::ids::Secret;
+use crate::kind::Kind;
 use crate::promise::Promise;
 
 /// What is held, and until when.
 pub(crate) struct Held {
     /// The library's.
-    pub(crate) guard: LockGuard,
+    pub(crate) guard: Guard,
     pub(crate) lease: Duration,
     pub(crate) end: BootInstant,
 }
@@ -31,6 +30,7 @@ pub(crate) enum State {
 pub(crate) struct Hold {
     pub(crate) handle: String,
     pub(crate) secret: Secret,
+    pub(crate) kind: Kind,
     pub(crate) name: String,
     pub(crate) fence: u64,
     pub(crate) title: String,
@@ -68,16 +68,17 @@ pub(crate) struct Begun {
     pub(crate) promise: Option<Arc<Promise>>,
     pub(crate) wait: Duration,
     pub(crate) lease: Duration,
-    pub(crate) guard: LockGuard,
+    pub(crate) guard: Guard,
 }
 
 impl Hold {
     pub(crate) fn new(begun: Begun) -> Self {
         let end = BootInstant::now().saturating_add(begun.lease);
-        let fence = begun.guard.token().value();
+        let (kind, fence) = (begun.guard.kind(), begun.guard.fence());
         Self {
             handle: begun.handle,
             secret: Secret::new(),
+            kind,
             name: begun.name,
             fence,
             title: begun.title,
@@ -119,7 +120,7 @@ impl Hold {
 
     /// How it would have to end at this moment, if it would: judged by the clock, and not by a timer.
     pub(crate) fn due(held: &Held) -> Option<End> {
-        if let Some(reason) = loss(held) {
+        if let Some(reason) = held.guard.loss() {
             return Some(End::Lost(reason));
         }
         (BootInstant::now() >= held.end).then_some(End::Expired)
@@ -132,18 +133,5 @@ impl Hold {
             (Covered::All, Some(session)) => lease.min(session),
             _ => lease,
         }
-    }
-}
-
-/// Why it is lost, if it is.
-fn loss(held: &Held) -> Option<LossReason> {
-    if held.guard.is_held() {
-        return None;
-    }
-    let watch = held.guard.loss_watch();
-    let lost = pin!(watch.lost());
-    match lost.poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(reason) => reason,
-        Poll::Pending => Some(LossReason::DeadlinePassed),
     }
 }

@@ -11,6 +11,7 @@ use crate::ended::Ended;
 pub(crate) use crate::ends::{Covered, End};
 pub(crate) use crate::hold::{Begun, Hold, Now};
 use crate::hold::{Held, State};
+use crate::kind::Kind;
 use crate::undeleted::Undeleted;
 
 /// The most names of which something changed that are noted.
@@ -23,7 +24,7 @@ type OnEnd = Box<dyn Fn(&Hold, End) + Send + Sync>;
 pub(crate) struct Holds {
     table: Mutex<Table>,
     /// The names of which something changed; for who shows them.
-    touched: Mutex<HashSet<String>>,
+    touched: Mutex<HashSet<(Kind, String)>>,
     pub(crate) touch: Notify,
     /// How many are being released at the store.
     releasing: watch::Sender<usize>,
@@ -36,7 +37,7 @@ pub(crate) struct Holds {
 #[derive(Default)]
 struct Table {
     live: HashMap<String, Arc<Hold>>,
-    names: HashMap<String, Vec<Arc<Hold>>>,
+    names: HashMap<(Kind, String), Vec<Arc<Hold>>>,
     clients: HashMap<String, usize>,
     ended: Ended,
 }
@@ -68,7 +69,7 @@ impl Holds {
     pub(crate) fn begin(self: &Arc<Self>, begun: Begun) -> Arc<Hold> {
         let hold = Arc::new(Hold::new(begun));
         self.table().add(&hold);
-        self.touched(&hold.name);
+        self.touched(&hold);
         tokio::spawn(follow(Arc::clone(self), Arc::clone(&hold)));
         hold
     }
@@ -97,13 +98,19 @@ impl Holds {
     }
 
     /// The one of this name and fence.
-    pub(crate) fn of_fence(&self, name: &str, fence: u64) -> Option<Arc<Hold>> {
-        self.table().names.get(name)?.iter().find(|hold| hold.fence == fence).cloned()
+    pub(crate) fn of_fence(&self, kind: Kind, name: &str, fence: u64) -> Option<Arc<Hold>> {
+        self.of_name(kind, name, |hold| hold.fence == fence)
     }
 
     /// The one of this name that satisfies this.
-    pub(crate) fn of_name(&self, name: &str, wanted: impl Fn(&Hold) -> bool) -> Option<Arc<Hold>> {
-        self.table().names.get(name)?.iter().find(|hold| wanted(hold)).cloned()
+    pub(crate) fn of_name(
+        &self,
+        kind: Kind,
+        name: &str,
+        wanted: impl Fn(&Hold) -> bool,
+    ) -> Option<Arc<Hold>> {
+        let table = self.table();
+        table.names.get(&(kind, name.to_owned()))?.iter().find(|hold| wanted(hold)).cloned()
     }
 
     /// What is so now, or how it ended.
@@ -122,7 +129,7 @@ impl Holds {
             held.end = BootInstant::now().saturating_add(held.lease);
         });
         hold.changed.send_replace(());
-        self.touched(&hold.name);
+        self.touched(hold);
         now
     }
 
@@ -176,7 +183,7 @@ impl Holds {
         self.take_back_at(hold, promised_until);
         (self.on_end)(hold, end);
         hold.changed.send_replace(());
-        self.touched(&hold.name);
+        self.touched(hold);
         Ok((releasing, end))
     }
 
@@ -245,18 +252,18 @@ impl Holds {
         *self.releasing.borrow() > 0
     }
 
-    fn touched(&self, name: &str) {
+    fn touched(&self, hold: &Hold) {
         let mut touched = self.touched.lock().unwrap_or_else(PoisonError::into_inner);
         // Nobody may look for a long time; who does reads all of it first.
         if touched.len() < TOUCHED {
-            touched.insert(name.to_owned());
+            touched.insert((hold.kind, hold.name.clone()));
         }
         drop(touched);
         self.touch.notify_one();
     }
 
     /// The names of which something has changed since the last call.
-    pub(crate) fn take_touched(&self) -> HashSet<String> {
+    pub(crate) fn take_touched(&self) -> HashSet<(Kind, String)> {
         std::mem::take(&mut *self.touched.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -264,16 +271,18 @@ impl Holds {
 impl Table {
     fn add(&mut self, hold: &Arc<Hold>) {
         self.live.insert(hold.handle.clone(), Arc::clone(hold));
-        self.names.entry(hold.name.clone()).or_default().push(Arc::clone(hold));
+        let name = (hold.kind, hold.name.clone());
+        self.names.entry(name).or_default().push(Arc::clone(hold));
         *self.clients.entry(hold.client.clone()).or_default() += 1;
     }
 
     fn remove(&mut self, hold: &Hold, end: End, promised_until: Option<BootInstant>) {
         let Some(hold) = self.live.remove(&hold.handle) else { return };
-        if let Some(others) = self.names.get_mut(&hold.name) {
+        let name = (hold.kind, hold.name.clone());
+        if let Some(others) = self.names.get_mut(&name) {
             others.retain(|other| other.handle != hold.handle);
             if others.is_empty() {
-                self.names.remove(&hold.name);
+                self.names.remove(&name);
             }
         }
         if let Some(count) = self.clients.get_mut(&hold.client) {
@@ -326,15 +335,15 @@ impl Drop for Releasing {
 async fn follow(holds: Arc<Holds>, hold: Arc<Hold>) {
     let mut changes = hold.changes();
     loop {
-        let (watch, left) = match &*hold.state() {
-            State::Held(held) => (held.guard.loss_watch(), held.end.remaining()),
+        let (over, left) = match &*hold.state() {
+            State::Held(held) => (held.guard.over(), held.end.remaining()),
             State::Ended(_) => return,
         };
         tokio::select! {
             biased;
             _ = changes.changed() => {}
             // Released elsewhere: the state says so by the next turn of the loop.
-            reason = watch.lost() => if reason.is_none() && changes.changed().await.is_err() { return },
+            reason = over => if reason.is_none() && changes.changed().await.is_err() { return },
             () = tokio::time::sleep(left) => {}
         }
         // Judged by the clock: a timer that is early, and a renewal at the same moment, end nothing.

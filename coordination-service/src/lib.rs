@@ -4,7 +4,7 @@
 //! library's guard, a lease that the client renews, and an id that only the client knows. `docs/service.md` is for users, and
 //! says what is built of it and what is not.
 //!
-//! * `service` is what all requests share; `hold` is one grant, `holds` are all of them and their ends, `acquire` leads to one, and `promise` keeps
+//! * `service` is what all requests share; `hold` is one grant, of a recipe (`kind`) by one of the library's guards (`guard`), `holds` are all of them and their ends, `acquire` leads to one, and `promise` keeps
 //!   leases that outlive their instance, and `undeleted` removes what the store did not let us delete at once, `ended` knows what has ended. `keys` recognise a request that is sent again.
 //! * `around` is what is the same for each request, `auth` says who may what, `problem` is every answer that is not what was
 //!   asked for, `fields` reads bodies.
@@ -19,11 +19,13 @@ mod auth;
 mod ended;
 mod ends;
 mod fields;
+mod guard;
 mod history;
 mod hold;
 mod holds;
 mod ids;
 mod keys;
+mod kind;
 mod listen;
 mod lockable;
 mod log;

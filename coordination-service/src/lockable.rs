@@ -16,6 +16,7 @@ use crate::acquire::{self, Wanted};
 use crate::around::{Api, Peer, around};
 use crate::auth::Right;
 use crate::holds::{End, Hold};
+use crate::kind::Kind;
 use crate::problem::{Code, Problem};
 use crate::reply::{self, not_so, nowhere, principal, rest};
 use crate::service::Shared;
@@ -100,7 +101,7 @@ impl Caller {
 
 /// What the caller holds under this name.
 fn held(service: &Shared, caller: &Caller) -> Option<Arc<Hold>> {
-    service.holds.of_name(&caller.name, |hold| caller.has(hold))
+    service.holds.of_name(Kind::Lock, &caller.name, |hold| caller.has(hold))
 }
 
 /// `GET /v1/heartbeat/{name}`: true, and the lease begins anew, as long as it is the caller's.

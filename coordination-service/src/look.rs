@@ -5,6 +5,7 @@ use std::time::SystemTime;
 use coordination::Coordinator;
 use serde_json::{Value, json};
 
+use crate::kind::Kind;
 use crate::service::Service;
 use crate::text::{millis, rfc3339};
 
@@ -29,7 +30,7 @@ pub(crate) async fn entries(
             let since = who.since.and_then(|since| now.duration_since(since).ok());
             entry["waiting_ms"] = since.map(millis).into();
         }
-        let own = service.holds.of_fence(name, who.token.value());
+        let own = service.holds.of_fence(Kind::Lock, name, who.token.value());
         if let Some((hold, now)) =
             own.and_then(|hold| Some((hold.clone(), service.holds.now(&hold).ok()?)))
         {

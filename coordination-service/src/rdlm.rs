@@ -17,6 +17,7 @@ use crate::around::{Api, Noted, around, body};
 use crate::auth::{Principal, Right};
 use crate::fields::Fields;
 use crate::holds::{End, Found, Hold, Now};
+use crate::kind::Kind;
 use crate::problem::{Code, Problem};
 use crate::reply::{json, not_so, nowhere, principal, rest};
 use crate::service::Shared;
@@ -86,8 +87,7 @@ async fn acquire(State(service): State<Shared>, request: Request) -> Result<Resp
 }
 
 fn noted(mut response: Response, hold: &Hold) -> Response {
-    let noted = Noted { name: Some(hold.name.clone()), handle: Some(hold.handle.clone()) };
-    response.extensions_mut().insert(noted);
+    response.extensions_mut().insert(Noted::of(hold));
     response
 }
 
@@ -209,7 +209,7 @@ async fn one(State(service): State<Shared>, request: Request) -> Result<Response
     let path = rest(&request, RESOURCES);
     let mut locks = Vec::new();
     for who in service.coordinator()?.lock(&name)?.holders().await? {
-        let own = service.holds.of_fence(&name, who.token.value());
+        let own = service.holds.of_fence(Kind::Lock, &name, who.token.value());
         let own = own.and_then(|hold| Some((service.holds.now(&hold).ok()?, hold)));
         let since = zoneless(who.since.unwrap_or(SystemTime::UNIX_EPOCH));
         let mut lock = match own {
@@ -265,7 +265,7 @@ async fn cleared(service: &Shared, who: &Principal, name: &str) -> Result<usize,
     for holder in lock.holders().await?.into_iter().filter(|holder| holder.holding) {
         let fence = holder.token.value();
         tracing::warn!(name, fence, by = who.name, "taking a lock away");
-        match service.holds.of_fence(name, fence) {
+        match service.holds.of_fence(Kind::Lock, name, fence) {
             Some(hold) => drop(service.holds.give_up(&hold, End::Broken).await),
             None => drop(lock.break_grant(holder.token).await?),
         }

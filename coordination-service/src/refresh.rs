@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use coordination::{Coordinator, Recipe};
 
+use crate::kind::Kind;
 use crate::look;
 use crate::service::Service;
 
@@ -42,7 +43,7 @@ pub(crate) async fn run(service: Arc<Service>) {
             tokio::time::sleep(COALESCE).await;
             let touched = service.holds.take_touched();
             if let Ok(coordinator) = service.coordinator() {
-                for name in touched {
+                for (_, name) in touched.into_iter().filter(|(kind, _)| *kind == Kind::Lock) {
                     if let Ok(entries) = look::entries(&service, &coordinator, &name).await {
                         service.mirror.put(&name, &entries);
                     }

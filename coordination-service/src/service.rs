@@ -67,7 +67,7 @@ impl Service {
         let told = Arc::clone(&history);
         let on_end = move |hold: &crate::holds::Hold, end| {
             told.add(hold, end);
-            metrics::ended(hold.granted_at, end);
+            metrics::ended(hold.kind, hold.granted_at, end);
         };
         Arc::new(Self {
             settings,

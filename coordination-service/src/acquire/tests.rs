@@ -287,7 +287,7 @@ async fn a_lock_that_was_lost_is_promised_to_nobody() {
     lock.break_grant(guard.token()).await.expect("memory answers");
     guard.lost().await;
     let promise = promise::of(&other, "x").expect("a name");
-    let waited = Waited { guard, promise: Some((promise.clone(), None)) };
+    let waited = Waited { guard: guard.into(), promise: Some((promise.clone(), None)) };
     let told = grant(&service, wanted(0), waited, SystemTime::now()).await.map(drop);
     assert_eq!(told.map_err(|problem| problem.code), Err(Code::StoreAway));
     assert!(promise.read().await.expect("memory answers").is_none());

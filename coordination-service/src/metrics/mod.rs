@@ -12,6 +12,7 @@ use ::metrics::{Key, Label, Level, Metadata, Recorder, SharedString, Unit};
 
 use self::registry::Registry;
 use crate::holds::End;
+use crate::kind::Kind;
 
 const METADATA: Metadata<'static> =
     Metadata::new("coordination-service", Level::INFO, Some("coordination-service"));
@@ -60,9 +61,9 @@ pub(crate) fn refused(reason: &'static str) {
 }
 
 /// A hold has ended.
-pub(crate) fn ended(granted: SystemTime, end: End) {
+pub(crate) fn ended(kind: Kind, granted: SystemTime, end: End) {
     let time = granted.elapsed().unwrap_or_default();
-    let labels = vec![Label::new("kind", "lock"), Label::new("end", end.text())];
+    let labels = vec![Label::new("kind", kind.text()), Label::new("end", end.text())];
     REGISTRY.register_histogram(&Key::from_parts(CLIENT_HOLD, labels), &METADATA).record(time);
 }
 

@@ -31,7 +31,7 @@ const MANY_BYTES: usize = 64 * 1024;
 /// A hold as its client and administrators see it, without its id.
 pub(super) fn shown(service: &Service, hold: &Hold, now: &Now) -> Value {
     json!({
-        "handle": hold.handle, "kind": "lock", "name": hold.name, "fence": hold.fence, "shared": now.shared,
+        "handle": hold.handle, "kind": hold.kind.text(), "name": hold.name, "fence": hold.fence, "shared": now.shared,
         "lease_ms": millis(now.lease), "expires_in_ms": millis(now.expires_in),
         "renew_in_ms": millis(now.expires_in / 3), "covered": hold.covered.text(), "client": hold.client,
         "title": hold.title, "granted_at": rfc3339(hold.granted_at), "instance": service.tag,
@@ -94,8 +94,7 @@ fn answer(service: &Shared, hold: &Hold, now: &Now) -> Response {
 }
 
 fn noted(mut response: Response, hold: &Hold) -> Response {
-    let noted = Noted { name: Some(hold.name.clone()), handle: Some(hold.handle.clone()) };
-    response.extensions_mut().insert(noted);
+    response.extensions_mut().insert(Noted::of(hold));
     response
 }
 

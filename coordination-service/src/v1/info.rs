@@ -7,6 +7,7 @@ use coordination::State as SessionState;
 use serde_json::json;
 
 use crate::auth::Right;
+use crate::kind::Kind;
 use crate::metrics;
 use crate::problem::{Code, Problem, explained};
 use crate::reply::{json, principal, rest};
@@ -79,18 +80,23 @@ pub(super) async fn info(
     ))
 }
 
-/// `GET /v1/history?name=`
+/// `GET /v1/history?kind=&name=`
 pub(super) async fn history(
     State(service): State<Shared>,
     request: Request,
 ) -> Result<Response, Problem> {
     let query = text::query(request.uri().query());
-    let name = query.iter().find(|(key, _)| key == "name").map(|(_, name)| name);
-    let name =
-        name.ok_or_else(|| Problem::new(Code::Invalid, "say by ?name= which lock is meant"))?;
+    let given = |wanted: &str| query.iter().find(|(key, _)| key == wanted).map(|(_, text)| text);
+    let unknown = || Problem::new(Code::Invalid, "`kind` is a word such as `lock`");
+    let kind = match given("kind") {
+        Some(word) => Kind::of(word).ok_or_else(unknown)?,
+        None => Kind::Lock,
+    };
+    let name = given("name")
+        .ok_or_else(|| Problem::new(Code::Invalid, "say by ?name= whose hand-overs are meant"))?;
     principal(&request)?.needs(Right::Read, name)?;
-    let rows = service.history.of(name);
-    Ok(json(StatusCode::OK, &json!({ "kind": "lock", "name": name, "history": rows })))
+    let rows = service.history.of(kind, name);
+    Ok(json(StatusCode::OK, &json!({ "kind": kind.text(), "name": name, "history": rows })))
 }
 
 /// `GET /metrics`

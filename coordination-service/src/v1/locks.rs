@@ -17,6 +17,7 @@ use crate::auth::Right;
 use crate::fields::Fields;
 use crate::holds::{End, Found, Hold};
 use crate::keys::{self, Asked, Ticket};
+use crate::kind::Kind;
 use crate::look;
 use crate::problem::{Code, Problem};
 use crate::reply::{json, principal, rest};
@@ -118,8 +119,7 @@ fn created(
         headers.insert(header::LOCATION, location);
     }
     headers.insert("fencing-token", HeaderValue::from(hold.fence));
-    let noted = Noted { name: Some(hold.name.clone()), handle: Some(hold.handle.clone()) };
-    response.extensions_mut().insert(noted);
+    response.extensions_mut().insert(Noted::of(hold));
     Ok(response)
 }
 
@@ -188,7 +188,7 @@ pub(super) async fn take_away(
         return Err(Problem::new(Code::Changed, "nothing was done").with("entries", before));
     };
     tracing::warn!(name, fence = fence.value(), by = who.name, "taking a lock away");
-    let own = service.holds.of_fence(&name, fence.value());
+    let own = service.holds.of_fence(Kind::Lock, &name, fence.value());
     let is_done = match own {
         Some(hold) => match service.holds.give_up(&hold, End::Broken).await {
             Ok(confirmed) => confirmed.map(|()| true)?,
@@ -202,6 +202,7 @@ pub(super) async fn take_away(
     // Whoever holds it next is not to wait for what was promised to the one that is gone.
     acquire::forget_promise(&service, &coordinator, &name, fence.value()).await?;
     let mut response = json(StatusCode::OK, &json!({ "broken": entry }));
-    response.extensions_mut().insert(Noted { name: Some(name), handle: None });
+    let noted = Noted { kind: Some(Kind::Lock), name: Some(name), handle: None };
+    response.extensions_mut().insert(noted);
     Ok(response.into_response())
 }

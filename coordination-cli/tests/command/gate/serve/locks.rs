@@ -178,6 +178,8 @@ fn a_hold_tells_of_its_end() {
         assert!(told.body.contains("released"), "{told:?}");
         let history = service.get("/v1/history?name=x").json();
         assert_eq!(history["history"][0]["how"], "released", "{history}");
+        let others = service.get("/v1/history?kind=group&name=x").json();
+        assert_eq!((&others["kind"], &others["history"]), (&"group".into(), &json!([])));
     });
 }
 

@@ -54,6 +54,7 @@ fn h7_malformed_requests_are_refused_and_the_next_one_is_answered() {
             ("GET", "/v1/locks?limit=1001", "", 400),
             ("GET", "/v1/locks?x=1", "", 400),
             ("GET", "/v1/history", "", 400),
+            ("GET", "/v1/history?kind=x&name=x", "", 400),
             ("GET", "/v1/holds/x", "", 404),
             ("GET", "/v1/holds/aaaaaaaa.aaaaaaaa.aaaaaaaaaaaaaaaaaaaaaaaaaa", "", 421),
             ("GET", "/v1/nothing", "", 404),
@@ -178,6 +179,7 @@ fn h9_rights_reach_as_far_as_their_names() {
             false
         });
         assert!(written.contains("\"route\":\"/v1/locks/{name}\""), "{written}");
+        assert!(written.contains("\"kind\":\"lock\""), "{written}");
         for canary in [&ci, &boss, &reader, &secret] {
             assert!(
                 !written.contains(canary.as_str()) && !list.contains(canary.as_str()),
