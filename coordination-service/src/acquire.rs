@@ -1,4 +1,4 @@
-//! From a request for a lock to a hold: the wait, the promise, and the delivery of the answer.
+//! From what is wanted to a hold: the wait, the promise, and the delivery of the answer.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime};
 
 use axum::body::{Body, Bytes, HttpBody};
-use coordination::{Coordinator, ErrorKind, Version};
+use coordination::{Coordinator, Version};
 use hyper::body::{Frame, SizeHint};
 use tokio::sync::oneshot;
 
@@ -14,10 +14,13 @@ use crate::guard::Guard;
 use crate::holds::{Begun, Covered, End, Hold, Holds};
 use crate::ids;
 use crate::keys::Ticket;
+use crate::kind::Kind;
 use crate::problem::{Code, Problem};
 use crate::promise::{self, Promise, SatOut};
 use crate::service::{Phase, Shared, Waiting};
+use crate::settings::Cover;
 use crate::text::millis;
+use crate::wanted::{self, Wanted};
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -25,25 +28,12 @@ pub(crate) mod tests;
 /// The longest lease there is.
 pub(crate) const LONGEST: Duration = Duration::from_secs(86_400);
 
-/// What is asked for.
-#[derive(Clone, Debug)]
-pub(crate) struct Wanted {
-    /// The library's name of the lock.
-    pub(crate) name: String,
-    pub(crate) shared: bool,
-    /// How long to wait; zero is one try.
-    pub(crate) wait: Duration,
-    pub(crate) lease: Duration,
-    pub(crate) title: String,
-    /// What the hold belongs to: the principal's name.
-    pub(crate) client: String,
-}
-
-/// The longest lease of a lock of this name.
-pub(crate) fn longest_lease(service: &Shared, name: &str) -> Duration {
-    match service.promises(name) {
-        true => LONGEST,
-        false => service.cover.longest().unwrap_or(LONGEST),
+/// The longest lease of what has this name.
+pub(crate) fn longest_lease(service: &Shared, kind: Kind, name: &str) -> Duration {
+    match service.cover {
+        Cover::Lease(cover) if !service.promises(kind, name) => cover,
+        // A promise keeps it, or nothing keeps it once the instance is dead, however short it is.
+        Cover::Lease(_) | Cover::Nothing | Cover::Any => LONGEST,
     }
 }
 
@@ -112,7 +102,7 @@ impl HttpBody for Answer {
     }
 }
 
-/// Waits for the lock, and takes it in as a hold.
+/// Waits for what is wanted, and takes it in as a hold.
 ///
 /// The work is done by a task of its own, which undoes a grant that nobody is there to receive.
 ///
@@ -203,8 +193,9 @@ struct Waited {
 /// The library's wait, and then that for a promise of another instance.
 async fn wait(service: &Shared, wanted: &Wanted, begun: Instant) -> Result<Waited, Problem> {
     let coordinator = service.coordinator()?;
-    let guard = guard(&coordinator, wanted).await.map_err(|problem| busy(problem, begun))?;
-    if !service.promises(&wanted.name) {
+    let asked = wanted::granted(&coordinator, wanted).await;
+    let guard = asked.map_err(|problem| busy(problem, begun))?;
+    if !service.promises(wanted.what.kind(), &wanted.name) {
         return Ok(Waited { guard, promise: None });
     }
     let value = promise::of(&coordinator, &wanted.name)?;
@@ -220,26 +211,9 @@ async fn wait(service: &Shared, wanted: &Wanted, begun: Instant) -> Result<Waite
     }
 }
 
-async fn guard(coordinator: &Coordinator, wanted: &Wanted) -> Result<Guard, Problem> {
-    let lock = coordinator.lock(&wanted.name)?;
-    let nobody = || Problem::new(Code::Busy, "somebody else holds it");
-    let granted = match (wanted.wait.is_zero(), wanted.shared) {
-        (true, false) => lock.try_acquire().await,
-        (true, true) => lock.try_acquire_shared().await,
-        (false, false) => lock.acquire(Some(wanted.wait)).await.map(Some),
-        (false, true) => lock.acquire_shared(Some(wanted.wait)).await.map(Some),
-    };
-    match granted {
-        Ok(Some(guard)) => Ok(guard.into()),
-        Ok(None) => Err(nobody()),
-        Err(error) if error.kind() == ErrorKind::Timeout => Err(nobody()),
-        Err(error) => Err(error.into()),
-    }
-}
-
 /// The lock was ours, and is not any more: somebody else may have been granted it.
 fn lost() -> Problem {
-    Problem::new(Code::StoreAway, "the lock was lost at the store before it was granted; ask again")
+    Problem::new(Code::StoreAway, "it was lost at the store before it was granted; ask again")
 }
 
 fn busy(problem: Problem, begun: Instant) -> Problem {
@@ -265,7 +239,7 @@ async fn grant(
     let is_covered = covered_for.is_none_or(|cover| wanted.lease <= cover);
     let promise = match promise {
         // What is shared is kept by none.
-        Some((value, over)) if !is_covered && !wanted.shared => {
+        Some((value, over)) if !is_covered && wanted.what.is_exclusive_lock() => {
             let promise = Arc::new(Promise::new(value, guard.fence(), &handle));
             Some(written(service, promise, over, wanted.lease).await?)
         }
@@ -326,7 +300,7 @@ pub(crate) async fn forget_promise(
     name: &str,
     fence: u64,
 ) -> coordination::Result<()> {
-    if service.promises(name) {
+    if service.promises(Kind::Lock, name) {
         promise::forget(&promise::of(coordinator, name)?, fence).await?;
     }
     Ok(())

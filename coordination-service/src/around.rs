@@ -290,6 +290,8 @@ fn route(api: Api, path: &str) -> &'static str {
         Api::Native => &[
             ("/v1/locks/", "/v1/locks/{name}"),
             ("/v1/locks", "/v1/locks"),
+            ("/v1/semaphores/", "/v1/semaphores/{name}"),
+            ("/v1/semaphores", "/v1/semaphores"),
             ("/v1/holds/", "/v1/holds/{id}"),
             ("/v1/renew", "/v1/renew"),
             ("/v1/info", "/v1/info"),

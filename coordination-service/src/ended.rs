@@ -81,8 +81,9 @@ impl Ended {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::acquire::{Wanted, acquire, tests};
+    use crate::acquire::{acquire, tests};
     use crate::settings::Cover;
+    use crate::wanted::Wanted;
 
     /// Whoever needs a lost hold no more can say so for as long as its promise stays.
     #[tokio::test]

@@ -89,6 +89,19 @@ impl Fields {
         }
     }
 
+    /// An error, unless this field is there.
+    pub(crate) fn needs(&mut self, field: &str) {
+        if !self.fields.iter().any(|(name, _)| name == field) {
+            self.wrong(field, "this field has to be there");
+        }
+    }
+
+    /// A count, if there is one.
+    pub(crate) fn count(&mut self, field: &str, allowed: RangeInclusive<u32>) -> Option<u32> {
+        let allowed = u64::from(*allowed.start())..=u64::from(*allowed.end());
+        self.whole(field, allowed).and_then(|count| count.try_into().ok())
+    }
+
     /// A duration in milliseconds, if there is one.
     pub(crate) fn millis(&mut self, field: &str, allowed: RangeInclusive<u64>) -> Option<Duration> {
         self.whole(field, allowed).map(Duration::from_millis)

@@ -101,6 +101,15 @@ impl Guard {
         }
     }
 
+    /// The numbers of its permits or of its slot: nobody else has them at the same time.
+    pub(crate) fn slots(&self) -> Vec<u32> {
+        match self {
+            Self::Permit(guard) => guard.slots().to_vec(),
+            Self::Slot(guard) => vec![guard.slot()],
+            _ => Vec::new(),
+        }
+    }
+
     /// How long it can be relied on if nothing more is heard from the store.
     pub(crate) fn remaining(&self) -> Option<Duration> {
         self.grants().filter_map(Grant::remaining).min()

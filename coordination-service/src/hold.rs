@@ -33,6 +33,8 @@ pub(crate) struct Hold {
     pub(crate) kind: Kind,
     pub(crate) name: String,
     pub(crate) fence: u64,
+    /// The numbers of the permits or of the slot, if it is of such a recipe.
+    pub(crate) slots: Vec<u32>,
     pub(crate) title: String,
     /// The principal to whom it was granted.
     pub(crate) client: String,
@@ -81,6 +83,7 @@ impl Hold {
             kind,
             name: begun.name,
             fence,
+            slots: begun.guard.slots(),
             title: begun.title,
             client: begun.client,
             granted_at: SystemTime::now(),

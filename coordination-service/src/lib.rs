@@ -4,7 +4,7 @@
 //! library's guard, a lease that the client renews, and an id that only the client knows. `docs/service.md` is for users, and
 //! says what is built of it and what is not.
 //!
-//! * `service` is what all requests share; `hold` is one grant, of a recipe (`kind`) by one of the library's guards (`guard`), `holds` are all of them and their ends, `acquire` leads to one, and `promise` keeps
+//! * `service` is what all requests share; `hold` is one grant, of a recipe (`kind`) by one of the library's guards (`guard`), `holds` are all of them and their ends, `wanted` is what is asked for, `acquire` leads to a hold, and `promise` keeps
 //!   leases that outlive their instance, and `undeleted` removes what the store did not let us delete at once, `ended` knows what has ended. `keys` recognise a request that is sent again.
 //! * `around` is what is the same for each request, `auth` says who may what, `problem` is every answer that is not what was
 //!   asked for, `fields` reads bodies.
@@ -44,6 +44,7 @@ mod store;
 mod text;
 mod undeleted;
 mod v1;
+mod wanted;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

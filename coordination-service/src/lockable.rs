@@ -12,7 +12,7 @@ use axum::response::Response;
 use axum::routing::get;
 use serde_json::json;
 
-use crate::acquire::{self, Wanted};
+use crate::acquire;
 use crate::around::{Api, Peer, around};
 use crate::auth::Right;
 use crate::holds::{End, Hold};
@@ -22,6 +22,7 @@ use crate::reply::{self, not_so, nowhere, principal, rest};
 use crate::service::Shared;
 use crate::text;
 use crate::v1::holds;
+use crate::wanted::{Wanted, What};
 
 /// All routes of the API.
 pub(crate) fn routes(service: &Shared) -> Router {
@@ -68,8 +69,8 @@ async fn acquire(State(service): State<Shared>, request: Request) -> Result<Resp
     let caller = caller(&request, "/v1/acquire/")?;
     let wanted = Wanted {
         title: caller.address.to_string(),
+        what: What::Lock { shared: false },
         name: caller.name,
-        shared: false,
         wait: Duration::ZERO,
         lease: service.settings.lockable_lease,
         client: caller.client,

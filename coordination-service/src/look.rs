@@ -1,49 +1,99 @@
-//! Who holds a lock and who waits for it, as the store says, with what this instance knows of its own holds.
+//! Who holds something and who waits for it, as the store says, with what this instance knows of its own holds.
 
 use std::time::SystemTime;
 
-use coordination::Coordinator;
+use coordination::{Contender, Coordinator, Occupant};
 use serde_json::{Value, json};
 
 use crate::kind::Kind;
 use crate::service::Service;
 use crate::text::{millis, rfc3339};
 
-/// The holders of the lock of this name, and those who wait for it, in order.
+/// One who holds something or waits for it.
+struct Row {
+    state: &'static str,
+    who: String,
+    fence: u64,
+    since: Option<SystemTime>,
+    /// What only this recipe has.
+    own: Vec<(&'static str, Value)>,
+}
+
+/// The names of this recipe that are in use.
+pub(crate) async fn names(
+    coordinator: &Coordinator,
+    kind: Kind,
+) -> coordination::Result<Vec<String>> {
+    coordinator.in_use(kind.recipe()).await
+}
+
+/// The holders of what has this name, and those who wait for it, in order.
 pub(crate) async fn entries(
     service: &Service,
     coordinator: &Coordinator,
+    kind: Kind,
     name: &str,
 ) -> coordination::Result<Vec<Value>> {
-    let contenders = coordinator.lock(name)?.holders().await?;
+    let rows: Vec<Row> = match kind {
+        Kind::Semaphore => {
+            // The number of permits that a caller expects matters only to who asks for some.
+            let occupants = coordinator.semaphore(name, 1)?.holders().await?;
+            occupants.into_iter().map(Row::from).collect()
+        }
+        _ => coordinator.lock(name)?.holders().await?.into_iter().map(Row::from).collect(),
+    };
     let now = SystemTime::now();
-    let entry = |who: coordination::Contender| {
+    Ok(rows.into_iter().map(|row| told(service, kind, name, row, now)).collect())
+}
+
+impl From<Contender> for Row {
+    fn from(who: Contender) -> Self {
         let state = match (who.holding, who.shared) {
             (true, false) => "held",
             (true, true) => "shared",
             (false, _) => "waiting",
         };
-        let mut entry = json!({
-            "state": state, "who": who.member, "fence": who.token.value(), "since": who.since.map(rfc3339),
-        });
-        if !who.holding {
-            let since = who.since.and_then(|since| now.duration_since(since).ok());
-            entry["waiting_ms"] = since.map(millis).into();
-        }
-        let own = service.holds.of_fence(Kind::Lock, name, who.token.value());
-        if let Some((hold, now)) =
-            own.and_then(|hold| Some((hold.clone(), service.holds.now(&hold).ok()?)))
-        {
-            entry["client"] = hold.client.clone().into();
-            entry["title"] = hold.title.clone().into();
-            entry["since"] = rfc3339(hold.granted_at).into();
-            entry["lease_ms"] = millis(now.lease).into();
-            entry["expires_in_ms"] = millis(now.expires_in).into();
-            entry["covered"] = hold.covered.text().into();
-            entry["handle"] = hold.handle.clone().into();
-            entry["instance"] = service.tag.clone().into();
-        }
-        entry
-    };
-    Ok(contenders.into_iter().map(entry).collect())
+        let (fence, since) = (who.token.value(), who.since);
+        Self { state, who: who.member, fence, since, own: Vec::new() }
+    }
+}
+
+impl From<Occupant> for Row {
+    fn from(who: Occupant) -> Self {
+        let state = match (who.slots.is_empty(), who.standby) {
+            (false, _) => "held",
+            (true, true) => "standby",
+            (true, false) => "waiting",
+        };
+        let own = vec![("wants", who.wants.into()), ("slots", who.slots.into())];
+        Self { state, who: who.member, fence: who.token.value(), since: who.since, own }
+    }
+}
+
+/// A row as it stands in answers.
+fn told(service: &Service, kind: Kind, name: &str, row: Row, now: SystemTime) -> Value {
+    let mut entry = json!({
+        "state": row.state, "who": row.who, "fence": row.fence, "since": row.since.map(rfc3339),
+    });
+    for (field, value) in row.own {
+        entry[field] = value;
+    }
+    if matches!(row.state, "waiting" | "standby") {
+        let since = row.since.and_then(|since| now.duration_since(since).ok());
+        entry["waiting_ms"] = since.map(millis).into();
+    }
+    let own = service.holds.of_fence(kind, name, row.fence);
+    if let Some((hold, now)) =
+        own.and_then(|hold| Some((hold.clone(), service.holds.now(&hold).ok()?)))
+    {
+        entry["client"] = hold.client.clone().into();
+        entry["title"] = hold.title.clone().into();
+        entry["since"] = rfc3339(hold.granted_at).into();
+        entry["lease_ms"] = millis(now.lease).into();
+        entry["expires_in_ms"] = millis(now.expires_in).into();
+        entry["covered"] = hold.covered.text().into();
+        entry["handle"] = hold.handle.clone().into();
+        entry["instance"] = service.tag.clone().into();
+    }
+    entry
 }

@@ -38,6 +38,7 @@ codes! {
     Busy "busy" 409 "Somebody else holds it";
     Superseded "superseded" 409 "A later request with the same key has taken over";
     Changed "changed" 409 "The grant of that fence is not there any more";
+    Mismatch "mismatch" 409 "The store has other settings under this name";
     Ended "ended" 410 "The hold has ended";
     TooLarge "too-large" 413 "The body is too large";
     Encoding "encoding" 415 "Bodies are not to be compressed";
@@ -73,6 +74,7 @@ impl Code {
             ErrorKind::Closed => Self::Draining,
             ErrorKind::Name => Self::Name,
             ErrorKind::Input | ErrorKind::Value => Self::Invalid,
+            ErrorKind::Mismatch => Self::Mismatch,
             ErrorKind::Corrupt | ErrorKind::Collision => Self::Corrupt,
             ErrorKind::Unsupported => Self::Unsupported,
             ErrorKind::Unavailable
@@ -154,7 +156,7 @@ impl From<Error> for Problem {
             tracing::warn!(%error, "a request failed");
         }
         let detail = match code {
-            Code::Name | Code::Invalid => error.to_string(),
+            Code::Name | Code::Invalid | Code::Mismatch => error.to_string(),
             code => format!("{} failed: {}", error.operation(), code.parts().2.to_lowercase()),
         };
         let problem = Self::new(code, detail);

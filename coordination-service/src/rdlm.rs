@@ -12,7 +12,7 @@ use axum::routing::{get, post};
 use coordination::Recipe;
 use serde_json::{Value, json};
 
-use crate::acquire::{self, Wanted};
+use crate::acquire;
 use crate::around::{Api, Noted, around, body};
 use crate::auth::{Principal, Right};
 use crate::fields::Fields;
@@ -23,6 +23,7 @@ use crate::reply::{json, not_so, nowhere, principal, rest};
 use crate::service::Shared;
 use crate::text::{self, millis, zoneless};
 use crate::v1::holds;
+use crate::wanted::{Wanted, What};
 
 /// What its names begin with at the store.
 const PREFIX: &str = "rdlm/";
@@ -62,7 +63,8 @@ async fn acquire(State(service): State<Shared>, request: Request) -> Result<Resp
     fields.done_leniently()?;
     let title = title.ok_or_else(|| Problem::new(Code::Invalid, "`title` is wanted"))?;
     let client = who.name.clone();
-    let wanted = Wanted { name, shared: false, wait, lease, title, client };
+    let what = What::Lock { shared: false };
+    let wanted = Wanted { what, name, wait, lease, title, client };
     let granted = match acquire::acquire(&service, wanted, None).await {
         Err(problem) if problem.code == Code::Busy => {
             // Its clients know by 408 that the time is over, and by 409 that somebody removed their wait.

@@ -44,7 +44,9 @@ pub(crate) async fn run(service: Arc<Service>) {
             let touched = service.holds.take_touched();
             if let Ok(coordinator) = service.coordinator() {
                 for (_, name) in touched.into_iter().filter(|(kind, _)| *kind == Kind::Lock) {
-                    if let Ok(entries) = look::entries(&service, &coordinator, &name).await {
+                    if let Ok(entries) =
+                        look::entries(&service, &coordinator, Kind::Lock, &name).await
+                    {
                         service.mirror.put(&name, &entries);
                     }
                 }
@@ -82,7 +84,7 @@ async fn read(
     coordinator: &Coordinator,
     name: &str,
 ) -> coordination::Result<()> {
-    let entries = look::entries(service, coordinator, name).await?;
+    let entries = look::entries(service, coordinator, Kind::Lock, name).await?;
     if !service.mirror.has(name, &entries) {
         service.mirror.put(name, &entries);
     }

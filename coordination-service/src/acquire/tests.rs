@@ -4,6 +4,7 @@ use super::*;
 use crate::auth::Auth;
 use crate::service::Service;
 use crate::settings::{Cover, Settings};
+use crate::wanted::What;
 
 /// An instance on a store of its own, with another session there.
 pub(crate) async fn instance(cover: Cover) -> (Shared, Coordinator) {
@@ -20,8 +21,8 @@ async fn instance_at(cover: Cover, url: &str) -> (Shared, Coordinator) {
 
 pub(crate) fn wanted(wait: u64) -> Wanted {
     Wanted {
+        what: What::Lock { shared: false },
         name: "x".to_owned(),
-        shared: false,
         wait: Duration::from_millis(wait),
         lease: Duration::from_secs(60),
         title: String::new(),
@@ -124,7 +125,7 @@ async fn a_promise_of_a_dead_instance_is_sat_out_by_who_shares() {
     let (service, other) = instance(Cover::Nothing).await;
     let lease = Duration::from_millis(300);
     left_behind(&other, lease).await;
-    let shared = |wait| Wanted { shared: true, ..wanted(wait) };
+    let shared = |wait| Wanted { what: What::Lock { shared: true }, ..wanted(wait) };
     let begun = Instant::now();
     let tried = acquire(&service, shared(0), None).await.map(drop);
     assert_eq!(tried.map_err(|problem| problem.code), Err(Code::Busy));

@@ -14,6 +14,7 @@ use crate::auth::{Principal, Right};
 use crate::fields::Fields;
 use crate::holds::{End, Found, Hold, Now};
 use crate::ids;
+use crate::kind::Kind;
 use crate::problem::{Code, Problem};
 use crate::reply::{json, principal, rest};
 use crate::service::{Phase, Service, Shared};
@@ -30,12 +31,18 @@ const MANY_BYTES: usize = 64 * 1024;
 
 /// A hold as its client and administrators see it, without its id.
 pub(super) fn shown(service: &Service, hold: &Hold, now: &Now) -> Value {
-    json!({
-        "handle": hold.handle, "kind": hold.kind.text(), "name": hold.name, "fence": hold.fence, "shared": now.shared,
+    let mut shown = json!({
+        "handle": hold.handle, "kind": hold.kind.text(), "name": hold.name, "fence": hold.fence,
         "lease_ms": millis(now.lease), "expires_in_ms": millis(now.expires_in),
         "renew_in_ms": millis(now.expires_in / 3), "covered": hold.covered.text(), "client": hold.client,
         "title": hold.title, "granted_at": rfc3339(hold.granted_at), "instance": service.tag,
-    })
+    });
+    match hold.kind {
+        Kind::Lock => shown["shared"] = now.shared.into(),
+        Kind::Semaphore | Kind::Limiter => shown["slots"] = hold.slots.clone().into(),
+        Kind::Election | Kind::Group => {}
+    }
+    shown
 }
 
 /// The answer to who asks for a hold that has ended.
@@ -45,7 +52,7 @@ pub(crate) fn ended(end: End) -> Problem {
     match end {
         End::Lost(reason) => problem.with("loss", format!("{reason:?}")).with(
             "detail",
-            "the instance lost the lock at the store: what was done under it may have overlapped with another holder's work",
+            "the instance lost it at the store: what was done under it may have overlapped with another holder's work",
         ),
         _ => problem,
     }
@@ -117,7 +124,7 @@ pub(super) async fn renew(
     let who = principal(&request)?;
     let hold = live(&service, &who, rest(&request, PATH))?;
     let mut fields = Fields::parse(&body(request).await?)?;
-    let longest = millis(acquire::longest_lease(&service, &hold.name));
+    let longest = millis(acquire::longest_lease(&service, hold.kind, &hold.name));
     let lease = fields.millis("lease_ms", SHORTEST_LEASE..=longest.max(SHORTEST_LEASE));
     fields.done()?;
     let now = renewed(&service, &hold, lease).await?;
@@ -136,7 +143,7 @@ pub(crate) async fn renewed(
     let now = service.holds.now(hold).map_err(ended)?;
     if let Some(longer) = lease.filter(|lease| *lease > now.lease) {
         let is_covered = service.cover.longest().is_none_or(|cover| longer <= cover);
-        let needs_promise = !is_covered && service.promises(&hold.name) && !now.shared;
+        let needs_promise = !is_covered && service.promises(hold.kind, &hold.name) && !now.shared;
         let extended = match &hold.promise {
             Some(promise) => promise.extend(longer).await?,
             None => true,
@@ -169,7 +176,9 @@ pub(super) async fn renew_many(
     for id in ids {
         let renewal = async {
             let hold = live(&service, &who, &id)?;
-            if lease.is_some_and(|lease| lease > acquire::longest_lease(&service, &hold.name)) {
+            if lease.is_some_and(|lease| {
+                lease > acquire::longest_lease(&service, hold.kind, &hold.name)
+            }) {
                 return Err(Problem::new(Code::Invalid, "the lease is too long for this name"));
             }
             let now = renewed(&service, &hold, lease).await?;
@@ -220,13 +229,14 @@ mod tests {
     use crate::acquire::tests::{instance, is_soon_gone, wanted};
     use crate::promise;
     use crate::settings::Cover;
+    use crate::wanted::Wanted;
 
     /// A client that says that it relies on it no more has its promise taken back, though the lock was lost before.
     #[tokio::test]
     async fn who_gives_a_lost_hold_up_keeps_nobody_waiting() {
         let (service, other) = instance(Cover::Nothing).await;
         let who = service.auth.principal(&axum::http::HeaderMap::new()).expect("anybody");
-        let wanted = acquire::Wanted { client: who.name.clone(), ..wanted(0) };
+        let wanted = Wanted { client: who.name.clone(), ..wanted(0) };
         let mut granted = acquire(&service, wanted, None).await.expect("it is free");
         let hold = granted.hold().expect("it is here").clone();
         granted.deliver();

@@ -73,7 +73,8 @@ pub(super) async fn info(
                 "holds": limits.holds.0, "holds_of_one": limits.holds.1, "streams": limits.streams,
             },
             "routes": [
-                "/v1/locks", "/v1/locks/{name}", "/v1/holds/{id}", "/v1/holds/{id}/events", "/v1/renew", "/v1/events",
+                "/v1/locks", "/v1/locks/{name}", "/v1/semaphores", "/v1/semaphores/{name}",
+                "/v1/holds/{id}", "/v1/holds/{id}/events", "/v1/renew", "/v1/events",
                 "/v1/history", "/v1/info", "/livez", "/readyz", "/metrics", "/problems/{code}",
             ],
         }),

@@ -1,9 +1,12 @@
 //! The native API: `/v1`, health, metrics, and the page.
 
+mod acquire;
 mod events;
 pub(crate) mod holds;
 mod info;
-mod locks;
+mod path;
+mod recipes;
+mod resize;
 
 use std::sync::Arc;
 
@@ -19,11 +22,9 @@ use crate::service::Shared;
 /// All routes of the native API.
 pub(crate) fn routes(service: &Shared) -> Router {
     let held = put(holds::renew).get(holds::look).delete(holds::release);
-    let named = post(locks::acquire).get(locks::look).delete(locks::take_away);
     Router::new()
         .route("/", get(page::page))
-        .route("/v1/locks", get(locks::list))
-        .route("/v1/locks/{*name}", named)
+        .merge(recipes::routes())
         .route("/v1/holds/{id}", held)
         .route("/v1/holds/{id}/events", get(events::of_hold))
         .route("/v1/renew", post(holds::renew_many))

@@ -3,5 +3,6 @@
 mod locks;
 mod others;
 mod page;
+mod recipes;
 mod safety;
 mod stopping;

@@ -47,6 +47,20 @@ fn h7_malformed_requests_are_refused_and_the_next_one_is_answered() {
             ("POST", "/v1/locks/x", r#"{"shared":1}"#, 400),
             ("POST", "/v1/locks/x", r#"{"title":1}"#, 400),
             ("POST", "/v1/locks/x", r#"{"title":"a\u0000"}"#, 400),
+            ("POST", "/v1/semaphores/x", "", 400),
+            ("POST", "/v1/semaphores/x", r#"{"permits":0}"#, 400),
+            ("POST", "/v1/semaphores/x", r#"{"permits":10001}"#, 400),
+            ("POST", "/v1/semaphores/x", r#"{"permits":4294967297}"#, 400),
+            ("POST", "/v1/semaphores/x", r#"{"permits":1.5}"#, 400),
+            ("POST", "/v1/semaphores/x", r#"{"permits":3,"count":0}"#, 400),
+            ("POST", "/v1/semaphores/x", r#"{"permits":3,"count":4}"#, 400),
+            ("POST", "/v1/semaphores/x", r#"{"permits":1000,"count":501}"#, 400),
+            ("POST", "/v1/semaphores/x", r#"{"permits":3,"shared":true}"#, 400),
+            ("POST", "/v1/semaphores/..", r#"{"permits":3}"#, 400),
+            ("GET", "/v1/semaphores?limit=0", "", 400),
+            ("GET", "/v1/semaphores/", "", 404),
+            ("PATCH", "/v1/semaphores/x", "", 405),
+            ("PUT", "/v1/locks/x", "", 405),
             ("POST", "/v1/renew", r#"{"ids":[]}"#, 400),
             ("POST", "/v1/renew", r#"{"ids":[1]}"#, 400),
             ("POST", "/v1/renew", "{}", 400),
@@ -251,6 +265,15 @@ fn h9_each_route_asks_for_its_right() {
             ("GET", "/v1/locks/out", "", [403, 403, 403]),
             ("DELETE", "/v1/locks/in/b?fence=1", "", [403, 403, 409]),
             ("DELETE", "/v1/locks/out?fence=1", "", [403, 403, 403]),
+            ("POST", "/v1/semaphores/in/a", r#"{"permits":9,"lease_ms":100}"#, [403, 201, 201]),
+            ("POST", "/v1/semaphores/out", r#"{"permits":9,"lease_ms":100}"#, [403, 403, 403]),
+            ("PUT", "/v1/semaphores/in/a", r#"{"permits":9}"#, [403, 403, 204]),
+            ("PUT", "/v1/semaphores/out", r#"{"permits":9}"#, [403, 403, 403]),
+            ("GET", "/v1/semaphores/in/a", "", [200, 200, 200]),
+            ("GET", "/v1/semaphores/out", "", [403, 403, 403]),
+            ("DELETE", "/v1/semaphores/in/b?fence=1", "", [403, 403, 409]),
+            ("DELETE", "/v1/semaphores/out?fence=1", "", [403, 403, 403]),
+            ("GET", "/v1/semaphores", "", [200, 200, 200]),
             ("GET", "/v1/history?name=in/a", "", [200, 200, 200]),
             ("GET", "/v1/history?name=out", "", [403, 403, 403]),
             ("GET", "/v1/locks", "", [200, 200, 200]),
@@ -303,7 +326,7 @@ fn h8_slow_clients_hold_up_nobody() {
 }
 
 /// A token of this name with this right on a space, and its lines.
-fn made(store: &Store, name: &str, space: &str, right: &str) -> (String, String) {
+pub(super) fn made(store: &Store, name: &str, space: &str, right: &str) -> (String, String) {
     let words = ["serve", "--make-token", name, "--use", space];
     let text = stdout(&output(&mut store.coordination(words)));
     let (first, lines) = text.split_once('\n').expect("two lines at least");
@@ -312,7 +335,7 @@ fn made(store: &Store, name: &str, space: &str, right: &str) -> (String, String)
 }
 
 /// A file of tokens, which only we can read.
-fn tokens(store: &Store, made: &[(String, String)]) -> PathBuf {
+pub(super) fn tokens(store: &Store, made: &[(String, String)]) -> PathBuf {
     let file = store.path("tokens.toml");
     let lines: String = made.iter().map(|(_, lines)| lines.as_str()).collect();
     std::fs::write(&file, lines).expect("a file");

@@ -1,0 +1,168 @@
+//! The other recipes over HTTP: what each has of its own, and that their holds are like those of locks.
+
+use coordination_tests::harness::{rerun_if_starved, wait_until};
+use serde_json::{Value, json};
+
+use super::locks::on_stores;
+use super::safety::{made, tokens};
+use crate::http::{Answer, Service, answer, ask, hold, send};
+use crate::{LONG, Store};
+
+/// An instance with an administrator.
+struct Site {
+    service: Service,
+    header: String,
+    words: String,
+}
+
+impl Site {
+    fn start(store: &Store) -> Self {
+        let boss = made(store, "boss", "*", "admin");
+        let file = tokens(store, std::slice::from_ref(&boss));
+        let (words, header) =
+            (format!("--tokens {}", file.display()), format!("Bearer {}", boss.0));
+        Self { service: Service::start(store, &words), header, words }
+    }
+
+    fn ask(&self, method: &str, path: &str, body: &str) -> Answer {
+        self.ask_at(&self.service, method, path, body)
+    }
+
+    fn ask_at(&self, service: &Service, method: &str, path: &str, body: &str) -> Answer {
+        ask(&service.native, method, path, &[("Authorization", &self.header)], body)
+    }
+
+    fn granted(&self, path: &str, body: &str) -> Value {
+        let answer = self.ask("POST", path, body);
+        assert_eq!(answer.status, 201, "{path} {body}: {answer:?}");
+        answer.json()
+    }
+
+    fn code(&self, method: &str, path: &str, body: &str) -> (u16, String) {
+        let answer = self.ask(method, path, body);
+        (answer.status, answer.code())
+    }
+
+    fn entries(&self, path: &str) -> Value {
+        self.ask("GET", path, "").json()["entries"].clone()
+    }
+
+    fn release(&self, body: &Value) {
+        let released = self.ask("DELETE", &hold(body), "");
+        assert_eq!(released.status, 204, "{released:?}");
+    }
+}
+
+/// Whom a hold of a recipe other than the lock keeps out, once its instance is dead.
+fn covered(store: &Store) -> &'static str {
+    if store.url.starts_with("file:") { "none" } else { "all" }
+}
+
+fn refused(status: u16, code: &str) -> (u16, String) {
+    (status, code.to_owned())
+}
+
+#[test]
+fn permits_of_a_semaphore_are_held() {
+    rerun_if_starved(|| on_stores(permits_are_held));
+}
+
+fn permits_are_held(store: &Store) {
+    let site = Site::start(store);
+    let two = site.granted("/v1/semaphores/up/load", r#"{"permits":3,"count":2,"title":"two"}"#);
+    assert_eq!(
+        [&two["kind"], &two["name"], &two["covered"], &two["slots"]],
+        [&json!("semaphore"), &json!("up/load"), &json!(covered(store)), &json!([0, 1])]
+    );
+    assert!(two["fence"].as_u64().is_some() && two.get("shared").is_none(), "{two}");
+    let one = site.granted("/v1/semaphores/up/load", r#"{"permits":3}"#);
+    assert_eq!(one["slots"], json!([2]));
+    let path = "/v1/semaphores/up/load";
+    assert_eq!(site.code("POST", path, r#"{"permits":3}"#), refused(409, "busy"));
+    let other = site.ask("POST", path, r#"{"permits":4}"#);
+    assert_eq!((other.status, other.code()), refused(409, "mismatch"));
+    assert!(other.body.contains("3 permits") && other.body.contains("4 permits"), "{other:?}");
+
+    let header = [("Authorization", site.header.as_str())];
+    let wait = r#"{"permits":3,"count":2,"wait_ms":20000}"#;
+    let waiter = send(&site.service.native, "POST", path, &header, wait);
+    assert!(wait_until(LONG, || site.entries(path)[2]["state"] == "waiting"));
+    let entries = site.entries(path);
+    assert_eq!([&entries[0]["title"], &entries[0]["slots"]], [&json!("two"), &json!([0, 1])]);
+    assert_eq!([&entries[2]["wants"], &entries[2]["slots"]], [&json!(2), &json!([])]);
+    assert_eq!(
+        site.ask("GET", "/v1/semaphores?prefix=up/", "").json()["names"],
+        json!(["up/load"])
+    );
+    assert_eq!(site.ask("GET", "/v1/locks", "").json()["names"], json!([]), "it is no lock");
+    assert_eq!(site.ask("PUT", &hold(&two), "").status, 200);
+    site.release(&two);
+    let next = answer(waiter);
+    assert_eq!((next.status, &next.json()["slots"]), (201, &json!([0, 1])), "{next:?}");
+    assert!(next.json()["fence"].as_u64() > two["fence"].as_u64());
+
+    // A shorter lease than the others', which ends by itself.
+    site.release(&one);
+    let short = site.granted(path, r#"{"permits":3,"lease_ms":300}"#);
+    let ends = || site.ask("PUT", &hold(&short), r#"{"lease_ms":300}"#).status == 410;
+    std::thread::sleep(std::time::Duration::from_millis(400));
+    assert!(ends());
+    assert!(wait_until(LONG, || site.entries(path).as_array().map(Vec::len) == Some(1)));
+
+    let history = site.ask("GET", "/v1/history?kind=semaphore&name=up/load", "").json();
+    let how: Vec<_> = history["history"].as_array().expect("a list").iter().collect();
+    assert_eq!(
+        (how.len(), &how[0]["how"], &how[2]["how"]),
+        (3, &json!("released"), &json!("expired"))
+    );
+    let metrics = site.ask("GET", "/metrics", "").body;
+    let series = "coordination_client_hold_seconds_count{kind=\"semaphore\",end=\"released\"} 2";
+    assert!(metrics.lines().any(|line| line == series), "{metrics}");
+}
+
+#[test]
+fn a_semaphore_is_resized() {
+    rerun_if_starved(|| on_stores(resized));
+}
+
+fn resized(store: &Store) {
+    let site = Site::start(store);
+    let path = "/v1/semaphores/x";
+    let one = site.granted(path, r#"{"permits":1}"#);
+    let resized = site.ask("PUT", path, r#"{"permits":2}"#);
+    assert_eq!((resized.status, resized.body.as_str()), (204, ""), "{resized:?}");
+    assert_eq!(site.code("POST", path, r#"{"permits":1}"#), refused(409, "mismatch"));
+    let other = site.granted(path, r#"{"permits":2}"#);
+    assert_eq!([&one["slots"], &other["slots"]], [&json!([0]), &json!([1])]);
+    assert_eq!(site.code("PUT", path, "{}"), refused(400, "invalid"));
+    assert_eq!(site.code("PUT", path, r#"{"permits":10001}"#), refused(400, "invalid"));
+    let lock = site.ask("PUT", "/v1/locks/x", "{}");
+    assert_eq!(lock.status, 405, "a lock has no settings");
+}
+
+#[test]
+fn permits_are_taken_away_by_the_instance_that_granted_them() {
+    rerun_if_starved(|| on_stores(permits_taken_away));
+}
+
+fn permits_taken_away(store: &Store) {
+    let site = Site::start(store);
+    let other = Service::start(store, &site.words);
+    let path = "/v1/semaphores/x";
+    let one = site.granted(path, r#"{"permits":1,"title":"one"}"#);
+    let by_fence = format!("{path}?fence={}", one["fence"]);
+    assert_eq!(site.code("DELETE", path, ""), refused(428, "fence-missing"));
+    assert_eq!(
+        site.code("DELETE", &format!("{path}?fence=1000000000"), ""),
+        refused(409, "changed")
+    );
+    let elsewhere = site.ask_at(&other, "DELETE", &by_fence, "");
+    assert_eq!((elsewhere.status, elsewhere.code()), refused(501, "unsupported"));
+    assert_eq!(site.ask("GET", &hold(&one), "").status, 200, "nothing was done");
+    let broken = site.ask("DELETE", &by_fence, "");
+    assert_eq!((broken.status, &broken.json()["broken"]["title"]), (200, &json!("one")));
+    let ended = site.ask("PUT", &hold(&one), "");
+    assert_eq!((ended.status, &ended.json()["reason"]), (410, &json!("broken")));
+    assert_eq!(site.code("DELETE", &by_fence, ""), refused(409, "changed"));
+    assert_eq!(site.granted(path, r#"{"permits":1}"#)["slots"], json!([0]));
+}

@@ -1,0 +1,158 @@
+//! `POST /v1/{recipe}/{name}`: what all recipes have in common, and the fields that each has of its own.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::Response;
+
+use super::holds::{ended, shown};
+use super::path::named;
+use crate::acquire::{self, longest_lease};
+use crate::around::{Noted, body};
+use crate::auth::{Principal, Right};
+use crate::fields::Fields;
+use crate::holds::{End, Found, Hold};
+use crate::keys::{self, Asked, Ticket};
+use crate::kind::Kind;
+use crate::problem::{Code, Problem};
+use crate::reply::principal;
+use crate::service::Shared;
+use crate::text::millis;
+use crate::wanted::{Wanted, What};
+
+/// The lease of who does not ask for one.
+const LEASE: Duration = Duration::from_secs(20);
+/// The longest wait, in milliseconds.
+const LONGEST_WAIT: u64 = 3_600_000;
+/// The shortest lease, in milliseconds.
+const SHORTEST_LEASE: u64 = 100;
+/// The most permits that a semaphore has, and the most that one hold has of them.
+pub(super) const PERMITS: (u32, u32) = (10_000, 500);
+
+/// `POST /v1/{recipe}/{name}`
+pub(super) async fn acquire(
+    State(service): State<Shared>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let who = principal(&request)?;
+    let (kind, name) = named(&request)?;
+    who.needs(Right::Use, &name)?;
+    let key = keys::key(request.headers())?;
+    let mut fields = Fields::parse(&body(request).await?)?;
+    let asked = Instant::now();
+    let what = what(kind, &mut fields)?;
+    let wanted = wanted(&service, &who, what, name, fields)?;
+    granted(&service, wanted, key, asked).await
+}
+
+/// The fields of a recipe's own.
+fn what(kind: Kind, fields: &mut Fields) -> Result<What, Problem> {
+    match kind {
+        Kind::Lock => Ok(What::Lock { shared: fields.flag("shared").unwrap_or(false) }),
+        Kind::Semaphore => {
+            fields.needs("permits");
+            let permits = fields.count("permits", 1..=PERMITS.0).unwrap_or(PERMITS.0);
+            let count = fields.count("count", 1..=permits.min(PERMITS.1)).unwrap_or(1);
+            Ok(What::Semaphore { permits, count })
+        }
+        _ => Err(Problem::new(Code::Unsupported, "this recipe is not built yet")),
+    }
+}
+
+/// The fields that all recipes have; the end of the fields.
+fn wanted(
+    service: &Shared,
+    who: &Principal,
+    what: What,
+    name: String,
+    mut fields: Fields,
+) -> Result<Wanted, Problem> {
+    let longest = millis(longest_lease(service, what.kind(), &name));
+    let wait = fields.millis("wait_ms", 0..=LONGEST_WAIT).unwrap_or_default();
+    let lease = fields.millis("lease_ms", SHORTEST_LEASE..=longest.max(SHORTEST_LEASE));
+    let lease = lease.unwrap_or(LEASE.min(Duration::from_millis(longest)));
+    let title = fields.title("title").unwrap_or_default();
+    fields.done()?;
+    Ok(Wanted { what, name, wait, lease, title, client: who.name.clone() })
+}
+
+/// Waits for what is wanted, and answers the hold; or answers the one that an earlier request with this key was granted.
+async fn granted(
+    service: &Shared,
+    wanted: Wanted,
+    key: Option<String>,
+    asked: Instant,
+) -> Result<Response, Problem> {
+    let ticket = match key {
+        Some(key) => match repeated(service, &wanted, &key)? {
+            Repeated::Of(hold) => return created(service, &hold, asked, Body::from),
+            Repeated::Not(ticket) => Some(ticket),
+        },
+        None => None,
+    };
+    let granted = acquire::acquire(service, wanted, ticket).await?;
+    let hold = granted.hold()?.clone();
+    created(service, &hold, asked, |text| granted.body(text))
+}
+
+/// What a key makes of a request.
+enum Repeated {
+    /// It was granted this before.
+    Of(Arc<Hold>),
+    /// It is new.
+    Not(Ticket),
+}
+
+fn repeated(service: &Shared, wanted: &Wanted, key: &str) -> Result<Repeated, Problem> {
+    let lease = wanted.lease.as_millis().to_string();
+    let what = format!("{:?}", wanted.what);
+    let content = keys::content(&[&what, &wanted.name, &lease, &wanted.title]);
+    loop {
+        let handle = match service.keys.begin(&wanted.client, key, content) {
+            Asked::New(ticket) => return Ok(Repeated::Not(ticket)),
+            Asked::Reused => {
+                let why = "this key stands for a request of another name or with other fields";
+                return Err(Problem::new(Code::KeyReused, why));
+            }
+            Asked::Granted(handle) => handle,
+        };
+        match service.holds.find(&handle) {
+            Found::Live(hold) => {
+                // Before it is looked at: should the first answer be lost now, the hold is there or has visibly ended.
+                hold.tell_again();
+                return Ok(Repeated::Of(hold));
+            }
+            // Nobody ever had it, or it is too long ago.
+            Found::Ended(_, End::Undelivered) | Found::Unknown => {
+                service.keys.forget(&wanted.client, key, &handle);
+            }
+            Found::Ended(_, end) => return Err(ended(end)),
+        }
+    }
+}
+
+/// The answer to a grant.
+fn created(
+    service: &Shared,
+    hold: &Arc<Hold>,
+    asked: Instant,
+    body: impl FnOnce(String) -> Body,
+) -> Result<Response, Problem> {
+    let now = service.holds.now(hold).map_err(ended)?;
+    let mut answer = shown(service, hold, &now);
+    answer["id"] = hold.id().into();
+    answer["took_ms"] = millis(asked.elapsed()).into();
+    let mut response = Response::new(body(answer.to_string()));
+    *response.status_mut() = StatusCode::CREATED;
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    if let Ok(location) = HeaderValue::from_str(&format!("/v1/holds/{}", hold.id())) {
+        headers.insert(header::LOCATION, location);
+    }
+    headers.insert("fencing-token", HeaderValue::from(hold.fence));
+    response.extensions_mut().insert(Noted::of(hold));
+    Ok(response)
+}

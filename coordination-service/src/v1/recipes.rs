@@ -1,0 +1,141 @@
+//! `/v1/{recipe}`: list the names, look at one, take a grant away.
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodRouter, get, post};
+use coordination::FencingToken;
+use serde_json::{Value, json};
+
+use super::path::{named, of_path};
+use super::{acquire, resize};
+use crate::acquire::forget_promise;
+use crate::around::Noted;
+use crate::auth::{Principal, Right};
+use crate::holds::End;
+use crate::kind::Kind;
+use crate::look;
+use crate::problem::{Code, Problem};
+use crate::reply::{json, principal};
+use crate::service::Shared;
+use crate::text;
+
+/// The recipes that are built.
+const BUILT: [Kind; 2] = [Kind::Lock, Kind::Semaphore];
+
+/// The routes of all recipes whose grants are holds.
+pub(super) fn routes() -> Router<Shared> {
+    BUILT.into_iter().fold(Router::new(), |router, kind| {
+        let segment = kind.segment();
+        router
+            .route(&format!("/v1/{segment}"), get(list))
+            .route(&format!("/v1/{segment}/{{*name}}"), of_name(kind))
+    })
+}
+
+fn of_name(kind: Kind) -> MethodRouter<Shared> {
+    let common = post(acquire::acquire).get(look).delete(take_away);
+    match kind {
+        Kind::Semaphore => common.put(resize::semaphore),
+        _ => common,
+    }
+}
+
+/// `GET /v1/{recipe}?prefix=&after=&limit=`
+async fn list(State(service): State<Shared>, request: Request) -> Result<Response, Problem> {
+    let who = principal(&request)?;
+    let (kind, _) = of_path(&request)?;
+    let (mut prefix, mut after, mut limit) = (String::new(), String::new(), 100);
+    for (key, value) in text::query(request.uri().query()) {
+        match key.as_str() {
+            "prefix" => prefix = value,
+            "after" => after = value,
+            "limit" => {
+                let wrong = || Problem::new(Code::Invalid, "`limit` is 1 to 1,000");
+                limit = value
+                    .parse()
+                    .ok()
+                    .filter(|limit| (1..=1_000).contains(limit))
+                    .ok_or_else(wrong)?;
+            }
+            _ => {
+                return Err(Problem::new(Code::Invalid, "known are `prefix`, `after` and `limit`"));
+            }
+        }
+    }
+    let mut names = look::names(&service.coordinator()?, kind).await?;
+    names.retain(|name| name.starts_with(&prefix) && *name > after && who.may(Right::Read, name));
+    names.sort_unstable();
+    let next = (names.len() > limit).then(|| names[limit - 1].clone());
+    names.truncate(limit);
+    Ok(json(StatusCode::OK, &json!({ "names": names, "next": next })))
+}
+
+/// `GET /v1/{recipe}/{name}`
+async fn look(State(service): State<Shared>, request: Request) -> Result<Response, Problem> {
+    let (kind, name) = named(&request)?;
+    principal(&request)?.needs(Right::Read, &name)?;
+    let entries = look::entries(&service, &service.coordinator()?, kind, &name).await?;
+    Ok(json(StatusCode::OK, &json!({ "kind": kind.text(), "name": name, "entries": entries })))
+}
+
+/// `DELETE /v1/{recipe}/{name}?fence=N`
+async fn take_away(State(service): State<Shared>, request: Request) -> Result<Response, Problem> {
+    let who = principal(&request)?;
+    let (kind, name) = named(&request)?;
+    who.needs(Right::Admin, &name)?;
+    let fence = fence(&request)?;
+    let coordinator = service.coordinator()?;
+    let before = look::entries(&service, &coordinator, kind, &name).await?;
+    let is_meant = |entry: &&Value| entry["fence"].as_u64() == Some(fence.value());
+    let Some(entry) = before.iter().find(is_meant) else {
+        return Err(Problem::new(Code::Changed, "nothing was done").with("entries", before));
+    };
+    if !is_taken_away(&service, &who, kind, &name, fence).await? {
+        return Err(Problem::new(Code::Changed, "it ended by itself; nothing was done"));
+    }
+    if kind == Kind::Lock {
+        // Whoever holds it next is not to wait for what was promised to the one that is gone.
+        forget_promise(&service, &coordinator, &name, fence.value()).await?;
+    }
+    let mut response = json(StatusCode::OK, &json!({ "broken": entry }));
+    let noted = Noted { kind: Some(kind), name: Some(name), handle: None };
+    response.extensions_mut().insert(noted);
+    Ok(response.into_response())
+}
+
+/// The fence that a query has.
+fn fence(request: &Request) -> Result<FencingToken, Problem> {
+    let query = text::query(request.uri().query());
+    let given = query.iter().find(|(key, _)| key == "fence");
+    let given = given
+        .ok_or_else(|| Problem::new(Code::FenceMissing, "say by ?fence=N which grant is meant"))?;
+    let fence = given.1.parse().ok().and_then(FencingToken::new);
+    fence.ok_or_else(|| Problem::new(Code::Invalid, "a fence is a number of 1 or more"))
+}
+
+/// Takes a grant away; false: it had ended before.
+async fn is_taken_away(
+    service: &Shared,
+    who: &Principal,
+    kind: Kind,
+    name: &str,
+    fence: FencingToken,
+) -> Result<bool, Problem> {
+    let told =
+        || tracing::warn!(kind = kind.text(), name, %fence, by = who.name, "taking a grant away");
+    if let Some(hold) = service.holds.of_fence(kind, name, fence.value()) {
+        told();
+        return match service.holds.give_up(&hold, End::Broken).await {
+            Ok(confirmed) => Ok(confirmed.map(|()| true)?),
+            Err(_) => Ok(false),
+        };
+    }
+    if kind != Kind::Lock {
+        let why = "of this recipe only what this instance has granted can be taken away";
+        return Err(Problem::new(Code::Unsupported, why));
+    }
+    told();
+    Ok(service.coordinator()?.lock(name)?.break_grant(fence).await?.is_some())
+}

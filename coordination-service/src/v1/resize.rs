@@ -1,0 +1,43 @@
+//! `PUT` of a recipe whose settings are stored: other settings for all who ask from now on.
+
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+
+use super::acquire::PERMITS;
+use super::path::named;
+use crate::around::{Noted, body};
+use crate::auth::Right;
+use crate::fields::Fields;
+use crate::kind::Kind;
+use crate::problem::Problem;
+use crate::reply::principal;
+use crate::service::Shared;
+
+/// The name, if the caller may change its settings, and the body.
+async fn asked(request: Request) -> Result<(Kind, String, Fields), Problem> {
+    let who = principal(&request)?;
+    let (kind, name) = named(&request)?;
+    who.needs(Right::Admin, &name)?;
+    Ok((kind, name, Fields::parse(&body(request).await?)?))
+}
+
+fn done(kind: Kind, name: String) -> Response {
+    let mut response = StatusCode::NO_CONTENT.into_response();
+    let noted = Noted { kind: Some(kind), name: Some(name), handle: None };
+    response.extensions_mut().insert(noted);
+    response
+}
+
+/// `PUT /v1/semaphores/{name}`
+pub(super) async fn semaphore(
+    State(service): State<Shared>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let (kind, name, mut fields) = asked(request).await?;
+    fields.needs("permits");
+    let permits = fields.count("permits", 1..=PERMITS.0).unwrap_or(PERMITS.0);
+    fields.done()?;
+    service.coordinator()?.semaphore(&name, permits)?.resize(permits).await?;
+    Ok(done(kind, name))
+}
