@@ -10,6 +10,19 @@ use serde_json::{Value, json};
 use crate::problem::{Code, Problem};
 use crate::text::LONGEST_TITLE;
 
+/// So many levels a value of a client's own may have.
+const DEEPEST: usize = 32;
+
+/// Whether a value has no more levels than this.
+fn is_within(value: &Value, levels: usize) -> bool {
+    let mut inner: Box<dyn Iterator<Item = &Value>> = match value {
+        Value::Array(items) => Box::new(items.iter()),
+        Value::Object(fields) => Box::new(fields.values()),
+        _ => return true,
+    };
+    levels > 0 && inner.all(|value| is_within(value, levels - 1))
+}
+
 /// The fields of a request, each to be taken once.
 #[derive(Debug)]
 pub(crate) struct Fields {
@@ -100,6 +113,18 @@ impl Fields {
     pub(crate) fn count(&mut self, field: &str, allowed: RangeInclusive<u32>) -> Option<u32> {
         let allowed = u64::from(*allowed.start())..=u64::from(*allowed.end());
         self.whole(field, allowed).and_then(|count| count.try_into().ok())
+    }
+
+    /// Any JSON of at most so many bytes and 32 levels, if there is some.
+    pub(crate) fn json(&mut self, field: &str, most: usize) -> Option<Value> {
+        let value = self.take(field)?;
+        let is_good = is_within(&value, DEEPEST) && value.to_string().len() <= most;
+        if !is_good {
+            self.errors.push(json!({
+                "field": field, "problem": "it is too large or too deep", "max": most, "levels": DEEPEST,
+            }));
+        }
+        is_good.then_some(value)
     }
 
     /// A duration in milliseconds, if there is one.
@@ -209,6 +234,24 @@ mod tests {
             &deep,
         ] {
             assert_eq!(wait(wrong), Err(Code::Invalid), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_value_has_a_size_and_a_depth() {
+        let read = |value: &str| {
+            let body = format!("{{\"value\":{value}}}");
+            let mut fields = Fields::parse(body.as_bytes()).expect("an object");
+            let value = fields.json("value", 100);
+            fields.done().is_ok().then_some(value).flatten().map(|value| value.to_string())
+        };
+        let deep = |levels| "[".repeat(levels) + &"]".repeat(levels);
+        for good in ["null", "1", "\"x\"", r#"{"a":[1,{"b":null}]}"#, &deep(32)] {
+            assert_eq!(read(good).as_deref(), Some(good));
+        }
+        let long = format!("\"{}\"", "x".repeat(99));
+        for wrong in [&deep(33), &long] {
+            assert_eq!(read(wrong), None, "{wrong}");
         }
     }
 

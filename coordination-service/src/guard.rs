@@ -10,8 +10,10 @@ use coordination::{
     Grant, Leadership, LockGuard, LossReason, LossWatch, Membership, MultiGuard, Permit, Result,
     WorkSlot,
 };
+use serde_json::Value;
 
 use crate::kind::Kind;
+use crate::problem::{Code, Problem};
 
 /// What the library granted.
 #[derive(Debug)]
@@ -157,6 +159,22 @@ impl Guard {
         match self {
             Self::Locks(guard) => guard.protect(future).await,
             _ => self.parts().0.protect(future).await,
+        }
+    }
+
+    /// Replaces what others see of it.
+    ///
+    /// # Errors
+    ///
+    /// Those of the guard's own method; [`Code::Invalid`], if others see nothing of it.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, it may or may not be replaced.
+    pub(crate) async fn tell(&self, value: &Value) -> Result<(), Problem> {
+        match self {
+            Self::Leadership(guard) => Ok(guard.proclaim(value).await?),
+            _ => Err(Problem::new(Code::Invalid, "it has no value")),
         }
     }
 

@@ -16,7 +16,7 @@ use crate::promise::Promise;
 /// What is held, and until when.
 pub(crate) struct Held {
     /// The library's.
-    pub(crate) guard: Guard,
+    pub(crate) guard: Arc<Guard>,
     pub(crate) lease: Duration,
     pub(crate) end: BootInstant,
 }
@@ -47,6 +47,8 @@ pub(crate) struct Hold {
     /// Whether a repetition of its request was told of it.
     is_told: AtomicBool,
     state: Mutex<State>,
+    /// Whoever changes at the store what is held has it meanwhile, and it is not released before that is over.
+    pub(crate) changing: tokio::sync::Mutex<()>,
     /// What a renewal and an end tell: the timer, and who follows it.
     pub(crate) changed: watch::Sender<()>,
 }
@@ -92,7 +94,12 @@ impl Hold {
             promise: begun.promise,
             wait: begun.wait,
             is_told: AtomicBool::new(false),
-            state: Mutex::new(State::Held(Held { guard: begun.guard, lease: begun.lease, end })),
+            state: Mutex::new(State::Held(Held {
+                guard: Arc::new(begun.guard),
+                lease: begun.lease,
+                end,
+            })),
+            changing: tokio::sync::Mutex::default(),
             changed: watch::Sender::new(()),
         }
     }

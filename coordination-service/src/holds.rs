@@ -1,10 +1,12 @@
 //! Holds: what clients were granted through this instance, each with a lease that the client renews.
 
 use std::collections::{HashMap, HashSet};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use coordination::BootInstant;
+use serde_json::Value;
 use tokio::sync::{Notify, watch};
 
 use crate::ended::Ended;
@@ -12,6 +14,7 @@ pub(crate) use crate::ends::{Covered, End};
 pub(crate) use crate::hold::{Begun, Hold, Now};
 use crate::hold::{Held, State};
 use crate::kind::Kind;
+use crate::problem::Problem;
 use crate::undeleted::Undeleted;
 
 /// The most names of which something changed that are noted.
@@ -158,6 +161,37 @@ impl Holds {
         drop(state);
         self.end_in_background(hold, due);
         Err(due)
+    }
+
+    /// Replaces what others see of it, for as long as it is held. Of several calls each begins when the one before is over.
+    ///
+    /// # Errors
+    ///
+    /// `Err`: it has ended, like this, and it may or may not have been replaced before. Inside: those of [`tell`](crate::guard::Guard::tell).
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`tell`](crate::guard::Guard::tell).
+    pub(crate) async fn tell(
+        self: &Arc<Self>,
+        hold: &Arc<Hold>,
+        value: &Value,
+    ) -> Result<Result<(), Problem>, End> {
+        let mut changes = hold.changes();
+        let _changing = hold.changing.lock().await;
+        let mut guard = None;
+        self.held(hold, |held| guard = Some(Arc::clone(&held.guard)))?;
+        // Invariant: what is held has a guard.
+        let guard = guard.expect("it is held");
+        let mut telling = pin!(guard.tell(value));
+        loop {
+            tokio::select! {
+                biased;
+                told = &mut telling => return Ok(told),
+                // A renewal, or the end: then the guard is needed for the release.
+                _ = changes.changed() => drop(self.now(hold)?),
+            }
+        }
     }
 
     /// Ends it, and answers what is to be released, and how it ended; `Err`: it had ended before, like this.
@@ -318,8 +352,11 @@ impl Releasing {
             tracing::warn!(handle = self.hold.handle, %error, "a promise is still there; its deletion is tried again");
             self.holds.undeleted.add(Arc::clone(promise));
         }
-        match self.held.take() {
-            Some(held) => held.guard.release().await,
+        let Some(held) = self.held.take() else { return Ok(()) };
+        // Whoever changes it is told of its end, and has dropped its part of the guard when this is locked.
+        let _changing = self.hold.changing.lock().await;
+        match Arc::into_inner(held.guard) {
+            Some(guard) => guard.release().await,
             None => Ok(()),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use coordination::{Contender, Coordinator, Occupant};
+use coordination::{Candidate, Contender, Coordinator, Occupant};
 use serde_json::{Value, json};
 
 use crate::kind::Kind;
@@ -40,6 +40,10 @@ pub(crate) async fn entries(
             let occupants = coordinator.semaphore(name, 1)?.holders().await?;
             occupants.into_iter().map(Row::from).collect()
         }
+        Kind::Election => {
+            let candidates = coordinator.election(name)?.candidates().await?;
+            candidates.into_iter().map(Row::from).collect()
+        }
         _ => coordinator.lock(name)?.holders().await?.into_iter().map(Row::from).collect(),
     };
     let now = SystemTime::now();
@@ -67,6 +71,15 @@ impl From<Occupant> for Row {
         };
         let own = vec![("wants", who.wants.into()), ("slots", who.slots.into())];
         Self { state, who: who.member, fence: who.token.value(), since: who.since, own }
+    }
+}
+
+impl From<Candidate> for Row {
+    fn from(who: Candidate) -> Self {
+        let state = if who.leading { "leading" } else { "waiting" };
+        // What another program has proclaimed need not be JSON.
+        let own = vec![("value", who.value().unwrap_or_default())];
+        Self { state, who: who.member, fence: who.term.value(), since: who.since, own }
     }
 }
 

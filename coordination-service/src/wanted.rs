@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use coordination::{Coordinator, Error, ErrorKind};
+use serde_json::Value;
 
 use crate::guard::Guard;
 use crate::kind::Kind;
@@ -27,6 +28,7 @@ pub(crate) struct Wanted {
 pub(crate) enum What {
     Lock { shared: bool },
     Semaphore { permits: u32, count: u32 },
+    Election { value: Value },
 }
 
 impl What {
@@ -34,6 +36,7 @@ impl What {
         match self {
             Self::Lock { .. } => Kind::Lock,
             Self::Semaphore { .. } => Kind::Semaphore,
+            Self::Election { .. } => Kind::Election,
         }
     }
 
@@ -69,6 +72,13 @@ pub(crate) async fn granted(coordinator: &Coordinator, wanted: &Wanted) -> Resul
             one(match wait {
                 None => semaphore.try_acquire_many(*count).await,
                 wait => semaphore.acquire_many(*count, wait).await.map(Some),
+            })
+        }
+        What::Election { value } => {
+            let election = coordinator.election(&wanted.name)?;
+            one(match wait {
+                None => election.try_campaign(value).await,
+                wait => election.campaign(value, wait).await.map(Some),
             })
         }
     }

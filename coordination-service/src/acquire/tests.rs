@@ -333,3 +333,41 @@ async fn too_many_waits_and_holds_are_refused() {
     assert_eq!(code("third"), Err(Code::Overloaded));
     drop(other);
 }
+
+/// What a leader proclaims is dropped when its hold ends, and neither keeps the other from its end.
+#[tokio::test]
+async fn a_hold_that_is_changed_is_released_all_the_same() {
+    let (service, other) = instance(Cover::Any).await;
+    let what = What::Election { value: "before".into() };
+    let wanted = Wanted { what, ..wanted(0) };
+    let mut granted = acquire(&service, wanted, None).await.expect("it is free");
+    let hold = granted.hold().expect("it is here").clone();
+    granted.deliver();
+    let election = other.election("x").expect("a name");
+    let seen = async || {
+        let leader = election.leader().await.expect("memory answers");
+        leader.map(|term| term.value::<String>().expect("a text"))
+    };
+    assert_eq!(seen().await.as_deref(), Some("before"));
+    let told = service.holds.tell(&hold, &"after".into()).await;
+    assert!(matches!(told, Ok(Ok(()))));
+    assert_eq!(seen().await.as_deref(), Some("after"));
+
+    let changing = hold.changing.lock().await;
+    let late = tokio::spawn({
+        let (holds, hold) = (Arc::clone(&service.holds), Arc::clone(&hold));
+        async move { holds.tell(&hold, &"late".into()).await }
+    });
+    let releasing = tokio::spawn({
+        let (holds, hold) = (Arc::clone(&service.holds), Arc::clone(&hold));
+        async move { holds.give_up(&hold, End::Released).await }
+    });
+    while service.holds.count("me").0 > 0 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(seen().await.as_deref(), Some("after"), "it waits for what is changed");
+    drop(changing);
+    assert!(matches!(late.await.expect("no panic"), Err(End::Released)));
+    assert!(matches!(releasing.await.expect("no panic"), Ok(Ok(()))));
+    assert_eq!(seen().await, None);
+}

@@ -31,6 +31,8 @@ const LONGEST_WAIT: u64 = 3_600_000;
 const SHORTEST_LEASE: u64 = 100;
 /// The most permits that a semaphore has, and the most that one hold has of them.
 pub(super) const PERMITS: (u32, u32) = (10_000, 500);
+/// The most bytes of what a leader or a member says of itself.
+pub(super) const VALUE: usize = 4_096;
 
 /// `POST /v1/{recipe}/{name}`
 pub(super) async fn acquire(
@@ -57,6 +59,9 @@ fn what(kind: Kind, fields: &mut Fields) -> Result<What, Problem> {
             let permits = fields.count("permits", 1..=PERMITS.0).unwrap_or(PERMITS.0);
             let count = fields.count("count", 1..=permits.min(PERMITS.1)).unwrap_or(1);
             Ok(What::Semaphore { permits, count })
+        }
+        Kind::Election => {
+            Ok(What::Election { value: fields.json("value", VALUE).unwrap_or_default() })
         }
         _ => Err(Problem::new(Code::Unsupported, "this recipe is not built yet")),
     }

@@ -8,6 +8,7 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
+use super::acquire::VALUE;
 use crate::acquire;
 use crate::around::{Noted, body, body_within};
 use crate::auth::{Principal, Right};
@@ -126,8 +127,17 @@ pub(super) async fn renew(
     let mut fields = Fields::parse(&body(request).await?)?;
     let longest = millis(acquire::longest_lease(&service, hold.kind, &hold.name));
     let lease = fields.millis("lease_ms", SHORTEST_LEASE..=longest.max(SHORTEST_LEASE));
+    let value = match hold.kind {
+        Kind::Election => fields.json("value", VALUE),
+        _ => None,
+    };
     fields.done()?;
-    let now = renewed(&service, &hold, lease).await?;
+    // First of all, as it does not need the store: a value that the store is slow to take does not cost the lease.
+    let mut now = renewed(&service, &hold, lease).await?;
+    if let Some(value) = value {
+        service.holds.tell(&hold, &value).await.map_err(ended)??;
+        now = service.holds.now(&hold).map_err(ended)?;
+    }
     Ok(answer(&service, &hold, &now))
 }
 

@@ -22,7 +22,7 @@ use crate::service::Shared;
 use crate::text;
 
 /// The recipes that are built.
-const BUILT: [Kind; 2] = [Kind::Lock, Kind::Semaphore];
+const BUILT: [Kind; 3] = [Kind::Lock, Kind::Semaphore, Kind::Election];
 
 /// The routes of all recipes whose grants are holds.
 pub(super) fn routes() -> Router<Shared> {
@@ -77,7 +77,15 @@ async fn look(State(service): State<Shared>, request: Request) -> Result<Respons
     let (kind, name) = named(&request)?;
     principal(&request)?.needs(Right::Read, &name)?;
     let entries = look::entries(&service, &service.coordinator()?, kind, &name).await?;
-    Ok(json(StatusCode::OK, &json!({ "kind": kind.text(), "name": name, "entries": entries })))
+    let mut told = json!({ "kind": kind.text(), "name": name });
+    if kind == Kind::Election {
+        let leader = entries.first().filter(|entry| entry["state"] == "leading");
+        for (field, of) in [("leader", "who"), ("term", "fence"), ("value", "value")] {
+            told[field] = leader.map(|leader| leader[of].clone()).into();
+        }
+    }
+    told["entries"] = entries.into();
+    Ok(json(StatusCode::OK, &told))
 }
 
 /// `DELETE /v1/{recipe}/{name}?fence=N`

@@ -166,3 +166,54 @@ fn permits_taken_away(store: &Store) {
     assert_eq!(site.code("DELETE", &by_fence, ""), refused(409, "changed"));
     assert_eq!(site.granted(path, r#"{"permits":1}"#)["slots"], json!([0]));
 }
+
+#[test]
+fn a_leader_is_elected_and_proclaims() {
+    rerun_if_starved(|| on_stores(elected));
+}
+
+fn elected(store: &Store) {
+    let site = Site::start(store);
+    let path = "/v1/elections/scheduler";
+    let nobody = site.ask("GET", path, "").json();
+    assert_eq!(
+        [&nobody["leader"], &nobody["term"], &nobody["entries"]],
+        [&Value::Null, &Value::Null, &json!([])]
+    );
+    let body = r#"{"value":{"url":"http://h1:8080","tags":[1,null]},"title":"h1"}"#;
+    let leads = site.granted(path, body);
+    assert_eq!([&leads["kind"], &leads["covered"]], [&json!("election"), &json!(covered(store))]);
+    assert_eq!(site.code("POST", path, "{}"), refused(409, "busy"));
+    let seen = site.ask("GET", path, "").json();
+    assert_eq!([&seen["term"], &seen["value"]["tags"]], [&leads["fence"], &json!([1, null])]);
+    assert!(seen["leader"].is_string(), "{seen}");
+
+    let header = [("Authorization", site.header.as_str())];
+    let wait = r#"{"value":"h2","wait_ms":20000}"#;
+    let waiter = send(&site.service.native, "POST", path, &header, wait);
+    assert!(wait_until(LONG, || site.entries(path)[1]["state"] == "waiting"));
+    let proclaimed = site.ask("PUT", &hold(&leads), r#"{"value":"ready","lease_ms":15000}"#);
+    assert_eq!((proclaimed.status, &proclaimed.json()["lease_ms"]), (200, &json!(15_000)));
+    assert_eq!(proclaimed.json()["fence"], leads["fence"], "the term stays the same");
+    let entries = site.entries(path);
+    assert_eq!([&entries[0]["state"], &entries[0]["value"]], ["leading", "ready"]);
+    assert_eq!([&entries[0]["title"], &entries[1]["value"]], ["h1", "h2"]);
+    let refusal =
+        site.ask("PUT", &hold(&leads), &format!(r#"{{"value":"{}"}}"#, "x".repeat(4_095)));
+    assert_eq!((refusal.status, refusal.code()), refused(400, "invalid"));
+    assert_eq!(site.ask("GET", "/v1/elections", "").json()["names"], json!(["scheduler"]));
+
+    let many = json!({ "ids": [leads["id"]] }).to_string();
+    assert_eq!(site.ask("POST", "/v1/renew", &many).json()["held"][0]["fence"], leads["fence"]);
+    site.release(&leads);
+    let next = answer(waiter);
+    assert_eq!(next.status, 201, "{next:?}");
+    assert!(next.json()["fence"].as_u64() > leads["fence"].as_u64());
+    assert_eq!(site.ask("GET", path, "").json()["value"], "h2");
+    assert_eq!(site.ask("PUT", &hold(&leads), r#"{"value":1}"#).status, 410);
+    let lock = site.granted("/v1/locks/scheduler", "");
+    assert_eq!(site.code("PUT", &hold(&lock), r#"{"value":1}"#), refused(400, "invalid"));
+    let broken = site.ask("DELETE", &format!("{path}?fence={}", next.json()["fence"]), "");
+    assert_eq!(broken.status, 200, "{broken:?}");
+    assert_eq!(site.entries(path), json!([]));
+}

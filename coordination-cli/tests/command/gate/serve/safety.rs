@@ -18,6 +18,8 @@ fn h7_malformed_requests_are_refused_and_the_next_one_is_answered() {
         let service = Service::start(&store, "");
         let long = format!("/v1/locks/{}", "x".repeat(1_001));
         let deep = format!("{{\"wait_ms\":{}1{}}}", "[".repeat(40), "]".repeat(40));
+        let large = format!("{{\"value\":\"{}\"}}", "x".repeat(4_095));
+        let deep_value = deep.replace("wait_ms", "value");
         for (method, path, body, status) in [
             ("POST", "/v1/locks/%00", "", 400),
             ("POST", "/v1/locks/a%0Ab", "", 400),
@@ -61,6 +63,10 @@ fn h7_malformed_requests_are_refused_and_the_next_one_is_answered() {
             ("GET", "/v1/semaphores/", "", 404),
             ("PATCH", "/v1/semaphores/x", "", 405),
             ("PUT", "/v1/locks/x", "", 405),
+            ("POST", "/v1/elections/x", r#"{"permits":1}"#, 400),
+            ("POST", "/v1/elections/x", &large, 400),
+            ("POST", "/v1/elections/x", &deep_value, 400),
+            ("PUT", "/v1/elections/x", "", 405),
             ("POST", "/v1/renew", r#"{"ids":[]}"#, 400),
             ("POST", "/v1/renew", r#"{"ids":[1]}"#, 400),
             ("POST", "/v1/renew", "{}", 400),
@@ -274,6 +280,13 @@ fn h9_each_route_asks_for_its_right() {
             ("DELETE", "/v1/semaphores/in/b?fence=1", "", [403, 403, 409]),
             ("DELETE", "/v1/semaphores/out?fence=1", "", [403, 403, 403]),
             ("GET", "/v1/semaphores", "", [200, 200, 200]),
+            ("POST", "/v1/elections/in/a", r#"{"lease_ms":100}"#, [403, 201, 201]),
+            ("POST", "/v1/elections/out", r#"{"lease_ms":100}"#, [403, 403, 403]),
+            ("GET", "/v1/elections/in/a", "", [200, 200, 200]),
+            ("GET", "/v1/elections/out", "", [403, 403, 403]),
+            ("DELETE", "/v1/elections/in/b?fence=1", "", [403, 403, 409]),
+            ("DELETE", "/v1/elections/out?fence=1", "", [403, 403, 403]),
+            ("GET", "/v1/elections", "", [200, 200, 200]),
             ("GET", "/v1/history?name=in/a", "", [200, 200, 200]),
             ("GET", "/v1/history?name=out", "", [403, 403, 403]),
             ("GET", "/v1/locks", "", [200, 200, 200]),
