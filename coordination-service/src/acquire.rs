@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime};
 
 use axum::body::{Body, Bytes, HttpBody};
-use coordination::{Coordinator, Version};
+use coordination::{Coordinator, SharedValue, Version};
 use hyper::body::{Frame, SizeHint};
 use tokio::sync::oneshot;
 
@@ -14,13 +14,12 @@ use crate::guard::Guard;
 use crate::holds::{Begun, Covered, End, Hold, Holds};
 use crate::ids;
 use crate::keys::Ticket;
-use crate::kind::Kind;
 use crate::problem::{Code, Problem};
-use crate::promise::{self, Promise, SatOut};
+use crate::promise::{self, Promise, Promised, SatOut};
 use crate::service::{Phase, Shared, Waiting};
 use crate::settings::Cover;
 use crate::text::millis;
-use crate::wanted::{self, Wanted};
+use crate::wanted::{self, Wanted, What};
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -28,10 +27,10 @@ pub(crate) mod tests;
 /// The longest lease there is.
 pub(crate) const LONGEST: Duration = Duration::from_secs(86_400);
 
-/// The longest lease of what has this name.
-pub(crate) fn longest_lease(service: &Shared, kind: Kind, name: &str) -> Duration {
+/// The longest lease of the lock of this name, or of what is not a single lock.
+pub(crate) fn longest_lease(service: &Shared, lock: Option<&str>) -> Duration {
     match service.cover {
-        Cover::Lease(cover) if !service.promises(kind, name) => cover,
+        Cover::Lease(cover) if !lock.is_some_and(|name| service.promises(name)) => cover,
         // A promise keeps it, or nothing keeps it once the instance is dead, however short it is.
         Cover::Lease(_) | Cover::Nothing | Cover::Any => LONGEST,
     }
@@ -187,7 +186,7 @@ async fn work(
 /// What the store granted, and what is in the way of a promise for it.
 struct Waited {
     guard: Guard,
-    promise: Option<(coordination::SharedValue<promise::Promised>, Option<Version>)>,
+    promise: Option<(SharedValue<Promised>, Option<Version>)>,
 }
 
 /// The library's wait, and then that for a promise of another instance.
@@ -195,14 +194,35 @@ async fn wait(service: &Shared, wanted: &Wanted, begun: Instant) -> Result<Waite
     let coordinator = service.coordinator()?;
     let asked = wanted::granted(&coordinator, wanted).await;
     let guard = asked.map_err(|problem| busy(problem, begun))?;
-    if !service.promises(wanted.what.kind(), &wanted.name) {
-        return Ok(Waited { guard, promise: None });
+    if let What::Locks { names, .. } = &wanted.what {
+        // Nothing is promised to who has several, but what was promised to others is sat out all the same.
+        for name in names.iter().filter(|name| service.promises(name)) {
+            let (value, over) = sat_out(service, &guard, wanted, name, begun).await?;
+            if let Some(over) = over {
+                value.compare_and_delete(over).await?;
+            }
+        }
     }
-    let value = promise::of(&coordinator, &wanted.name)?;
+    let promise = match wanted.lock_name().filter(|name| service.promises(name)) {
+        Some(name) => Some(sat_out(service, &guard, wanted, name, begun).await?),
+        None => None,
+    };
+    Ok(Waited { guard, promise })
+}
+
+/// Waits until no promise of another grant of this lock is in the way; where it is, and which version of one is over.
+async fn sat_out(
+    service: &Shared,
+    guard: &Guard,
+    wanted: &Wanted,
+    name: &str,
+    begun: Instant,
+) -> Result<(SharedValue<Promised>, Option<Version>), Problem> {
+    let value = promise::of(&service.coordinator()?, name)?;
     let left = wanted.wait.saturating_sub(begun.elapsed());
-    let sat_out = guard.protect(promise::sit_out(&value, &wanted.name, &service.sights, left));
+    let sat_out = guard.protect(promise::sit_out(&value, name, &service.sights, left));
     match sat_out.await.map_err(|_| lost())?? {
-        SatOut::Free(over) => Ok(Waited { guard, promise: Some((value, over)) }),
+        SatOut::Free(over) => Ok((value, over)),
         // It is not ours to grant yet; the guard is given up.
         SatOut::Promised => Err(busy(
             Problem::new(Code::Busy, "it was promised to somebody else for longer"),
@@ -260,8 +280,13 @@ async fn grant(
         (None, true) => Covered::All,
         (None, false) => Covered::Nobody,
     };
+    let several = match wanted.what {
+        What::Locks { names, .. } => Some(names),
+        _ => None,
+    };
     let hold = service.holds.begin(Begun {
         handle,
+        several,
         name: wanted.name,
         title: wanted.title,
         client: wanted.client,
@@ -300,7 +325,7 @@ pub(crate) async fn forget_promise(
     name: &str,
     fence: u64,
 ) -> coordination::Result<()> {
-    if service.promises(Kind::Lock, name) {
+    if service.promises(name) {
         promise::forget(&promise::of(coordinator, name)?, fence).await?;
     }
     Ok(())

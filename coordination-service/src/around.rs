@@ -50,6 +50,8 @@ pub(crate) struct Peer(pub(crate) SocketAddr);
 pub(crate) struct Noted {
     pub(crate) kind: Option<Kind>,
     pub(crate) name: Option<String>,
+    /// All names, if there are several.
+    pub(crate) names: Option<Vec<String>>,
     pub(crate) handle: Option<String>,
 }
 
@@ -57,7 +59,14 @@ impl Noted {
     /// What a request about this hold is about.
     pub(crate) fn of(hold: &Hold) -> Self {
         let (name, handle) = (Some(hold.name.clone()), Some(hold.handle.clone()));
-        Self { kind: Some(hold.kind), name, handle }
+        let several = hold.several.as_ref();
+        let names = several.map(|parts| parts.iter().map(|(name, _)| name.clone()).collect());
+        Self { kind: Some(hold.kind), name, names, handle }
+    }
+
+    /// What a request about this name is about.
+    pub(crate) fn name(kind: Kind, name: String) -> Self {
+        Self { kind: Some(kind), name: Some(name), ..Self::default() }
     }
 }
 
@@ -329,7 +338,8 @@ impl Drop for Line {
         }
         log::write(&json!({
             "time": rfc3339(self.at), "request": self.request, "method": self.method, "route": self.route,
-            "kind": self.noted.kind.map(Kind::text), "name": self.noted.name, "handle": self.noted.handle, "status": self.status, "code": self.code,
+            "kind": self.noted.kind.map(Kind::text), "name": self.noted.name, "names": self.noted.names,
+            "handle": self.noted.handle, "status": self.status, "code": self.code,
             "ms": millis(self.begun.elapsed()), "principal": self.principal, "agent": self.agent,
             "peer": self.peer.map(|peer| peer.to_string()), "instance": self.service.tag,
             "api": format!("{:?}", self.api).to_lowercase(),

@@ -89,6 +89,11 @@ impl Guard {
         self.parts().0.token().value()
     }
 
+    /// The fence of each grant.
+    pub(crate) fn fences(&self) -> impl Iterator<Item = u64> {
+        self.grants().map(|grant| grant.token().value())
+    }
+
     /// Whether all of it is held at this moment.
     pub(crate) fn is_held(&self) -> bool {
         self.grants().all(Grant::is_held)

@@ -28,26 +28,14 @@ struct Names {
 impl History {
     /// A hold has ended.
     pub(crate) fn add(&self, hold: &Hold, end: End) {
-        let row = json!({
-            "fence": hold.fence, "handle": hold.handle, "client": hold.client, "title": hold.title,
-            "asked": rfc3339(hold.asked_at), "granted": rfc3339(hold.granted_at),
-            "ended": rfc3339(SystemTime::now()), "how": end.text(),
-        });
         let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let name = (hold.kind, hold.name.clone());
-        if !names.of.contains_key(&name) {
-            if names.order.len() >= NAMES
-                && let Some(oldest) = names.order.pop_front()
-            {
-                names.of.remove(&oldest);
-            }
-            names.order.push_back(name.clone());
+        for (name, fence) in hold.parts() {
+            names.add((hold.kind, name.to_owned()), json!({
+                "fence": fence, "handle": hold.handle, "client": hold.client, "title": hold.title,
+                "asked": rfc3339(hold.asked_at), "granted": rfc3339(hold.granted_at),
+                "ended": rfc3339(SystemTime::now()), "how": end.text(),
+            }));
         }
-        let rows = names.of.entry(name).or_default();
-        if rows.len() >= EACH {
-            rows.pop_front();
-        }
-        rows.push_back(row);
     }
 
     /// Those of this name, the oldest first.
@@ -58,5 +46,23 @@ impl History {
             .get(&(kind, name.to_owned()))
             .map(|rows| rows.iter().cloned().collect())
             .unwrap_or_default()
+    }
+}
+
+impl Names {
+    fn add(&mut self, name: (Kind, String), row: Value) {
+        if !self.of.contains_key(&name) {
+            if self.order.len() >= NAMES
+                && let Some(oldest) = self.order.pop_front()
+            {
+                self.of.remove(&oldest);
+            }
+            self.order.push_back(name.clone());
+        }
+        let rows = self.of.entry(name).or_default();
+        if rows.len() >= EACH {
+            rows.pop_front();
+        }
+        rows.push_back(row);
     }
 }

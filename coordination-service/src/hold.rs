@@ -31,8 +31,11 @@ pub(crate) struct Hold {
     pub(crate) handle: String,
     pub(crate) secret: Secret,
     pub(crate) kind: Kind,
+    /// Of several locks, the first.
     pub(crate) name: String,
     pub(crate) fence: u64,
+    /// Each name with its fence, if several locks were acquired together.
+    pub(crate) several: Option<Vec<(String, u64)>>,
     /// The numbers of the permits or of the slot, if it is of such a recipe.
     pub(crate) slots: Vec<u32>,
     pub(crate) title: String,
@@ -65,6 +68,8 @@ pub(crate) struct Now {
 pub(crate) struct Begun {
     pub(crate) handle: String,
     pub(crate) name: String,
+    /// The names in order, if several locks were acquired together.
+    pub(crate) several: Option<Vec<String>>,
     pub(crate) title: String,
     pub(crate) client: String,
     pub(crate) asked_at: SystemTime,
@@ -79,12 +84,15 @@ impl Hold {
     pub(crate) fn new(begun: Begun) -> Self {
         let end = BootInstant::now().saturating_add(begun.lease);
         let (kind, fence) = (begun.guard.kind(), begun.guard.fence());
+        let several =
+            begun.several.map(|names| names.into_iter().zip(begun.guard.fences()).collect());
         Self {
             handle: begun.handle,
             secret: Secret::new(),
             kind,
             name: begun.name,
             fence,
+            several,
             slots: begun.guard.slots(),
             title: begun.title,
             client: begun.client,
@@ -102,6 +110,19 @@ impl Hold {
             changing: tokio::sync::Mutex::default(),
             changed: watch::Sender::new(()),
         }
+    }
+
+    /// Each name with its fence.
+    pub(crate) fn parts(&self) -> Vec<(&str, u64)> {
+        match &self.several {
+            Some(several) => several.iter().map(|(name, fence)| (name.as_str(), *fence)).collect(),
+            None => vec![(&self.name, self.fence)],
+        }
+    }
+
+    /// Its name, if it is one lock: promises are of such names.
+    pub(crate) fn lock_name(&self) -> Option<&str> {
+        (self.kind == Kind::Lock && self.several.is_none()).then_some(&self.name)
     }
 
     /// Its id: for the answer to its client, and for nobody else.

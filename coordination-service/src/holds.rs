@@ -102,7 +102,7 @@ impl Holds {
 
     /// The one of this name and fence.
     pub(crate) fn of_fence(&self, kind: Kind, name: &str, fence: u64) -> Option<Arc<Hold>> {
-        self.of_name(kind, name, |hold| hold.fence == fence)
+        self.of_name(kind, name, |hold| hold.parts().contains(&(name, fence)))
     }
 
     /// The one of this name that satisfies this.
@@ -290,7 +290,8 @@ impl Holds {
         let mut touched = self.touched.lock().unwrap_or_else(PoisonError::into_inner);
         // Nobody may look for a long time; who does reads all of it first.
         if touched.len() < TOUCHED {
-            touched.insert((hold.kind, hold.name.clone()));
+            let names = hold.parts().into_iter().map(|(name, _)| (hold.kind, name.to_owned()));
+            touched.extend(names);
         }
         drop(touched);
         self.touch.notify_one();
@@ -305,18 +306,22 @@ impl Holds {
 impl Table {
     fn add(&mut self, hold: &Arc<Hold>) {
         self.live.insert(hold.handle.clone(), Arc::clone(hold));
-        let name = (hold.kind, hold.name.clone());
-        self.names.entry(name).or_default().push(Arc::clone(hold));
+        for (name, _) in hold.parts() {
+            let name = (hold.kind, name.to_owned());
+            self.names.entry(name).or_default().push(Arc::clone(hold));
+        }
         *self.clients.entry(hold.client.clone()).or_default() += 1;
     }
 
     fn remove(&mut self, hold: &Hold, end: End, promised_until: Option<BootInstant>) {
         let Some(hold) = self.live.remove(&hold.handle) else { return };
-        let name = (hold.kind, hold.name.clone());
-        if let Some(others) = self.names.get_mut(&name) {
-            others.retain(|other| other.handle != hold.handle);
-            if others.is_empty() {
-                self.names.remove(&name);
+        for (name, _) in hold.parts() {
+            let name = (hold.kind, name.to_owned());
+            if let Some(others) = self.names.get_mut(&name) {
+                others.retain(|other| other.handle != hold.handle);
+                if others.is_empty() {
+                    self.names.remove(&name);
+                }
             }
         }
         if let Some(count) = self.clients.get_mut(&hold.client) {

@@ -226,6 +226,8 @@ async fn one(State(service): State<Shared>, request: Request) -> Result<Response
                 "uid": who.token.value().to_string(), "lifetime": 0, "wait": 0,
             }),
         };
+        // Of several locks, which its clients do not know, each has its own.
+        lock["fence"] = who.token.value().into();
         let uid = lock["uid"].as_str().unwrap_or_default();
         lock["_links"] = json!({ "self": { "href": format!("{LOCKS}{path}/{uid}") } });
         locks.push(lock);

@@ -13,7 +13,6 @@ use crate::history::History;
 use crate::holds::Holds;
 use crate::ids;
 use crate::keys::Keys;
-use crate::kind::Kind;
 use crate::metrics;
 use crate::mirror::Mirror;
 use crate::problem::{Code, Problem};
@@ -99,10 +98,9 @@ impl Service {
         *self.phase.borrow()
     }
 
-    /// Whether promises keep what has this name: locks only.
-    pub(crate) fn promises(&self, kind: Kind, name: &str) -> bool {
+    /// Whether promises keep the lock of this name, if it is acquired alone.
+    pub(crate) fn promises(&self, name: &str) -> bool {
         match self.cover {
-            _ if kind != Kind::Lock => false,
             Cover::Nothing => true,
             Cover::Any => false,
             Cover::Lease(_) => self.settings.long.iter().any(|prefix| name.starts_with(prefix)),

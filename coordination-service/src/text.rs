@@ -15,8 +15,17 @@ pub(crate) const OWN: &str = ".coordination/";
 
 /// The name in the rest of a path.
 pub(crate) fn name(path: &str) -> Result<String, Problem> {
-    let refused = |why: &str| Problem::new(Code::Name, format!("this is no name: {why}"));
     let name = percent_decode_str(path).decode_utf8().map_err(|_| refused("it is not UTF-8"))?;
+    checked(&name)?;
+    Ok(name.into_owned())
+}
+
+fn refused(why: &str) -> Problem {
+    Problem::new(Code::Name, format!("this is no name: {why}"))
+}
+
+/// An error, unless this can be the name of something.
+pub(crate) fn checked(name: &str) -> Result<(), Problem> {
     match name.len() {
         0 => return Err(refused("it is empty")),
         length if length > LONGEST => return Err(refused("it is longer than 1,000 bytes")),
@@ -31,7 +40,7 @@ pub(crate) fn name(path: &str) -> Result<String, Problem> {
     if name.starts_with(OWN) {
         return Err(refused("names that begin with `.coordination/` are the service's own"));
     }
-    Ok(name.into_owned())
+    Ok(())
 }
 
 /// What a query says, decoded; a `+` is a blank.

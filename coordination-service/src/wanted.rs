@@ -6,14 +6,13 @@ use coordination::{Coordinator, Error, ErrorKind};
 use serde_json::Value;
 
 use crate::guard::Guard;
-use crate::kind::Kind;
 use crate::problem::{Code, Problem};
 
 /// What is asked for.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
     pub(crate) what: What,
-    /// The library's name of it.
+    /// The library's name of it; of several, the first.
     pub(crate) name: String,
     /// How long to wait; zero is one try.
     pub(crate) wait: Duration,
@@ -26,20 +25,31 @@ pub(crate) struct Wanted {
 /// What of the recipe, and on which terms.
 #[derive(Clone, Debug)]
 pub(crate) enum What {
-    Lock { shared: bool },
-    Semaphore { permits: u32, count: u32 },
-    Election { value: Value },
+    Lock {
+        shared: bool,
+    },
+    /// All of these, each once and in the order of their bytes.
+    Locks {
+        names: Vec<String>,
+        shared: bool,
+    },
+    Semaphore {
+        permits: u32,
+        count: u32,
+    },
+    Election {
+        value: Value,
+    },
+}
+
+impl Wanted {
+    /// The name of the lock, or of the share, if it is one lock: promises are of such names.
+    pub(crate) fn lock_name(&self) -> Option<&str> {
+        matches!(self.what, What::Lock { .. }).then_some(&self.name)
+    }
 }
 
 impl What {
-    pub(crate) fn kind(&self) -> Kind {
-        match self {
-            Self::Lock { .. } => Kind::Lock,
-            Self::Semaphore { .. } => Kind::Semaphore,
-            Self::Election { .. } => Kind::Election,
-        }
-    }
-
     /// Whether one client has it alone, so that a promise may keep it.
     pub(crate) fn is_exclusive_lock(&self) -> bool {
         matches!(self, Self::Lock { shared: false })
@@ -65,6 +75,15 @@ pub(crate) async fn granted(coordinator: &Coordinator, wanted: &Wanted) -> Resul
                 (None, true) => lock.try_acquire_shared().await,
                 (wait, false) => lock.acquire(wait).await.map(Some),
                 (wait, true) => lock.acquire_shared(wait).await.map(Some),
+            })
+        }
+        What::Locks { names, shared } => {
+            let locks = coordinator.locks(names)?;
+            one(match (wait, shared) {
+                (None, false) => locks.try_acquire().await,
+                (None, true) => locks.try_acquire_shared().await,
+                (wait, false) => locks.acquire(wait).await.map(Some),
+                (wait, true) => locks.acquire_shared(wait).await.map(Some),
             })
         }
         What::Semaphore { permits, count } => {

@@ -2,6 +2,7 @@ use coordination::{Config, Coordinator};
 
 use super::*;
 use crate::auth::Auth;
+use crate::kind::Kind;
 use crate::service::Service;
 use crate::settings::{Cover, Settings};
 use crate::wanted::What;
@@ -136,6 +137,41 @@ async fn a_promise_of_a_dead_instance_is_sat_out_by_who_shares() {
     let promise = promise::of(&other, "x").expect("a name");
     assert!(promise.read().await.expect("memory answers").is_none());
     assert!(acquire(&service, shared(0), None).await.is_ok(), "they share");
+}
+
+/// H2: the same goes for who acquires several locks, whichever of them was promised; and all of them are acquired, or none.
+#[tokio::test]
+async fn a_promise_of_a_dead_instance_is_sat_out_by_who_acquires_several_locks() {
+    let (service, other) = instance(Cover::Nothing).await;
+    let lease = Duration::from_millis(300);
+    left_behind(&other, lease).await;
+    let several = |wait| {
+        let names = ["a", "x"].map(str::to_owned).into();
+        Wanted { what: What::Locks { names, shared: false }, name: "a".to_owned(), ..wanted(wait) }
+    };
+    let begun = Instant::now();
+    let tried = acquire(&service, several(0), None).await.map(drop);
+    assert_eq!(tried.map_err(|problem| problem.code), Err(Code::Busy));
+    let a = other.lock("a").expect("a name");
+    drop(a.acquire(Some(Duration::from_secs(10))).await.expect("it was given up"));
+    let both = acquire(&service, several(10_000), None).await.expect("the promise ends");
+    assert!(begun.elapsed() >= lease, "{:?}", begun.elapsed());
+    let hold = both.hold().expect("it is here").clone();
+    assert_eq!((hold.covered, hold.parts().len()), (Covered::Nobody, 2));
+    let promise = promise::of(&other, "x").expect("a name");
+    assert!(promise.read().await.expect("memory answers").is_none());
+    // It is found by each of its names, and by nothing else.
+    for (name, fence) in hold.parts() {
+        assert!(service.holds.of_fence(Kind::Lock, name, fence).is_some(), "{name}");
+        assert!(service.holds.of_fence(Kind::Lock, name, fence + 1).is_none(), "{name}");
+        assert!(service.holds.of_fence(Kind::Semaphore, name, fence).is_none(), "{name}");
+    }
+    drop(both);
+    for name in ["a", "x"] {
+        let lock = other.lock(name).expect("a name");
+        assert!(lock.acquire(Some(Duration::from_secs(10))).await.is_ok(), "{name}");
+        assert!(service.holds.of_name(Kind::Lock, name, |_| true).is_none(), "{name}");
+    }
 }
 
 /// H2: a client was told until when it holds, whatever has become of this instance's session since.

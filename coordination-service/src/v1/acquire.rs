@@ -8,10 +8,10 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
 
-use super::holds::{ended, shown};
+use super::holds::{add_fence, ended, shown};
 use super::path::named;
 use crate::acquire::{self, longest_lease};
-use crate::around::{Noted, body};
+use crate::around::{Noted, body, body_within};
 use crate::auth::{Principal, Right};
 use crate::fields::Fields;
 use crate::holds::{End, Found, Hold};
@@ -20,7 +20,7 @@ use crate::kind::Kind;
 use crate::problem::{Code, Problem};
 use crate::reply::principal;
 use crate::service::Shared;
-use crate::text::millis;
+use crate::text::{self, millis};
 use crate::wanted::{Wanted, What};
 
 /// The lease of who does not ask for one.
@@ -29,6 +29,9 @@ const LEASE: Duration = Duration::from_secs(20);
 const LONGEST_WAIT: u64 = 3_600_000;
 /// The shortest lease, in milliseconds.
 const SHORTEST_LEASE: u64 = 100;
+/// The most locks that are acquired together, and the most bytes of such a request.
+const MANY: usize = 32;
+const MANY_BYTES: usize = 64 * 1024;
 /// The most permits that a semaphore has, and the most that one hold has of them.
 pub(super) const PERMITS: (u32, u32) = (10_000, 500);
 /// The most bytes of what a leader or a member says of itself.
@@ -47,6 +50,30 @@ pub(super) async fn acquire(
     let asked = Instant::now();
     let what = what(kind, &mut fields)?;
     let wanted = wanted(&service, &who, what, name, fields)?;
+    granted(&service, wanted, key, asked).await
+}
+
+/// `POST /v1/locks`
+pub(super) async fn acquire_several(
+    State(service): State<Shared>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let who = principal(&request)?;
+    let key = keys::key(request.headers())?;
+    let mut fields = Fields::parse(&body_within(request, MANY_BYTES).await?)?;
+    let asked = Instant::now();
+    let mut names = fields.texts("names", 1..=MANY);
+    // As the library does it: each once, and in the same order everywhere.
+    names.sort_unstable();
+    names.dedup();
+    let shared = fields.flag("shared").unwrap_or(false);
+    let first = names.first().cloned().unwrap_or_default();
+    let wanted =
+        wanted(&service, &who, What::Locks { names: names.clone(), shared }, first, fields)?;
+    for name in &names {
+        text::checked(name)?;
+        who.needs(Right::Use, name)?;
+    }
     granted(&service, wanted, key, asked).await
 }
 
@@ -75,7 +102,8 @@ fn wanted(
     name: String,
     mut fields: Fields,
 ) -> Result<Wanted, Problem> {
-    let longest = millis(longest_lease(service, what.kind(), &name));
+    let lock = matches!(what, What::Lock { .. }).then_some(name.as_str());
+    let longest = millis(longest_lease(service, lock));
     let wait = fields.millis("wait_ms", 0..=LONGEST_WAIT).unwrap_or_default();
     let lease = fields.millis("lease_ms", SHORTEST_LEASE..=longest.max(SHORTEST_LEASE));
     let lease = lease.unwrap_or(LEASE.min(Duration::from_millis(longest)));
@@ -157,7 +185,7 @@ fn created(
     if let Ok(location) = HeaderValue::from_str(&format!("/v1/holds/{}", hold.id())) {
         headers.insert(header::LOCATION, location);
     }
-    headers.insert("fencing-token", HeaderValue::from(hold.fence));
+    add_fence(&mut response, hold);
     response.extensions_mut().insert(Noted::of(hold));
     Ok(response)
 }

@@ -14,7 +14,7 @@ use hyper::body::Frame;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use super::holds::{ended, found};
+use super::holds::{add_fences, ended, found};
 use super::info::state;
 use crate::auth::{Principal, Right};
 use crate::problem::{Code, Problem};
@@ -84,8 +84,8 @@ pub(super) async fn of_hold(
         loop {
             match service.holds.now(&hold) {
                 Ok(now) => {
-                    let data =
-                        json!({ "expires_in_ms": millis(now.expires_in), "fence": hold.fence });
+                    let mut data = json!({ "expires_in_ms": millis(now.expires_in) });
+                    add_fences(&mut data, &hold);
                     if !events.send("held", &data).await {
                         break;
                     }

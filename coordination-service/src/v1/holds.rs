@@ -33,17 +33,37 @@ const MANY_BYTES: usize = 64 * 1024;
 /// A hold as its client and administrators see it, without its id.
 pub(super) fn shown(service: &Service, hold: &Hold, now: &Now) -> Value {
     let mut shown = json!({
-        "handle": hold.handle, "kind": hold.kind.text(), "name": hold.name, "fence": hold.fence,
+        "handle": hold.handle, "kind": hold.kind.text(),
         "lease_ms": millis(now.lease), "expires_in_ms": millis(now.expires_in),
         "renew_in_ms": millis(now.expires_in / 3), "covered": hold.covered.text(), "client": hold.client,
         "title": hold.title, "granted_at": rfc3339(hold.granted_at), "instance": service.tag,
     });
+    add_fences(&mut shown, hold);
+    match &hold.several {
+        None => shown["name"] = hold.name.clone().into(),
+        Some(parts) => shown["names"] = parts.iter().map(|(name, _)| name.as_str()).collect(),
+    }
     match hold.kind {
         Kind::Lock => shown["shared"] = now.shared.into(),
         Kind::Semaphore | Kind::Limiter => shown["slots"] = hold.slots.clone().into(),
         Kind::Election | Kind::Group => {}
     }
     shown
+}
+
+/// Adds the fence, or that of each name.
+pub(super) fn add_fences(shown: &mut Value, hold: &Hold) {
+    match &hold.several {
+        None => shown["fence"] = hold.fence.into(),
+        Some(parts) => shown["fences"] = parts.iter().map(|(_, fence)| *fence).collect(),
+    }
+}
+
+/// The header with the fence, if there is one fence.
+pub(super) fn add_fence(response: &mut Response, hold: &Hold) {
+    if hold.several.is_none() {
+        response.headers_mut().insert("fencing-token", HeaderValue::from(hold.fence));
+    }
 }
 
 /// The answer to who asks for a hold that has ended.
@@ -80,7 +100,7 @@ pub(super) fn found(
         return Err(unknown());
     }
     if hold.client != who.name {
-        who.needs(Right::Admin, &hold.name)?;
+        hold.parts().iter().try_for_each(|(name, _)| who.needs(Right::Admin, name))?;
     }
     Ok((hold, end))
 }
@@ -97,7 +117,7 @@ fn answer(service: &Shared, hold: &Hold, now: &Now) -> Response {
     let mut body = shown(service, hold, now);
     body["id"] = hold.id().into();
     let mut response = json(StatusCode::OK, &body);
-    response.headers_mut().insert("fencing-token", HeaderValue::from(hold.fence));
+    add_fence(&mut response, hold);
     noted(response, hold)
 }
 
@@ -125,7 +145,7 @@ pub(super) async fn renew(
     let who = principal(&request)?;
     let hold = live(&service, &who, rest(&request, PATH))?;
     let mut fields = Fields::parse(&body(request).await?)?;
-    let longest = millis(acquire::longest_lease(&service, hold.kind, &hold.name));
+    let longest = millis(acquire::longest_lease(&service, hold.lock_name()));
     let lease = fields.millis("lease_ms", SHORTEST_LEASE..=longest.max(SHORTEST_LEASE));
     let value = match hold.kind {
         Kind::Election => fields.json("value", VALUE),
@@ -153,7 +173,8 @@ pub(crate) async fn renewed(
     let now = service.holds.now(hold).map_err(ended)?;
     if let Some(longer) = lease.filter(|lease| *lease > now.lease) {
         let is_covered = service.cover.longest().is_none_or(|cover| longer <= cover);
-        let needs_promise = !is_covered && service.promises(hold.kind, &hold.name) && !now.shared;
+        let is_promised = hold.lock_name().is_some_and(|name| service.promises(name));
+        let needs_promise = !is_covered && is_promised && !now.shared;
         let extended = match &hold.promise {
             Some(promise) => promise.extend(longer).await?,
             None => true,
@@ -186,18 +207,19 @@ pub(super) async fn renew_many(
     for id in ids {
         let renewal = async {
             let hold = live(&service, &who, &id)?;
-            if lease.is_some_and(|lease| {
-                lease > acquire::longest_lease(&service, hold.kind, &hold.name)
-            }) {
+            if lease.is_some_and(|lease| lease > acquire::longest_lease(&service, hold.lock_name()))
+            {
                 return Err(Problem::new(Code::Invalid, "the lease is too long for this name"));
             }
             let now = renewed(&service, &hold, lease).await?;
             Ok((hold, now))
         };
         match renewal.await {
-            Ok((hold, now)) => held.push(json!({
-                "id": id, "expires_in_ms": millis(now.expires_in), "fence": hold.fence,
-            })),
+            Ok((hold, now)) => {
+                let mut renewed = json!({ "id": id, "expires_in_ms": millis(now.expires_in) });
+                add_fences(&mut renewed, &hold);
+                held.push(renewed);
+            }
             Err(problem) => over.push(json!({ "id": id, "reason": problem.reason() })),
         }
     }

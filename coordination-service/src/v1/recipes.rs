@@ -29,9 +29,16 @@ pub(super) fn routes() -> Router<Shared> {
     BUILT.into_iter().fold(Router::new(), |router, kind| {
         let segment = kind.segment();
         router
-            .route(&format!("/v1/{segment}"), get(list))
+            .route(&format!("/v1/{segment}"), of_recipe(kind))
             .route(&format!("/v1/{segment}/{{*name}}"), of_name(kind))
     })
+}
+
+fn of_recipe(kind: Kind) -> MethodRouter<Shared> {
+    match kind {
+        Kind::Lock => get(list).post(acquire::acquire_several),
+        _ => get(list),
+    }
 }
 
 fn of_name(kind: Kind) -> MethodRouter<Shared> {
@@ -108,8 +115,7 @@ async fn take_away(State(service): State<Shared>, request: Request) -> Result<Re
         forget_promise(&service, &coordinator, &name, fence.value()).await?;
     }
     let mut response = json(StatusCode::OK, &json!({ "broken": entry }));
-    let noted = Noted { kind: Some(kind), name: Some(name), handle: None };
-    response.extensions_mut().insert(noted);
+    response.extensions_mut().insert(Noted::name(kind, name));
     Ok(response.into_response())
 }
 

@@ -24,8 +24,7 @@ async fn asked(request: Request) -> Result<(Kind, String, Fields), Problem> {
 
 fn done(kind: Kind, name: String) -> Response {
     let mut response = StatusCode::NO_CONTENT.into_response();
-    let noted = Noted { kind: Some(kind), name: Some(name), handle: None };
-    response.extensions_mut().insert(noted);
+    response.extensions_mut().insert(Noted::name(kind, name));
     response
 }
 

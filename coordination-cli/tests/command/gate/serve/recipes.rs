@@ -217,3 +217,59 @@ fn elected(store: &Store) {
     assert_eq!(broken.status, 200, "{broken:?}");
     assert_eq!(site.entries(path), json!([]));
 }
+
+#[test]
+fn several_locks_are_held_together_or_not_at_all() {
+    rerun_if_starved(|| on_stores(held_together));
+}
+
+fn held_together(store: &Store) {
+    let site = Site::start(store);
+    let one = site.granted("/v1/locks/b", "");
+    assert_eq!(site.code("POST", "/v1/locks", r#"{"names":["c","b","a"]}"#), refused(409, "busy"));
+    // None of them is kept.
+    for name in ["a", "c"] {
+        let path = format!("/v1/locks/{name}");
+        assert!(wait_until(LONG, || site.entries(&path) == json!([])), "{name}");
+    }
+    let header = [("Authorization", site.header.as_str())];
+    let wait = r#"{"names":["c","b","a","b"],"wait_ms":20000,"title":"three"}"#;
+    let waiter = send(&site.service.native, "POST", "/v1/locks", &header, wait);
+    assert!(wait_until(LONG, || site.entries("/v1/locks/b")[1]["state"] == "waiting"));
+    site.release(&one);
+    let granted = answer(waiter);
+    assert_eq!((granted.status, granted.header("fencing-token")), (201, None), "{granted:?}");
+    let three = granted.json();
+    assert_eq!(
+        [&three["kind"], &three["names"], &three["shared"], &three["covered"]],
+        [&json!("lock"), &json!(["a", "b", "c"]), &json!(false), &json!(covered(store))]
+    );
+    assert!(three.get("fence").is_none() && three.get("name").is_none(), "{three}");
+    for (name, fence) in ["a", "b", "c"].into_iter().zip(0..) {
+        let entries = site.entries(&format!("/v1/locks/{name}"));
+        let expected = [&json!("three"), &three["fences"][fence]];
+        assert_eq!([&entries[0]["title"], &entries[0]["fence"]], expected, "{name}");
+    }
+    let many = json!({ "ids": [three["id"]] }).to_string();
+    assert_eq!(site.ask("POST", "/v1/renew", &many).json()["held"][0]["fences"], three["fences"]);
+    // Of one that is taken away, all are.
+    let path = format!("/v1/locks/b?fence={}", three["fences"][1]);
+    assert_eq!(site.ask("DELETE", &path, "").status, 200);
+    let ended = site.ask("PUT", &hold(&three), "");
+    assert_eq!((ended.status, &ended.json()["reason"]), (410, &json!("broken")));
+    for name in ["a", "b", "c"] {
+        let history = site.ask("GET", &format!("/v1/history?name={name}"), "").json();
+        let last = history["history"].as_array().and_then(|rows| rows.last().cloned());
+        assert_eq!(last.expect("one")["how"], "broken", "{name}");
+        let path = format!("/v1/locks/{name}");
+        assert!(wait_until(LONG, || site.entries(&path) == json!([])), "{name}");
+    }
+
+    let shares = r#"{"names":["a","b"],"shared":true}"#;
+    let [one, other] = [site.granted("/v1/locks", shares), site.granted("/v1/locks", shares)];
+    assert_eq!(one["shared"], true);
+    assert_eq!(site.code("POST", "/v1/locks/a", ""), refused(409, "busy"));
+    site.release(&one);
+    site.release(&other);
+    assert_eq!(site.ask("GET", "/v1/locks", "").json()["names"], json!([]));
+}

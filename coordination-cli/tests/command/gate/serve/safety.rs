@@ -20,6 +20,7 @@ fn h7_malformed_requests_are_refused_and_the_next_one_is_answered() {
         let deep = format!("{{\"wait_ms\":{}1{}}}", "[".repeat(40), "]".repeat(40));
         let large = format!("{{\"value\":\"{}\"}}", "x".repeat(4_095));
         let deep_value = deep.replace("wait_ms", "value");
+        let many_names = serde_json::json!({ "names": vec!["x"; 33] }).to_string();
         for (method, path, body, status) in [
             ("POST", "/v1/locks/%00", "", 400),
             ("POST", "/v1/locks/a%0Ab", "", 400),
@@ -63,6 +64,15 @@ fn h7_malformed_requests_are_refused_and_the_next_one_is_answered() {
             ("GET", "/v1/semaphores/", "", 404),
             ("PATCH", "/v1/semaphores/x", "", 405),
             ("PUT", "/v1/locks/x", "", 405),
+            ("POST", "/v1/locks", "", 400),
+            ("POST", "/v1/locks", r#"{"names":[]}"#, 400),
+            ("POST", "/v1/locks", r#"{"names":"x"}"#, 400),
+            ("POST", "/v1/locks", r#"{"names":["x",1]}"#, 400),
+            ("POST", "/v1/locks", r#"{"names":["x",""]}"#, 400),
+            ("POST", "/v1/locks", r#"{"names":["x",".."]}"#, 400),
+            ("POST", "/v1/locks", r#"{"names":["x",".coordination/x"]}"#, 400),
+            ("POST", "/v1/locks", &many_names, 400),
+            ("PUT", "/v1/locks", "", 405),
             ("POST", "/v1/elections/x", r#"{"permits":1}"#, 400),
             ("POST", "/v1/elections/x", &large, 400),
             ("POST", "/v1/elections/x", &deep_value, 400),
@@ -267,6 +277,8 @@ fn h9_each_route_asks_for_its_right() {
         for (method, path, body, expected) in [
             ("POST", "/v1/locks/in/a", r#"{"lease_ms":100}"#, [403, 201, 201]),
             ("POST", "/v1/locks/out", r#"{"lease_ms":100}"#, [403, 403, 403]),
+            ("POST", "/v1/locks", r#"{"names":["in/c","in/d"],"lease_ms":100}"#, [403, 201, 201]),
+            ("POST", "/v1/locks", r#"{"names":["in/c","out"],"lease_ms":100}"#, [403, 403, 403]),
             ("GET", "/v1/locks/in/a", "", [200, 200, 200]),
             ("GET", "/v1/locks/out", "", [403, 403, 403]),
             ("DELETE", "/v1/locks/in/b?fence=1", "", [403, 403, 409]),
