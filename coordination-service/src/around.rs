@@ -301,6 +301,8 @@ fn route(api: Api, path: &str) -> &'static str {
             ("/v1/locks", "/v1/locks"),
             ("/v1/semaphores/", "/v1/semaphores/{name}"),
             ("/v1/semaphores", "/v1/semaphores"),
+            ("/v1/limiters/", "/v1/limiters/{name}"),
+            ("/v1/limiters", "/v1/limiters"),
             ("/v1/elections/", "/v1/elections/{name}"),
             ("/v1/elections", "/v1/elections"),
             ("/v1/holds/", "/v1/holds/{id}"),

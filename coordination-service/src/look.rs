@@ -40,6 +40,10 @@ pub(crate) async fn entries(
             let occupants = coordinator.semaphore(name, 1)?.holders().await?;
             occupants.into_iter().map(Row::from).collect()
         }
+        Kind::Limiter => {
+            let occupants = coordinator.limiter(name)?.inspect().await?;
+            occupants.into_iter().map(Row::from).collect()
+        }
         Kind::Election => {
             let candidates = coordinator.election(name)?.candidates().await?;
             candidates.into_iter().map(Row::from).collect()

@@ -38,6 +38,8 @@ codes! {
     Busy "busy" 409 "Somebody else holds it";
     Superseded "superseded" 409 "A later request with the same key has taken over";
     Changed "changed" 409 "The grant of that fence is not there any more";
+    StandbyFull "standby-full" 409 "All slots are taken, and all places on standby";
+    Replaced "replaced" 409 "Somebody who came later stands by in its place";
     Mismatch "mismatch" 409 "The store has other settings under this name";
     Ended "ended" 410 "The hold has ended";
     TooLarge "too-large" 413 "The body is too large";

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use coordination::{Coordinator, Error, ErrorKind};
+use coordination::{Admission, Coordinator, Error, ErrorKind, Limiter, Patience, Refusal};
 use serde_json::Value;
 
 use crate::guard::Guard;
@@ -37,9 +37,31 @@ pub(crate) enum What {
         permits: u32,
         count: u32,
     },
+    Limiter {
+        places: Places,
+    },
     Election {
         value: Value,
     },
+}
+
+/// How many places a limiter has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Places {
+    pub(crate) slots: u32,
+    pub(crate) standby: u32,
+    pub(crate) latest_wins: bool,
+}
+
+impl Places {
+    /// The limiter of this name that has these.
+    pub(crate) fn of(self, coordinator: &Coordinator, name: &str) -> Result<Limiter, Error> {
+        let limiter = coordinator.limiter(name)?;
+        Ok(match self.latest_wins {
+            true => limiter.latest_wins(),
+            false => limiter.slots(self.slots).standby(self.standby),
+        })
+    }
 }
 
 impl Wanted {
@@ -93,6 +115,14 @@ pub(crate) async fn granted(coordinator: &Coordinator, wanted: &Wanted) -> Resul
                 wait => semaphore.acquire_many(*count, wait).await.map(Some),
             })
         }
+        What::Limiter { places } => {
+            let limiter = places.of(coordinator, &wanted.name)?;
+            let patience = wait.map_or(Patience::Never, Patience::Timeout);
+            match limiter.patience(patience).enter().await? {
+                Admission::Working(slot) => Ok(slot.into()),
+                Admission::Refused(why) => Err(refused(why)),
+            }
+        }
         What::Election { value } => {
             let election = coordinator.election(&wanted.name)?;
             one(match wait {
@@ -111,5 +141,18 @@ fn one<G: Into<Guard>>(granted: Result<Option<G>, Error>) -> Result<Guard, Probl
         Ok(None) => Err(others()),
         Err(error) if error.kind() == ErrorKind::Timeout => Err(others()),
         Err(error) => Err(error.into()),
+    }
+}
+
+/// Why a limiter has no place for the caller.
+fn refused(why: Refusal) -> Problem {
+    match why {
+        Refusal::StandbyFull => {
+            Problem::new(Code::StandbyFull, "all slots are taken, and all places on standby")
+        }
+        Refusal::Replaced => {
+            Problem::new(Code::Replaced, "somebody who came later stands by in its place")
+        }
+        _ => Problem::new(Code::Busy, "all slots are taken"),
     }
 }

@@ -21,7 +21,7 @@ use crate::problem::{Code, Problem};
 use crate::reply::principal;
 use crate::service::Shared;
 use crate::text::{self, millis};
-use crate::wanted::{Wanted, What};
+use crate::wanted::{Places, Wanted, What};
 
 /// The lease of who does not ask for one.
 const LEASE: Duration = Duration::from_secs(20);
@@ -34,6 +34,8 @@ const MANY: usize = 32;
 const MANY_BYTES: usize = 64 * 1024;
 /// The most permits that a semaphore has, and the most that one hold has of them.
 pub(super) const PERMITS: (u32, u32) = (10_000, 500);
+/// The most slots that a limiter has, and the most places on standby.
+const PLACES: u32 = 10_000;
 /// The most bytes of what a leader or a member says of itself.
 pub(super) const VALUE: usize = 4_096;
 
@@ -87,11 +89,26 @@ fn what(kind: Kind, fields: &mut Fields) -> Result<What, Problem> {
             let count = fields.count("count", 1..=permits.min(PERMITS.1)).unwrap_or(1);
             Ok(What::Semaphore { permits, count })
         }
+        Kind::Limiter => Ok(What::Limiter { places: places(fields) }),
         Kind::Election => {
             Ok(What::Election { value: fields.json("value", VALUE).unwrap_or_default() })
         }
         _ => Err(Problem::new(Code::Unsupported, "this recipe is not built yet")),
     }
+}
+
+/// The fields with the places of a limiter.
+pub(super) fn places(fields: &mut Fields) -> Places {
+    let latest_wins = fields.flag("latest_wins").unwrap_or(false);
+    // Of those who stand by the latest wins only where one does, for one slot.
+    let (slots, standby) = match latest_wins {
+        true => (1..=1, 1..=1),
+        false => (1..=PLACES, 0..=PLACES),
+    };
+    let (one, least) = (*slots.start(), *standby.start());
+    let slots = fields.count("slots", slots).unwrap_or(one);
+    let standby = fields.count("standby", standby).unwrap_or(least);
+    Places { slots, standby, latest_wins }
 }
 
 /// The fields that all recipes have; the end of the fields.

@@ -22,7 +22,7 @@ use crate::service::Shared;
 use crate::text;
 
 /// The recipes that are built.
-const BUILT: [Kind; 3] = [Kind::Lock, Kind::Semaphore, Kind::Election];
+const BUILT: [Kind; 4] = [Kind::Lock, Kind::Semaphore, Kind::Limiter, Kind::Election];
 
 /// The routes of all recipes whose grants are holds.
 pub(super) fn routes() -> Router<Shared> {
@@ -45,6 +45,7 @@ fn of_name(kind: Kind) -> MethodRouter<Shared> {
     let common = post(acquire::acquire).get(look).delete(take_away);
     match kind {
         Kind::Semaphore => common.put(resize::semaphore),
+        Kind::Limiter => common.put(resize::limiter),
         _ => common,
     }
 }

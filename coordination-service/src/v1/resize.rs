@@ -4,7 +4,7 @@ use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
-use super::acquire::PERMITS;
+use super::acquire::{PERMITS, places};
 use super::path::named;
 use crate::around::{Noted, body};
 use crate::auth::Right;
@@ -38,5 +38,18 @@ pub(super) async fn semaphore(
     let permits = fields.count("permits", 1..=PERMITS.0).unwrap_or(PERMITS.0);
     fields.done()?;
     service.coordinator()?.semaphore(&name, permits)?.resize(permits).await?;
+    Ok(done(kind, name))
+}
+
+/// `PUT /v1/limiters/{name}`
+pub(super) async fn limiter(
+    State(service): State<Shared>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let (kind, name, mut fields) = asked(request).await?;
+    fields.needs("slots");
+    let places = places(&mut fields);
+    fields.done()?;
+    places.of(&service.coordinator()?, &name)?.resize(places.slots).await?;
     Ok(done(kind, name))
 }

@@ -273,3 +273,67 @@ fn held_together(store: &Store) {
     site.release(&other);
     assert_eq!(site.ask("GET", "/v1/locks", "").json()["names"], json!([]));
 }
+
+#[test]
+fn slots_of_a_limiter_are_held_and_stood_by_for() {
+    rerun_if_starved(|| on_stores(slots_are_held));
+}
+
+fn slots_are_held(store: &Store) {
+    let site = Site::start(store);
+    let path = "/v1/limiters/nightly";
+    let works = site.granted(path, r#"{"standby":1,"title":"works"}"#);
+    assert_eq!(
+        [&works["kind"], &works["slots"], &works["covered"]],
+        [&json!("limiter"), &json!([1]), &json!(covered(store))]
+    );
+    assert_eq!(site.code("POST", path, r#"{"standby":1}"#), refused(409, "busy"));
+    assert_eq!(site.code("POST", path, r#"{"standby":2}"#), refused(409, "mismatch"));
+    let header = [("Authorization", site.header.as_str())];
+    let wait = r#"{"standby":1,"wait_ms":20000}"#;
+    let waiter = send(&site.service.native, "POST", path, &header, wait);
+    assert!(wait_until(LONG, || site.entries(path)[1]["state"] == "standby"));
+    let entries = site.entries(path);
+    assert_eq!([&entries[0]["state"], &entries[0]["title"]], ["held", "works"]);
+    assert!(entries[1]["waiting_ms"].is_u64(), "{entries}");
+    assert_eq!(site.code("POST", path, wait), refused(409, "standby-full"));
+    assert_eq!(site.ask("GET", "/v1/limiters", "").json()["names"], json!(["nightly"]));
+    site.release(&works);
+    let next = answer(waiter);
+    assert_eq!((next.status, &next.json()["slots"]), (201, &json!([1])), "{next:?}");
+    assert!(next.json()["fence"].as_u64() > works["fence"].as_u64());
+
+    // More slots for all who ask from now on.
+    assert_eq!(site.code("PUT", path, "{}"), refused(400, "invalid"));
+    assert_eq!(site.ask("PUT", path, r#"{"slots":2,"standby":1}"#).status, 204);
+    assert_eq!(site.code("POST", path, r#"{"standby":1}"#), refused(409, "mismatch"));
+    let second = site.granted(path, r#"{"slots":2,"standby":1}"#);
+    assert_eq!(second["slots"], json!([2]));
+    let broken = site.ask("DELETE", &format!("{path}?fence={}", second["fence"]), "");
+    assert_eq!(broken.status, 200, "{broken:?}");
+    site.release(&next.json());
+}
+
+#[test]
+fn the_latest_of_a_limiter_wins() {
+    rerun_if_starved(|| on_stores(latest_wins));
+}
+
+fn latest_wins(store: &Store) {
+    let site = Site::start(store);
+    let path = "/v1/limiters/build";
+    let works = site.granted(path, r#"{"latest_wins":true}"#);
+    let header = [("Authorization", site.header.as_str())];
+    let stands_by = |title: &str| {
+        let wait = format!(r#"{{"latest_wins":true,"wait_ms":20000,"title":"{title}"}}"#);
+        send(&site.service.native, "POST", path, &header, &wait)
+    };
+    let first = stands_by("first");
+    assert!(wait_until(LONG, || site.entries(path)[1]["state"] == "standby"));
+    let second = stands_by("second");
+    let told = answer(first);
+    assert_eq!((told.status, told.code()), refused(409, "replaced"), "{told:?}");
+    site.release(&works);
+    let next = answer(second);
+    assert_eq!((next.status, &next.json()["title"]), (201, &json!("second")), "{next:?}");
+}
