@@ -305,6 +305,8 @@ fn route(api: Api, path: &str) -> &'static str {
             ("/v1/limiters", "/v1/limiters"),
             ("/v1/elections/", "/v1/elections/{name}"),
             ("/v1/elections", "/v1/elections"),
+            ("/v1/groups/", "/v1/groups/{name}"),
+            ("/v1/groups", "/v1/groups"),
             ("/v1/holds/", "/v1/holds/{id}"),
             ("/v1/renew", "/v1/renew"),
             ("/v1/info", "/v1/info"),

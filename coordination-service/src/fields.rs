@@ -167,6 +167,19 @@ impl Fields {
         text
     }
 
+    /// A text of 1 to 255 bytes without control characters, if there is one.
+    pub(crate) fn word(&mut self, field: &str) -> Option<String> {
+        let value = self.take(field)?;
+        let is_good = |text: &str| {
+            (1..=LONGEST_TITLE).contains(&text.len()) && !text.chars().any(char::is_control)
+        };
+        let text = value.as_str().filter(|text| is_good(text)).map(str::to_owned);
+        if text.is_none() {
+            self.wrong(field, "a text of 1 to 255 bytes without control characters is wanted");
+        }
+        text
+    }
+
     /// A list of texts, which has to be there.
     pub(crate) fn texts(&mut self, field: &str, allowed: RangeInclusive<usize>) -> Vec<String> {
         let list = self.take(field);

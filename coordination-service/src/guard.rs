@@ -117,6 +117,14 @@ impl Guard {
         }
     }
 
+    /// The id of the member, if it is a membership.
+    pub(crate) fn member(&self) -> Option<&str> {
+        match self {
+            Self::Membership(guard) => Some(guard.member_id()),
+            _ => None,
+        }
+    }
+
     /// How long it can be relied on if nothing more is heard from the store.
     pub(crate) fn remaining(&self) -> Option<Duration> {
         self.grants().filter_map(Grant::remaining).min()
@@ -179,6 +187,7 @@ impl Guard {
     pub(crate) async fn tell(&self, value: &Value) -> Result<(), Problem> {
         match self {
             Self::Leadership(guard) => Ok(guard.proclaim(value).await?),
+            Self::Membership(guard) => Ok(guard.update(value).await?),
             _ => Err(Problem::new(Code::Invalid, "it has no value")),
         }
     }

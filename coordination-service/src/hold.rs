@@ -38,6 +38,8 @@ pub(crate) struct Hold {
     pub(crate) several: Option<Vec<(String, u64)>>,
     /// The numbers of the permits or of the slot, if it is of such a recipe.
     pub(crate) slots: Vec<u32>,
+    /// The id of the member, if it is a membership.
+    pub(crate) member: Option<String>,
     pub(crate) title: String,
     /// The principal to whom it was granted.
     pub(crate) client: String,
@@ -94,6 +96,7 @@ impl Hold {
             fence,
             several,
             slots: begun.guard.slots(),
+            member: begun.guard.member().map(str::to_owned),
             title: begun.title,
             client: begun.client,
             granted_at: SystemTime::now(),

@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use coordination::{Candidate, Contender, Coordinator, Occupant};
+use coordination::{Candidate, Contender, Coordinator, Member, Occupant};
 use serde_json::{Value, json};
 
 use crate::kind::Kind;
@@ -24,7 +24,11 @@ pub(crate) async fn names(
     coordinator: &Coordinator,
     kind: Kind,
 ) -> coordination::Result<Vec<String>> {
-    coordinator.in_use(kind.recipe()).await
+    match kind {
+        // Those without a member, too.
+        Kind::Group => coordinator.groups().await,
+        _ => coordinator.in_use(kind.recipe()).await,
+    }
 }
 
 /// The holders of what has this name, and those who wait for it, in order.
@@ -48,7 +52,11 @@ pub(crate) async fn entries(
             let candidates = coordinator.election(name)?.candidates().await?;
             candidates.into_iter().map(Row::from).collect()
         }
-        _ => coordinator.lock(name)?.holders().await?.into_iter().map(Row::from).collect(),
+        Kind::Group => {
+            let members = coordinator.group(name)?.members().await?;
+            members.iter().map(Row::from).collect()
+        }
+        Kind::Lock => coordinator.lock(name)?.holders().await?.into_iter().map(Row::from).collect(),
     };
     let now = SystemTime::now();
     Ok(rows.into_iter().map(|row| told(service, kind, name, row, now)).collect())
@@ -84,6 +92,20 @@ impl From<Candidate> for Row {
         // What another program has proclaimed need not be JSON.
         let own = vec![("value", who.value().unwrap_or_default())];
         Self { state, who: who.member, fence: who.term.value(), since: who.since, own }
+    }
+}
+
+impl From<&Member> for Row {
+    fn from(member: &Member) -> Self {
+        // What another program says of itself need not be JSON.
+        let capabilities = member.capabilities.parse().unwrap_or_default();
+        Self {
+            state: "member",
+            who: member.id.to_string(),
+            fence: member.incarnation.value(),
+            since: member.since,
+            own: vec![("capabilities", capabilities)],
+        }
     }
 }
 

@@ -33,6 +33,7 @@ codes! {
     Forbidden "forbidden" 403 "The caller has no right to this";
     NoSuchRoute "no-such-route" 404 "There is nothing at this path";
     NoSuchHold "no-such-hold" 404 "Nobody holds anything by this id";
+    GroupMissing "group-missing" 404 "There is no such group";
     Method "method" 405 "This path does not take this method";
     TooSlow "too-slow" 408 "The body did not arrive in time";
     Busy "busy" 409 "Somebody else holds it";
@@ -40,6 +41,8 @@ codes! {
     Changed "changed" 409 "The grant of that fence is not there any more";
     StandbyFull "standby-full" 409 "All slots are taken, and all places on standby";
     Replaced "replaced" 409 "Somebody who came later stands by in its place";
+    MemberExists "member-exists" 409 "The group has a member of this id";
+    GroupNotEmpty "group-not-empty" 409 "The group has members";
     Mismatch "mismatch" 409 "The store has other settings under this name";
     Ended "ended" 410 "The hold has ended";
     TooLarge "too-large" 413 "The body is too large";
@@ -76,6 +79,10 @@ impl Code {
             ErrorKind::Closed => Self::Draining,
             ErrorKind::Name => Self::Name,
             ErrorKind::Input | ErrorKind::Value => Self::Invalid,
+            ErrorKind::GroupMissing => Self::GroupMissing,
+            ErrorKind::MemberExists | ErrorKind::AlreadyJoined => Self::MemberExists,
+            ErrorKind::NotJoined => Self::Changed,
+            ErrorKind::GroupNotEmpty => Self::GroupNotEmpty,
             ErrorKind::Mismatch => Self::Mismatch,
             ErrorKind::Corrupt | ErrorKind::Collision => Self::Corrupt,
             ErrorKind::Unsupported => Self::Unsupported,

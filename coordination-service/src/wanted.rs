@@ -43,6 +43,12 @@ pub(crate) enum What {
     Election {
         value: Value,
     },
+    /// With `create` the group is made, if there is none.
+    Group {
+        member: String,
+        capabilities: Value,
+        create: bool,
+    },
 }
 
 /// How many places a limiter has.
@@ -129,6 +135,22 @@ pub(crate) async fn granted(coordinator: &Coordinator, wanted: &Wanted) -> Resul
                 None => election.try_campaign(value).await,
                 wait => election.campaign(value, wait).await.map(Some),
             })
+        }
+        What::Group { member, capabilities, create } => {
+            let group = coordinator.group(&wanted.name)?;
+            loop {
+                match group.join_as(member, capabilities).await {
+                    Err(error) if *create && error.kind() == ErrorKind::GroupMissing => {}
+                    joined => return one(joined.map(Some)),
+                }
+                // Whoever made it meanwhile has done it for us.
+                match group.create().await {
+                    Err(error) if error.kind() != ErrorKind::GroupExists => {
+                        return Err(error.into());
+                    }
+                    _ => {}
+                }
+            }
         }
     }
 }

@@ -50,7 +50,7 @@ pub(super) async fn acquire(
     let key = keys::key(request.headers())?;
     let mut fields = Fields::parse(&body(request).await?)?;
     let asked = Instant::now();
-    let what = what(kind, &mut fields)?;
+    let what = what(kind, &mut fields);
     let wanted = wanted(&service, &who, what, name, fields)?;
     granted(&service, wanted, key, asked).await
 }
@@ -80,20 +80,25 @@ pub(super) async fn acquire_several(
 }
 
 /// The fields of a recipe's own.
-fn what(kind: Kind, fields: &mut Fields) -> Result<What, Problem> {
+fn what(kind: Kind, fields: &mut Fields) -> What {
     match kind {
-        Kind::Lock => Ok(What::Lock { shared: fields.flag("shared").unwrap_or(false) }),
+        Kind::Lock => What::Lock { shared: fields.flag("shared").unwrap_or(false) },
         Kind::Semaphore => {
             fields.needs("permits");
             let permits = fields.count("permits", 1..=PERMITS.0).unwrap_or(PERMITS.0);
             let count = fields.count("count", 1..=permits.min(PERMITS.1)).unwrap_or(1);
-            Ok(What::Semaphore { permits, count })
+            What::Semaphore { permits, count }
         }
-        Kind::Limiter => Ok(What::Limiter { places: places(fields) }),
-        Kind::Election => {
-            Ok(What::Election { value: fields.json("value", VALUE).unwrap_or_default() })
+        Kind::Limiter => What::Limiter { places: places(fields) },
+        Kind::Election => What::Election { value: fields.json("value", VALUE).unwrap_or_default() },
+        Kind::Group => {
+            fields.needs("member");
+            What::Group {
+                member: fields.word("member").unwrap_or_default(),
+                capabilities: fields.json("capabilities", VALUE).unwrap_or_default(),
+                create: fields.flag("create").unwrap_or(true),
+            }
         }
-        _ => Err(Problem::new(Code::Unsupported, "this recipe is not built yet")),
     }
 }
 
@@ -121,7 +126,9 @@ fn wanted(
 ) -> Result<Wanted, Problem> {
     let lock = matches!(what, What::Lock { .. }).then_some(name.as_str());
     let longest = millis(longest_lease(service, lock));
-    let wait = fields.millis("wait_ms", 0..=LONGEST_WAIT).unwrap_or_default();
+    // Nobody waits to join a group.
+    let longest_wait = if matches!(what, What::Group { .. }) { 0 } else { LONGEST_WAIT };
+    let wait = fields.millis("wait_ms", 0..=longest_wait).unwrap_or_default();
     let lease = fields.millis("lease_ms", SHORTEST_LEASE..=longest.max(SHORTEST_LEASE));
     let lease = lease.unwrap_or(LEASE.min(Duration::from_millis(longest)));
     let title = fields.title("title").unwrap_or_default();

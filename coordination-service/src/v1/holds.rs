@@ -46,7 +46,8 @@ pub(super) fn shown(service: &Service, hold: &Hold, now: &Now) -> Value {
     match hold.kind {
         Kind::Lock => shown["shared"] = now.shared.into(),
         Kind::Semaphore | Kind::Limiter => shown["slots"] = hold.slots.clone().into(),
-        Kind::Election | Kind::Group => {}
+        Kind::Group => shown["member"] = hold.member.clone().into(),
+        Kind::Election => {}
     }
     shown
 }
@@ -149,6 +150,7 @@ pub(super) async fn renew(
     let lease = fields.millis("lease_ms", SHORTEST_LEASE..=longest.max(SHORTEST_LEASE));
     let value = match hold.kind {
         Kind::Election => fields.json("value", VALUE),
+        Kind::Group => fields.json("capabilities", VALUE),
         _ => None,
     };
     fields.done()?;

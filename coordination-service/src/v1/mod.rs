@@ -2,6 +2,7 @@
 
 mod acquire;
 mod events;
+mod groups;
 pub(crate) mod holds;
 mod info;
 mod path;

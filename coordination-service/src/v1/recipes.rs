@@ -9,7 +9,7 @@ use coordination::FencingToken;
 use serde_json::{Value, json};
 
 use super::path::{named, of_path};
-use super::{acquire, resize};
+use super::{acquire, groups, resize};
 use crate::acquire::forget_promise;
 use crate::around::Noted;
 use crate::auth::{Principal, Right};
@@ -21,12 +21,9 @@ use crate::reply::{json, principal};
 use crate::service::Shared;
 use crate::text;
 
-/// The recipes that are built.
-const BUILT: [Kind; 4] = [Kind::Lock, Kind::Semaphore, Kind::Limiter, Kind::Election];
-
 /// The routes of all recipes whose grants are holds.
 pub(super) fn routes() -> Router<Shared> {
-    BUILT.into_iter().fold(Router::new(), |router, kind| {
+    Kind::ALL.into_iter().fold(Router::new(), |router, kind| {
         let segment = kind.segment();
         router
             .route(&format!("/v1/{segment}"), of_recipe(kind))
@@ -42,11 +39,12 @@ fn of_recipe(kind: Kind) -> MethodRouter<Shared> {
 }
 
 fn of_name(kind: Kind) -> MethodRouter<Shared> {
-    let common = post(acquire::acquire).get(look).delete(take_away);
+    let common = post(acquire::acquire).get(look);
     match kind {
-        Kind::Semaphore => common.put(resize::semaphore),
-        Kind::Limiter => common.put(resize::limiter),
-        _ => common,
+        Kind::Lock | Kind::Election => common.delete(take_away),
+        Kind::Semaphore => common.put(resize::semaphore).delete(take_away),
+        Kind::Limiter => common.put(resize::limiter).delete(take_away),
+        Kind::Group => common.put(groups::create).delete(groups::delete),
     }
 }
 

@@ -337,3 +337,70 @@ fn latest_wins(store: &Store) {
     let next = answer(second);
     assert_eq!((next.status, &next.json()["title"]), (201, &json!("second")), "{next:?}");
 }
+
+#[test]
+fn members_join_a_group_and_leave_it() {
+    rerun_if_starved(|| on_stores(members_join));
+}
+
+fn members_join(store: &Store) {
+    let site = Site::start(store);
+    let path = "/v1/groups/backups";
+    assert_eq!(site.code("GET", path, ""), refused(404, "group-missing"));
+    let strict = r#"{"member":"disk-1","create":false}"#;
+    assert_eq!(site.code("POST", path, strict), refused(404, "group-missing"));
+    let body = r#"{"member":"disk-1","capabilities":{"size":4},"title":"one"}"#;
+    let one = site.granted(path, body);
+    assert_eq!(
+        [&one["kind"], &one["member"], &one["covered"]],
+        [&json!("group"), &json!("disk-1"), &json!(covered(store))]
+    );
+    assert_eq!(site.code("POST", path, body), refused(409, "member-exists"));
+    let instance = Service::start(store, &site.words);
+    let elsewhere = site.ask_at(&instance, "POST", path, body);
+    assert_eq!((elsewhere.status, elsewhere.code()), refused(409, "member-exists"));
+    let other = site.ask_at(&instance, "POST", path, r#"{"member":"disk-2"}"#);
+    assert_eq!(other.status, 201, "{other:?}");
+    assert!(other.json()["fence"].as_u64() > one["fence"].as_u64());
+
+    let entries = site.entries(path);
+    assert_eq!([&entries[0]["state"], &entries[0]["who"]], ["member", "disk-1"]);
+    assert_eq!(
+        [&entries[0]["title"], &entries[0]["capabilities"]],
+        [&json!("one"), &json!({"size": 4})]
+    );
+    assert_eq!([&entries[1]["who"], &entries[1]["capabilities"]], [&json!("disk-2"), &json!(null)]);
+    let updated = site.ask("PUT", &hold(&one), r#"{"capabilities":{"size":5}}"#);
+    assert_eq!((updated.status, &updated.json()["fence"]), (200, &one["fence"]));
+    assert_eq!(site.entries(path)[0]["capabilities"]["size"], 5);
+
+    assert_eq!(site.code("DELETE", path, ""), refused(409, "group-not-empty"));
+    assert_eq!(site.code("DELETE", &format!("{path}?fence=1"), ""), refused(400, "invalid"));
+    let absent = site.ask("DELETE", &format!("{path}?member=x"), "");
+    assert_eq!((absent.status, absent.code()), refused(409, "changed"));
+    // Whoever granted it, this instance or another one.
+    for (member, at, body) in
+        [("disk-1", &site.service, &one), ("disk-2", &instance, &other.json())]
+    {
+        let taken = site.ask("DELETE", &format!("{path}?member={member}"), "");
+        assert_eq!(
+            (taken.status, &taken.json()["broken"]["who"]),
+            (200, &json!(member)),
+            "{taken:?}"
+        );
+        let ended = || site.ask_at(at, "PUT", &hold(body), "").status == 410;
+        assert!(wait_until(LONG, ended), "{member}");
+    }
+    assert_eq!(site.entries(path), json!([]));
+    assert_eq!(
+        site.ask("GET", "/v1/groups", "").json()["names"],
+        json!(["backups"]),
+        "it is empty"
+    );
+    assert_eq!(site.ask("DELETE", path, "").status, 204);
+    assert_eq!(site.code("DELETE", path, ""), refused(404, "group-missing"));
+    assert_eq!([201, 204], [site.ask("PUT", path, "").status, site.ask("PUT", path, "").status]);
+    let again = site.granted(path, strict);
+    site.release(&again);
+    assert!(again["fence"].as_u64() > other.json()["fence"].as_u64(), "incarnations rise");
+}
