@@ -13,7 +13,7 @@ use crate::acquire;
 use crate::around::{Noted, body, body_within};
 use crate::auth::{Principal, Right};
 use crate::fields::Fields;
-use crate::holds::{End, Found, Hold, Now};
+use crate::holds::{Covered, End, Found, Hold, Now};
 use crate::ids;
 use crate::kind::Kind;
 use crate::problem::{Code, Problem};
@@ -175,8 +175,6 @@ pub(crate) async fn renewed(
     let now = service.holds.now(hold).map_err(ended)?;
     if let Some(longer) = lease.filter(|lease| *lease > now.lease) {
         let is_covered = service.cover.longest().is_none_or(|cover| longer <= cover);
-        let is_promised = hold.lock_name().is_some_and(|name| service.promises(name));
-        let needs_promise = !is_covered && is_promised && !now.shared;
         let extended = match &hold.promise {
             Some(promise) => promise.extend(longer).await?,
             None => true,
@@ -187,7 +185,8 @@ pub(crate) async fn renewed(
                 "the promise of this hold is not ours any more",
             ));
         }
-        if hold.promise.is_none() && needs_promise {
+        // Its client was told that the store keeps it.
+        if !is_covered && hold.covered == Covered::All {
             let why = "a lease without a promise cannot become one with a promise: ask for the longer lease when you acquire";
             return Err(Problem::new(Code::Unsupported, why));
         }
@@ -263,7 +262,24 @@ mod tests {
     use crate::acquire::tests::{instance, is_soon_gone, wanted};
     use crate::promise;
     use crate::settings::Cover;
-    use crate::wanted::Wanted;
+    use crate::wanted::{Wanted, What};
+
+    /// What the store keeps until the lease is over has no lease that the store does not keep, shared or not.
+    #[tokio::test]
+    async fn a_hold_that_is_covered_by_all_is_not_renewed_into_one_that_is_not() {
+        let seconds = Duration::from_secs;
+        for shared in [false, true] {
+            let (service, _other) = instance(Cover::Lease(seconds(5))).await;
+            let (what, name) = (What::Lock { shared }, "rdlm/x".to_owned());
+            let wanted = Wanted { what, name, lease: seconds(2), ..wanted(0) };
+            let granted = acquire(&service, wanted, None).await.expect("it is free");
+            let hold = granted.hold().expect("it is here");
+            assert_eq!(hold.covered, Covered::All);
+            assert!(renewed(&service, hold, Some(seconds(5))).await.is_ok());
+            let told = renewed(&service, hold, Some(seconds(60))).await.map(|now| now.lease);
+            assert_eq!(told.map_err(|problem| problem.code), Err(Code::Unsupported), "{shared}");
+        }
+    }
 
     /// A client that says that it relies on it no more has its promise taken back, though the lock was lost before.
     #[tokio::test]
