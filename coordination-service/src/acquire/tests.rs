@@ -3,9 +3,10 @@ use coordination::{Config, Coordinator};
 use super::*;
 use crate::auth::Auth;
 use crate::kind::Kind;
+use crate::look;
 use crate::service::Service;
 use crate::settings::{Cover, Settings};
-use crate::wanted::What;
+use crate::wanted::{Places, What};
 
 /// An instance on a store of its own, with another session there.
 pub(crate) async fn instance(cover: Cover) -> (Shared, Coordinator) {
@@ -368,6 +369,56 @@ async fn too_many_waits_and_holds_are_refused() {
     let _other = waits.enter("other", (3, 2));
     assert_eq!(code("third"), Err(Code::Overloaded));
     drop(other);
+}
+
+/// One of each recipe, of which there is room for one.
+fn each() -> Vec<What> {
+    let places = Places { slots: 1, standby: 1, latest_wins: false };
+    let member = What::Group { member: "m".to_owned(), capabilities: 1.into(), create: true };
+    vec![
+        What::Lock { shared: false },
+        What::Locks { names: vec!["x".to_owned(), "y".to_owned()], shared: false },
+        What::Semaphore { permits: 1, count: 1 },
+        What::Limiter { places },
+        What::Election { value: "here".into() },
+        member,
+    ]
+}
+
+/// H6: what was granted while nobody was there any more, and a place in a queue that was given up, of each recipe.
+#[tokio::test]
+async fn h6_of_each_recipe_nothing_is_left_by_a_client_that_has_gone() {
+    for what in each() {
+        let (service, other) = instance(Cover::Any).await;
+        let of = |wait| Wanted { what: what.clone(), ..wanted(wait) };
+        let undelivered = acquire(&service, of(0), None).await.expect("it is free");
+        let kind = undelivered.hold().expect("it is here").kind;
+        let count = async || {
+            let entries = look::entries(&service, &other, kind, "x").await;
+            entries.expect("memory answers").len()
+        };
+        assert_eq!(count().await, 1, "{what:?}");
+        if kind != Kind::Group {
+            let waiting = tokio::spawn({
+                let (service, wanted) = (Arc::clone(&service), of(60_000));
+                async move { acquire(&service, wanted, None).await.map(drop) }
+            });
+            while count().await < 2 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            waiting.abort();
+            while count().await > 1 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+        drop(undelivered);
+        while count().await > 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!((service.holds.count("me"), service.waits.count()), ((0, 0), 0), "{what:?}");
+        // And somebody else gets it.
+        assert!(acquire(&service, of(10_000), None).await.is_ok(), "{what:?}");
+    }
 }
 
 /// What a leader proclaims is dropped when its hold ends, and neither keeps the other from its end.

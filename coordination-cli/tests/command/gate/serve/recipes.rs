@@ -101,22 +101,35 @@ fn permits_are_held(store: &Store) {
     assert_eq!((next.status, &next.json()["slots"]), (201, &json!([0, 1])), "{next:?}");
     assert!(next.json()["fence"].as_u64() > two["fence"].as_u64());
 
+    // A request that is sent again gets the same permit; the key stands for nothing else.
+    let header = [("Authorization", site.header.as_str()), ("Idempotency-Key", "k")];
+    let post = |path: &str, body: &str| ask(&site.service.native, "POST", path, &header, body);
+    site.release(&next.json());
+    let first = post(path, r#"{"permits":3}"#);
+    let again = post(path, r#"{"permits":3,"wait_ms":9}"#);
+    assert_eq!((first.status, again.status), (201, 201), "{first:?} {again:?}");
+    assert_eq!(first.json()["id"], again.json()["id"]);
+    for (path, body) in [(path, r#"{"permits":3,"count":2}"#), ("/v1/locks/up/load", "")] {
+        assert_eq!(post(path, body).code(), "key-reused", "{path} {body}");
+    }
+    site.release(&first.json());
+
     // A shorter lease than the others', which ends by itself.
     site.release(&one);
     let short = site.granted(path, r#"{"permits":3,"lease_ms":300}"#);
     let ends = || site.ask("PUT", &hold(&short), r#"{"lease_ms":300}"#).status == 410;
     std::thread::sleep(std::time::Duration::from_millis(400));
     assert!(ends());
-    assert!(wait_until(LONG, || site.entries(path).as_array().map(Vec::len) == Some(1)));
+    assert!(wait_until(LONG, || site.entries(path) == json!([])));
 
     let history = site.ask("GET", "/v1/history?kind=semaphore&name=up/load", "").json();
     let how: Vec<_> = history["history"].as_array().expect("a list").iter().collect();
     assert_eq!(
-        (how.len(), &how[0]["how"], &how[2]["how"]),
-        (3, &json!("released"), &json!("expired"))
+        (how.len(), &how[0]["how"], &how[4]["how"]),
+        (5, &json!("released"), &json!("expired"))
     );
     let metrics = site.ask("GET", "/metrics", "").body;
-    let series = "coordination_client_hold_seconds_count{kind=\"semaphore\",end=\"released\"} 2";
+    let series = "coordination_client_hold_seconds_count{kind=\"semaphore\",end=\"released\"} 4";
     assert!(metrics.lines().any(|line| line == series), "{metrics}");
 }
 
