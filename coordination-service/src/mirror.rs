@@ -1,4 +1,4 @@
-//! What is held and waited for under all names, as it was read last, and who looks at it.
+//! What is held and waited for of all recipes that somebody looks at, under all names, as it was read last, and who looks at it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,10 +7,15 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
+use crate::kind::Kind;
+
 /// How long a new stream waits for rows that are as of now.
 const FRESH: Duration = Duration::from_secs(2);
 /// So many names that are gone are remembered, for streams that are behind.
 const GONE: usize = 10_000;
+
+/// The fields of an entry that do not change by the passing of time.
+const STEADY: [&str; 5] = ["fence", "state", "slots", "value", "capabilities"];
 
 /// The rows as they were read last.
 #[derive(Debug, Default)]
@@ -22,41 +27,67 @@ pub(crate) struct Mirror {
     rounds: watch::Sender<u64>,
     /// How many look.
     watchers: watch::Sender<usize>,
+    /// How many look at each recipe.
+    kinds: Mutex<BTreeMap<Kind, usize>>,
 }
+
+/// The recipe and the name of a row.
+pub(crate) type Of = (Kind, String);
 
 #[derive(Debug, Default)]
 struct Board {
-    rows: BTreeMap<String, (u64, Value)>,
-    gone: VecDeque<(u64, String)>,
+    rows: BTreeMap<Of, (u64, Value)>,
+    gone: VecDeque<(u64, Of)>,
     last: u64,
     as_of: Option<Instant>,
 }
 
 /// Somebody who looks; not any more when it is dropped.
-pub(crate) struct Watching(Arc<Mirror>);
+pub(crate) struct Watching {
+    mirror: Arc<Mirror>,
+    kinds: Vec<Kind>,
+}
 
 impl Drop for Watching {
     fn drop(&mut self) {
-        self.0.watchers.send_modify(|watchers| *watchers -= 1);
+        self.mirror.count(&self.kinds, |count| count - 1);
+        self.mirror.watchers.send_modify(|watchers| *watchers -= 1);
     }
 }
 
 /// What has changed since a number.
 pub(crate) struct Changes {
-    pub(crate) rows: Vec<(String, Value)>,
-    pub(crate) gone: Vec<String>,
+    pub(crate) rows: Vec<(Of, Value)>,
+    pub(crate) gone: Vec<Of>,
     pub(crate) last: u64,
 }
 
 impl Mirror {
-    /// One more looks, if there may be.
-    pub(crate) fn watching(self: &Arc<Self>, most: usize) -> Option<Watching> {
+    /// One more looks at these recipes, each given once, if there may be one more.
+    pub(crate) fn watching(self: &Arc<Self>, most: usize, kinds: &[Kind]) -> Option<Watching> {
         let added = self.watchers.send_if_modified(|watchers| {
             let is_free = *watchers < most;
             *watchers += usize::from(is_free);
             is_free
         });
-        added.then(|| Watching(Arc::clone(self)))
+        added.then(|| {
+            self.count(kinds, |count| count + 1);
+            Watching { mirror: Arc::clone(self), kinds: kinds.to_owned() }
+        })
+    }
+
+    fn count(&self, kinds: &[Kind], change: impl Fn(usize) -> usize) {
+        let mut counts = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);
+        for kind in kinds {
+            let count = counts.entry(*kind).or_default();
+            *count = change(*count);
+        }
+    }
+
+    /// Whether somebody looks at this recipe.
+    pub(crate) fn shows(&self, kind: Kind) -> bool {
+        let counts = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);
+        counts.get(&kind).is_some_and(|count| *count > 0)
     }
 
     /// Waits until somebody looks; false: nobody ever will.
@@ -99,56 +130,56 @@ impl Mirror {
             return None;
         }
         let rows = board.rows.iter().filter(|(_, (number, _))| *number > last);
-        let rows = rows.map(|(name, (_, row))| (name.clone(), row.clone())).collect();
-        let gone = board
-            .gone
-            .iter()
-            .filter(|(number, name)| *number > last && !board.rows.contains_key(name));
-        let gone = gone.map(|(_, name)| name.clone()).collect();
+        let rows = rows.map(|(of, (_, row))| (of.clone(), row.clone())).collect();
+        let gone =
+            board.gone.iter().filter(|(number, of)| *number > last && !board.rows.contains_key(of));
+        let gone = gone.map(|(_, of)| of.clone()).collect();
         Some(Changes { rows, gone, last: board.last })
     }
 
     /// Puts the entries of a name in place of those before; none: the name is gone.
-    pub(crate) fn put(&self, name: &str, entries: &[Value]) {
+    pub(crate) fn put(&self, kind: Kind, name: &str, entries: &[Value]) {
+        let of = (kind, name.to_owned());
         let mut board = self.board();
-        let is_there = board.rows.contains_key(name);
+        let is_there = board.rows.contains_key(&of);
         if entries.is_empty() && !is_there {
             return;
         }
         board.last += 1;
         let number = board.last;
         if entries.is_empty() {
-            board.rows.remove(name);
+            board.rows.remove(&of);
             if board.gone.len() >= GONE {
                 board.gone.pop_front();
             }
-            board.gone.push_back((number, name.to_owned()));
+            board.gone.push_back((number, of));
         } else {
-            let row = json!({ "kind": "lock", "name": name, "entries": entries });
-            board.rows.insert(name.to_owned(), (number, row));
+            let row = json!({ "kind": kind.text(), "name": name, "entries": entries });
+            board.rows.insert(of, (number, row));
         }
         drop(board);
         self.changed.send_replace(number);
     }
 
-    /// Forgets all rows.
-    pub(crate) fn clear(&self) {
-        for name in self.names() {
-            self.put(&name, &[]);
+    /// Forgets all rows of this recipe.
+    pub(crate) fn clear(&self, kind: Kind) {
+        for name in self.names(kind) {
+            self.put(kind, &name, &[]);
         }
     }
 
-    /// The names that have rows.
-    pub(crate) fn names(&self) -> BTreeSet<String> {
-        self.board().rows.keys().cloned().collect()
+    /// The names of this recipe that have rows.
+    pub(crate) fn names(&self, kind: Kind) -> BTreeSet<String> {
+        let board = self.board();
+        let own = board.rows.keys().filter(|of| of.0 == kind);
+        own.map(|(_, name)| name.clone()).collect()
     }
 
     /// Whether this is the row of a name but for what only time changes; a renewal is told by itself.
-    pub(crate) fn has(&self, name: &str, entries: &[Value]) -> bool {
-        let steady = |entries: &[Value]| -> Vec<_> {
-            entries.iter().map(|entry| (entry["fence"].clone(), entry["state"].clone())).collect()
-        };
-        self.board().rows.get(name).is_some_and(|(_, row)| {
+    pub(crate) fn has(&self, kind: Kind, name: &str, entries: &[Value]) -> bool {
+        let of_entry = |entry: &Value| STEADY.map(|field| entry.get(field).cloned());
+        let steady = |entries: &[Value]| entries.iter().map(of_entry).collect::<Vec<_>>();
+        self.board().rows.get(&(kind, name.to_owned())).is_some_and(|(_, row)| {
             row["entries"].as_array().is_some_and(|before| steady(before) == steady(entries))
         })
     }

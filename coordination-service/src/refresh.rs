@@ -1,10 +1,11 @@
 //! Keeps the mirror up to date while somebody looks at it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use coordination::{Coordinator, Recipe};
+use coordination::{Coordinator, ErrorKind};
+use serde_json::Value;
 
 use crate::kind::Kind;
 use crate::look;
@@ -19,18 +20,18 @@ const COALESCE: Duration = Duration::from_millis(50);
 
 /// Keeps the rows up to date for as long as the service runs.
 pub(crate) async fn run(service: Arc<Service>) {
-    let mut cursor = String::new();
+    let mut cursors = BTreeMap::new();
     loop {
         if service.mirror.watchers() == 0 {
             if !service.mirror.watched().await {
                 return;
             }
             // What was read when somebody looked last is old.
-            service.mirror.clear();
+            Kind::ALL.into_iter().for_each(|kind| service.mirror.clear(kind));
             drop(service.holds.take_touched());
         }
         if let Ok(coordinator) = service.coordinator()
-            && let Err(error) = round(&service, &coordinator, &mut cursor).await
+            && let Err(error) = round(&service, &coordinator, &mut cursors).await
         {
             tracing::debug!(%error, "the rows could not be read");
         }
@@ -41,54 +42,90 @@ pub(crate) async fn run(service: Arc<Service>) {
             && tokio::time::timeout_at(end, service.holds.touch.notified()).await.is_ok()
         {
             tokio::time::sleep(COALESCE).await;
-            let touched = service.holds.take_touched();
-            if let Ok(coordinator) = service.coordinator() {
-                for (_, name) in touched.into_iter().filter(|(kind, _)| *kind == Kind::Lock) {
-                    if let Ok(entries) =
-                        look::entries(&service, &coordinator, Kind::Lock, &name).await
-                    {
-                        service.mirror.put(&name, &entries);
-                    }
-                }
-            }
+            touched(&service).await;
         }
     }
 }
 
-/// Lists the names, reads those that are new, and of the others as many as may be, one round after the other.
+/// Reads what this instance has changed.
+async fn touched(service: &Service) {
+    let touched = service.holds.take_touched();
+    let Ok(coordinator) = service.coordinator() else { return };
+    for (kind, name) in touched.into_iter().filter(|(kind, _)| service.mirror.shows(*kind)) {
+        if let Ok(entries) = entries(service, &coordinator, kind, &name).await {
+            service.mirror.put(kind, &name, &entries);
+        }
+    }
+}
+
+/// One round of each recipe that somebody looks at.
 async fn round(
     service: &Service,
     coordinator: &Coordinator,
-    cursor: &mut String,
+    cursors: &mut BTreeMap<Kind, String>,
 ) -> coordination::Result<()> {
-    let names: BTreeSet<_> = coordinator.in_use(Recipe::Lock).await?.into_iter().collect();
-    let known = service.mirror.names();
+    let (shown, others) =
+        Kind::ALL.into_iter().partition::<Vec<_>, _>(|kind| service.mirror.shows(*kind));
+    others.into_iter().for_each(|kind| service.mirror.clear(kind));
+    let reads = READS / shown.len().max(1);
+    for kind in shown {
+        round_of(service, coordinator, kind, cursors.entry(kind).or_default(), reads).await?;
+    }
+    service.mirror.completed();
+    Ok(())
+}
+
+/// Lists the names, reads those that are new, and of the others as many as may be, one round after the other.
+async fn round_of(
+    service: &Service,
+    coordinator: &Coordinator,
+    kind: Kind,
+    cursor: &mut String,
+    reads: usize,
+) -> coordination::Result<()> {
+    let names: BTreeSet<_> = coordinator.in_use(kind.recipe()).await?.into_iter().collect();
+    let known = service.mirror.names(kind);
     for name in known.difference(&names) {
-        service.mirror.put(name, &[]);
+        service.mirror.put(kind, name, &[]);
     }
     for name in names.difference(&known) {
-        read(service, coordinator, name).await?;
+        read(service, coordinator, kind, name).await?;
     }
     let old: Vec<_> = known.intersection(&names).collect();
     let start = old.partition_point(|name| name.as_str() <= cursor.as_str());
-    for name in old.iter().cycle().skip(start).take(READS.min(old.len())) {
-        read(service, coordinator, name).await?;
+    for name in old.iter().cycle().skip(start).take(reads.min(old.len())) {
+        read(service, coordinator, kind, name).await?;
         cursor.clone_from(name);
     }
-    service.mirror.completed();
     Ok(())
 }
 
 async fn read(
     service: &Service,
     coordinator: &Coordinator,
+    kind: Kind,
     name: &str,
 ) -> coordination::Result<()> {
-    let entries = look::entries(service, coordinator, Kind::Lock, name).await?;
-    if !service.mirror.has(name, &entries) {
-        service.mirror.put(name, &entries);
+    let entries = entries(service, coordinator, kind, name).await?;
+    if !service.mirror.has(kind, name, &entries) {
+        service.mirror.put(kind, name, &entries);
     }
     Ok(())
+}
+
+/// None of a group that was deleted meanwhile, and of what nobody can read: neither is to keep the others from being shown.
+async fn entries(
+    service: &Service,
+    coordinator: &Coordinator,
+    kind: Kind,
+    name: &str,
+) -> coordination::Result<Vec<Value>> {
+    match look::entries(service, coordinator, kind, name).await {
+        Err(error) if matches!(error.kind(), ErrorKind::GroupMissing | ErrorKind::Corrupt) => {
+            Ok(Vec::new())
+        }
+        entries => entries,
+    }
 }
 
 #[cfg(test)]
@@ -102,7 +139,7 @@ mod tests {
     #[tokio::test]
     async fn a_busy_service_looks_at_what_others_hold() {
         let (service, other) = instance(Cover::Any).await;
-        let _watching = service.mirror.watching(1).expect("nobody else looks");
+        let _watching = service.mirror.watching(1, &[Kind::Lock]).expect("nobody else looks");
         let mut granted = acquire(&service, wanted(0), None).await.expect("it is free");
         let hold = granted.hold().expect("it is here").clone();
         granted.deliver();
@@ -115,7 +152,7 @@ mod tests {
         });
         let appears = async |name: &str| {
             let appears = async {
-                while !service.mirror.names().contains(name) {
+                while !service.mirror.names(Kind::Lock).contains(name) {
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
             };

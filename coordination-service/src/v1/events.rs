@@ -1,5 +1,6 @@
 //! Streams of events: what happens to one hold, and to all that the caller may see.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,6 +18,8 @@ use tokio::sync::mpsc;
 use super::holds::{add_fences, ended, found};
 use super::info::state;
 use crate::auth::{Principal, Right};
+use crate::kind::Kind;
+use crate::mirror::Of;
 use crate::problem::{Code, Problem};
 use crate::reply::{principal, rest};
 use crate::service::{Phase, Shared};
@@ -77,7 +80,8 @@ pub(super) async fn of_hold(
     if let Some(end) = end {
         return Err(ended(end));
     }
-    let watching = service.mirror.watching(service.settings.limits.streams).ok_or_else(too_many)?;
+    let most = service.settings.limits.streams;
+    let watching = service.mirror.watching(most, &[]).ok_or_else(too_many)?;
     let (events, response) = Events::new();
     tokio::spawn(async move {
         let (mut changes, mut phases) = (hold.changes(), service.phase.subscribe());
@@ -121,18 +125,31 @@ fn too_many() -> Problem {
     Problem::new(Code::Overloaded, "there are too many event streams")
 }
 
-/// `GET /v1/events?prefix=`
+/// The recipes of `?kinds=`: words with commas between them; locks, if it is not there.
+fn kinds(query: &[(String, String)]) -> Result<Vec<Kind>, Problem> {
+    let unknown = || Problem::new(Code::Invalid, "`kinds` are words such as `lock,semaphore`");
+    let Some((_, words)) = query.iter().find(|(key, _)| key == "kinds") else {
+        return Ok(vec![Kind::Lock]);
+    };
+    let kinds = words.split(',').map(Kind::of).collect::<Option<BTreeSet<_>>>();
+    Ok(kinds.ok_or_else(unknown)?.into_iter().collect())
+}
+
+/// `GET /v1/events?kinds=&prefix=`
 pub(super) async fn all(
     State(service): State<Shared>,
     request: Request,
 ) -> Result<Response, Problem> {
     let who = principal(&request)?;
     let query = text::query(request.uri().query());
+    let kinds = kinds(&query)?;
     let prefix = query.into_iter().find(|(key, _)| key == "prefix").map(|(_, prefix)| prefix);
-    let watching = service.mirror.watching(service.settings.limits.streams).ok_or_else(too_many)?;
+    let most = service.settings.limits.streams;
+    let watching = service.mirror.watching(most, &kinds).ok_or_else(too_many)?;
     let (events, response) = Events::new();
     tokio::spawn(async move {
-        let follower = Follower { service, who, prefix: prefix.unwrap_or_default(), events };
+        let prefix = prefix.unwrap_or_default();
+        let follower = Follower { service, who, kinds, prefix, events };
         follower.follow().await;
         drop(watching);
     });
@@ -142,6 +159,7 @@ pub(super) async fn all(
 struct Follower {
     service: Shared,
     who: Arc<Principal>,
+    kinds: Vec<Kind>,
     prefix: String,
     events: Events,
 }
@@ -182,8 +200,10 @@ impl Follower {
         is_told.then_some(())
     }
 
-    fn may_see(&self, name: &str) -> bool {
-        name.starts_with(&self.prefix) && self.who.may(Right::Read, name)
+    fn may_see(&self, (kind, name): &Of) -> bool {
+        self.kinds.contains(kind)
+            && name.starts_with(&self.prefix)
+            && self.who.may(Right::Read, name)
     }
 
     async fn store(&self) -> Option<()> {
@@ -197,7 +217,7 @@ impl Follower {
 
     async fn snapshot(&self) -> Option<u64> {
         let changes = self.service.mirror.since(0)?;
-        let rows = changes.rows.into_iter().filter(|(name, _)| self.may_see(name));
+        let rows = changes.rows.into_iter().filter(|(of, _)| self.may_see(of));
         let rows: Vec<_> = rows.map(|(_, row)| row).collect();
         for some in rows.chunks(ROWS) {
             self.told(self.events.send("snapshot", &json!({ "rows": some })).await)?;
@@ -210,10 +230,11 @@ impl Follower {
         let Some(changes) = self.service.mirror.since(last) else {
             return self.snapshot().await;
         };
-        for name in changes.gone.iter().filter(|name| self.may_see(name)) {
-            self.told(self.events.send("gone", &json!({ "kind": "lock", "name": name })).await)?;
+        for of in changes.gone.iter().filter(|of| self.may_see(of)) {
+            let gone = json!({ "kind": of.0.text(), "name": of.1 });
+            self.told(self.events.send("gone", &gone).await)?;
         }
-        for (_, row) in changes.rows.iter().filter(|(name, _)| self.may_see(name)) {
+        for (_, row) in changes.rows.iter().filter(|(of, _)| self.may_see(of)) {
             self.told(self.events.send("row", row).await)?;
         }
         Some(changes.last)
@@ -232,13 +253,14 @@ mod tests {
         let (service, _other) = instance(Cover::Any).await;
         let row = |fence| [json!({ "fence": fence, "state": "held" })];
         for number in 0..2 * ROWS + 1 {
-            service.mirror.put(&number.to_string(), &row(1));
+            service.mirror.put(Kind::Lock, &number.to_string(), &row(1));
         }
         let (sender, mut reader) = mpsc::channel(1);
         let who = service.auth.principal(&header::HeaderMap::new()).expect("anybody");
         let follower = Follower {
             service: Arc::clone(&service),
             who,
+            kinds: vec![Kind::Lock],
             prefix: String::new(),
             events: Events(sender),
         };
@@ -252,7 +274,9 @@ mod tests {
             }
         };
         while !next().await.starts_with("event: snapshot") {}
-        service.mirror.put("0", &row(2));
+        // Of a recipe that the stream is not about nothing is told.
+        service.mirror.put(Kind::Group, "0", &row(3));
+        service.mirror.put(Kind::Lock, "0", &row(2));
         while !next().await.starts_with("event: live") {}
         let told = next().await;
         assert!(told.starts_with("event: row") && told.contains("\"fence\":2"), "{told}");

@@ -57,6 +57,50 @@ fn the_page_is_told_of_each_change() {
     });
 }
 
+/// The streams of several recipes: each tells of its own only, and a name of one is no name of another.
+#[test]
+fn a_stream_is_of_the_recipes_that_were_asked_for() {
+    rerun_if_starved(|| {
+        let store = Store::file();
+        let service = Service::start(&store, "");
+        let post = |path: &str, body: &str| {
+            let answer = service.post(path, body);
+            assert_eq!(answer.status, 201, "{path}: {answer:?}");
+            answer.json()
+        };
+        let lock = post("/v1/locks/x", r#"{"title":"of the lock"}"#);
+        let leads = post("/v1/elections/x", r#"{"value":"one"}"#);
+        post("/v1/groups/x", r#"{"member":"m"}"#);
+        let permit = post("/v1/semaphores/x", r#"{"permits":2,"title":"of the semaphore"}"#);
+        let path = "/v1/events?kinds=semaphore,election";
+        let mut events = send(&service.native, "GET", path, &[], "");
+        let mut text = String::new();
+        let mut told = String::new();
+        let mut until = |wanted: &str| {
+            let mut bytes = [0; 4096];
+            while !text.contains(wanted) {
+                let count = events.read(&mut bytes).expect("it goes on");
+                assert!(count > 0, "it ended without {wanted}: {text}");
+                text.push_str(&String::from_utf8_lossy(&bytes[..count]));
+            }
+            told.push_str(&text);
+            std::mem::take(&mut text)
+        };
+        until("of the semaphore");
+        assert_eq!(service.delete(&hold(&lock)).status, 204);
+        assert_eq!(service.put(&hold(&leads), r#"{"value":"two"}"#).status, 200);
+        until("\"value\":\"two\"");
+        assert_eq!(service.delete(&hold(&permit)).status, 204);
+        let gone = until("event: gone");
+        assert!(gone.contains("\"kind\":\"semaphore\",\"name\":\"x\""), "{gone}");
+        assert!(!told.contains("\"lock\"") && !told.contains("\"group\""), "{told}");
+        for wrong in ["x", "", "lock,", "locks"] {
+            let refused = service.get(&format!("/v1/events?kinds={wrong}"));
+            assert_eq!((refused.status, refused.code()), (400, "invalid".to_owned()), "{wrong}");
+        }
+    });
+}
+
 /// The examples of the page of docs, as they stand there, at this instance.
 #[test]
 fn the_examples_of_the_page_run() {
