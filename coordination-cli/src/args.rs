@@ -148,7 +148,7 @@ pub(crate) struct Run {
     pub(crate) command: Vec<OsString>,
 }
 
-/// Offer locks over HTTP to programs in any language, and a page that shows who holds what
+/// Offer locks and other recipes over HTTP to programs in any language, and a page that shows who holds what
 ///
 /// An API of its own under /v1, the page at /, and the APIs of rdlm and lockable.dev on listeners of their own. It keeps
 /// nothing on its own disk: what is held is held at the store. SIGTERM lets clients renew and release for a while; a

@@ -1,4 +1,4 @@
-//! Locks over HTTP for programs in any language, and a page that shows who holds what: `coordination serve`.
+//! Locks and other recipes over HTTP for programs in any language, and a page that shows who holds what: `coordination serve`.
 //!
 //! An *instance* is one process with one session on one store. A *hold* is what a client was granted through an instance: the
 //! library's guard, a lease that the client renews, and an id that only the client knows. `docs/service.md` is for users, and
