@@ -1,5 +1,7 @@
 //! The other recipes over HTTP: what each has of its own, and that their holds are like those of locks.
 
+use std::time::Duration;
+
 use coordination_tests::harness::{rerun_if_starved, wait_until};
 use serde_json::{Value, json};
 
@@ -118,7 +120,7 @@ fn permits_are_held(store: &Store) {
     site.release(&one);
     let short = site.granted(path, r#"{"permits":3,"lease_ms":300}"#);
     let ends = || site.ask("PUT", &hold(&short), r#"{"lease_ms":300}"#).status == 410;
-    std::thread::sleep(std::time::Duration::from_millis(400));
+    std::thread::sleep(Duration::from_millis(400));
     assert!(ends());
     assert!(wait_until(LONG, || site.entries(path) == json!([])));
 

@@ -1,0 +1,144 @@
+//! What is the same for each recipe: instances side by side, one that dies, and a store that is away.
+
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use coordination_tests::harness::{Etcd, Redis, Server, rerun_if_starved, wait_until};
+use serde_json::Value;
+
+use super::locks::on_stores;
+use crate::http::{Service, ask, hold};
+use crate::{LONG, Store};
+
+/// The path and the fields of one of each recipe, of which there is room for one.
+const EACH: [(&str, &str); 6] = [
+    ("/v1/locks/x", ""),
+    ("/v1/locks", r#""names":["y","z"],"#),
+    ("/v1/semaphores/x", r#""permits":1,"#),
+    ("/v1/limiters/x", r#""standby":1,"#),
+    ("/v1/elections/x", ""),
+    ("/v1/groups/x", r#""member":"m","#),
+];
+
+/// H5, on servers: what a killed instance held is free when the store's own lease is over, and not before its client's.
+#[test]
+fn h5_what_a_killed_instance_held_is_free_in_time() {
+    rerun_if_starved(|| {
+        let (etcd, redis) = (Etcd::one(), Redis::one());
+        for url in [
+            format!("etcd://{}/service?ttl=3s&heartbeat=300ms", etcd.node(0).address()),
+            format!("redis://{}?ttl=3s&heartbeat=300ms&quarantine=0", redis.node(0).address()),
+        ] {
+            killed(&Store::at(url));
+        }
+    });
+}
+
+fn killed(store: &Store) {
+    let (one, other) = (Service::start(store, ""), Service::start(store, ""));
+    let held = EACH.map(|(path, own)| {
+        let begun = Instant::now();
+        let held = one.post(path, &format!(r#"{{{own}"lease_ms":2000}}"#));
+        assert_eq!((held.status, held.json()["covered"].as_str()), (201, Some("all")), "{held:?}");
+        (begun, held.json())
+    });
+    drop(one);
+    std::thread::scope(|scope| {
+        for ((path, own), (begun, held)) in EACH.into_iter().zip(held) {
+            let at = other.native.as_str();
+            scope.spawn(move || {
+                // Nobody waits to join a group.
+                let wait = if path.contains("groups") { "" } else { r#""wait_ms":30000,"# };
+                let mut next = None;
+                let granted = wait_until(LONG, || {
+                    let body = format!(r#"{{{own}{wait}"lease_ms":2000}}"#);
+                    let answer = ask(at, "POST", path, &[], &body);
+                    next = (answer.status == 201).then(|| (begun.elapsed(), answer.json()));
+                    next.is_some()
+                });
+                assert!(granted, "{path}");
+                let (waited, next) = next.expect("it was granted");
+                assert!(waited >= Duration::from_millis(2_000), "{path}: {waited:?}");
+                let fence = |hold: &Value| hold["fence"].as_u64().or(hold["fences"][0].as_u64());
+                assert!(fence(&next) > fence(&held), "{path}: {next} after {held}");
+            });
+        }
+    });
+}
+
+/// H10: while the store is away each recipe says so, in time, and what is held is lost.
+#[test]
+fn h10_of_each_recipe_a_store_that_is_away_is_told() {
+    rerun_if_starved(|| {
+        let etcd = Etcd::one();
+        let url = format!("etcd://{}/service?ttl=3s&heartbeat=300ms", etcd.node(0).address());
+        let service = Service::start(&Store::at(url), "");
+        let held = EACH.map(|(path, own)| {
+            let held = service.post(path, &format!(r#"{{{own}"lease_ms":2000}}"#));
+            assert_eq!(held.status, 201, "{held:?}");
+            held.json()
+        });
+        etcd.node(0).pause();
+        assert!(wait_until(LONG, || service.get("/readyz").json()["why"] == "store-away"));
+        for ((path, own), wait) in EACH.into_iter().flat_map(|each| [(each, 0), (each, 100)]) {
+            if wait > 0 && path.contains("groups") {
+                continue;
+            }
+            let path = path.replace('x', "away");
+            let away =
+                service.post(&path, &format!(r#"{{{own}"wait_ms":{wait},"lease_ms":2000}}"#));
+            assert_eq!(away.status, 503, "{path}, waiting {wait} ms: {away:?}");
+            assert!(away.header("retry-after").is_some(), "{path}: {away:?}");
+        }
+        for (body, (path, _)) in held.iter().zip(EACH) {
+            let ended = || service.put(&hold(body), "").status == 410;
+            assert!(wait_until(LONG, ended), "{path}");
+        }
+        etcd.node(0).resume();
+        assert!(wait_until(LONG, || service.get("/readyz").status == 200));
+        for (path, own) in EACH {
+            let granted =
+                || service.post(path, &format!(r#"{{{own}"lease_ms":2000}}"#)).status == 201;
+            assert!(wait_until(LONG, granted), "{path}");
+        }
+    });
+}
+
+/// H4, without faults: of the clients of two instances no more hold permits than there are, no two the same one, and the fences
+/// of each permit rise.
+#[test]
+fn h4_clients_of_two_instances_share_permits() {
+    rerun_if_starved(|| on_stores(share_permits));
+}
+
+fn share_permits(store: &Store) {
+    const CLIENTS: usize = 8;
+    const TURNS: usize = 10;
+    let instances = [Service::start(store, ""), Service::start(store, "")];
+    // The last fence of each permit, and whether somebody has it.
+    let permits = Mutex::new([(0, false); 2]);
+    std::thread::scope(|scope| {
+        for client in 0..CLIENTS {
+            let (at, permits) = (instances[client % 2].native.as_str(), &permits);
+            scope.spawn(move || {
+                for _ in 0..TURNS {
+                    let body = r#"{"permits":2,"wait_ms":60000}"#;
+                    let granted = ask(at, "POST", "/v1/semaphores/x", &[], body);
+                    assert_eq!(granted.status, 201, "{granted:?}");
+                    let held = granted.json();
+                    let slot = held["slots"][0].as_u64().and_then(|slot| slot.try_into().ok());
+                    let slot: usize = slot.expect("a number");
+                    let fence = held["fence"].as_u64().expect("a number");
+                    let before = std::mem::replace(
+                        &mut permits.lock().expect("nobody panics")[slot],
+                        (fence, true),
+                    );
+                    assert!(!before.1 && before.0 < fence, "{before:?} before {held}");
+                    permits.lock().expect("nobody panics")[slot].1 = false;
+                    let released = ask(at, "DELETE", &hold(&held), &[], "");
+                    assert_eq!(released.status, 204, "{released:?}");
+                }
+            });
+        }
+    });
+}
