@@ -137,7 +137,8 @@ fn check_room(service: &Shared, wanted: &Wanted) -> Result<(), Problem> {
     Ok(())
 }
 
-fn draining() -> Problem {
+/// Nothing is granted any more.
+pub(crate) fn draining() -> Problem {
     Problem::new(Code::Draining, "this instance is about to stop and grants nothing more")
 }
 

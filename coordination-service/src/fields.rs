@@ -23,6 +23,24 @@ fn is_within(value: &Value, levels: usize) -> bool {
     levels > 0 && inner.all(|value| is_within(value, levels - 1))
 }
 
+/// Whether a JSON text has no more levels than a value may have.
+pub(crate) fn is_shallow(json: &str) -> bool {
+    let (mut levels, mut is_text, mut bytes) = (0_usize, false, json.bytes());
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'"' => is_text = !is_text,
+            b'\\' => drop(bytes.next()),
+            b'[' | b'{' if !is_text => levels += 1,
+            b']' | b'}' if !is_text => levels -= 1,
+            _ => {}
+        }
+        if levels > DEEPEST {
+            return false;
+        }
+    }
+    true
+}
+
 /// The fields of a request, each to be taken once.
 #[derive(Debug)]
 pub(crate) struct Fields {
@@ -100,6 +118,51 @@ impl Fields {
                 None
             }
         }
+    }
+
+    /// A whole number that may be negative, if there is one.
+    pub(crate) fn signed(&mut self, field: &str) -> Option<i64> {
+        let value = self.take(field)?;
+        if value.as_i64().is_none() {
+            self.errors.push(json!({
+                "field": field, "problem": "a whole number is wanted", "min": i64::MIN, "max": i64::MAX,
+            }));
+        }
+        value.as_i64()
+    }
+
+    /// A list of objects, which has to be there. What is wrong with one of them is told with its place in the list.
+    pub(crate) fn objects<T>(
+        &mut self,
+        field: &str,
+        allowed: RangeInclusive<usize>,
+        mut read: impl FnMut(&mut Self) -> T,
+    ) -> Vec<T> {
+        let list = match self.take(field) {
+            Some(Value::Array(list)) if allowed.contains(&list.len()) => list,
+            _ => {
+                self.errors.push(json!({
+                    "field": field, "problem": "a list of objects is wanted", "min": allowed.start(), "max": allowed.end(),
+                }));
+                return Vec::new();
+            }
+        };
+        let mut object = |(nth, value)| {
+            let at = format!("{field}[{nth}]");
+            let Value::Object(fields) = value else {
+                self.wrong(&at, "an object is wanted");
+                return None;
+            };
+            let mut inner = Self { fields: fields.into_iter().collect(), errors: Vec::new() };
+            let read = read(&mut inner);
+            inner.refuse_the_rest();
+            self.errors.extend(inner.errors.into_iter().map(|mut error| {
+                error["field"] = format!("{at}.{}", error["field"].as_str().unwrap_or("")).into();
+                error
+            }));
+            Some(read)
+        };
+        list.into_iter().enumerate().filter_map(&mut object).collect()
     }
 
     /// An error, unless this field is there.
@@ -197,11 +260,15 @@ impl Fields {
 
     /// The end: whatever was wrong, and what nobody asked for.
     pub(crate) fn done(mut self) -> Result<(), Problem> {
+        self.refuse_the_rest();
+        self.done_leniently()
+    }
+
+    fn refuse_the_rest(&mut self) {
         for (field, _) in std::mem::take(&mut self.fields) {
             let shown: String = field.chars().take(64).collect();
             self.wrong(&shown, "there is no such field here");
         }
-        self.done_leniently()
     }
 
     /// The same, but fields that nobody asked for are ignored.
@@ -265,6 +332,46 @@ mod tests {
         let long = format!("\"{}\"", "x".repeat(99));
         for wrong in [&deep(33), &long] {
             assert_eq!(read(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn objects_in_a_list_are_read_like_the_body() {
+        let read = |list: &str| {
+            let mut fields =
+                Fields::parse(format!("{{\"limits\":{list}}}").as_bytes()).expect("an object");
+            let read = fields.objects("limits", 1..=2, |limit| {
+                limit.needs("n");
+                limit.whole("n", 1..=9)
+            });
+            fields.done().map(|()| read).map_err(|problem| problem.text("1"))
+        };
+        assert_eq!(read("[{\"n\":1},{\"n\":2}]"), Ok(vec![Some(1), Some(2)]));
+        for (wrong, at) in [
+            ("[]", "\"limits\""),
+            ("[{\"n\":1},{\"n\":1},{\"n\":1}]", "\"limits\""),
+            ("{}", "\"limits\""),
+            ("[1]", "\"limits[0]\""),
+            ("[{\"n\":1},{\"n\":10}]", "\"limits[1].n\""),
+            ("[{}]", "\"limits[0].n\""),
+            ("[{\"n\":1,\"x\":1}]", "\"limits[0].x\""),
+        ] {
+            let refused = read(wrong).expect_err(wrong);
+            assert!(refused.contains(at), "{wrong}: {refused}");
+        }
+    }
+
+    #[test]
+    fn levels_are_counted_outside_of_texts() {
+        let deep = |levels| "[".repeat(levels) + &"]".repeat(levels);
+        for (text, is_good) in [
+            (deep(32), true),
+            (deep(33), false),
+            (format!("\"{}\"", deep(50)), true),
+            (format!("[\"\\\"{}\"]", "[".repeat(50)), true),
+            ("[[],[]]".repeat(20), true),
+        ] {
+            assert_eq!(is_shallow(&text), is_good, "{text}");
         }
     }
 

@@ -35,6 +35,7 @@ mod mirror;
 mod page;
 mod problem;
 mod promise;
+mod rates;
 mod rdlm;
 mod refresh;
 mod reply;
@@ -153,6 +154,7 @@ pub async fn serve(
     }
     started(&told);
     tokio::spawn(refresh::run(Arc::clone(&service)));
+    tokio::spawn(rates::tidy_up(Arc::clone(&service)));
     if let Some(file) = service.settings.tokens.clone() {
         tokio::spawn(follow_tokens(Arc::clone(&service), file));
     }

@@ -33,6 +33,7 @@ codes! {
     Forbidden "forbidden" 403 "The caller has no right to this";
     NoSuchRoute "no-such-route" 404 "There is nothing at this path";
     NoSuchHold "no-such-hold" 404 "Nobody holds anything by this id";
+    NoSuchValue "no-such-value" 404 "There is no such value";
     GroupMissing "group-missing" 404 "There is no such group";
     Method "method" 405 "This path does not take this method";
     TooSlow "too-slow" 408 "The body did not arrive in time";
@@ -45,12 +46,14 @@ codes! {
     GroupNotEmpty "group-not-empty" 409 "The group has members";
     Mismatch "mismatch" 409 "The store has other settings under this name";
     Ended "ended" 410 "The hold has ended";
+    Version "version" 412 "The value has another version";
     TooLarge "too-large" 413 "The body is too large";
     Encoding "encoding" 415 "Bodies are not to be compressed";
     WrongHost "wrong-host" 421 "We are not called by this name";
     WrongInstance "wrong-instance" 421 "Another instance of the service granted this hold";
     KeyReused "key-reused" 422 "The key was used for another request";
     FenceMissing "fence-missing" 428 "Say by `fence` which grant is meant";
+    RateLimited "rate-limited" 429 "The rate does not allow it yet";
     TooMany "too-many" 429 "The caller waits for too much or holds too much";
     Internal "internal" 500 "The service failed";
     Corrupt "corrupt" 500 "The store has something that the service did not write";

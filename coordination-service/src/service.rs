@@ -17,6 +17,7 @@ use crate::metrics;
 use crate::mirror::Mirror;
 use crate::problem::{Code, Problem};
 use crate::promise::Sights;
+use crate::rates::Rates;
 use crate::settings::{Cover, Settings};
 
 /// How far the stop has come.
@@ -48,6 +49,7 @@ pub(crate) struct Service {
     pub(crate) waits: Arc<Waits>,
     pub(crate) keys: Arc<Keys>,
     pub(crate) sights: Sights,
+    pub(crate) rates: Rates,
     pub(crate) phase: watch::Sender<Phase>,
     /// None while the store has not answered yet.
     pub(crate) coordinator: watch::Sender<Option<Coordinator>>,
@@ -79,6 +81,7 @@ impl Service {
             waits: Arc::default(),
             keys: Arc::default(),
             sights: Sights::default(),
+            rates: Rates::default(),
             phase: watch::Sender::new(Phase::Serving),
             coordinator: watch::Sender::new(None),
             session: watch::Sender::new(None),

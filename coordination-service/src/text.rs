@@ -10,6 +10,8 @@ use crate::problem::{Code, Problem};
 const LONGEST: usize = 1_000;
 /// The longest title.
 pub(crate) const LONGEST_TITLE: usize = 255;
+/// The longest wait, in milliseconds.
+pub(crate) const LONGEST_WAIT: u64 = 3_600_000;
 /// What we keep of our own at the store.
 pub(crate) const OWN: &str = ".coordination/";
 

@@ -20,6 +20,7 @@ const METADATA: Metadata<'static> =
 const REQUESTS: &str = "coordination_http_requests_total";
 const REFUSED: &str = "coordination_refused_total";
 const CLIENT_HOLD: &str = "coordination_client_hold_seconds";
+const RATE_PERMITS: &str = "coordination_rate_permits_total";
 const STREAMS: &str = "coordination_event_streams";
 const AGE: &str = "coordination_mirror_age_seconds";
 
@@ -31,6 +32,8 @@ static REGISTRY: LazyLock<Registry> = LazyLock::new(|| {
     registry.describe_counter(REFUSED.into(), None, text("Requests that were refused."));
     let hold = text("How long clients had what they were granted, by how that ended.");
     registry.describe_histogram(CLIENT_HOLD.into(), Some(Unit::Seconds), hold);
+    let permits = text("Permits of rates that were asked for, by whether they were granted.");
+    registry.describe_counter(RATE_PERMITS.into(), None, permits);
     registry.describe_gauge(STREAMS.into(), None, text("Streams of events."));
     registry.describe_gauge(AGE.into(), None, text("How old the rows of the page are."));
     registry
@@ -58,6 +61,12 @@ pub(crate) fn answered(route: &'static str, method: &str, status: u16) {
 /// A request was refused, for this reason.
 pub(crate) fn refused(reason: &'static str) {
     count(Key::from_parts(REFUSED, vec![Label::new("reason", reason)]));
+}
+
+/// So many permits of a rate were asked for.
+pub(crate) fn rate_permits(outcome: &'static str, permits: u32) {
+    let key = Key::from_parts(RATE_PERMITS, vec![Label::new("outcome", outcome)]);
+    REGISTRY.register_counter(&key, &METADATA).increment(permits.into());
 }
 
 /// A hold has ended.

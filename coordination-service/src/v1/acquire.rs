@@ -20,13 +20,11 @@ use crate::kind::Kind;
 use crate::problem::{Code, Problem};
 use crate::reply::principal;
 use crate::service::Shared;
-use crate::text::{self, millis};
+use crate::text::{self, LONGEST_WAIT, millis};
 use crate::wanted::{Places, Wanted, What};
 
 /// The lease of who does not ask for one.
 const LEASE: Duration = Duration::from_secs(20);
-/// The longest wait, in milliseconds.
-const LONGEST_WAIT: u64 = 3_600_000;
 /// The shortest lease, in milliseconds.
 const SHORTEST_LEASE: u64 = 100;
 /// The most locks that are acquired together, and the most bytes of such a request.

@@ -76,6 +76,7 @@ pub(super) async fn info(
                 "/v1/locks", "/v1/locks/{name}", "/v1/semaphores", "/v1/semaphores/{name}",
                 "/v1/limiters", "/v1/limiters/{name}", "/v1/elections", "/v1/elections/{name}",
                 "/v1/groups", "/v1/groups/{name}",
+                "/v1/rates/{name}", "/v1/values/{name}", "/v1/counters/{name}",
                 "/v1/holds/{id}", "/v1/holds/{id}/events", "/v1/renew", "/v1/events",
                 "/v1/history", "/v1/info", "/livez", "/readyz", "/metrics", "/problems/{code}",
             ],

@@ -6,8 +6,10 @@ mod groups;
 pub(crate) mod holds;
 mod info;
 mod path;
+mod rates;
 mod recipes;
 mod resize;
+mod values;
 
 use std::sync::Arc;
 
@@ -26,6 +28,8 @@ pub(crate) fn routes(service: &Shared) -> Router {
     Router::new()
         .route("/", get(page::page))
         .merge(recipes::routes())
+        .merge(rates::routes())
+        .merge(values::routes())
         .route("/v1/holds/{id}", held)
         .route("/v1/holds/{id}/events", get(events::of_hold))
         .route("/v1/renew", post(holds::renew_many))

@@ -68,6 +68,26 @@ impl RatePermit {
     /// # Ok(()) }
     /// ```
     pub fn usable(&self) -> bool {
-        self.usable.is_none_or(|end| !end.remaining().is_zero())
+        self.usable_for().is_none_or(|left| !left.is_zero())
+    }
+
+    /// How much of the [margin](crate::RateLimiter::margin) is left; `None` if there is none, so that the permit can always be
+    /// used.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let second = Duration::from_secs(1);
+    /// let api = coordinator.rate_limiter("api", 5, second)?.margin(10 * second)?;
+    /// let left = api.acquire(1, None).await?.usable_for();
+    /// assert!(left.is_some_and(|left| left <= 10 * second));
+    /// # Ok(()) }
+    /// ```
+    pub fn usable_for(&self) -> Option<Duration> {
+        self.usable.map(|end| end.remaining())
     }
 }

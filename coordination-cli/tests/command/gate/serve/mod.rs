@@ -4,6 +4,7 @@ mod each;
 mod locks;
 mod others;
 mod page;
+mod plain;
 mod recipes;
 mod safety;
 mod stopping;

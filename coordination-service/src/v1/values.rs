@@ -1,0 +1,221 @@
+//! `/v1/values/{name}` and `/v1/counters/{name}`: what all processes share and nobody holds.
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use coordination::{Counter, SharedValue, Version};
+use serde_json::json;
+use serde_json::value::RawValue;
+
+use crate::around::{Noted, body, body_within};
+use crate::auth::Right;
+use crate::fields::{Fields, is_shallow};
+use crate::problem::{Code, Problem};
+use crate::reply::{json, principal, rest};
+use crate::service::Shared;
+use crate::text;
+
+const VALUES: &str = "/v1/values/";
+const COUNTERS: &str = "/v1/counters/";
+/// The most bytes of a value, with blanks around it.
+const LONGEST: usize = 257 * 1024;
+
+/// A value as its text: numbers keep all their digits.
+type Value = SharedValue<Box<RawValue>>;
+
+/// The routes of values and counters.
+pub(super) fn routes() -> Router<Shared> {
+    Router::new()
+        .route("/v1/values/{*name}", get(read).put(write).delete(delete))
+        .route("/v1/counters/{*name}", get(count).post(add))
+}
+
+/// What a request says of the version that it expects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Expected {
+    Any,
+    /// There is no value.
+    None,
+    This(Version),
+}
+
+impl Expected {
+    fn of(headers: &HeaderMap) -> Result<Self, Problem> {
+        let wrong = || {
+            let why = "`If-Match` takes one version, as `ETag` gave it, and `If-None-Match` takes `*`; give one of them";
+            Problem::new(Code::Invalid, why)
+        };
+        let one = |name| {
+            let mut given = headers.get_all(name).iter();
+            let (first, more) = (given.next(), given.next());
+            let text = first.map(|value| value.to_str().map_err(|_| wrong())).transpose()?;
+            if more.is_none() { Ok(text) } else { Err(wrong()) }
+        };
+        match (one(header::IF_MATCH)?, one(header::IF_NONE_MATCH)?) {
+            (None, None) => Ok(Self::Any),
+            (None, Some("*")) => Ok(Self::None),
+            (Some(tag), None) => {
+                let number = tag.strip_prefix('"').and_then(|tag| tag.strip_suffix('"'));
+                let version = number.and_then(|number| serde_json::from_str(number).ok());
+                version.map(Self::This).ok_or_else(wrong)
+            }
+            _ => Err(wrong()),
+        }
+    }
+}
+
+fn other_version() -> Problem {
+    Problem::new(Code::Version, "nothing was done: read it, and decide again")
+}
+
+fn no_value() -> Problem {
+    Problem::new(Code::NoSuchValue, "nobody has written it, or it was deleted")
+}
+
+/// The answer to a request about this name.
+fn noted(mut response: Response, name: String) -> Response {
+    response.extensions_mut().insert(Noted { name: Some(name), ..Noted::default() });
+    response
+}
+
+fn tagged(mut response: Response, version: Version) -> Response {
+    if let Ok(tag) = HeaderValue::from_str(&format!("\"{version}\"")) {
+        response.headers_mut().insert(header::ETAG, tag);
+    }
+    response
+}
+
+/// The name in a path, if the caller has this right to it.
+fn named(request: &Request, path: &str, right: Right) -> Result<String, Problem> {
+    let name = text::name(rest(request, path))?;
+    principal(request)?.needs(right, &name)?;
+    Ok(name)
+}
+
+fn value(service: &Shared, name: &str) -> Result<Value, Problem> {
+    Ok(service.coordinator()?.value(name)?)
+}
+
+fn counter(service: &Shared, name: &str) -> Result<Counter, Problem> {
+    Ok(service.coordinator()?.counter(name)?)
+}
+
+/// `GET /v1/values/{name}`
+async fn read(State(service): State<Shared>, request: Request) -> Result<Response, Problem> {
+    let name = named(&request, VALUES, Right::Read)?;
+    let found = value(&service, &name)?.read().await?.ok_or_else(no_value)?;
+    let kind = [(header::CONTENT_TYPE, "application/json")];
+    let response = (StatusCode::OK, kind, found.value.get().to_owned()).into_response();
+    Ok(noted(tagged(response, found.version), name))
+}
+
+/// `PUT /v1/values/{name}`
+async fn write(State(service): State<Shared>, request: Request) -> Result<Response, Problem> {
+    let name = named(&request, VALUES, Right::Use)?;
+    let expected = Expected::of(request.headers())?;
+    let new = of_body(&body_within(request, LONGEST).await?)?;
+    let value = value(&service, &name)?;
+    let (status, version) = match expected {
+        Expected::Any => (StatusCode::NO_CONTENT, Some(value.set(&new).await?)),
+        Expected::None => (StatusCode::CREATED, value.compare_and_set(None, &new).await?),
+        Expected::This(version) => {
+            (StatusCode::NO_CONTENT, value.compare_and_set(Some(version), &new).await?)
+        }
+    };
+    let version = version.ok_or_else(other_version)?;
+    Ok(noted(tagged(status.into_response(), version), name))
+}
+
+/// The value that a body is.
+fn of_body(body: &[u8]) -> Result<Box<RawValue>, Problem> {
+    let refused = |error: serde_json::Error| {
+        let at = format!("line {}, column {}", error.line(), error.column());
+        Problem::new(Code::Invalid, format!("the body is not one JSON value: {at}"))
+    };
+    let value: Box<RawValue> = serde_json::from_slice(body).map_err(refused)?;
+    if !is_shallow(value.get()) {
+        return Err(Problem::new(Code::Invalid, "the value has more than 32 levels"));
+    }
+    Ok(value)
+}
+
+/// `DELETE /v1/values/{name}`
+async fn delete(State(service): State<Shared>, request: Request) -> Result<Response, Problem> {
+    let name = named(&request, VALUES, Right::Use)?;
+    let value = value(&service, &name)?;
+    let is_done = match Expected::of(request.headers())? {
+        Expected::Any => value.delete().await?,
+        Expected::None => {
+            let why = "what is to be deleted has to be there: give `If-Match`, or nothing";
+            return Err(Problem::new(Code::Invalid, why));
+        }
+        Expected::This(version) => {
+            let is_done = value.compare_and_delete(version).await?;
+            if !is_done && value.read().await?.is_some() {
+                return Err(other_version());
+            }
+            is_done
+        }
+    };
+    if !is_done {
+        return Err(no_value());
+    }
+    Ok(noted(StatusCode::NO_CONTENT.into_response(), name))
+}
+
+/// `GET /v1/counters/{name}`
+async fn count(State(service): State<Shared>, request: Request) -> Result<Response, Problem> {
+    let name = named(&request, COUNTERS, Right::Read)?;
+    let count = counter(&service, &name)?.read().await?;
+    Ok(noted(json(StatusCode::OK, &json!({ "value": count })), name))
+}
+
+/// `POST /v1/counters/{name}`
+async fn add(State(service): State<Shared>, request: Request) -> Result<Response, Problem> {
+    let name = named(&request, COUNTERS, Right::Use)?;
+    let mut fields = Fields::parse(&body(request).await?)?;
+    let amount = fields.signed("add").unwrap_or(1);
+    fields.done()?;
+    let count = counter(&service, &name)?.add(amount).await?;
+    Ok(noted(json(StatusCode::OK, &json!({ "value": count })), name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn expected(pairs: &[(header::HeaderName, &str)]) -> Option<Expected> {
+        let pairs = pairs
+            .iter()
+            .map(|(name, value)| (name.clone(), HeaderValue::from_str(value).expect("a header")));
+        Expected::of(&HeaderMap::from_iter(pairs)).ok()
+    }
+
+    #[test]
+    fn a_version_is_expected_in_one_way() {
+        let version = serde_json::from_str("17").expect("a version");
+        let (same, none) = (header::IF_MATCH, header::IF_NONE_MATCH);
+        assert_eq!(expected(&[]), Some(Expected::Any));
+        assert_eq!(expected(&[(none.clone(), "*")]), Some(Expected::None));
+        assert_eq!(expected(&[(same.clone(), "\"17\"")]), Some(Expected::This(version)));
+        for wrong in ["17", "*", "\"x\"", "\"17\", \"18\"", "W/\"17\"", "\"-1\"", ""] {
+            assert_eq!(expected(&[(same.clone(), wrong)]), None, "{wrong}");
+        }
+        assert_eq!(expected(&[(none.clone(), "\"17\"")]), None);
+        assert_eq!(expected(&[(same, "\"17\""), (none, "*")]), None);
+    }
+
+    #[test]
+    fn a_value_keeps_its_digits() {
+        let digits = b" {\"n\": 12345678901234567890123} ";
+        let kept = of_body(digits).expect("a value");
+        assert_eq!(kept.get(), "{\"n\": 12345678901234567890123}");
+        let deep = |levels| "[".repeat(levels) + &"]".repeat(levels);
+        assert!(of_body(deep(32).as_bytes()).is_ok());
+        for wrong in ["", "{", "1 2", "\u{feff}1", &deep(33), &deep(100_000)] {
+            assert!(of_body(wrong.as_bytes()).is_err());
+        }
+    }
+}
