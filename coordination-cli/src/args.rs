@@ -150,8 +150,8 @@ pub(crate) struct Run {
 
 /// Offer locks and other recipes over HTTP to programs in any language, and a page that shows who holds what
 ///
-/// An API of its own under /v1, the page at /, and the APIs of rdlm and lockable.dev on listeners of their own. It keeps
-/// nothing on its own disk: what is held is held at the store. SIGTERM lets clients renew and release for a while; a
+/// An API of its own under /v1, the page at /, and the APIs of rdlm, lockable.dev and Zaqar on listeners of their own. It
+/// keeps nothing on its own disk: what is held is held at the store. SIGTERM lets clients renew and release for a while; a
 /// second one ends it at once.
 #[cfg(feature = "serve")]
 #[derive(Args, Debug)]
@@ -167,6 +167,9 @@ pub(crate) struct Serve {
     /// Serve the API of lockable.dev there
     #[arg(long, value_name = "ADDR")]
     pub(crate) lockable: Option<SocketAddr>,
+    /// Serve the API of OpenStack's Zaqar there, version 2
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) zaqar: Option<SocketAddr>,
     /// A name by which clients may call us, besides localhost and the addresses
     #[arg(long, value_name = "NAME")]
     pub(crate) host: Vec<String>,

@@ -24,6 +24,7 @@ pub(crate) async fn serve(asked: &Serve, store: &Store) -> Outcome<u8> {
         listen: asked.listen,
         rdlm: asked.rdlm,
         lockable: asked.lockable,
+        zaqar: asked.zaqar,
         hosts: asked.host.clone(),
         tokens: asked.tokens.clone(),
         allow_anonymous: asked.allow_anonymous,
@@ -38,7 +39,8 @@ pub(crate) async fn serve(asked: &Serve, store: &Store) -> Outcome<u8> {
     let quiet = store.quiet;
     let serving = coordination_service::serve(settings, config, stops, |started| {
         if !quiet {
-            let others = [("rdlm", started.rdlm), ("lockable", started.lockable)];
+            let others =
+                [("rdlm", started.rdlm), ("lockable", started.lockable), ("zaqar", started.zaqar)];
             let others = others.into_iter().filter_map(|(api, at)| Some((api, at?)));
             let others: String = others.map(|(api, at)| format!(", {api} on {at}")).collect();
             say(format_args!(

@@ -1,15 +1,13 @@
 //! From what is wanted to a hold: the wait, the promise, and the delivery of the answer.
 
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime};
 
-use axum::body::{Body, Bytes, HttpBody};
+use axum::body::Body;
 use coordination::{Coordinator, SharedValue, Version};
-use hyper::body::{Frame, SizeHint};
 use tokio::sync::oneshot;
 
+use crate::delivery::{self, Deliver};
 use crate::guard::Guard;
 use crate::holds::{Begun, Covered, End, Hold, Holds};
 use crate::ids;
@@ -48,14 +46,15 @@ impl Undelivered {
         self.hold.as_ref().ok_or_else(|| Problem::new(Code::Internal, "it was delivered before"))
     }
 
-    /// Its client knows of it.
-    pub(crate) fn deliver(&mut self) {
-        self.hold = None;
-    }
-
     /// A body that delivers it when the connection has taken it.
     pub(crate) fn body(self, text: String) -> Body {
-        Body::new(Answer { text: Some(Bytes::from(text)), undelivered: self })
+        delivery::body(text, self)
+    }
+}
+
+impl Deliver for Undelivered {
+    fn deliver(&mut self) {
+        self.hold = None;
     }
 }
 
@@ -68,36 +67,6 @@ impl Drop for Undelivered {
             // Where it was lost before: nobody was told of its promise either.
             self.holds.take_back(&hold);
         }
-    }
-}
-
-/// The body of the answer to a grant.
-struct Answer {
-    text: Option<Bytes>,
-    undelivered: Undelivered,
-}
-
-impl HttpBody for Answer {
-    type Data = Bytes;
-    type Error = std::convert::Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        let text = self.text.take();
-        if text.is_some() {
-            self.undelivered.deliver();
-        }
-        Poll::Ready(text.map(|text| Ok(Frame::data(text))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.text.is_none()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.text.as_ref().map_or(0, |text| text.len() as u64))
     }
 }
 

@@ -24,6 +24,7 @@ use crate::metrics;
 use crate::problem::{Code, Problem};
 use crate::service::Shared;
 use crate::text::{millis, rfc3339};
+use crate::zaqar;
 
 /// The most bytes of a request's body.
 const LONGEST_BODY: usize = 16 * 1024;
@@ -39,6 +40,8 @@ pub(crate) enum Api {
     Rdlm,
     /// That of lockable.dev.
     Lockable,
+    /// Zaqar's.
+    Zaqar,
 }
 
 /// Where a request came from.
@@ -93,10 +96,14 @@ pub(crate) async fn around(
             }
         }
     };
-    if let Some(problem) = response.extensions_mut().remove::<Problem>() {
+    if let Some(mut problem) = response.extensions_mut().remove::<Problem>() {
         line.code = Some(problem.code.text());
         if problem.code.status().as_u16() >= 400 {
             metrics::refused(problem.code.text());
+        }
+        if api == Api::Zaqar {
+            *response.status_mut() = zaqar::status(problem.code);
+            problem = problem.described();
         }
         let text = problem.text(&id);
         *response.body_mut() = Body::from(text);
@@ -154,7 +161,10 @@ fn check(service: &Shared, api: Api, request: &Request) -> Result<Arc<Principal>
     if api == Api::Rdlm && is_a_lock && !headers.contains_key(header::AUTHORIZATION) {
         return Ok(Arc::new(Principal::nobody()));
     }
-    service.auth.principal(headers)
+    match api {
+        Api::Zaqar => service.auth.principal(&zaqar::authorized(headers)),
+        Api::Native | Api::Rdlm | Api::Lockable => service.auth.principal(headers),
+    }
 }
 
 pub(crate) fn is_health(path: &str) -> bool {
@@ -329,6 +339,11 @@ fn route(api: Api, path: &str) -> &'static str {
             ("/v1/acquire/", "lockable:/v1/acquire/{name}"),
             ("/v1/heartbeat/", "lockable:/v1/heartbeat/{name}"),
             ("/v1/release/", "lockable:/v1/release/{name}"),
+        ],
+        Api::Zaqar => &[
+            ("/v2/queues/", "zaqar:/v2/queues/{queue}"),
+            ("/v2/ping", "zaqar:/v2/ping"),
+            ("/livez", "/livez"),
         ],
     };
     if path == "/" {

@@ -16,6 +16,7 @@
 mod acquire;
 mod around;
 mod auth;
+mod delivery;
 mod ended;
 mod ends;
 mod fields;
@@ -24,6 +25,7 @@ mod history;
 mod hold;
 mod holds;
 mod ids;
+mod kept;
 mod keys;
 mod kind;
 mod listen;
@@ -46,6 +48,7 @@ mod text;
 mod undeleted;
 mod v1;
 mod wanted;
+mod zaqar;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -71,6 +74,11 @@ const SHORTEST_COVER: Duration = Duration::from_millis(100);
 /// How long connections have to end after the last phase.
 const CLOSING: Duration = Duration::from_secs(2);
 
+/// How long a work queue is followed after its last use: longer than a claim lasts, so that one which nobody renews ends in time.
+const QUEUES: Duration = Duration::from_secs(13 * 3_600);
+/// How often handles that nobody uses are forgotten.
+const TIDIED: Duration = Duration::from_secs(60);
+
 /// Why the service did not start, or why it ended.
 #[derive(Debug)]
 pub enum Failure {
@@ -89,6 +97,8 @@ pub struct Started {
     pub rdlm: Option<SocketAddr>,
     /// lockable.dev's API.
     pub lockable: Option<SocketAddr>,
+    /// Zaqar's API.
+    pub zaqar: Option<SocketAddr>,
     /// The instance's tag, with which its holds' ids begin.
     pub instance: String,
     /// The scheme of the store's URL.
@@ -134,11 +144,13 @@ pub async fn serve(
     let native = bind(&service, service.settings.listen).await?;
     let rdlm = bind_some(&service, service.settings.rdlm).await?;
     let lockable = bind_some(&service, service.settings.lockable).await?;
+    let zaqar = bind_some(&service, service.settings.zaqar).await?;
     let at = |listener: &TcpListener| listener.local_addr().ok();
     let told = Started {
         native: at(&native).unwrap_or(service.settings.listen),
         rdlm: rdlm.as_ref().and_then(at),
         lockable: lockable.as_ref().and_then(at),
+        zaqar: zaqar.as_ref().and_then(at),
         instance: service.tag.clone(),
         scheme: service.scheme.clone(),
     };
@@ -152,9 +164,12 @@ pub async fn serve(
     if let Some(listener) = lockable {
         listen(listener, lockable::routes(&service));
     }
+    if let Some(listener) = zaqar {
+        listen(listener, zaqar::routes(&service));
+    }
     started(&told);
     tokio::spawn(refresh::run(Arc::clone(&service)));
-    tokio::spawn(rates::tidy_up(Arc::clone(&service)));
+    tokio::spawn(tidy_up(Arc::clone(&service)));
     if let Some(file) = service.settings.tokens.clone() {
         tokio::spawn(follow_tokens(Arc::clone(&service), file));
     }
@@ -246,6 +261,15 @@ async fn none_left(service: &Shared) {
 async fn end(coordinator: &Coordinator) {
     if let Err(error) = coordinator.stop().await {
         tracing::warn!(%error, "the store has not confirmed our end");
+    }
+}
+
+/// Forgets handles of the library that nobody uses any more, for as long as the service runs: each follows its changes at the store.
+async fn tidy_up(service: Shared) {
+    loop {
+        tokio::time::sleep(TIDIED).await;
+        service.rates.tidy();
+        service.queues.forget(|_, unused| unused > QUEUES);
     }
 }
 

@@ -132,6 +132,12 @@ impl Problem {
         self
     }
 
+    /// With its sentence also in the field where Zaqar's clients look for it.
+    pub(crate) fn described(self) -> Self {
+        let detail = self.detail.clone();
+        self.with("description", detail)
+    }
+
     /// With the time after which it may be tried again.
     pub(crate) fn retry_after(mut self, wait: Duration) -> Self {
         self.retry_after = Some(wait);

@@ -1,21 +1,16 @@
-//! Rate limiters that are in use: one is kept for a while, as it knows how much time has passed since others took permits.
+//! Rate limiters that are in use. One is kept for a while, as it knows how much time has passed since others took permits.
 
-use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use coordination::{Coordinator, RateLimiter};
 
+use crate::kept::Kept;
 use crate::problem::{Code, Problem};
-use crate::service::Shared;
 
 /// The most limiters that are kept.
 const MOST: usize = 10_000;
 /// How long one is kept after its last use, beside its longest window.
 const KEPT: Duration = Duration::from_secs(600);
-
-/// How often those that nobody uses are forgotten.
-const TIDIED: Duration = Duration::from_secs(60);
 
 /// At most so many permits in each window of this length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -33,12 +28,12 @@ pub(crate) struct Rate {
 }
 
 /// By name and settings.
-#[derive(Default)]
-pub(crate) struct Rates(Mutex<HashMap<(String, Rate), Kept>>);
+pub(crate) struct Rates(Kept<(String, Rate), RateLimiter>);
 
-struct Kept {
-    limiter: RateLimiter,
-    used: Instant,
+impl Default for Rates {
+    fn default() -> Self {
+        Self(Kept::new(MOST))
+    }
 }
 
 impl Rate {
@@ -51,9 +46,10 @@ impl Rate {
         Ok(if self.is_paced { limiter.paced() } else { limiter })
     }
 
-    fn is_kept(&self, unused: Duration) -> bool {
+    /// Whether a limiter of this rate, unused for so long, knows nothing any more that a new one would not learn.
+    fn is_over(&self, unused: Duration) -> bool {
         let longest = self.limits.iter().map(|limit| limit.per).max().unwrap_or_default();
-        unused <= longest + self.margin + KEPT
+        unused > longest + self.margin + KEPT
     }
 }
 
@@ -65,44 +61,12 @@ impl Rates {
         name: &str,
         rate: Rate,
     ) -> Result<RateLimiter, Problem> {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = Instant::now();
-        let key = (name.to_owned(), rate);
-        if let Some(known) = kept.get_mut(&key) {
-            known.used = now;
-            return Ok(known.limiter.clone());
-        }
-        if kept.len() >= MOST {
-            forget(&mut kept, now);
-        }
-        let limiter = key.1.limiter(coordinator, name)?;
-        kept.insert(key, Kept { limiter: limiter.clone(), used: now });
-        Ok(limiter)
+        self.0.get((name.to_owned(), rate), |(name, rate)| rate.limiter(coordinator, name))
     }
 
     /// Forgets those that nobody has used for long.
-    fn tidy(&self) {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = Instant::now();
-        kept.retain(|(_, rate), known| rate.is_kept(now.duration_since(known.used)));
-    }
-}
-
-/// Forgets limiters that nobody uses any more, for as long as the service runs: each follows its changes at the store.
-pub(crate) async fn tidy_up(service: Shared) {
-    loop {
-        tokio::time::sleep(TIDIED).await;
-        service.rates.tidy();
-    }
-}
-
-/// Forgets those that nobody has used for long; if there are none, a tenth of all, those that were used least lately.
-fn forget(kept: &mut HashMap<(String, Rate), Kept>, now: Instant) {
-    kept.retain(|(_, rate), known| rate.is_kept(now.duration_since(known.used)));
-    if kept.len() >= MOST {
-        let mut used: Vec<_> = kept.values().map(|known| known.used).collect();
-        let (_, &mut limit, _) = used.select_nth_unstable(MOST / 10);
-        kept.retain(|_, known| known.used > limit);
+    pub(crate) fn tidy(&self) {
+        self.0.forget(|(_, rate), unused| rate.is_over(unused));
     }
 }
 
@@ -110,30 +74,12 @@ fn forget(kept: &mut HashMap<(String, Rate), Kept>, now: Instant) {
 mod tests {
     use super::*;
 
-    fn rate(permits: u32) -> Rate {
-        let limits = vec![Limit { permits, per: Duration::from_secs(1) }];
-        Rate { limits, margin: Duration::ZERO, is_paced: false }
-    }
-
-    #[tokio::test]
-    async fn as_many_are_kept_as_may_be() {
-        let coordinator = Coordinator::connect("memory://").await.expect("it is in memory");
-        let rates = Rates::default();
-        let limiter = |name: &str| {
-            rates.limiter(&coordinator, name, rate(1)).expect("good").name().to_owned()
-        };
-        for number in 0..MOST + 10 {
-            assert_eq!(limiter(&number.to_string()), number.to_string());
-        }
-        let count = || rates.0.lock().expect("no panic").len();
-        assert!(count() <= MOST && count() >= MOST / 2, "{}", count());
-        let is_there = |name: &str| {
-            rates.0.lock().expect("no panic").contains_key(&(name.to_owned(), rate(1)))
-        };
-        assert!(is_there(&(MOST + 9).to_string()) && !is_there("0"));
-        rates.tidy();
-        assert!(is_there(&(MOST + 9).to_string()), "it was used a moment ago");
-        assert!(!rate(1).is_kept(Duration::from_secs(602)) && rate(1).is_kept(KEPT));
-        coordinator.stop().await.expect("stopped");
+    #[test]
+    fn a_limiter_is_kept_beyond_its_longest_window() {
+        let limit = |seconds| Limit { permits: 1, per: Duration::from_secs(seconds) };
+        let rate =
+            Rate { limits: vec![limit(1), limit(60)], margin: Duration::ZERO, is_paced: false };
+        assert!(!rate.is_over(Duration::from_secs(660)));
+        assert!(rate.is_over(Duration::from_secs(661)));
     }
 }

@@ -133,6 +133,7 @@ mod tests {
     use super::*;
     use crate::acquire::acquire;
     use crate::acquire::tests::{instance, wanted};
+    use crate::delivery::Deliver;
     use crate::settings::Cover;
 
     /// Of locks of other processes nothing is told: they are only found by a round.

@@ -5,13 +5,14 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use coordination::{Coordinator, State as SessionState};
+use coordination::{Coordinator, State as SessionState, WorkQueue};
 use tokio::sync::watch;
 
 use crate::auth::Auth;
 use crate::history::History;
 use crate::holds::Holds;
 use crate::ids;
+use crate::kept::Kept;
 use crate::keys::Keys;
 use crate::metrics;
 use crate::mirror::Mirror;
@@ -19,6 +20,9 @@ use crate::problem::{Code, Problem};
 use crate::promise::Sights;
 use crate::rates::Rates;
 use crate::settings::{Cover, Settings};
+
+/// The most work queues that are followed.
+const QUEUES: usize = 1_000;
 
 /// How far the stop has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,6 +54,8 @@ pub(crate) struct Service {
     pub(crate) keys: Arc<Keys>,
     pub(crate) sights: Sights,
     pub(crate) rates: Rates,
+    /// Work queues, by name.
+    pub(crate) queues: Kept<String, WorkQueue>,
     pub(crate) phase: watch::Sender<Phase>,
     /// None while the store has not answered yet.
     pub(crate) coordinator: watch::Sender<Option<Coordinator>>,
@@ -82,6 +88,7 @@ impl Service {
             keys: Arc::default(),
             sights: Sights::default(),
             rates: Rates::default(),
+            queues: Kept::new(QUEUES),
             phase: watch::Sender::new(Phase::Serving),
             coordinator: watch::Sender::new(None),
             session: watch::Sender::new(None),

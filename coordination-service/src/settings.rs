@@ -18,6 +18,8 @@ pub struct Settings {
     pub rdlm: Option<SocketAddr>,
     /// Where the API of lockable.dev is, if anywhere.
     pub lockable: Option<SocketAddr>,
+    /// Where the API of Zaqar is, if anywhere.
+    pub zaqar: Option<SocketAddr>,
     /// Names by which requests may call us, besides loopback names and the address that we listen on.
     pub hosts: Vec<String>,
     /// The file with tokens; without one everybody is `anonymous`.
@@ -65,6 +67,7 @@ impl Default for Settings {
             listen: SocketAddr::from(([127, 0, 0, 1], 8420)),
             rdlm: None,
             lockable: None,
+            zaqar: None,
             hosts: Vec::new(),
             tokens: None,
             allow_anonymous: false,
@@ -82,7 +85,7 @@ impl Default for Settings {
 impl Settings {
     /// What is wrong with them together, in a sentence for who started us.
     pub(crate) fn refusal(&self, config: &Config) -> Option<String> {
-        let listened = [Some(self.listen), self.rdlm, self.lockable];
+        let listened = [Some(self.listen), self.rdlm, self.lockable, self.zaqar];
         if let Some(open) = listened.into_iter().flatten().find(|at| !at.ip().is_loopback()) {
             if self.tokens.is_none() && !self.allow_anonymous {
                 return Some(format!(

@@ -18,6 +18,7 @@ pub(crate) struct Service {
     pub(crate) native: String,
     pub(crate) rdlm: String,
     pub(crate) lockable: String,
+    pub(crate) zaqar: String,
     /// What it wrote to stdout and stderr, line by line.
     pub(crate) lines: mpsc::Receiver<String>,
 }
@@ -61,6 +62,7 @@ impl Service {
         let any = "127.0.0.1:0";
         let mut command =
             store.coordination(["serve", "--listen", any, "--rdlm", any, "--lockable", any]);
+        command.args(["--zaqar", any]);
         command.args(words.split(' ').filter(|word| !word.is_empty()));
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         let mut child = child.expect("it was built");
@@ -83,6 +85,7 @@ impl Service {
             native: after("on http://"),
             rdlm: after("rdlm on "),
             lockable: after("lockable on "),
+            zaqar: after("zaqar on "),
             process,
             lines,
         }

@@ -2,6 +2,7 @@ use coordination::{Config, Coordinator};
 
 use super::*;
 use crate::auth::Auth;
+use crate::delivery::Deliver;
 use crate::kind::Kind;
 use crate::look;
 use crate::service::Service;

@@ -254,6 +254,7 @@ pub(super) async fn release(
 
 #[cfg(test)]
 mod tests {
+    use crate::delivery::Deliver;
     use axum::body::Body;
     use coordination::LossReason;
 

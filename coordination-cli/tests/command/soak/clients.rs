@@ -3,7 +3,7 @@
 //! They are installed into a virtual environment under `target`, once.
 
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
@@ -23,6 +23,26 @@ TMPDIR="$1/sources" pip download -q --no-clean --no-deps --no-build-isolation -d
 source=$(echo "$1"/sources/pip-download-*/rdlm-py_*)
 touch "$source/pip-requirements.txt"
 pip install -q --no-deps --no-build-isolation "$source"
+"#;
+
+/// Zaqar's client brings some sixty packages.
+const INSTALL_ZAQAR: &str = r#"
+set -eu
+python3 -m venv "$1"
+. "$1/bin/activate"
+pip install -q python-zaqarclient==4.7.0
+"#;
+
+const ZAQAR: &str = r#"
+import os; from zaqarclient.queues import client; from zaqarclient.transport import errors
+q = client.Client("http://x:%s@127.0.0.1:%s" % (os.environ["USE"], os.environ["PORT"]), version=2, conf={"auth_opts": {"backend": "noauth"}}).queue("work")
+assert len(q.post([{"ttl": 120, "body": {"n": n}} for n in range(3)])["resources"]) == 3
+c = q.claim(ttl=60, grace=60, limit=2); m = list(c); assert [x.body["n"] for x in m] == [0, 1] and all(x.claim_id == c.id for x in m)
+c.update(ttl=100, grace=60); assert c.age >= 0 and c.ttl == 100 and q.stats["messages"] == {"free": 1, "claimed": 2, "total": 3}
+m[0].delete(); c.delete(); assert len(list(q.claim())) == 2   # the defaults are sent as null
+assert q.claim(ttl=60, grace=60).id is None                   # 204
+try: q.claim(id=c.id).age; assert False
+except errors.ResourceNotFound: pass
 "#;
 
 const RDLM: &str = r#"
@@ -80,17 +100,22 @@ assert lockable.client.try_acquire("job", os.environ["OTHER"]) is True   # anoth
 lockable.client.try_release("job", os.environ["OTHER"])
 "#;
 
-/// A Python that has both clients.
+/// A Python that has the clients of rdlm and lockable.
 fn python() -> PathBuf {
+    python_with("service-clients", "import rdlmpy, lockable.client", INSTALL)
+}
+
+/// A Python of this name, in which that can be imported.
+fn python_with(name: &str, imported: &str, install: &str) -> PathBuf {
     static INSTALLING: Mutex<()> = Mutex::new(());
     let _one_at_a_time = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
-    let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("service-clients");
+    let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
     let python = directory.join("bin/python3");
     let mut has_them = Command::new(&python);
-    has_them.args(["-c", "import rdlmpy, lockable.client"]).env("LOCKABLE_AUTH_TOKEN", "x");
+    has_them.args(["-c", imported]).env("LOCKABLE_AUTH_TOKEN", "x");
     if !has_them.output().is_ok_and(|done| done.status.success()) {
         let _ = std::fs::remove_dir_all(&directory);
-        let done = output(Command::new("sh").args(["-c", INSTALL, "sh"]).arg(&directory));
+        let done = output(Command::new("sh").args(["-c", install, "sh"]).arg(&directory));
         assert!(done.status.success(), "{}{}", stdout(&done), stderr(&done));
     }
     python
@@ -121,8 +146,12 @@ fn with_tokens(store: &Store) -> Tokens {
 
 impl Tokens {
     fn python(&self, listener: &str, program: &str, arguments: &[&str]) -> Command {
+        self.run(&python(), listener, program, arguments)
+    }
+
+    fn run(&self, python: &Path, listener: &str, program: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new("timeout");
-        command.arg("120").arg(python()).args(["-c", program]).args(arguments);
+        command.arg("120").arg(python).args(["-c", program]).args(arguments);
         command.env("PORT", listener.rsplit(':').next().unwrap_or_default());
         command.env("USE", &self.used[0]).env("ADMIN", &self.admin);
         command.env("LOCKABLE_AUTH_TOKEN", &self.used[0]).env("OTHER", &self.used[1]);
@@ -158,6 +187,17 @@ fn h1_rdlms_clients_never_overlap() {
                 scope.spawn(move || succeeds(&mut command));
             }
         });
+    });
+}
+
+/// H1: `python-zaqarclient` 4.7.0.
+#[test]
+fn h1_zaqars_client_runs_as_it_is() {
+    rerun_if_starved(|| {
+        let store = Store::file();
+        let tokens = with_tokens(&store);
+        let python = python_with("zaqar-client", "import zaqarclient.queues.client", INSTALL_ZAQAR);
+        succeeds(&mut tokens.run(&python, &tokens.service.zaqar, ZAQAR, &[]));
     });
 }
 

@@ -559,6 +559,20 @@ impl WorkQueue {
         listed.into_iter().map(WorkItem::of).collect()
     }
 
+    /// The item of this name, whoever has it; `None`: it was acknowledged or deleted, or it has died.
+    ///
+    /// # Errors
+    ///
+    /// The [kinds of error](crate::ErrorKind) of a store that refuses or does not answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`list`](Self::list).
+    pub async fn item(&self, id: ItemId) -> Result<Option<WorkItem>> {
+        let seen = self.look("look at an item", move |draft| items::seen(draft, id)).await?;
+        seen.map(WorkItem::of).transpose()
+    }
+
     /// Removes what nobody can see any more, in one step: dead items, and claims that were over a minute ago; `budget` at the
     /// most, or 100. Claims remove dead items on their way, and posts whole pages of them, so this is needed only where nobody does either.
     ///

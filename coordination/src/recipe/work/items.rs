@@ -18,6 +18,12 @@ fn alive(draft: &mut Draft<'_>, id: ItemId) -> Step<Option<Item>> {
     Ok(draft.page(page_of(rank))?.get(&rank).filter(is_it).cloned())
 }
 
+/// The item as it is to be shown, if it is alive.
+pub(super) fn seen(draft: &mut Draft<'_>, id: ItemId) -> Step<Option<SeenItem>> {
+    let Some(item) = alive(draft, id)? else { return Ok(None) };
+    Ok(seen_items(draft, &[(id.rank(), item)])?.pop())
+}
+
 /// Whether the item is there and belongs to this claim; an error if it is there and does not.
 fn is_own(draft: &mut Draft<'_>, id: ItemId, claim: ClaimId) -> Step<bool> {
     let now = draft.now;

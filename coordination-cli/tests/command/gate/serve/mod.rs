@@ -8,3 +8,4 @@ mod plain;
 mod recipes;
 mod safety;
 mod stopping;
+mod zaqar;

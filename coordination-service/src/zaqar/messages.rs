@@ -1,0 +1,216 @@
+//! Messages: what is posted, listed, deleted and popped.
+
+use axum::extract::{Path, Request, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use coordination::{ClaimId, Error, ErrorKind, ItemId, ListOptions, NewItem, WorkItem};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use super::{Asked, LONGEST_BODY, claim_id, number, query, read, seconds};
+use crate::around::body_within;
+use crate::auth::Right;
+use crate::problem::{Code, Problem};
+use crate::reply::json;
+use crate::service::Shared;
+
+/// The most messages of one request.
+const MOST: usize = 20;
+/// How many messages are listed or claimed, unless the request says so.
+const SOME: usize = 10;
+
+/// A problem of what somebody does with a claim that is not there any more, or not theirs.
+pub(super) fn unclaimed(error: Error) -> Problem {
+    let code = match error.kind() {
+        ErrorKind::NoSuchClaim => Code::NoSuchHold,
+        _ => return error.into(),
+    };
+    Problem::new(code, "there is no such claim, or it is over")
+}
+
+/// The same of an item.
+fn unacknowledged(error: Error) -> Problem {
+    let (code, why) = match error.kind() {
+        ErrorKind::NoSuchClaim | ErrorKind::NotClaimed => {
+            (Code::Invalid, "the claim is over, or does not have the message")
+        }
+        ErrorKind::IsClaimed => {
+            (Code::Forbidden, "a claim has the message: say which by `claim_id`")
+        }
+        ErrorKind::NotClaimedBy => (Code::Forbidden, "another claim has the message"),
+        _ => return error.into(),
+    };
+    Problem::new(code, why)
+}
+
+/// Messages as its clients read them: with other fields they fail.
+pub(super) fn shown(queue: &str, items: &[WorkItem], claim: Option<ClaimId>) -> Vec<Value> {
+    let shown = |item: &WorkItem| {
+        let id = item.id();
+        // The clients take what follows the last `=` for the claim's id.
+        let of = claim.map(|claim| format!("?claim_id={claim}")).unwrap_or_default();
+        json!({
+            "id": id, "href": format!("{}{of}", path_of(queue, id)), "age": item.age().as_secs(),
+            "ttl": (item.age() + item.expires_in()).as_secs(), "claim_count": item.claims(), "body": body_of(item),
+        })
+    };
+    items.iter().map(shown).collect()
+}
+
+/// The body as JSON. One that was not posted by this API may be none: it is shown as a text.
+fn body_of(item: &WorkItem) -> Value {
+    let text = || String::from_utf8_lossy(item.body()).into_owned().into();
+    serde_json::from_slice(item.body()).unwrap_or_else(|_| text())
+}
+
+fn path_of(queue: &str, id: ItemId) -> String {
+    format!("/v2/queues/{queue}/messages/{id}")
+}
+
+/// The message of this name. Any text is one, perhaps of nothing.
+fn item_id(text: &str) -> ItemId {
+    text.parse().unwrap_or_else(|never| match never {})
+}
+
+#[derive(Deserialize)]
+struct Posted {
+    messages: Vec<Message>,
+}
+
+#[derive(Deserialize)]
+struct Message {
+    ttl: Option<u64>,
+    delay: Option<u64>,
+    body: Box<RawValue>,
+}
+
+impl Message {
+    fn item(self) -> NewItem {
+        let item = NewItem::new(self.body.get());
+        let item = self.ttl.map(seconds).into_iter().fold(item, NewItem::ttl);
+        self.delay.map(seconds).into_iter().fold(item, NewItem::delay)
+    }
+}
+
+/// `POST /v2/queues/{queue}/messages`
+pub(super) async fn post(
+    State(service): State<Shared>,
+    Path(queue): Path<String>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let asked = Asked::to_begin(&service, &request, queue)?;
+    let Posted { messages } = read(&body_within(request, LONGEST_BODY).await?)?;
+    if !(1..=MOST).contains(&messages.len()) {
+        return Err(Problem::new(Code::Invalid, "1 to 20 messages may be posted at once"));
+    }
+    let items: Vec<_> = messages.into_iter().map(Message::item).collect();
+    let posted = asked.queue.post(&items).await?;
+    let resources: Vec<_> = posted.into_iter().map(|id| path_of(&asked.shown, id)).collect();
+    Ok(asked.noted(json(StatusCode::CREATED, &json!({ "resources": resources }))))
+}
+
+/// Yes or no in a query, as Python and others write it.
+fn flag(query: &[(String, String)], key: &str) -> Result<bool, Problem> {
+    match query.iter().find(|(known, _)| known == key).map(|(_, text)| text.to_ascii_lowercase()) {
+        None => Ok(false),
+        Some(text) if text == "true" || text == "1" => Ok(true),
+        Some(text) if text == "false" || text == "0" => Ok(false),
+        Some(_) => Err(Problem::new(Code::Invalid, format!("`{key}` is true or false"))),
+    }
+}
+
+/// `GET /v2/queues/{queue}/messages?marker=&limit=&include_claimed=&include_delayed=`
+pub(super) async fn list(
+    State(service): State<Shared>,
+    Path(queue): Path<String>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let asked = Asked::of(&service, &request, queue, Right::Read)?;
+    // `echo` is about who posted a message, which is not remembered.
+    let known = ["marker", "limit", "echo", "include_claimed", "include_delayed"];
+    let query = query(&request, &known)?;
+    let marker = query.iter().find(|(key, _)| key == "marker").map(|(_, text)| text.clone());
+    let limit = number(&query, "limit")?.unwrap_or(SOME);
+    if !(1..=MOST).contains(&limit) {
+        return Err(Problem::new(Code::Invalid, "`limit` is 1 to 20"));
+    }
+    let claimed = flag(&query, "include_claimed")?;
+    let delayed = flag(&query, "include_delayed")?;
+    let options = ListOptions {
+        after: marker.as_deref().map(item_id),
+        limit,
+        include_claimed: claimed,
+        include_delayed: delayed,
+    };
+    let items = asked.queue.list(options).await?;
+    let last = items.last().map(|item| item.id().to_string()).or(marker).unwrap_or_default();
+    let next = format!(
+        "/v2/queues/{}/messages?marker={last}&limit={limit}&include_claimed={claimed}&include_delayed={delayed}",
+        asked.shown
+    );
+    let told = json!({
+        "messages": shown(&asked.shown, &items, None), "links": [{ "rel": "next", "href": next }],
+    });
+    Ok(asked.noted(json(StatusCode::OK, &told)))
+}
+
+/// `GET /v2/queues/{queue}/messages/{message}`
+pub(super) async fn look(
+    State(service): State<Shared>,
+    Path((queue, message)): Path<(String, String)>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let asked = Asked::of(&service, &request, queue, Right::Read)?;
+    let gone = || Problem::new(Code::NoSuchValue, "there is no such message");
+    let item = asked.queue.item(item_id(&message)).await?.ok_or_else(gone)?;
+    let told = shown(&asked.shown, &[item], None).pop().unwrap_or_default();
+    Ok(asked.noted(json(StatusCode::OK, &told)))
+}
+
+/// `DELETE /v2/queues/{queue}/messages/{message}?claim_id=`
+pub(super) async fn delete(
+    State(service): State<Shared>,
+    Path((queue, message)): Path<(String, String)>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let asked = Asked::of(&service, &request, queue, Right::Use)?;
+    let query = query(&request, &["claim_id"])?;
+    let item = item_id(&message);
+    match query.first() {
+        Some((_, claim)) => {
+            asked.queue.ack(item, claim_id(claim)).await.map_err(unacknowledged)?;
+        }
+        None => {
+            asked.queue.delete(item).await.map_err(unacknowledged)?;
+        }
+    }
+    Ok(asked.noted(StatusCode::NO_CONTENT.into_response()))
+}
+
+/// `DELETE /v2/queues/{queue}/messages?ids=` or `?pop=`
+pub(super) async fn delete_some(
+    State(service): State<Shared>,
+    Path(queue): Path<String>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let asked = Asked::to_begin(&service, &request, queue)?;
+    let query = query(&request, &["ids", "pop"])?;
+    let given = query.iter().filter(|(key, _)| key == "ids").flat_map(|(_, ids)| ids.split(','));
+    let ids: Vec<_> = given.map(item_id).collect();
+    let wrong = || Problem::new(Code::Invalid, "say which by `ids`, 1 to 20, or how many by `pop`");
+    match number(&query, "pop")? {
+        Some(count) if ids.is_empty() => {
+            let items = asked.queue.pop(count).await?;
+            let told = json!({ "messages": shown(&asked.shown, &items, None) });
+            Ok(asked.noted(json(StatusCode::OK, &told)))
+        }
+        None if (1..=MOST).contains(&ids.len()) => {
+            for id in ids {
+                asked.queue.delete(id).await.map_err(unacknowledged)?;
+            }
+            Ok(asked.noted(StatusCode::NO_CONTENT.into_response()))
+        }
+        _ => Err(wrong()),
+    }
+}
