@@ -25,11 +25,12 @@ pub(crate) mod tests;
 /// The longest lease there is.
 pub(crate) const LONGEST: Duration = Duration::from_secs(86_400);
 
-/// The longest lease of the lock of this name, or of what is not a single lock.
-pub(crate) fn longest_lease(service: &Shared, lock: Option<&str>) -> Duration {
+/// The longest lease of these locks together; without any, of what is no lock.
+pub(crate) fn longest_lease(service: &Shared, locks: &[&str]) -> Duration {
+    let is_promised = !locks.is_empty() && locks.iter().all(|name| service.promises(name));
     match service.cover {
-        Cover::Lease(cover) if !lock.is_some_and(|name| service.promises(name)) => cover,
-        // A promise keeps it, or nothing keeps it once the instance is dead, however short it is.
+        Cover::Lease(cover) if !is_promised => cover,
+        // Promises keep it, or nothing keeps it once the instance is dead, however short it is.
         Cover::Lease(_) | Cover::Nothing | Cover::Any => LONGEST,
     }
 }
@@ -153,31 +154,34 @@ async fn work(
     let _ = answer.send(outcome);
 }
 
-/// What the store granted, and what is in the way of a promise for it.
+/// What the store granted, and where its promises have to stand.
 struct Waited {
     guard: Guard,
-    promise: Option<(SharedValue<Promised>, Option<Version>)>,
+    places: Vec<Place>,
 }
 
-/// The library's wait, and then that for a promise of another instance.
+/// Where the promise of one lock has to stand.
+struct Place {
+    value: SharedValue<Promised>,
+    /// The version of one that is over and still there.
+    over: Option<Version>,
+    /// That of our grant of the lock.
+    fence: u64,
+}
+
+/// The library's wait, and then that for promises of other instances.
 async fn wait(service: &Shared, wanted: &Wanted, begun: Instant) -> Result<Waited, Problem> {
     let coordinator = service.coordinator()?;
     let asked = wanted::granted(&coordinator, wanted).await;
     let guard = asked.map_err(|problem| busy(problem, begun))?;
-    if let What::Locks { names, .. } = &wanted.what {
-        // Nothing is promised to who has several, but what was promised to others is sat out all the same.
-        for name in names.iter().filter(|name| service.promises(name)) {
+    let mut places = Vec::new();
+    for (name, fence) in wanted.locks().into_iter().zip(guard.fences()) {
+        if service.promises(name) {
             let (value, over) = sat_out(service, &guard, wanted, name, begun).await?;
-            if let Some(over) = over {
-                value.compare_and_delete(over).await?;
-            }
+            places.push(Place { value, over, fence });
         }
     }
-    let promise = match wanted.lock_name().filter(|name| service.promises(name)) {
-        Some(name) => Some(sat_out(service, &guard, wanted, name, begun).await?),
-        None => None,
-    };
-    Ok(Waited { guard, promise })
+    Ok(Waited { guard, places })
 }
 
 /// Waits until no promise of another grant of this lock is in the way; where it is, and which version of one is over.
@@ -213,42 +217,32 @@ fn busy(problem: Problem, begun: Instant) -> Problem {
     }
 }
 
-/// Writes the promise, if the lease needs one, and takes the grant in.
+/// Writes the promises, if the lease needs them, and takes the grant in.
 async fn grant(
     service: &Shared,
     wanted: Wanted,
     waited: Waited,
     asked_at: SystemTime,
 ) -> Result<Undelivered, Problem> {
-    let Waited { guard, promise } = waited;
+    let Waited { guard, places } = waited;
     if !guard.is_held() {
         return Err(lost());
     }
     let handle = ids::handle(&service.tag);
     let covered_for = service.cover.longest();
     let is_covered = covered_for.is_none_or(|cover| wanted.lease <= cover);
-    let promise = match promise {
-        // What is shared is kept by none.
-        Some((value, over)) if !is_covered && wanted.what.is_exclusive_lock() => {
-            let promise = Arc::new(Promise::new(value, guard.fence(), &handle));
-            Some(written(service, promise, over, wanted.lease).await?)
-        }
-        Some((value, Some(over))) => {
-            // Else the next one would sit it out once more.
-            value.compare_and_delete(over).await?;
-            None
-        }
-        _ => None,
-    };
+    // What is shared is kept by none.
+    let lease = (!is_covered && wanted.what.is_exclusive_lock()).then_some(wanted.lease);
+    let promises = promised(service, places, lease, &handle).await?;
     if !guard.is_held() {
-        // Nobody was told of the promise, and whoever has the lock by now is not to wait for it.
-        promise.into_iter().for_each(|promise| service.holds.undeleted.add(promise));
+        // Nobody was told of the promises, and whoever has a lock by now is not to wait for its own.
+        promises.into_iter().for_each(|promise| service.holds.undeleted.add(promise));
         return Err(lost());
     }
-    let covered = match (&promise, is_covered) {
-        (Some(_), _) => Covered::Http,
-        (None, true) => Covered::All,
-        (None, false) => Covered::Nobody,
+    let covered = match (promises.is_empty(), is_covered) {
+        (false, _) => Covered::Http,
+        (true, true) => Covered::All,
+        (true, false) => Covered::Nobody,
     };
     let several = match wanted.what {
         What::Locks { names, .. } => Some(names),
@@ -262,12 +256,40 @@ async fn grant(
         client: wanted.client,
         asked_at,
         covered,
-        promise,
+        promises,
         wait: wanted.wait,
         lease: wanted.lease,
         guard,
     });
     Ok(Undelivered { holds: Arc::clone(&service.holds), hold: Some(hold) })
+}
+
+/// Writes a promise of this lease at each of these places: at all of them, or the others are deleted. Without a lease, only those
+/// that are over are deleted, as the next one would sit them out once more.
+async fn promised(
+    service: &Shared,
+    places: Vec<Place>,
+    lease: Option<Duration>,
+    handle: &str,
+) -> Result<Vec<Arc<Promise>>, Problem> {
+    let mut promises = Vec::new();
+    for Place { value, over, fence } in places {
+        match (lease, over) {
+            (Some(lease), over) => {
+                let promise = Arc::new(Promise::new(value, fence, handle));
+                match written(service, promise, over, lease).await {
+                    Ok(promise) => promises.push(promise),
+                    Err(problem) => {
+                        promises.into_iter().for_each(|one| service.holds.undeleted.add(one));
+                        return Err(problem);
+                    }
+                }
+            }
+            (None, Some(over)) => drop(value.compare_and_delete(over).await?),
+            (None, None) => {}
+        }
+    }
+    Ok(promises)
 }
 
 /// Writes this promise in place of one that is over. If it cannot be told whether it was written, it is deleted as soon as that

@@ -46,7 +46,8 @@ pub(crate) struct Hold {
     pub(crate) granted_at: SystemTime,
     pub(crate) asked_at: SystemTime,
     pub(crate) covered: Covered,
-    pub(crate) promise: Option<Arc<Promise>>,
+    /// One for each lock, or none.
+    pub(crate) promises: Vec<Arc<Promise>>,
     /// As the client of another API gave it, which wants it back.
     pub(crate) wait: Duration,
     /// Whether a repetition of its request was told of it.
@@ -76,7 +77,7 @@ pub(crate) struct Begun {
     pub(crate) client: String,
     pub(crate) asked_at: SystemTime,
     pub(crate) covered: Covered,
-    pub(crate) promise: Option<Arc<Promise>>,
+    pub(crate) promises: Vec<Arc<Promise>>,
     pub(crate) wait: Duration,
     pub(crate) lease: Duration,
     pub(crate) guard: Guard,
@@ -102,7 +103,7 @@ impl Hold {
             granted_at: SystemTime::now(),
             asked_at: begun.asked_at,
             covered: begun.covered,
-            promise: begun.promise,
+            promises: begun.promises,
             wait: begun.wait,
             is_told: AtomicBool::new(false),
             state: Mutex::new(State::Held(Held {
@@ -123,9 +124,12 @@ impl Hold {
         }
     }
 
-    /// Its name, if it is one lock: promises are of such names.
-    pub(crate) fn lock_name(&self) -> Option<&str> {
-        (self.kind == Kind::Lock && self.several.is_none()).then_some(&self.name)
+    /// Its names, if it is of locks: promises are of such names.
+    pub(crate) fn locks(&self) -> Vec<&str> {
+        match self.kind {
+            Kind::Lock => self.parts().into_iter().map(|(name, _)| name).collect(),
+            _ => Vec::new(),
+        }
     }
 
     /// Its id: for the answer to its client, and for nobody else.

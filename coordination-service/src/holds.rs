@@ -210,7 +210,7 @@ impl Holds {
             }
         };
         drop(state);
-        let promised_until = (!end.frees() && hold.promise.is_some()).then_some(held.end);
+        let promised_until = (!end.frees() && !hold.promises.is_empty()).then_some(held.end);
         // Before it is out of the table: a stop waits for one or the other.
         let releasing = Releasing::begin(self, hold, held, end);
         self.table().remove(hold, end, promised_until);
@@ -252,11 +252,10 @@ impl Holds {
         }
     }
 
-    /// Deletes the promise of a hold that was lost, as its client does not rely on it: it has said so, or was never told.
+    /// Deletes the promises of a hold that was lost, as its client does not rely on it: it has said so, or was never told.
     pub(crate) fn take_back(&self, hold: &Hold) {
-        let is_lost = matches!(&*hold.state(), State::Ended(End::Lost(_)));
-        if let Some(promise) = hold.promise.as_ref().filter(|_| is_lost) {
-            self.undeleted.add(Arc::clone(promise));
+        if matches!(&*hold.state(), State::Ended(End::Lost(_))) {
+            hold.promises.iter().for_each(|promise| self.undeleted.add(Arc::clone(promise)));
         }
     }
 
@@ -348,14 +347,13 @@ impl Releasing {
         Self { holds: Arc::clone(holds), hold: Arc::clone(hold), held: Some(held), end }
     }
 
-    /// The promise first, if its client relies on it no more: who is granted the lock after that is not to wait for it.
+    /// The promises first, if its client relies on them no more: who is granted a lock after that is not to wait for one.
     async fn let_go(mut self) -> coordination::Result<()> {
-        if let Some(promise) = &self.hold.promise
-            && self.end.frees()
-            && let Err(error) = promise.delete().await
-        {
-            tracing::warn!(handle = self.hold.handle, %error, "a promise is still there; its deletion is tried again");
-            self.holds.undeleted.add(Arc::clone(promise));
+        for promise in self.hold.promises.iter().filter(|_| self.end.frees()) {
+            if let Err(error) = promise.delete().await {
+                tracing::warn!(handle = self.hold.handle, %error, "a promise is still there; its deletion is tried again");
+                self.holds.undeleted.add(Arc::clone(promise));
+            }
         }
         let Some(held) = self.held.take() else { return Ok(()) };
         // Whoever changes it is told of its end, and has dropped its part of the guard when this is locked.

@@ -29,6 +29,14 @@ pub(crate) struct Promised {
     handle: String,
 }
 
+#[cfg(test)]
+impl Promised {
+    /// Whether it is of the grant of this fence, for so long.
+    pub(crate) fn is_of(&self, fence: u64, lease: Duration) -> bool {
+        (self.fence, self.lease_ms) == (fence, millis(lease))
+    }
+}
+
 /// The promise of a lock, at the store.
 #[derive(Debug)]
 pub(crate) struct Promise {
@@ -266,9 +274,9 @@ impl Promise {
         Ok(found.map(|found| (found.version, found.value)))
     }
 
-    /// Its hold's.
-    pub(crate) fn handle(&self) -> &str {
-        &self.handle
+    /// What no other promise has: its hold's handle, and the name of the value.
+    pub(crate) fn key(&self) -> (String, String) {
+        (self.handle.clone(), self.value.name().to_owned())
     }
 
     /// Keeps all calls of it from coming to an end, until what is answered is dropped.

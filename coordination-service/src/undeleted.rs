@@ -23,26 +23,26 @@ const ONE: Duration = Duration::from_secs(10);
 /// Promises that nobody relies on any more and that are still at the store: as long as they are, nobody is granted their locks.
 #[derive(Debug)]
 pub(crate) struct Undeleted {
-    /// The handles of their holds. Each has a task, so that none waits for the pauses of another one.
-    handles: Mutex<HashSet<String>>,
+    /// Their keys. Each has a task, so that none waits for the pauses of another one.
+    keys: Mutex<HashSet<(String, String)>>,
     places: Semaphore,
 }
 
 impl Default for Undeleted {
     fn default() -> Self {
-        Self { handles: Mutex::default(), places: Semaphore::new(AT_ONCE) }
+        Self { keys: Mutex::default(), places: Semaphore::new(AT_ONCE) }
     }
 }
 
 impl Undeleted {
-    fn handles(&self) -> MutexGuard<'_, HashSet<String>> {
-        self.handles.lock().unwrap_or_else(PoisonError::into_inner)
+    fn keys(&self) -> MutexGuard<'_, HashSet<(String, String)>> {
+        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Deletes it in the background, as soon as the store lets us.
     pub(crate) fn add(self: &Arc<Self>, promise: Arc<Promise>) {
         if let Ok(runtime) = tokio::runtime::Handle::try_current()
-            && self.handles().insert(promise.handle().to_owned())
+            && self.keys().insert(promise.key())
         {
             runtime.spawn(delete(Arc::clone(self), promise));
         }
@@ -50,7 +50,7 @@ impl Undeleted {
 
     /// Whether there are any.
     pub(crate) fn is_empty(&self) -> bool {
-        self.handles().is_empty()
+        self.keys().is_empty()
     }
 
     /// One try; whether it was the last.
@@ -86,7 +86,7 @@ async fn delete(undeleted: Arc<Undeleted>, promise: Arc<Promise>) {
         sleep(pause).await;
         pause = (2 * pause).min(LONGEST_PAUSE);
     }
-    undeleted.handles().remove(promise.handle());
+    undeleted.keys().remove(&promise.key());
 }
 
 #[cfg(test)]

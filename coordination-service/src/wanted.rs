@@ -71,16 +71,20 @@ impl Places {
 }
 
 impl Wanted {
-    /// The name of the lock, or of the share, if it is one lock: promises are of such names.
-    pub(crate) fn lock_name(&self) -> Option<&str> {
-        matches!(self.what, What::Lock { .. }).then_some(&self.name)
+    /// The names of the locks, if it is of locks: promises are of such names.
+    pub(crate) fn locks(&self) -> Vec<&str> {
+        match &self.what {
+            What::Lock { .. } => vec![&self.name],
+            What::Locks { names, .. } => names.iter().map(String::as_str).collect(),
+            _ => Vec::new(),
+        }
     }
 }
 
 impl What {
-    /// Whether one client has it alone, so that a promise may keep it.
+    /// Whether one client has it alone, so that promises may keep it.
     pub(crate) fn is_exclusive_lock(&self) -> bool {
-        matches!(self, Self::Lock { shared: false })
+        matches!(self, Self::Lock { shared: false } | Self::Locks { shared: false, .. })
     }
 }
 

@@ -159,9 +159,15 @@ async fn a_promise_of_a_dead_instance_is_sat_out_by_who_acquires_several_locks()
     let both = acquire(&service, several(10_000), None).await.expect("the promise ends");
     assert!(begun.elapsed() >= lease, "{:?}", begun.elapsed());
     let hold = both.hold().expect("it is here").clone();
-    assert_eq!((hold.covered, hold.parts().len()), (Covered::Nobody, 2));
-    let promise = promise::of(&other, "x").expect("a name");
-    assert!(promise.read().await.expect("memory answers").is_none());
+    assert_eq!((hold.covered, hold.parts().len()), (Covered::Http, 2));
+    // Each is promised, with its own fence, and for longer if the lease is renewed into a longer one.
+    let renewed = crate::v1::holds::renewed(&service, &hold, Some(2 * wanted(0).lease)).await;
+    assert!(renewed.is_ok());
+    for (name, fence) in hold.parts() {
+        let promise = promise::of(&other, name).expect("a name");
+        let found = promise.read().await.expect("memory answers").expect("it is promised");
+        assert!(found.value.is_of(fence, 2 * wanted(0).lease), "{name}: {found:?}");
+    }
     // It is found by each of its names, and by nothing else.
     for (name, fence) in hold.parts() {
         assert!(service.holds.of_fence(Kind::Lock, name, fence).is_some(), "{name}");
@@ -173,6 +179,31 @@ async fn a_promise_of_a_dead_instance_is_sat_out_by_who_acquires_several_locks()
         let lock = other.lock(name).expect("a name");
         assert!(lock.acquire(Some(Duration::from_secs(10))).await.is_ok(), "{name}");
         assert!(service.holds.of_name(Kind::Lock, name, |_| true).is_none(), "{name}");
+        let promise = promise::of(&other, name).expect("a name");
+        assert!(promise.read().await.expect("memory answers").is_none(), "{name}");
+    }
+}
+
+/// H2: promises of several locks outlive the loss of their hold, all of them, and go when its client says so, all of them.
+#[tokio::test]
+async fn promises_of_several_locks_stay_and_go_together() {
+    let (service, other) = instance(Cover::Nothing).await;
+    let names: Vec<_> = ["x", "y", "z"].map(str::to_owned).into();
+    let what = What::Locks { names: names.clone(), shared: false };
+    let mut granted =
+        acquire(&service, Wanted { what, ..wanted(0) }, None).await.expect("they are free");
+    let hold = granted.hold().expect("it is here").clone();
+    granted.deliver();
+    let lost = End::Lost(coordination::LossReason::ExpiredByServer);
+    drop(service.holds.give_up(&hold, lost).await.expect("it was held"));
+    let promises: Vec<_> =
+        names.iter().map(|name| promise::of(&other, name).expect("a name")).collect();
+    for promise in &promises {
+        assert!(promise.read().await.expect("memory answers").is_some(), "{}", promise.name());
+    }
+    service.holds.take_back(&hold);
+    for promise in &promises {
+        assert!(is_soon_gone(promise).await, "{}", promise.name());
     }
 }
 
@@ -326,7 +357,8 @@ async fn a_lock_that_was_lost_is_promised_to_nobody() {
     lock.break_grant(guard.token()).await.expect("memory answers");
     guard.lost().await;
     let promise = promise::of(&other, "x").expect("a name");
-    let waited = Waited { guard: guard.into(), promise: Some((promise.clone(), None)) };
+    let place = Place { value: promise.clone(), over: None, fence: guard.token().value() };
+    let waited = Waited { guard: guard.into(), places: vec![place] };
     let told = grant(&service, wanted(0), waited, SystemTime::now()).await.map(drop);
     assert_eq!(told.map_err(|problem| problem.code), Err(Code::StoreAway));
     assert!(promise.read().await.expect("memory answers").is_none());

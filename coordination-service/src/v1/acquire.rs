@@ -122,16 +122,18 @@ fn wanted(
     name: String,
     mut fields: Fields,
 ) -> Result<Wanted, Problem> {
-    let lock = matches!(what, What::Lock { .. }).then_some(name.as_str());
-    let longest = millis(longest_lease(service, lock));
+    let (wait, lease) = (Duration::ZERO, LEASE);
+    let (title, client) = (String::new(), who.name.clone());
+    let mut wanted = Wanted { what, name, wait, lease, title, client };
+    let longest = millis(longest_lease(service, &wanted.locks()));
     // Nobody waits to join a group.
-    let longest_wait = if matches!(what, What::Group { .. }) { 0 } else { LONGEST_WAIT };
-    let wait = fields.millis("wait_ms", 0..=longest_wait).unwrap_or_default();
+    let longest_wait = if matches!(wanted.what, What::Group { .. }) { 0 } else { LONGEST_WAIT };
+    wanted.wait = fields.millis("wait_ms", 0..=longest_wait).unwrap_or_default();
     let lease = fields.millis("lease_ms", SHORTEST_LEASE..=longest.max(SHORTEST_LEASE));
-    let lease = lease.unwrap_or(LEASE.min(Duration::from_millis(longest)));
-    let title = fields.title("title").unwrap_or_default();
+    wanted.lease = lease.unwrap_or(LEASE.min(Duration::from_millis(longest)));
+    wanted.title = fields.title("title").unwrap_or_default();
     fields.done()?;
-    Ok(Wanted { what, name, wait, lease, title, client: who.name.clone() })
+    Ok(wanted)
 }
 
 /// Waits for what is wanted, and answers the hold; or answers the one that an earlier request with this key was granted.

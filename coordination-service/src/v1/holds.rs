@@ -146,7 +146,7 @@ pub(super) async fn renew(
     let who = principal(&request)?;
     let hold = live(&service, &who, rest(&request, PATH))?;
     let mut fields = Fields::parse(&body(request).await?)?;
-    let longest = millis(acquire::longest_lease(&service, hold.lock_name()));
+    let longest = millis(acquire::longest_lease(&service, &hold.locks()));
     let lease = fields.millis("lease_ms", SHORTEST_LEASE..=longest.max(SHORTEST_LEASE));
     let value = match hold.kind {
         Kind::Election => fields.json("value", VALUE),
@@ -175,15 +175,11 @@ pub(crate) async fn renewed(
     let now = service.holds.now(hold).map_err(ended)?;
     if let Some(longer) = lease.filter(|lease| *lease > now.lease) {
         let is_covered = service.cover.longest().is_none_or(|cover| longer <= cover);
-        let extended = match &hold.promise {
-            Some(promise) => promise.extend(longer).await?,
-            None => true,
-        };
-        if !extended {
-            return Err(Problem::new(
-                Code::Changed,
-                "the promise of this hold is not ours any more",
-            ));
+        for promise in &hold.promises {
+            if !promise.extend(longer).await? {
+                let why = "the promise of this hold is not ours any more";
+                return Err(Problem::new(Code::Changed, why));
+            }
         }
         // Its client was told that the store keeps it.
         if !is_covered && hold.covered == Covered::All {
@@ -208,8 +204,7 @@ pub(super) async fn renew_many(
     for id in ids {
         let renewal = async {
             let hold = live(&service, &who, &id)?;
-            if lease.is_some_and(|lease| lease > acquire::longest_lease(&service, hold.lock_name()))
-            {
+            if lease.is_some_and(|lease| lease > acquire::longest_lease(&service, &hold.locks())) {
                 return Err(Problem::new(Code::Invalid, "the lease is too long for this name"));
             }
             let now = renewed(&service, &hold, lease).await?;

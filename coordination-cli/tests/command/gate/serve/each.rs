@@ -48,6 +48,26 @@ fn h5_what_a_killed_instance_held_is_free_in_time() {
     });
 }
 
+/// H5, on a directory: of several locks each is promised, and nobody gets one through the service before that is over.
+#[test]
+fn h5_several_locks_of_a_killed_instance_are_promised() {
+    rerun_if_starved(|| {
+        let store = Store::file();
+        let (one, other) = (Service::start(&store, ""), Service::start(&store, ""));
+        let begun = Instant::now();
+        let held = one.post("/v1/locks", r#"{"names":["x","y","z"],"lease_ms":2000}"#);
+        assert_eq!((held.status, held.json()["covered"].as_str()), (201, Some("http")), "{held:?}");
+        drop(one);
+        assert_eq!(other.post("/v1/locks/y", "").code(), "busy");
+        assert_eq!(other.post("/v1/locks", r#"{"names":["a","z"]}"#).code(), "busy");
+        for (path, own) in [("/v1/locks/x", ""), ("/v1/locks", r#""names":["y","z"],"#)] {
+            let next = other.post(path, &format!(r#"{{{own}"wait_ms":30000}}"#));
+            assert_eq!(next.status, 201, "{next:?}");
+            assert!(begun.elapsed() >= Duration::from_millis(2_000), "{:?}", begun.elapsed());
+        }
+    });
+}
+
 fn killed(store: &Store) {
     let (one, other) = (Service::start(store, ""), Service::start(store, ""));
     let held = EACH.map(|(path, own)| {
