@@ -6,6 +6,14 @@
 //! coordination_internals`, which only this project's own tests set, a simulation can install itself here and answer
 //! for the threads on which it runs. This module knows no more of a simulation than the trait `Simulated`.
 
+// Without it, the library would be built for an unknown system: its clock would stand still in suspend, and nobody would say so.
+#[cfg(all(any(target_os = "linux", target_os = "android"), not(linux_kernel)))]
+compile_error!(
+    "the build script of this crate (build.rs) was not run: it sets `--cfg linux_kernel --cfg file_store`"
+);
+#[cfg(all(any(target_os = "freebsd", target_vendor = "apple"), not(file_store)))]
+compile_error!("the build script of this crate (build.rs) was not run: it sets `--cfg file_store`");
+
 pub(crate) mod blocking;
 mod host_clock;
 #[cfg(feature = "redis")]

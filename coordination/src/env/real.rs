@@ -54,14 +54,22 @@ pub(crate) fn boot_nanos() -> u64 {
 /// is not set, and stands still in suspend, is taken from it.
 #[cfg(target_vendor = "apple")]
 pub(crate) fn boot_nanos() -> u64 {
-    use std::sync::LazyLock;
-    use std::sync::atomic::AtomicU64;
+    use std::sync::{LazyLock, Mutex, PoisonError};
     use std::time::Instant;
 
     static FIRST: LazyLock<Instant> = LazyLock::new(Instant::now);
-    static AHEAD: AtomicU64 = AtomicU64::new(0);
-    let awake = u64::try_from(FIRST.elapsed().as_nanos()).unwrap_or(u64::MAX);
-    never_back(awake, system_nanos(), &AHEAD)
+    static AHEAD: Mutex<Ahead> = Mutex::new(Ahead { last: None, sum: 0 });
+    let awake = || u64::try_from(FIRST.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    let mut ahead = AHEAD.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut tries = 10;
+    // If this thread was stopped between the two readings, they say nothing of one another.
+    loop {
+        let (before, all) = (awake(), system_nanos());
+        tries -= 1;
+        if awake() - before < NOISE / 2 || tries == 0 {
+            return ahead.read(before, all);
+        }
+    }
 }
 
 #[cfg(unix)]
@@ -71,14 +79,37 @@ fn system_nanos() -> u64 {
     (now.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(now.tv_nsec as u64)
 }
 
-/// A clock that goes on in suspend, made of one that does and may be set (`all`), and one that does not and is never set (`awake`).
-/// `ahead`: by how much the first was seen ahead of the second, at most. If `all` is set ahead for a moment, this clock stays ahead:
-/// then deadlines pass early, which is safe. It never goes back.
+/// By how much the clock that goes on in suspend is taken to be ahead of the other one, in nanoseconds.
 #[cfg(any(target_vendor = "apple", test))]
-fn never_back(awake: u64, all: u64, ahead: &std::sync::atomic::AtomicU64) -> u64 {
-    let now = all.saturating_sub(awake);
-    let before = ahead.fetch_max(now, std::sync::atomic::Ordering::Relaxed);
-    awake.saturating_add(before.max(now))
+#[derive(Default)]
+struct Ahead {
+    /// By how much it was ahead when it was last read.
+    last: Option<u64>,
+    /// What it was ahead at first, and all by which it has gone further ahead since.
+    sum: u64,
+}
+
+/// Two readings are not made at the same moment. What they differ by less than this is no suspend.
+#[cfg(any(target_vendor = "apple", test))]
+const NOISE: u64 = 2_000_000;
+
+#[cfg(any(target_vendor = "apple", test))]
+impl Ahead {
+    /// A clock that goes on in suspend and never goes back, made of one that goes on and may be set (`all`), and one that stands still
+    /// and is never set (`awake`). If `all` is set ahead, so is this clock: then deadlines pass early, which is safe. If it is set
+    /// back, this clock goes on, and a suspend after that counts as well.
+    fn read(&mut self, awake: u64, all: u64) -> u64 {
+        let now = all.saturating_sub(awake);
+        match self.last {
+            None => (self.last, self.sum) = (Some(now), now),
+            Some(last) if now.abs_diff(last) >= NOISE => {
+                self.sum = self.sum.saturating_add(now.saturating_sub(last));
+                self.last = Some(now);
+            }
+            Some(_) => {}
+        }
+        awake.saturating_add(self.sum)
+    }
 }
 
 /// The time since this process first asked. On Windows an `Instant` is read from the performance counter, which goes on while the
@@ -115,20 +146,22 @@ where
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicU64;
-
-    use super::never_back;
+    use super::Ahead;
 
     #[test]
     fn a_clock_of_two_goes_on_in_suspend_and_never_back() {
-        let ahead = AtomicU64::new(0);
-        let at = |awake, all| never_back(awake, all, &ahead);
+        let mut ahead = Ahead::default();
+        // In milliseconds.
+        let mut at =
+            |awake: u64, all: u64| ahead.read(awake * 1_000_000, all * 1_000_000) / 1_000_000;
         assert_eq!([at(0, 100), at(10, 110)], [100, 110]);
-        // Asleep for 50.
-        assert_eq!([at(11, 161), at(12, 162)], [161, 162]);
-        // The wall clock is set back by 60, and the moment of the boot after it.
-        assert_eq!([at(13, 103), at(14, 164)], [163, 164]);
-        // It is set ahead by 60: a reading in between keeps this clock ahead.
-        assert_eq!([at(15, 225), at(16, 166)], [225, 226]);
+        // Asleep for 50. A reading that is late by one is no suspend.
+        assert_eq!([at(11, 161), at(12, 163), at(13, 163)], [161, 162, 163]);
+        // The wall clock is set back by 60, and the moment of the boot after it: as if it had been asleep, which is early.
+        assert_eq!([at(14, 104), at(15, 165)], [164, 225]);
+        // It is set ahead by 60, and a reading in between sees that.
+        assert_eq!([at(16, 226), at(17, 167)], [286, 287]);
+        // Asleep for 50 once more.
+        assert_eq!(at(18, 218), 338);
     }
 }

@@ -7,7 +7,7 @@ use crate::url::Url;
 
 /// The options of a `file` URL.
 #[derive(Clone, Debug)]
-#[cfg_attr(not(unix), expect(dead_code, reason = "the store is not there"))]
+#[cfg_attr(not(file_store), expect(dead_code, reason = "the store is not there"))]
 pub(crate) struct Config {
     /// The directory of the store, as an absolute path.
     pub(super) directory: PathBuf,

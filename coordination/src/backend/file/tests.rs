@@ -474,7 +474,12 @@ fn all_of_this_passes_without_what_only_linux_has() {
     let skipped = skipped.map(|test| ["--skip", test]);
     let exe = std::env::current_exe().expect("it runs");
     let mut tests = Command::new(exe);
-    tests.arg("backend::file::").args(skipped.as_flattened()).env(PLAIN, "1");
+    tests
+        .arg("backend::file::")
+        .args(skipped.as_flattened())
+        .arg("--test-threads=2")
+        .env(PLAIN, "1");
+    tests.env_remove("RUST_TEST_NOCAPTURE").env_remove("RUST_TEST_THREADS");
     let ended = tests.output().expect("it can be started");
     let said = String::from_utf8_lossy(&ended.stdout);
     assert!(ended.status.success(), "{said}");

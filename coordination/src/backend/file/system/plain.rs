@@ -81,10 +81,10 @@ const LOCAL: u64 = 0x1000;
 ///
 /// A program (FUSE) or another host (9P, virtiofs) may offer anything as a local disk: FreeBSD's 9P says that it is local, and its
 /// locks are those of one guest. So only file systems on the list are taken for local. FAT and exFAT are not on it: an empty file may
-/// get another inode number there when it is first written to.
+/// get another inode number there when it is first written to. Neither is nullfs, which says of any file system below it that it is local.
 #[cfg(any(not(linux_kernel), test))]
 fn network_of(name: &str, flags: u64) -> Option<&str> {
-    const KNOWN: [&str; 6] = ["apfs", "hfs", "ufs", "zfs", "tmpfs", "nullfs"];
+    const KNOWN: [&str; 5] = ["apfs", "hfs", "ufs", "zfs", "tmpfs"];
     let is_local = flags & LOCAL != 0 && KNOWN.contains(&name);
     (!is_local).then_some(name)
 }
@@ -101,7 +101,17 @@ mod tests {
             assert_eq!(network_of(name, LOCAL | others), None, "{name}");
             assert_eq!(network_of(name, others), Some(name));
         }
-        let odd = ["p9fs", "fusefs", "osxfuse", "virtiofs", "AppleVirtIOFS", "nfs", "exfat", ""];
+        let odd = [
+            "p9fs",
+            "fusefs",
+            "osxfuse",
+            "virtiofs",
+            "AppleVirtIOFS",
+            "nfs",
+            "exfat",
+            "nullfs",
+            "",
+        ];
         for name in odd {
             assert_eq!(network_of(name, LOCAL), Some(name));
         }
