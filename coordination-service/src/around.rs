@@ -21,10 +21,10 @@ use crate::ids;
 use crate::kind::Kind;
 use crate::log;
 use crate::metrics;
+use crate::openstack;
 use crate::problem::{Code, Problem};
 use crate::service::Shared;
 use crate::text::{millis, rfc3339};
-use crate::zaqar;
 
 /// The most bytes of a request's body.
 const LONGEST_BODY: usize = 16 * 1024;
@@ -102,7 +102,7 @@ pub(crate) async fn around(
             metrics::refused(problem.code.text());
         }
         if api == Api::Zaqar {
-            *response.status_mut() = zaqar::status(problem.code);
+            *response.status_mut() = openstack::status(problem.code);
             problem = problem.described();
         }
         let text = problem.text(&id);
@@ -162,7 +162,7 @@ fn check(service: &Shared, api: Api, request: &Request) -> Result<Arc<Principal>
         return Ok(Arc::new(Principal::nobody()));
     }
     match api {
-        Api::Zaqar => service.auth.principal(&zaqar::authorized(headers)),
+        Api::Zaqar => service.auth.principal(&openstack::authorized(headers)),
         Api::Native | Api::Rdlm | Api::Lockable => service.auth.principal(headers),
     }
 }

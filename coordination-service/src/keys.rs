@@ -76,6 +76,14 @@ pub(crate) fn key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     if is_good { Ok(Some(bare.to_owned())) } else { Err(Problem::new(Code::Invalid, wrong)) }
 }
 
+/// An error if there is a key: of this request it is not known yet what a repetition was answered, and it would be carried out twice.
+pub(crate) fn refuse(headers: &HeaderMap) -> Result<(), Problem> {
+    match headers.contains_key("idempotency-key") {
+        true => Err(Problem::new(Code::Unsupported, "an Idempotency-Key is for what is held")),
+        false => Ok(()),
+    }
+}
+
 /// What a request asks for, in short.
 pub(crate) fn content(parts: &[&str]) -> Content {
     let mut hash = Sha256::new();

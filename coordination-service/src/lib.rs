@@ -34,6 +34,7 @@ mod log;
 mod look;
 mod metrics;
 mod mirror;
+mod openstack;
 mod page;
 mod problem;
 mod promise;

@@ -106,6 +106,11 @@ fn unknown() -> Problem {
     Problem::new(Code::NoSuchHold, "nobody holds anything by this URL")
 }
 
+/// Whether this may be a lock of this API: it is alone, and no other recipe's.
+fn is_ours(hold: &Hold) -> bool {
+    hold.kind == Kind::Lock && hold.several.is_none() && hold.name.starts_with(PREFIX)
+}
+
 /// The same, and whether it lives.
 fn known(service: &Shared, request: &Request) -> Result<(Arc<Hold>, bool), Problem> {
     let (path, id) = rest(request, LOCKS).rsplit_once('/').ok_or_else(unknown)?;
@@ -116,7 +121,7 @@ fn known(service: &Shared, request: &Request) -> Result<(Arc<Hold>, bool), Probl
         Found::Ended(hold, _) => (hold, false),
         Found::Unknown => return Err(unknown()),
     };
-    let is_meant = hold.secret.is(secret) && hold.name == name;
+    let is_meant = hold.secret.is(secret) && is_ours(&hold) && hold.name == name;
     is_meant.then_some((hold, lives)).ok_or_else(unknown)
 }
 
@@ -179,7 +184,7 @@ async fn release(State(service): State<Shared>, request: Request) -> Result<Resp
 fn of_handle(service: &Shared, request: &Request) -> Option<Arc<Hold>> {
     let (_, handle) = rest(request, LOCKS).rsplit_once('/')?;
     match service.holds.find(handle) {
-        Found::Live(hold) if hold.name.starts_with(PREFIX) => Some(hold),
+        Found::Live(hold) if is_ours(&hold) => Some(hold),
         _ => None,
     }
 }

@@ -21,8 +21,8 @@ use crate::promise::Sights;
 use crate::rates::Rates;
 use crate::settings::{Cover, Settings};
 
-/// The most work queues that are followed.
-const QUEUES: usize = 1_000;
+/// The most work queues that are followed. Each may keep some megabytes of what it has read.
+const QUEUES: usize = 200;
 
 /// How far the stop has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -14,6 +14,7 @@ use crate::acquire::draining;
 use crate::around::{Noted, body};
 use crate::auth::Right;
 use crate::fields::Fields;
+use crate::keys;
 use crate::metrics;
 use crate::problem::{Code, Problem};
 use crate::rates::{Limit, Rate};
@@ -55,6 +56,7 @@ async fn acquire(State(service): State<Shared>, request: Request) -> Result<Resp
     let who = principal(&request)?;
     let name = text::name(rest(&request, PATH))?;
     who.needs(Right::Use, &name)?;
+    keys::refuse(request.headers())?;
     let mut fields = Fields::parse(&body(request).await?)?;
     let permits = fields.count("permits", 1..=PERMITS).unwrap_or(1);
     let wait = fields.millis("wait_ms", 0..=LONGEST_WAIT).unwrap_or_default();

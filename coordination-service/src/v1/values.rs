@@ -12,6 +12,7 @@ use serde_json::value::RawValue;
 use crate::around::{Noted, body, body_within};
 use crate::auth::Right;
 use crate::fields::{Fields, is_shallow};
+use crate::keys;
 use crate::problem::{Code, Problem};
 use crate::reply::{json, principal, rest};
 use crate::service::Shared;
@@ -175,6 +176,7 @@ async fn count(State(service): State<Shared>, request: Request) -> Result<Respon
 /// `POST /v1/counters/{name}`
 async fn add(State(service): State<Shared>, request: Request) -> Result<Response, Problem> {
     let name = named(&request, COUNTERS, Right::Use)?;
+    keys::refuse(request.headers())?;
     let mut fields = Fields::parse(&body(request).await?)?;
     let amount = fields.signed("add").unwrap_or(1);
     fields.done()?;

@@ -1,16 +1,17 @@
 //! Messages: what is posted, listed, deleted and popped.
 
 use axum::extract::{Path, Request, State};
-use axum::http::StatusCode;
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use coordination::{ClaimId, Error, ErrorKind, ItemId, ListOptions, NewItem, WorkItem};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::{Asked, LONGEST_BODY, claim_id, number, query, read, seconds};
+use super::asked::{Asked, LONGEST_BODY, may_begin, number, query, read, seconds};
 use crate::around::body_within;
 use crate::auth::Right;
+use crate::fields::is_shallow;
 use crate::problem::{Code, Problem};
 use crate::reply::json;
 use crate::service::Shared;
@@ -44,28 +45,70 @@ fn unacknowledged(error: Error) -> Problem {
     Problem::new(code, why)
 }
 
-/// Messages as its clients read them: with other fields they fail.
-pub(super) fn shown(queue: &str, items: &[WorkItem], claim: Option<ClaimId>) -> Vec<Value> {
+/// A message as its clients read it: with other fields they fail.
+#[derive(Serialize)]
+pub(super) struct Shown {
+    id: ItemId,
+    href: String,
+    age: u64,
+    ttl: u64,
+    claim_count: u32,
+    body: Box<RawValue>,
+}
+
+/// Messages, and where the next ones are.
+#[derive(Serialize)]
+struct Messages {
+    messages: Vec<Shown>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    links: Option<Value>,
+}
+
+/// These messages, as those of a claim or not.
+pub(super) fn shown(queue: &str, items: &[WorkItem], claim: Option<ClaimId>) -> Vec<Shown> {
     let shown = |item: &WorkItem| {
         let id = item.id();
         // The clients take what follows the last `=` for the claim's id.
         let of = claim.map(|claim| format!("?claim_id={claim}")).unwrap_or_default();
-        json!({
-            "id": id, "href": format!("{}{of}", path_of(queue, id)), "age": item.age().as_secs(),
-            "ttl": (item.age() + item.expires_in()).as_secs(), "claim_count": item.claims(), "body": body_of(item),
-        })
+        Shown {
+            id,
+            href: format!("{}{of}", path_of(queue, id)),
+            age: item.age().as_secs(),
+            ttl: (item.age() + item.expires_in()).as_secs(),
+            claim_count: item.claims(),
+            body: body_of(item),
+        }
     };
     items.iter().map(shown).collect()
 }
 
-/// The body as JSON. One that was not posted by this API may be none: it is shown as a text.
-fn body_of(item: &WorkItem) -> Value {
-    let text = || String::from_utf8_lossy(item.body()).into_owned().into();
-    serde_json::from_slice(item.body()).unwrap_or_else(|_| text())
+/// The body as it was posted. One that was not posted by this API may be no JSON: it is shown as a text.
+fn body_of(item: &WorkItem) -> Box<RawValue> {
+    let is_json = |body: &Box<RawValue>| is_shallow(body.get());
+    serde_json::from_slice(item.body()).ok().filter(is_json).unwrap_or_else(|| {
+        let text = String::from_utf8_lossy(item.body());
+        serde_json::value::to_raw_value(&text).unwrap_or_default()
+    })
+}
+
+/// An answer of which the bodies stay as they were posted.
+pub(super) fn written(told: &impl Serialize) -> Result<String, Problem> {
+    let failed = |_| Problem::new(Code::Internal, "the answer cannot be written");
+    serde_json::to_string(told).map_err(failed)
+}
+
+/// The same, as an answer.
+pub(super) fn text(told: &impl Serialize) -> Result<Response, Problem> {
+    Ok(([(header::CONTENT_TYPE, "application/json")], written(told)?).into_response())
 }
 
 fn path_of(queue: &str, id: ItemId) -> String {
     format!("/v2/queues/{queue}/messages/{id}")
+}
+
+/// The claim of this name. Any text is one, perhaps of nothing.
+pub(super) fn claim_id(text: &str) -> ClaimId {
+    text.parse().unwrap_or_else(|never| match never {})
 }
 
 /// The message of this name. Any text is one, perhaps of nothing.
@@ -99,11 +142,15 @@ pub(super) async fn post(
     Path(queue): Path<String>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let asked = Asked::to_begin(&service, &request, queue)?;
+    let asked = Asked::of(&service, &request, queue, Right::Use)?;
     let Posted { messages } = read(&body_within(request, LONGEST_BODY).await?)?;
     if !(1..=MOST).contains(&messages.len()) {
         return Err(Problem::new(Code::Invalid, "1 to 20 messages may be posted at once"));
     }
+    if !messages.iter().all(|message| is_shallow(message.body.get())) {
+        return Err(Problem::new(Code::Invalid, "a body has more than 32 levels"));
+    }
+    may_begin(&service)?;
     let items: Vec<_> = messages.into_iter().map(Message::item).collect();
     let posted = asked.queue.post(&items).await?;
     let resources: Vec<_> = posted.into_iter().map(|id| path_of(&asked.shown, id)).collect();
@@ -149,10 +196,9 @@ pub(super) async fn list(
         "/v2/queues/{}/messages?marker={last}&limit={limit}&include_claimed={claimed}&include_delayed={delayed}",
         asked.shown
     );
-    let told = json!({
-        "messages": shown(&asked.shown, &items, None), "links": [{ "rel": "next", "href": next }],
-    });
-    Ok(asked.noted(json(StatusCode::OK, &told)))
+    let links = Some(json!([{ "rel": "next", "href": next }]));
+    let told = Messages { messages: shown(&asked.shown, &items, None), links };
+    Ok(asked.noted(text(&told)?))
 }
 
 /// `GET /v2/queues/{queue}/messages/{message}`
@@ -164,8 +210,8 @@ pub(super) async fn look(
     let asked = Asked::of(&service, &request, queue, Right::Read)?;
     let gone = || Problem::new(Code::NoSuchValue, "there is no such message");
     let item = asked.queue.item(item_id(&message)).await?.ok_or_else(gone)?;
-    let told = shown(&asked.shown, &[item], None).pop().unwrap_or_default();
-    Ok(asked.noted(json(StatusCode::OK, &told)))
+    let told = shown(&asked.shown, &[item], None).pop().ok_or_else(gone)?;
+    Ok(asked.noted(text(&told)?))
 }
 
 /// `DELETE /v2/queues/{queue}/messages/{message}?claim_id=`
@@ -194,16 +240,17 @@ pub(super) async fn delete_some(
     Path(queue): Path<String>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let asked = Asked::to_begin(&service, &request, queue)?;
+    let asked = Asked::of(&service, &request, queue, Right::Use)?;
     let query = query(&request, &["ids", "pop"])?;
     let given = query.iter().filter(|(key, _)| key == "ids").flat_map(|(_, ids)| ids.split(','));
     let ids: Vec<_> = given.map(item_id).collect();
     let wrong = || Problem::new(Code::Invalid, "say which by `ids`, 1 to 20, or how many by `pop`");
     match number(&query, "pop")? {
         Some(count) if ids.is_empty() => {
+            may_begin(&service)?;
             let items = asked.queue.pop(count).await?;
-            let told = json!({ "messages": shown(&asked.shown, &items, None) });
-            Ok(asked.noted(json(StatusCode::OK, &told)))
+            let told = Messages { messages: shown(&asked.shown, &items, None), links: None };
+            Ok(asked.noted(text(&told)?))
         }
         None if (1..=MOST).contains(&ids.len()) => {
             for id in ids {

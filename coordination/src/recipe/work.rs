@@ -196,7 +196,7 @@ impl WorkQueue {
         let ask = ask(id, options, holder.own_entry().seq());
         let taken = match self.take(&ask, Some(&holder), &mut sent).await {
             Err(error) if error.effect() == Effect::Unknown => {
-                self.release_later(id, options.ttl, holder, false);
+                self.release_later(id, options.ttl, Some(holder), false);
                 return Err(error);
             }
             taken => taken?,
@@ -309,7 +309,13 @@ impl WorkQueue {
     }
 
     /// Ends a claim in the background; one that nobody `was_given` was never made. It may be called in `Drop`.
-    fn release_later(&self, id: ClaimId, ttl: Duration, holder: Arc<Grant>, was_given: bool) {
+    fn release_later(
+        &self,
+        id: ClaimId,
+        ttl: Duration,
+        holder: Option<Arc<Grant>>,
+        was_given: bool,
+    ) {
         let queue = self.clone();
         // Noted before the claim ceases to count as one that is being made.
         let undoing = (!was_given).then(|| self.session().finishing());
@@ -318,7 +324,8 @@ impl WorkQueue {
             let mut delays = queue.session().retry_delays(Some(queue.session().ttl()));
             let end = Instant::now().checked_add(ttl.max(LONGEST_RELEASE));
             // Its entry stays until then, so that nobody else has to bring the items back.
-            while holder.is_held() && end.is_none_or(|end| Instant::now() < end) {
+            let is_held = || holder.as_ref().is_none_or(|holder| holder.is_held());
+            while is_held() && end.is_none_or(|end| Instant::now() < end) {
                 let step = |draft: &mut Draft<'_>, _: &[u64]| match was_given {
                     true => claim::release(draft, id),
                     false => claim::undo(draft, id),

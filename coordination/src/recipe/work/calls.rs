@@ -308,6 +308,16 @@ impl WorkQueue {
         taken.map(ClaimView::of).transpose()
     }
 
+    /// Takes a claim back that was made by [`claim_as`](Self::claim_as) and that its caller never got, as if it had not been made:
+    /// the items are free, and this claim does not count for [`set_dead_letters`](Self::set_dead_letters). If the store has
+    /// not made the claim yet, it refuses it when it comes. For services whose own caller is gone.
+    ///
+    /// Returns at once, and may be called in `Drop`. The call goes on in the background, for ten minutes if the store does not answer;
+    /// [`Coordinator::stop`](crate::Coordinator::stop) waits for it.
+    pub fn undo_claim(&self, id: ClaimId) {
+        self.release_later(id, Duration::ZERO, None, false);
+    }
+
     /// The claim of this name, with the items that it still has.
     ///
     /// # Errors

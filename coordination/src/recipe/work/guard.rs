@@ -512,7 +512,7 @@ impl Drop for WorkClaim {
         }
         if !self.is_settled {
             let holder = Arc::clone(&self.holder);
-            self.queue.release_later(self.id, self.life.terms().ttl, holder, self.was_given);
+            self.queue.release_later(self.id, self.life.terms().ttl, Some(holder), self.was_given);
         }
     }
 }

@@ -93,6 +93,9 @@ fn counters(store: &Store) {
     assert_eq!((over.status, over.code().as_str()), (400, "invalid"), "{over:?}");
     assert_eq!(ask("GET", "").json(), json!({ "value": -8 }));
     assert_eq!(ask("DELETE", "").status, 405);
+    let key = [("Idempotency-Key", "k")];
+    let repeated = crate::http::ask(&service.native, "POST", "/v1/counters/n", &key, "");
+    assert_eq!((repeated.status, repeated.code().as_str()), (501, "unsupported"), "{repeated:?}");
 }
 
 #[test]
