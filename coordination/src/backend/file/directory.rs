@@ -303,14 +303,10 @@ impl Directory {
     /// Sets the mode of a directory that was just created, whatever the umask is. If that fails, removes the directory again:
     /// otherwise whoever connects next would take it for one that is as it should be.
     fn set_mode_or_remove(&self, remove: impl FnOnce() -> Result<(), Errno>) -> Result<()> {
-        let mode = self.directory_mode();
-        let Err(errno) = fs::fchmod(&self.handle, mode) else { return Ok(()) };
-        // A file system without modes may refuse to set one, and show the right one.
-        if self.stat().is_ok_and(|stat| Mode::from_raw_mode(stat.st_mode) == mode) {
-            return Ok(());
-        }
-        let _ = remove();
-        Err(storage("open", &self.path, errno))
+        fs::fchmod(&self.handle, self.directory_mode()).map_err(|errno| {
+            let _ = remove();
+            storage("open", &self.path, errno)
+        })
     }
 
     /// The mode of a new directory. If a group shares it, new files in it are to get that group. Linux gives them the group of the
