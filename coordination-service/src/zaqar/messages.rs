@@ -84,11 +84,13 @@ pub(super) fn shown(queue: &str, items: &[WorkItem], claim: Option<ClaimId>) -> 
 
 /// The body as it was posted. One that was not posted by this API may be no JSON: it is shown as a text.
 fn body_of(item: &WorkItem) -> Box<RawValue> {
-    let is_json = |body: &Box<RawValue>| is_shallow(body.get());
-    serde_json::from_slice(item.body()).ok().filter(is_json).unwrap_or_else(|| {
-        let text = String::from_utf8_lossy(item.body());
-        serde_json::value::to_raw_value(&text).unwrap_or_default()
-    })
+    match serde_json::from_slice::<Box<RawValue>>(item.body()) {
+        Ok(body) if is_shallow(body.get()) => body,
+        _ => {
+            let text = String::from_utf8_lossy(item.body());
+            serde_json::value::to_raw_value(&text).unwrap_or_default()
+        }
+    }
 }
 
 /// An answer of which the bodies stay as they were posted.
