@@ -277,6 +277,14 @@ pub(crate) trait Watching: Send + Sync + 'static {
     async fn gone(&self, entry: &EntryRef, seq: u64, waiter: Mode, recheck: Duration)
     -> Result<()>;
 
+    /// Does what [`gone`](Self::gone) does, for the owner of the entry `own`, which `blocker` blocks, as the [`Position`] of `own`
+    /// says. So where clients tell each other of changes, whoever removes the blocker can find this waiter, and need not wake all
+    /// others.
+    async fn unblocked(&self, own: &NewEntry, blocker: &Blocker, recheck: Duration) -> Result<()> {
+        let entry = EntryRef { queue: own.entry_ref.queue.clone(), id: blocker.id.clone() };
+        self.gone(&entry, blocker.seq, own.mode, recheck).await
+    }
+
     /// Resolves when [`read`](Entries::read) would return another revision than `revision`, and after `recheck` in any case. This
     /// call may resolve early: callers read the store again afterwards.
     async fn changed(&self, queue: &QueueKey, revision: u64, recheck: Duration) -> Result<()>;

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::failures::Failures;
 use super::lease::Lease;
 use super::{LONGEST_RETRY, LONGEST_STOP, Session};
-use crate::backend::{EntryRef, Mode, Value, Write};
+use crate::backend::{Blocker, EntryRef, Mode, NewEntry, Value, Write};
 use crate::canary::{Canary, sings};
 use crate::env::Process;
 use crate::error::{Effect, Error, ErrorKind, Result};
@@ -112,11 +112,25 @@ impl Session {
         mode: Mode,
         recheck: Duration,
     ) -> Result<()> {
-        let gone = async {
+        self.watch(self.backend.gone(entry, seq, mode, recheck)).await
+    }
+
+    /// Waits until the entry that blocks ours is gone, or no longer blocks it. May return early.
+    pub(crate) async fn unblocked(
+        &self,
+        own: &NewEntry,
+        blocker: &Blocker,
+        recheck: Duration,
+    ) -> Result<()> {
+        self.watch(self.backend.unblocked(own, blocker, recheck)).await
+    }
+
+    async fn watch(&self, waiting: impl Future<Output = Result<()>>) -> Result<()> {
+        let waiting = async {
             on_purpose("gone");
-            self.backend.gone(entry, seq, mode, recheck).await
+            waiting.await
         };
-        let outcome = caught("watch", gone).await.flatten();
+        let outcome = caught("watch", waiting).await.flatten();
         self.count("watch", &outcome);
         outcome
     }

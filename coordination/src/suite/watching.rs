@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::MOST_POLLS;
 use super::test_store::{BOUND, CALL, Client, TestStore, attempt, dropped_after, may_pass, queue};
-use crate::backend::{EntryRef, Mode, NewEntry, Write};
+use crate::backend::{Blocker, EntryRef, Mode, NewEntry, Write};
 use crate::error::{Error, Result};
 use crate::key::QueueKey;
 
@@ -49,7 +49,8 @@ impl<'a> Waiter<'a> {
     }
 
     fn gone(&self, recheck: Duration) -> impl Future<Output = Result<()>> {
-        self.client.store.gone(&self.entry, self.seq, self.own.mode, recheck)
+        let blocker = Blocker { id: self.entry.id.clone(), seq: self.seq };
+        async move { self.client.store.unblocked(&self.own, &blocker, recheck).await }
     }
 
     /// Waits until the other entry does not block this one any more.

@@ -1,6 +1,8 @@
 //! A directory of the store. When the directory is opened, its owner, mode and file system are checked. Then it stays open.
 
 use std::ffi::OsStr;
+#[cfg(linux_kernel)]
+use std::os::fd::AsRawFd as _;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -36,6 +38,12 @@ const OLD: Duration = Duration::from_secs(60 * 60);
 /// A file that is empty and younger than about this counts as just created: its creator may be about to lock it, so nobody may
 /// remove it.
 const FRESH: Duration = Duration::from_secs(1);
+
+/// Sets both times of a file to now.
+pub(super) const NOW: Timestamps = {
+    let now = Timespec { tv_sec: 0, tv_nsec: fs::UTIME_NOW };
+    Timestamps { last_access: now, last_modification: now }
+};
 
 /// A file's identity and the time of its last change. If both are still the same when they are read again, the file was not changed
 /// in between. This is certain only if [`Glimpse::is_settled`] was true when they were first read: otherwise a later change may
@@ -173,10 +181,9 @@ impl Directory {
         }
     }
 
-    fn touch(&self, name: &str) -> Result<(), Errno> {
-        let now = Timespec { tv_sec: 0, tv_nsec: fs::UTIME_NOW };
-        let both = Timestamps { last_access: now, last_modification: now };
-        match fs::utimensat(&self.handle, name, &both, AtFlags::SYMLINK_NOFOLLOW) {
+    /// Sets a file's times to now; the file may be gone already.
+    pub(super) fn touch(&self, name: &str) -> Result<(), Errno> {
+        match fs::utimensat(&self.handle, name, &NOW, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => Ok(()),
             touched => touched,
         }
@@ -298,6 +305,27 @@ impl Directory {
     fn file_mode(&self) -> Mode {
         let own = Mode::RUSR | Mode::WUSR;
         if self.group.is_some() { own | Mode::RGRP | Mode::WGRP } else { own }
+    }
+
+    /// In a directory that a group shares, gives the socket of this name, which is ours, the mode that every file of the store has.
+    #[cfg(linux_kernel)]
+    pub(super) fn share_socket(&self, name: &str) -> Result<(), Errno> {
+        if self.group.is_none() {
+            return Ok(());
+        }
+        // Somebody of the group may have put a link there, which must not lead to a file of ours.
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let socket = fs::openat(&self.handle, name, flags, Mode::empty())?;
+        let stat = fs::fstat(&socket)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::Socket || stat.st_uid != own() {
+            return Err(Errno::LOOP);
+        }
+        fs::chmod(format!("/proc/thread-self/fd/{}", socket.as_raw_fd()), self.file_mode())
+    }
+
+    #[cfg(linux_kernel)]
+    pub(super) fn handle(&self) -> &OwnedFd {
+        &self.handle
     }
 
     /// Sets the mode of a directory that was just created, whatever the umask is. If that fails, removes the directory again:

@@ -1,6 +1,9 @@
 //! Notifications of changes, by inotify. All waiters of this backend share one inotify descriptor.
 
-use std::collections::HashMap;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
@@ -16,6 +19,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use super::error::wants_descriptors;
+use super::sockets::Sockets;
 use crate::backend::SessionId;
 use crate::env;
 use crate::panics::{caught, on_purpose};
@@ -25,18 +29,47 @@ use crate::panics::{caught, on_purpose};
 const UNLOCKING: Duration = Duration::from_secs(2);
 /// The shortest pause between two checks whether a session still lives, after the close of its file was notified.
 const FIRST_LOOK: Duration = Duration::from_millis(1);
+/// How many watches that nobody needs stay for those who wait again.
+const MOST_IDLE: usize = 8;
 /// How long to wait after the task that reads events has panicked, before it is started again.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// What a waiter waits for. The waiters of one subject are woken together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Subject {
     /// A change of a queue's file. The number is the watch descriptor of that file.
     Queue(i32),
+    /// A change of a queue's file other than of its text: it was removed or replaced, or its times were set. The number is the watch
+    /// descriptor of that file.
+    File(i32),
+    /// An entry goes from a queue: the name of the queue's file, and the entry's number.
+    Entry(Arc<str>, u64),
     /// The end of this session.
     Session(SessionId),
     /// The end of any session.
     Sessions,
+}
+
+/// What a waiter waits for.
+pub(super) struct Wanted<'a> {
+    /// The queue's file: the waiter is woken when it changes.
+    pub(super) queue: &'a Path,
+    /// The directory of the sessions' files.
+    pub(super) sessions: &'a Path,
+    /// The waiter is woken when this session ends; `None`: when any session does.
+    pub(super) session: Option<SessionId>,
+    /// The entry that is waited for, if whoever removes it can tell the waiter alone: then changes of the file's text wake others.
+    pub(super) told: Option<Told<'a>>,
+}
+
+/// How a waiter is told that an entry goes.
+pub(super) struct Told<'a> {
+    pub(super) sockets: &'a Sockets,
+    /// The waiter's own session.
+    pub(super) session: SessionId,
+    /// The name of the queue's file, and the number of the entry that is waited for.
+    pub(super) file: &'a str,
+    pub(super) seq: u64,
 }
 
 /// The waiters of this backend, and the inotify descriptor whose events wake them. Both are created when the first waiter comes.
@@ -48,8 +81,18 @@ pub(super) struct Watcher {
 
 struct Shared {
     inotify: AsyncFd<OwnedFd>,
-    listeners: Mutex<HashMap<Subject, Listeners>>,
+    listeners: Mutex<AllListeners>,
     ended: Mutex<Ended>,
+}
+
+#[derive(Default)]
+struct AllListeners {
+    by_subject: HashMap<Subject, Listeners>,
+    /// The watches that report changes of a file's text.
+    of_text: HashSet<i32>,
+    /// Watches that nobody needs at the moment, the oldest first. They report nothing unless a file is removed, replaced or touched,
+    /// and whoever waits at one queue again and again would otherwise add and remove a watch each time.
+    idle: VecDeque<i32>,
 }
 
 /// The times at which this process was notified that sessions ended. The file of a session that has ended may stay locked for up to
@@ -72,11 +115,12 @@ struct Listeners {
 /// ends when this is dropped.
 pub(super) struct Waiting {
     shared: Arc<Shared>,
-    queue: i32,
     /// The session whose end wakes the waiter; `None`: the end of any session does.
     session: Option<SessionId>,
-    changed: Arc<Notify>,
-    ended: Arc<Notify>,
+    changed: (Subject, Arc<Notify>),
+    ended: (Subject, Arc<Notify>),
+    /// The end of the entry that is waited for, where that is told to this waiter alone.
+    told: Option<(Subject, Arc<Notify>)>,
 }
 
 impl Watcher {
@@ -84,30 +128,41 @@ impl Watcher {
         Self { shared: Mutex::new(None), has_warned: AtomicBool::new(false) }
     }
 
-    /// Starts to listen, on the session's runtime, for changes of the queue and for the end of a session: of `session`, or of any
-    /// session if `session` is `None`. Returns `None` if the system grants no more watches.
+    /// Starts to listen on the session's runtime. Returns `None` if the system grants no more watches.
     ///
     /// If the process has no file descriptor left, this calls `make_room`, which closes idle files and returns whether it has
     /// closed any.
     pub(super) fn listen(
         &self,
-        queue: &Path,
-        session: Option<SessionId>,
-        sessions: &Path,
+        wanted: &Wanted<'_>,
         make_room: impl FnOnce() -> bool,
     ) -> Option<Waiting> {
-        let shared = match self.shared(sessions) {
-            Err(errno) if wants_descriptors(errno) && make_room() => self.shared(sessions),
+        let shared = match self.shared(wanted.sessions) {
+            Err(errno) if wants_descriptors(errno) && make_room() => self.shared(wanted.sessions),
             shared => shared,
         };
         let shared = shared.inspect_err(|errno| self.warn(*errno, "max_user_instances"));
-        let waiting = shared.ok()?.listen(queue, session);
+        let waiting = shared.ok()?.listen(wanted);
         // `NOENT` means that the queue's file was pruned a moment ago. It does not mean that the system grants no more watches.
         let is_shortage = |errno: &&Errno| **errno != Errno::NOENT;
         if let Some(errno) = waiting.as_ref().err().filter(is_shortage) {
             self.warn(*errno, "max_user_watches");
         }
         waiting.ok()
+    }
+
+    /// Wakes those who wait for this entry of this process's own queue to go.
+    pub(super) fn tell(&self, queue: &str, seq: u64) {
+        let slot = self.shared.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(shared) = &*slot {
+            shared.notify(&Subject::Entry(queue.into(), seq));
+        }
+    }
+
+    /// Wakes all waiters of this process.
+    pub(super) fn wake_all(&self) {
+        let slot = self.shared.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        slot.iter().for_each(|shared| shared.wake_all());
     }
 
     /// Logs the warning only the first time: a waiter without a watch gets here at each of its polls.
@@ -146,20 +201,51 @@ fn register(descriptor: OwnedFd) -> Result<AsyncFd<OwnedFd>, Errno> {
 }
 
 impl Shared {
-    fn listen(self: Arc<Self>, queue: &Path, session: Option<SessionId>) -> Result<Waiting, Errno> {
-        let events = WatchFlags::MODIFY
-            | WatchFlags::ATTRIB
-            | WatchFlags::DELETE_SELF
-            | WatchFlags::MOVE_SELF;
+    fn listen(self: Arc<Self>, wanted: &Wanted<'_>) -> Result<Waiting, Errno> {
+        let told = wanted.told.as_ref().filter(|told| self.opens(told));
+        // What is told to this waiter alone need not wake it at each change of the queue.
+        let file = WatchFlags::ATTRIB | WatchFlags::DELETE_SELF | WatchFlags::MOVE_SELF;
+        let events = if told.is_some() { file } else { file | WatchFlags::MODIFY };
         let mut listeners = self.listeners();
         // The mutex is held from here until `join` has counted this waiter. If a file is watched already, the kernel returns the
         // same watch descriptor again, and the last waiter of the file removes the watch. Without the mutex, that waiter could
         // remove the watch between this call and `join`, and this waiter would never be woken.
-        let queue = inotify::add_watch(self.inotify.get_ref(), queue, events)?;
-        let changed = join(&mut listeners, Subject::Queue(queue));
-        let ended = join(&mut listeners, of_session(session));
+        let added = events | WatchFlags::MASK_ADD;
+        let add = || inotify::add_watch(self.inotify.get_ref(), wanted.queue, added);
+        let queue = match add() {
+            Err(Errno::NOSPC) if !listeners.idle.is_empty() => {
+                for idle in listeners.idle.drain(..) {
+                    let _ = inotify::remove_watch(self.inotify.get_ref(), idle);
+                }
+                add()
+            }
+            added => added,
+        }?;
+        listeners.idle.retain(|idle| *idle != queue);
+        if events.contains(WatchFlags::MODIFY) {
+            listeners.of_text.insert(queue);
+        }
+        let mut join = |subject: Subject| {
+            let notify = join(&mut listeners.by_subject, subject.clone());
+            (subject, notify)
+        };
+        let subject = told.map_or(Subject::Queue(queue), |_| Subject::File(queue));
+        let (changed, ended) = (join(subject), join(of_session(wanted.session)));
+        let told = told.map(|told| join(Subject::Entry(told.file.into(), told.seq)));
         drop(listeners);
-        Ok(Waiting { shared: self, queue, session, changed, ended })
+        Ok(Waiting { shared: self, session: wanted.session, changed, ended, told })
+    }
+
+    /// Opens the socket at which the waiter is told that the entry goes, unless it is open. Returns false if there is none.
+    fn opens(self: &Arc<Self>, told: &Told<'_>) -> bool {
+        let shared = Arc::downgrade(self);
+        told.sockets.open(told.session, move |heard| {
+            let Some(shared) = shared.upgrade() else { return };
+            match heard {
+                Some((queue, seq)) => shared.notify(&Subject::Entry(queue.into(), seq)),
+                None => shared.notify_all(),
+            }
+        })
     }
 
     /// Wakes those who wait for the end of a session, because the session's file was closed or removed. `file` is the name of that
@@ -167,30 +253,39 @@ impl Shared {
     fn notify_end(&self, file: &CStr) {
         let Some(session) = file.to_str().ok().and_then(SessionId::parse) else { return };
         self.ended().note(session);
-        self.notify(Subject::Session(session));
-        self.notify(Subject::Sessions);
+        self.notify(&Subject::Session(session));
+        self.notify(&Subject::Sessions);
     }
 
-    fn notify(&self, subject: Subject) {
-        if let Some(listeners) = self.listeners().get(&subject) {
+    fn notify(&self, subject: &Subject) {
+        if let Some(listeners) = self.listeners().by_subject.get(subject) {
             listeners.changed.notify_waiters();
         }
     }
 
     fn notify_all(&self) {
         self.ended().note_unknown();
-        self.listeners().values().for_each(|listeners| listeners.changed.notify_waiters());
+        self.wake_all();
     }
 
-    fn leave(&self, subject: Subject) {
+    fn wake_all(&self) {
+        self.listeners()
+            .by_subject
+            .values()
+            .for_each(|listeners| listeners.changed.notify_waiters());
+    }
+
+    fn leave(&self, subject: &Subject) {
         let mut listeners = self.listeners();
-        let Some(entry) = listeners.get_mut(&subject) else { return };
+        let Some(entry) = listeners.by_subject.get_mut(subject) else { return };
         entry.count -= 1;
         if entry.count == 0 {
-            listeners.remove(&subject);
-            if let Subject::Queue(descriptor) = subject {
+            listeners.by_subject.remove(subject);
+            if let Subject::Queue(watch) | Subject::File(watch) = *subject
+                && let Some(unused) = listeners.unused_after(watch)
+            {
                 // If the file is gone, the kernel has removed the watch already, and this call fails. That does no harm.
-                let _ = inotify::remove_watch(self.inotify.get_ref(), descriptor);
+                let _ = inotify::remove_watch(self.inotify.get_ref(), unused);
             }
         }
     }
@@ -208,8 +303,23 @@ impl Shared {
         self.ended.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    fn listeners(&self) -> MutexGuard<'_, HashMap<Subject, Listeners>> {
+    fn listeners(&self) -> MutexGuard<'_, AllListeners> {
         self.listeners.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl AllListeners {
+    /// Which watch is to be removed after a waiter of this one has left.
+    fn unused_after(&mut self, watch: i32) -> Option<i32> {
+        let is_in_use = |subject| self.by_subject.contains_key(&subject);
+        if is_in_use(Subject::Queue(watch)) || is_in_use(Subject::File(watch)) {
+            return None;
+        }
+        if self.of_text.remove(&watch) {
+            return Some(watch);
+        }
+        self.idle.push_back(watch);
+        if self.idle.len() > MOST_IDLE { self.idle.pop_front() } else { None }
     }
 }
 
@@ -247,7 +357,8 @@ fn join(listeners: &mut HashMap<Subject, Listeners>, subject: Subject) -> Arc<No
 }
 
 impl Waiting {
-    /// Runs `check`. If `check` returns false, waits for the next notification, or until it is time to check again.
+    /// Runs `check`. If `check` returns false, waits for the next notification, or until it is time to check again. Returns true
+    /// without another check if this waiter alone was told that the wait is over.
     ///
     /// This begins to listen before it runs `check`, so that no change after `check` has read the state is missed. The kernel
     /// notifies the close of a session's file a moment before it drops the lock of that file, so a check right after the
@@ -259,20 +370,30 @@ impl Waiting {
         check: impl Future<Output = Result<bool, E>>,
         recheck: Duration,
     ) -> Result<bool, E> {
-        let (changed, ended) = (self.changed.notified(), self.ended.notified());
-        tokio::pin!(changed, ended);
+        let (changed, ended) = (self.changed.1.notified(), self.ended.1.notified());
+        let told = self.told.as_ref().map(|(_, told)| told.notified());
+        tokio::pin!(changed, ended, told);
         changed.as_mut().enable();
         ended.as_mut().enable();
+        if let Some(told) = told.as_mut().as_pin_mut() {
+            told.enable();
+        }
         let patience = self.shared.patience(self.session, recheck);
         let look = async {
             if check.await? {
                 return Ok(true);
             }
+            let told = async {
+                match told.as_mut().as_pin_mut() {
+                    Some(told) => told.await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
-                () = changed => {}
-                () = ended => {}
+                () = changed => Ok(false),
+                () = ended => Ok(false),
+                () = told => Ok(true),
             }
-            Ok(false)
         };
         tokio::time::timeout(patience, look).await.unwrap_or(Ok(false))
     }
@@ -280,8 +401,8 @@ impl Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        self.shared.leave(Subject::Queue(self.queue));
-        self.shared.leave(of_session(self.session));
+        let subjects = [Some(&self.changed), Some(&self.ended), self.told.as_ref()];
+        subjects.into_iter().flatten().for_each(|(subject, _)| self.shared.leave(subject));
     }
 }
 
@@ -313,101 +434,17 @@ async fn distribute(shared: Weak<Shared>) {
                 }
                 Ok(event) => match event.file_name() {
                     Some(file) => shared.notify_end(file),
-                    None => shared.notify(Subject::Queue(event.wd())),
+                    None => {
+                        shared.notify(&Subject::Queue(event.wd()));
+                        if event.events() != ReadFlags::MODIFY {
+                            shared.notify(&Subject::File(event.wd()));
+                        }
+                    }
                 },
                 Err(Errno::INTR) => {}
                 Err(_) => break,
             }
         }
         ready.clear_ready();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::AtomicUsize;
-
-    use tracing::span::{Attributes, Id, Record};
-    use tracing::{Event, Level, Metadata, Subscriber};
-
-    use super::*;
-
-    #[derive(Clone, Default)]
-    struct Warnings(Arc<AtomicUsize>);
-
-    impl Subscriber for Warnings {
-        fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-            *metadata.level() == Level::WARN
-        }
-
-        fn new_span(&self, _: &Attributes<'_>) -> Id {
-            Id::from_u64(1)
-        }
-
-        fn record(&self, _: &Id, _: &Record<'_>) {}
-
-        fn record_follows_from(&self, _: &Id, _: &Id) {}
-
-        fn event(&self, _: &Event<'_>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-
-        fn enter(&self, _: &Id) {}
-
-        fn exit(&self, _: &Id) {}
-    }
-
-    #[tokio::test]
-    async fn polling_is_warned_of_once() {
-        let (watcher, warnings) = (Watcher::new(), Warnings::default());
-        // If there were only one subscriber, `tracing` would ask only the thread that reaches an event first whether it has a
-        // subscriber. This first thread could belong to another test, which has no subscriber, and then no warning would be counted
-        // here.
-        let _second = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::default());
-        tracing::subscriber::with_default(warnings.clone(), || {
-            let none = watcher.listen(Path::new("/none"), None, Path::new("/"), || false);
-            assert!(none.is_none(), "there is no such file");
-            assert_eq!(warnings.0.load(Ordering::Relaxed), 0, "that is no shortage");
-            (0..10).for_each(|_| watcher.warn(Errno::NOSPC, "max_user_watches"));
-        });
-        assert_eq!(warnings.0.load(Ordering::Relaxed), 1);
-    }
-
-    /// Of several waiters at one queue, the end of a session wakes only the one that waits for that session.
-    #[tokio::test]
-    async fn the_end_of_a_session_wakes_who_waits_for_it() {
-        let directory = tempfile::TempDir::new().expect("a directory");
-        let sessions = directory.path().join("sessions");
-        std::fs::create_dir(&sessions).expect("it is ours");
-        let queue = directory.path().join("queue");
-        std::fs::File::create(&queue).expect("it is ours");
-        let ids = [SessionId::random(), SessionId::random()];
-        let watcher = Watcher::new();
-        let looks = [const { AtomicUsize::new(0) }; 2];
-        let waits = async |index: usize| -> Result<(), Errno> {
-            loop {
-                let waiting = watcher.listen(&queue, Some(ids[index]), &sessions, || false);
-                let look = async {
-                    looks[index].fetch_add(1, Ordering::Relaxed);
-                    Ok(false)
-                };
-                waiting.expect("granted").unless(look, Duration::from_secs(3_600)).await?;
-            }
-        };
-        let ends = async {
-            while looks.iter().any(|looks| looks.load(Ordering::Relaxed) == 0) {
-                tokio::task::yield_now().await;
-            }
-            std::fs::File::create(sessions.join(ids[0].to_string())).expect("it is ours");
-            while looks[0].load(Ordering::Relaxed) < 5 {
-                tokio::time::sleep(FIRST_LOOK).await;
-            }
-        };
-        tokio::select! {
-            _ = waits(0) => {}
-            _ = waits(1) => {}
-            () = ends => {}
-        }
-        assert_eq!(looks[1].load(Ordering::Relaxed), 1, "woken for the end of another session");
     }
 }

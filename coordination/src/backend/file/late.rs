@@ -255,7 +255,7 @@ fn nobody_waits_for_the_disk_of_others() {
         });
         begun.recv().expect("it begins");
         assert!(store.leave(&entry.entry_ref, None).is_none(), "the queue is not to be had");
-        assert!(store.listen(queue, None).is_ok());
+        assert!(store.listen(queue, None, None).is_ok());
         end.send(()).expect("the queue is still locked");
     });
 }

@@ -11,6 +11,8 @@ use rustix::io::Errno;
 
 use super::directory::{Directory, Glimpse, inode};
 use super::error::storage;
+#[cfg(linux_kernel)]
+use super::sockets::Sockets;
 use super::system::{self, Inode};
 use crate::backend::{NewSession, SessionId};
 use crate::env;
@@ -26,6 +28,8 @@ pub(super) struct OpenSessions {
     sessions: Directory,
     /// One file for each member id in use. The file is locked as long as the session with this member id lives.
     members: Directory,
+    #[cfg(linux_kernel)]
+    pub(super) sockets: Sockets,
     own: Mutex<HashMap<SessionId, Own>>,
     /// How often a session of another process was probed.
     #[cfg(test)]
@@ -57,6 +61,8 @@ impl OpenSessions {
         Ok(Self {
             sessions: root.subdirectory("sessions")?,
             members: root.subdirectory("members")?,
+            #[cfg(linux_kernel)]
+            sockets: Sockets::new(root),
             own: Mutex::default(),
             #[cfg(test)]
             probes: Default::default(),
@@ -105,6 +111,8 @@ impl OpenSessions {
     /// Ends a session of this process, and with it all its entries: their session's file is not locked any more.
     pub(super) fn close(&self, id: SessionId) -> Result<()> {
         let Some(own) = self.own().remove(&id) else { return Ok(()) };
+        #[cfg(linux_kernel)]
+        self.sockets.close(id);
         // Both files are removed while they are still locked, so that no other process has one of them locked when it is removed.
         let removed = remove_own(&self.members, &own.member_name, &own.member);
         let removed = removed.and(remove_own(&self.sessions, &id.to_string(), &own.session));
@@ -179,6 +187,8 @@ impl OpenSessions {
             return Ok(true);
         }
         // The session is dead, and no other session will ever have this id. So its file can be removed.
+        #[cfg(linux_kernel)]
+        SessionId::parse(name).into_iter().for_each(|session| self.sockets.remove(session));
         self.sessions.remove(name).map(|()| false)
     }
 
@@ -221,6 +231,21 @@ impl OpenSessions {
                 {
                     let _ = directory.remove(name);
                 }
+            }
+        }
+        #[cfg(linux_kernel)]
+        self.sweep_sockets();
+    }
+
+    /// Removes sockets of sessions that have no file any more, as [`sweep`](Self::sweep) does with files. A session has its file
+    /// before it has its socket.
+    #[cfg(linux_kernel)]
+    fn sweep_sockets(&self) {
+        let sessions = self.sockets.sessions();
+        let first = env::rng().random_range(0..sessions.len().max(1));
+        for session in sessions.iter().cycle().skip(first).take(SWEEP.min(sessions.len())) {
+            if let Ok(None) = self.sessions.inode(session.to_string()) {
+                self.sockets.remove(*session);
             }
         }
     }

@@ -443,6 +443,23 @@ impl Log {
         blocker.map(|(seq, record)| (*seq, record))
     }
 
+    /// The entries of which the entry with this number is the [`blocker`](Self::blocker): their turn may come when it goes.
+    #[cfg(linux_kernel)]
+    pub(super) fn blocked_by(&self, seq: u64) -> impl Iterator<Item = &Record> {
+        let after = self.live.partition_point(|(known, _)| *known <= seq);
+        let mode = self.index(seq).ok().and_then(|index| self.live.get(index));
+        let mode = mode.map_or(Mode::Exclusive, |(_, record)| record.mode);
+        let later = self.live.get(after..).unwrap_or_default();
+        // An exclusive entry is blocked by the one right before it, and a shared one by the last exclusive one.
+        let is_shared = |entry: &&(u64, Record)| entry.1.mode == Mode::Shared;
+        let blocked = match (mode, later.first().filter(is_shared)) {
+            (_, None) => 1,
+            (Mode::Exclusive, Some(_)) => later.iter().take_while(is_shared).count(),
+            (Mode::Shared, Some(_)) => 0,
+        };
+        later.iter().take(blocked).map(|(_, record)| record)
+    }
+
     /// The shortest log from which this state can be read again. This log contains neither `last`, which is in the header, nor the
     /// last removal of the value.
     pub(super) fn format(&self) -> String {

@@ -8,9 +8,10 @@
 //!
 //! A session is a file too, `sessions/<id>`, which its process keeps locked as long as the session lives. An entry is live as long
 //! as its session's file is locked. So when a process dies, the kernel unlocks its files at once, and its entries block nobody; and
-//! a process that is paused keeps its entries. Waiters are woken by inotify: by a change of the queue's file, or when a session's
-//! file is closed, which the kernel does for a killed process too. In addition, waiters read the file again at long intervals. On
-//! systems without inotify they read it at short intervals instead.
+//! a process that is paused keeps its entries. Whoever removes an entry wakes the one that waited for it by a datagram to the socket
+//! `sockets/<id>` of its session. Others are woken by inotify: by a change of the queue's file, or when a session's file is closed,
+//! which the kernel does for a killed process too. In addition, waiters read the file again at long intervals. On systems without
+//! inotify they read it at short intervals instead.
 //!
 //! A file is never unlinked while another process may have it locked. The files of queues stay, one for each name that was ever
 //! used, until they are pruned. The files of sessions are removed by a process that has them locked.
@@ -78,6 +79,8 @@ mod prune;
 mod queue;
 #[cfg(file_store)]
 mod sessions;
+#[cfg(linux_kernel)]
+mod sockets;
 #[cfg(file_store)]
 mod store;
 #[cfg(file_store)]
@@ -86,6 +89,8 @@ mod system;
 mod tests;
 #[cfg(file_store)]
 mod values;
+#[cfg(linux_kernel)]
+mod waking;
 #[cfg(file_store)]
 mod watching;
 

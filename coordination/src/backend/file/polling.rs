@@ -1,30 +1,29 @@
-//! Stands for `inotify.rs` on systems without inotify: nothing is notified, so waiters poll.
+//! Stands for `waking.rs` on systems without inotify: nobody is woken, so waiters poll.
 
-use std::path::Path;
 use std::time::Duration;
 
+use super::queue::Locked;
+use super::store::Store;
 use crate::backend::SessionId;
-
-/// Grants no subscription.
-pub(super) struct Watcher;
+use crate::error::Result;
+use crate::key::QueueKey;
 
 /// There is none.
 pub(super) enum Waiting {}
 
-impl Watcher {
-    pub(super) fn new() -> Self {
-        Self
-    }
-
+impl Store {
     pub(super) fn listen(
         &self,
-        _queue: &Path,
+        _key: &QueueKey,
         _session: Option<SessionId>,
-        _sessions: &Path,
-        _make_room: impl FnOnce() -> bool,
-    ) -> Option<Waiting> {
-        None
+        _blocker: Option<(u64, SessionId)>,
+    ) -> Result<Option<Waiting>> {
+        Ok(None)
     }
+
+    pub(super) fn keep_socket(&self, _session: SessionId) {}
+
+    pub(super) fn wake_blocked(&self, _queue: &Locked<'_>, _seq: u64) {}
 }
 
 impl Waiting {

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use rustix::fs::{self, FlockOperation};
 use rustix::io::Errno;
 
-use super::directory::Directory;
+use super::directory::{self, Directory};
 use super::error::storage;
 use super::floor::Floor;
 use super::header::{self, HEADER, Header};
@@ -194,6 +194,12 @@ impl Locked<'_> {
         &self.queue.log
     }
 
+    /// The name of the queue's file.
+    #[cfg(linux_kernel)]
+    pub(super) fn file_name(&self) -> &str {
+        self.queue.name.to_str().unwrap_or_default()
+    }
+
     /// Identifies the state of the log: two different states have different results. The death of a session writes nothing to the
     /// file, so it does not change the result.
     pub(super) fn moment(&self) -> LogState {
@@ -315,6 +321,10 @@ impl Locked<'_> {
             is_new = is_first
                 || parsed.generation != self.queue.generation
                 || parsed.start > self.queue.read_to;
+            if !is_first && parsed.generation < self.queue.generation {
+                // An older copy was put in place of the contents.
+                self.wake_all();
+            }
             if is_new {
                 self.queue.log = Log::after(parsed.last);
                 self.queue.read_to = parsed.start;
@@ -388,7 +398,15 @@ impl Locked<'_> {
         self.write_header(self.log_start())?;
         self.queue.read_to = self.log_start();
         self.queue.room_to = 0;
-        self.reserve()
+        self.reserve()?;
+        self.wake_all();
+        Ok(())
+    }
+
+    /// Wakes all who wait for the file. To be called when it was found that somebody has changed it who tells nobody.
+    fn wake_all(&self) {
+        // A failure is ignored: waiters look again by themselves.
+        let _ = fs::futimens(&self.queue.file, &directory::NOW);
     }
 
     /// To be called when somebody has cut the file to this length. Gives the file a new generation, so that each process forgets
@@ -405,7 +423,9 @@ impl Locked<'_> {
         self.queue.read_to = start;
         self.queue.room_to = 0;
         let mut rest = Vec::new();
-        self.read_rest(&mut rest)
+        self.read_rest(&mut rest)?;
+        self.wake_all();
+        Ok(())
     }
 
     fn length(&self) -> Result<u64> {

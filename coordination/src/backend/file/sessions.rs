@@ -54,6 +54,7 @@ impl Sessions for FileStore {
         if matches!(is_in_place, Ok(false)) || !store.sessions.keep(session)? {
             return Err(Error::lost("renew", LossReason::Revoked));
         }
+        store.keep_socket(session);
         store.keep_floor();
         store.look_after(held, gone).await;
         is_in_place.map(drop)

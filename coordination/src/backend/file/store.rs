@@ -11,14 +11,11 @@ use super::directory::Directory;
 use super::floor::Floor;
 use super::held::{Looks, Share};
 #[cfg(linux_kernel)]
-use super::inotify::{Waiting, Watcher};
+use super::inotify::Watcher;
 use super::liveness::{OpenSessions, Opened, session_of};
 use super::log::{self, Record, Removed, Written};
 use super::open_files::OpenFiles;
-#[cfg(not(linux_kernel))]
-use super::polling::{Waiting, Watcher};
 use super::queue::{self, Locked, LogState, QueueFile};
-use super::system;
 use crate::backend::pending_writes::PendingWrites;
 use crate::backend::{
     Blocker, Clock, Data, Entry, EntryId, EntryRef, Listing, Mode, NewEntry, NewSession, Position,
@@ -47,7 +44,8 @@ pub(super) struct Store {
     /// Writes that have created a value and whose callers have no answer yet. If such a write is repeated after another write has
     /// removed the value, the repeated write must not create the value a second time.
     pub(super) unanswered: PendingWrites<()>,
-    watcher: Watcher,
+    #[cfg(linux_kernel)]
+    pub(super) watcher: Watcher,
     /// Whether each change has to be on the disk before it is answered.
     pub(super) durable: bool,
     /// The host's clock; `None`: it cannot be read on this system.
@@ -76,6 +74,7 @@ impl Store {
             open_files: OpenFiles::new(),
             looks: Looks::default(),
             unanswered: PendingWrites::default(),
+            #[cfg(linux_kernel)]
             watcher: Watcher::new(),
             durable: config.durable,
             clock: HostClock::find(),
@@ -139,6 +138,9 @@ impl Store {
         let Some(record) = self.own(queue, new, seq) else { return Ok(false) };
         let data = log::with_room(&new.data, new.room);
         if (record.mode, &record.data) != (new.mode, &data) {
+            if (record.mode, new.mode) == (Mode::Exclusive, Mode::Shared) {
+                self.wake_blocked(queue, seq);
+            }
             queue.update(seq, new.mode, &data)?;
         }
         self.persist(queue, true)
@@ -151,7 +153,7 @@ impl Store {
                 Some(seq) => queue.log().get(seq, id).map(|_| seq),
                 None => queue.log().find(id),
             };
-            let left = found.map_or(Ok(()), |seq| queue.leave(seq));
+            let left = found.map_or(Ok(()), |seq| self.remove(queue, seq));
             if sings(Canary::UnlinkOnRelease) && queue.log().live().is_empty() {
                 self.queues.remove(&queue::file_name(&entry.queue))?;
             }
@@ -363,22 +365,6 @@ impl Store {
         })
     }
 
-    /// Starts to listen for changes of the queue, and for the end of a session: of `session`, or of any session if `session` is
-    /// `None`. Returns `None` if the system grants no more watches.
-    pub(super) fn listen(
-        &self,
-        key: &QueueKey,
-        session: Option<SessionId>,
-    ) -> Result<Option<Waiting>> {
-        if !system::notifies() {
-            return Ok(None);
-        }
-        drop(self.queue(key)?);
-        let path = self.queues.path().join(queue::file_name(key));
-        let sessions = self.sessions.directory().path();
-        Ok(self.watcher.listen(&path, session, sessions, || self.open_files.close_idle()))
-    }
-
     /// The position of the entry with the number `seq`. If an entry of a dead session would block it, removes that entry.
     fn position_of(&self, queue: &mut Locked<'_>, seq: u64, mode: Mode) -> Result<Position> {
         loop {
@@ -392,13 +378,26 @@ impl Store {
                 return Ok(Position { seq, blocker: Some(blocker) });
             }
             tracing::debug!(session = session_of(&id), "removing an entry of a dead session");
-            leave_for_the_dead(queue, before);
+            self.remove_for_the_dead(queue, before);
+        }
+    }
+
+    fn remove(&self, queue: &mut Locked<'_>, seq: u64) -> Result<()> {
+        self.wake_blocked(queue, seq);
+        queue.leave(seq)
+    }
+
+    /// Removes the entry of a dead session. If the disk is full, the entry may stay in the file. That is no error, because every
+    /// process finds out again that the entry's session is dead.
+    fn remove_for_the_dead(&self, queue: &mut Locked<'_>, seq: u64) {
+        if let Err(error) = self.remove(queue, seq) {
+            tracing::debug!(%error, "cannot remove an entry of a dead session");
         }
     }
 
     /// Removes the entries whose sessions are dead.
     fn remove_dead(&self, queue: &mut Locked<'_>) -> Result<()> {
-        self.dead(queue)?.into_iter().for_each(|seq| leave_for_the_dead(queue, seq));
+        self.dead(queue)?.into_iter().for_each(|seq| self.remove_for_the_dead(queue, seq));
         Ok(())
     }
 
@@ -483,17 +482,9 @@ impl Store {
         None
     }
 
-    fn queue(&self, key: &QueueKey) -> Result<Arc<Mutex<QueueFile>>> {
+    pub(super) fn queue(&self, key: &QueueKey) -> Result<Arc<Mutex<QueueFile>>> {
         let open = || QueueFile::open(&self.queues, key, self.durable, &self.floor);
         self.open_files.get(key, open)
-    }
-}
-
-/// Removes the entry of a dead session. If the disk is full, the entry may stay in the file. That is no error, because every
-/// process finds out again that the entry's session is dead.
-fn leave_for_the_dead(queue: &mut Locked<'_>, seq: u64) {
-    if let Err(error) = queue.leave(seq) {
-        tracing::debug!(%error, "cannot remove an entry of a dead session");
     }
 }
 

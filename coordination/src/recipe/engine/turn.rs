@@ -5,6 +5,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::watch;
 
@@ -223,7 +224,8 @@ impl Acquire {
                 return Ok(Turn::NotNow);
             }
             self.waits.warn_of_itself(own, &blocker);
-            if !self.await_gone(own, &blocker, entry.mode).await {
+            let unblocked = self.session.unblocked(entry, &blocker, self.recheck_interval(own));
+            if !self.await_change(own, unblocked).await {
                 return Ok(Turn::EntryLost);
             }
             // Invariant (S6 in `docs/guarantees.md`): a turn counts only if our own entry is seen to exist after the turn has come.
@@ -246,16 +248,24 @@ impl Acquire {
         blocker: &Blocker,
         mode: Mode,
     ) -> bool {
-        let (session, lease) = (&self.session, own.lease());
         let before = EntryRef { queue: self.queue.clone(), id: blocker.id.clone() };
-        let recheck = session.recheck_interval(lease, &own.entry().entry_ref.id);
-        let gone = session.gone(&before, blocker.seq, mode, recheck);
+        let recheck = self.recheck_interval(own);
+        self.await_change(own, self.session.gone(&before, blocker.seq, mode, recheck)).await
+    }
+
+    fn recheck_interval(&self, own: &OwnEntry) -> Duration {
+        self.session.recheck_interval(own.lease(), &own.entry().entry_ref.id)
+    }
+
+    /// Waits until `change` resolves. False: our session has ended.
+    async fn await_change(&self, own: &OwnEntry, change: impl Future<Output = Result<()>>) -> bool {
+        let lease = own.lease();
         tokio::select! {
             biased;
             _ = lease.ended() => return false,
-            outcome = gone => if let Err(error) = outcome {
+            outcome = change => if let Err(error) = outcome {
                 tracing::debug!(%error, "cannot watch the entry before");
-                tokio::time::sleep(session.retry_delays(lease.ttl).next_delay()).await;
+                tokio::time::sleep(self.session.retry_delays(lease.ttl).next_delay()).await;
             }
         }
         true

@@ -206,3 +206,29 @@ fn what_is_to_come_is_known_to_whoever_reads_the_log() {
         assert_eq!(log.to_come(), 0);
     }
 }
+
+/// Who waits for an entry to go is among those who are woken when it goes.
+#[cfg(linux_kernel)]
+#[test]
+fn an_entry_blocks_those_of_which_it_is_the_blocker() {
+    const ENTRIES: u64 = 6;
+    for modes in 0..1_u64 << ENTRIES {
+        let mut log = Log::default();
+        let mode = |seq: u64| match modes >> (seq - 1) & 1 {
+            0 => Mode::Exclusive,
+            _ => Mode::Shared,
+        };
+        for seq in 1..=ENTRIES {
+            log.enter(seq, Record { id: seq.to_string().into(), ..record("a", mode(seq), "") });
+        }
+        for seq in 1..=ENTRIES {
+            let blocked: Vec<_> = log.blocked_by(seq).map(|record| record.id.to_string()).collect();
+            let is_blocked = |later: &u64| {
+                log.blocker(*later, mode(*later)).is_some_and(|(blocker, _)| blocker == seq)
+            };
+            let expected: Vec<_> =
+                (1..=ENTRIES).filter(is_blocked).map(|seq| seq.to_string()).collect();
+            assert_eq!(blocked, expected, "{modes:b} {seq}");
+        }
+    }
+}

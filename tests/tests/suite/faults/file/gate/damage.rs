@@ -17,6 +17,8 @@ use coordination_tests::{
 
 use super::site;
 
+/// How soon a lock is granted that is free, whatever was before (L2).
+const AGAIN: Duration = Duration::from_secs(2);
 const LOCK: &str = "damaged";
 const LONG: Duration = Duration::from_secs(10);
 
@@ -59,6 +61,8 @@ impl Contended {
         );
         assert!(!self.holder.is_held(LOCK));
         let mut next = self.waiter.granted(self.waiting, LONG);
+        let took = since(damaged_ns, now_ns());
+        assert!(took <= AGAIN + HEARTBEAT + SCHEDULING, "granted only after {took:?}");
         must_hold!(next.token > self.token, "{next:?} after {}", self.token);
         // The waiter may have been granted the lock because of what was left in the damaged files. In this case the
         // waiter's next heartbeat notices the damage, and the waiter loses the lock too.
