@@ -20,6 +20,11 @@ impl Sessions for Etcd {
     /// without an answer could arrive late, and would then end the session that the next try opens, because that try uses the
     /// same lease.
     async fn open(&self, session: &NewSession) -> Result<Option<Duration>> {
+        // If the store was restored from a snapshot, that ends older sessions and not this one.
+        let endpoints = &self.connections.link;
+        self.connections
+            .call("open", async |connected| connected.is_restored(endpoints).await)
+            .await?;
         let granted = self.grant(session).await?;
         self.enroll(session).await?;
         Ok(Some(granted))

@@ -4,6 +4,7 @@ use std::{
     io::Write,
     path::Path,
     process::{Command, Output, Stdio},
+    thread,
     time::Duration,
 };
 
@@ -74,12 +75,22 @@ impl Etcd {
     ///
     /// If a step fails.
     pub fn restore(&self, snapshot: &Path) {
+        self.restore_after(snapshot, Duration::ZERO);
+    }
+
+    /// Does what [`restore`](Self::restore) does. The node is away for so long before.
+    ///
+    /// # Panics
+    ///
+    /// If a step fails.
+    pub fn restore_after(&self, snapshot: &Path, away: Duration) {
         let members = self.administer_json(&["member", "list"]);
         let member = &members["members"][0];
         let text = |value: &Value| value.as_str().expect("a member has both").to_owned();
         let (name, peer) = (text(&member["name"]), text(&member["peerURLs"][0]));
         let node = self.node(0);
         node.kill();
+        thread::sleep(away);
         let data = self.scratch.join(&name);
         std::fs::remove_dir_all(&data).expect("its data are there");
         let status = Command::new("etcdctl")

@@ -1,6 +1,8 @@
 //! F-68: the store is restored from a snapshot while clients hold and wait.
 
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use coordination_tests::faults::{LONG, Site};
 use coordination_tests::harness::{Etcd, rerun_if_starved, wait_until};
@@ -9,6 +11,7 @@ use crate::WORKER;
 
 const LOCK: &str = "restored";
 const OTHER: &str = "kept";
+const SECOND: Duration = Duration::from_secs(1);
 
 /// After the snapshot was made, a session that still lives has removed one of its entries. When the snapshot is
 /// restored, the removed entry comes back, but it must not block anybody.
@@ -43,5 +46,35 @@ fn f68_what_was_given_back_since_blocks_nobody() {
             process.release(LOCK);
         }
         assert!(wait_until(LONG, || site.entries().is_empty()), "{:?}", site.entries());
+    });
+}
+
+/// The store is away for longer than the lease before it is restored, so that each session is lost before. The sessions
+/// that are opened then owe nothing to the time before the restore, and live on.
+#[test]
+fn f68_a_session_that_is_opened_after_the_restore_lives_on() {
+    rerun_if_starved(|| {
+        let etcd = Arc::new(Etcd::one());
+        let snapshot = etcd.directory().join("snapshot");
+        let site = Site::on(etcd.clone(), WORKER);
+        let one = site.process("one");
+        one.acquire(OTHER);
+        etcd.save(&snapshot);
+        for _ in 0..20 {
+            one.acquire(LOCK);
+            one.release(LOCK);
+        }
+        one.observe(OTHER);
+        let lease = site.ttl.expect("sessions of etcd have leases");
+        etcd.restore_after(&snapshot, lease + SECOND);
+        one.lost(LONG);
+        assert!(one.event_named("not_held", LONG).is_some(), "its probe sees it too");
+        one.acquire(LOCK);
+        let end = Instant::now() + lease;
+        while Instant::now() < end {
+            one.keeps(LOCK);
+            thread::sleep(SECOND / 10);
+        }
+        one.release(LOCK);
     });
 }
