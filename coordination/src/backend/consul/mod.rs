@@ -64,6 +64,7 @@ mod keys;
 mod kv;
 mod lock_delayed;
 mod long_queue;
+mod older_data;
 mod open_sessions;
 mod pool;
 mod request;
@@ -84,6 +85,7 @@ use self::client::{Agents, Connections};
 use self::config::Config;
 use self::lock_delayed::Leftovers;
 use self::long_queue::LongQueues;
+use self::older_data::OlderData;
 use self::open_sessions::OpenSessions;
 use self::txn::Transactions;
 use super::Store;
@@ -136,6 +138,7 @@ pub(crate) struct Consul {
     watches: Watches,
     reads: Reads<u64>,
     leftovers: Leftovers,
+    older_data: OlderData,
     agent: Agent,
 }
 
@@ -169,6 +172,7 @@ impl Consul {
             txn_kv,
             long_queues: LongQueues::default(),
             reads: Reads::default(),
+            older_data: OlderData::new(settings.ttl),
             agent,
         })
     }

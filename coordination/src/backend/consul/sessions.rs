@@ -22,10 +22,9 @@ impl Sessions for Consul {
         if renewed.as_ref().is_err_and(|error| error.loss_reason().is_some()) {
             self.txn_kv.write_fences.forget(session);
         }
-        if renewed.is_ok() {
-            self.leftovers.sweep();
-        }
-        renewed
+        renewed?;
+        self.leftovers.sweep();
+        self.older_data.look(&self.txn_kv, session)
     }
 
     async fn close(&self, session: SessionId) -> Result<()> {

@@ -15,6 +15,7 @@ use tokio::runtime::Runtime;
 use crate::WORKER;
 
 const LOCK: &str = "operator";
+const OTHER: &str = "held on";
 
 fn consul(server: &Consul, arguments: &[&str]) -> Command {
     let mut command = Command::new("consul");
@@ -49,6 +50,37 @@ fn f52_the_index_goes_back() {
         let next = waiter.granted(waiting, LONG);
         must_hold!(next.token > first.token);
         waiter.release(LOCK);
+        assert!(wait_until(LONG, || site.entries().is_empty()), "{:?}", site.entries());
+    });
+}
+
+/// F-68: a snapshot is restored after a session that still lives has removed one of its entries, and has ended its
+/// write fence since, as it does from time to time. The removed entry comes back, but it must not block anybody.
+#[test]
+fn f68_what_was_given_back_since_blocks_nobody() {
+    rerun_if_starved(|| {
+        let server = Arc::new(Consul::one());
+        let site = Site::on(server.clone(), WORKER);
+        let [one, two] = ["one", "two"].map(|name| site.process(name));
+        one.acquire(OTHER);
+        one.observe(OTHER);
+        one.acquire(LOCK);
+        let snapshot = server.directory().join("snapshot");
+        let path = snapshot.display().to_string();
+        assert!(consul(&server, &["snapshot", "save", &path]).status().expect("it runs").success());
+        one.release(LOCK);
+        let fence = || server.key("coordination/member/one")["ModifyIndex"].clone();
+        let before = fence();
+        assert!(wait_until(4 * LONG, || fence() != before), "it ends its write fence");
+        assert!(
+            consul(&server, &["snapshot", "restore", &path]).status().expect("it runs").success()
+        );
+        let waiting = two.wait_for(LOCK);
+        one.lost(4 * LONG);
+        two.granted(waiting, LONG);
+        two.release(LOCK);
+        one.acquire(LOCK);
+        one.release(LOCK);
         assert!(wait_until(LONG, || site.entries().is_empty()), "{:?}", site.entries());
     });
 }
