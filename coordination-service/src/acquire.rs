@@ -19,6 +19,7 @@ use crate::settings::Cover;
 use crate::text::millis;
 use crate::wanted::{self, Wanted, What};
 
+mod room;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -83,28 +84,13 @@ pub(crate) async fn acquire(
     wanted: Wanted,
     ticket: Option<Ticket>,
 ) -> Result<Undelivered, Problem> {
-    check_room(service, &wanted)?;
+    room::check(service, &wanted)?;
     let limits = service.settings.limits;
-    let waiting = service.waits.enter(&wanted.client, limits.waits)?;
+    let waiting = service.waits.enter(&wanted.client, wanted.part_count(), limits.waits)?;
     let (answer, received) = oneshot::channel();
     tokio::spawn(work(Arc::clone(service), wanted, answer, waiting, ticket));
     let failed = || Problem::new(Code::Internal, "the wait ended without an answer");
     received.await.unwrap_or_else(|_| Err(failed()))
-}
-
-fn check_room(service: &Shared, wanted: &Wanted) -> Result<(), Problem> {
-    if service.phase() != Phase::Serving {
-        return Err(draining());
-    }
-    let (all, own) = service.holds.count(&wanted.client);
-    let wait = Duration::from_secs(5);
-    if all >= service.settings.limits.holds.0 {
-        return Err(Problem::new(Code::Overloaded, "too much is held").retry_after(wait));
-    }
-    if own >= service.settings.limits.holds.1 {
-        return Err(Problem::new(Code::TooMany, "this caller holds too much").retry_after(wait));
-    }
-    Ok(())
 }
 
 /// Nothing is granted any more.

@@ -9,12 +9,14 @@ use coordination::BootInstant;
 use crate::ends::End;
 use crate::holds::Hold;
 
-/// How long an ended hold is remembered, and how many are.
+/// How long an ended hold is remembered, and how many names all that are remembered have.
 const REMEMBERED: (Duration, usize) = (Duration::from_secs(600), 20_000);
 
 /// All of them, by their handles.
 #[derive(Default)]
 pub(crate) struct Ended {
+    /// How many names all of them have.
+    parts: usize,
     holds: HashMap<String, Known>,
     /// In the order in which they are forgotten.
     order: BTreeSet<(BootInstant, String)>,
@@ -38,18 +40,19 @@ impl Ended {
     ) {
         let least = now.saturating_add(REMEMBERED.0);
         let until = promised_until.map_or(least, |until| until.max(least));
-        self.forget_old(now);
+        self.forget_old(now, hold.part_count());
         if promised_until.is_some() {
             self.promised.entry(hold.name.clone()).or_default().push(hold.handle.clone());
         }
         self.order.insert((until, hold.handle.clone()));
+        self.parts += hold.part_count();
         self.holds.insert(hold.handle.clone(), Known { hold, end });
     }
 
-    /// Those whose time is over, and one if there is no room for another.
-    fn forget_old(&mut self, now: BootInstant) {
+    /// Those whose time is over, and as many others as are in the way of so many more names.
+    fn forget_old(&mut self, now: BootInstant, more: usize) {
         while let Some((until, handle)) = self.order.pop_first() {
-            if until >= now && self.order.len() + 1 < REMEMBERED.1 {
+            if until >= now && self.parts + more <= REMEMBERED.1 {
                 self.order.insert((until, handle));
                 return;
             }
@@ -59,6 +62,7 @@ impl Ended {
 
     fn forget(&mut self, handle: &str) {
         let Some(Known { hold, .. }) = self.holds.remove(handle) else { return };
+        self.parts -= hold.part_count();
         if let Some(handles) = self.promised.get_mut(&hold.name) {
             handles.retain(|other| other != handle);
             if handles.is_empty() {
@@ -104,7 +108,7 @@ mod tests {
             held.iter().map(|(_, hold)| is_known(hold)).collect::<Vec<_>>()
         };
         for (minutes, expected) in [(9, [true; 3]), (59, [false, true, false]), (61, [false; 3])] {
-            ended.forget_old(after(minutes));
+            ended.forget_old(after(minutes), 0);
             assert_eq!(known(&ended), expected, "after {minutes} minutes");
             let promised = |name| ended.promised(name).len();
             let numbers = [promised("a"), promised("b"), promised("c")];

@@ -124,6 +124,11 @@ impl Hold {
         }
     }
 
+    /// How many parts it has: each is a name that is held.
+    pub(crate) fn part_count(&self) -> usize {
+        self.several.as_ref().map_or(1, Vec::len)
+    }
+
     /// Its names, if it is of locks: promises are of such names.
     pub(crate) fn locks(&self) -> Vec<&str> {
         match self.kind {

@@ -41,6 +41,8 @@ pub(crate) struct Holds {
 struct Table {
     live: HashMap<String, Arc<Hold>>,
     names: HashMap<(Kind, String), Vec<Arc<Hold>>>,
+    /// How many names all of them have, and those of each client.
+    parts: usize,
     clients: HashMap<String, usize>,
     ended: Ended,
 }
@@ -94,10 +96,10 @@ impl Holds {
         self.table().live.values().cloned().collect()
     }
 
-    /// How many live, and how many of them are this client's.
+    /// How many names are held, and how many of them by this client. Each of several locks counts.
     pub(crate) fn count(&self, client: &str) -> (usize, usize) {
         let table = self.table();
-        (table.live.len(), table.clients.get(client).copied().unwrap_or_default())
+        (table.parts, table.clients.get(client).copied().unwrap_or_default())
     }
 
     /// The one of this name and fence.
@@ -309,7 +311,8 @@ impl Table {
             let name = (hold.kind, name.to_owned());
             self.names.entry(name).or_default().push(Arc::clone(hold));
         }
-        *self.clients.entry(hold.client.clone()).or_default() += 1;
+        self.parts += hold.part_count();
+        *self.clients.entry(hold.client.clone()).or_default() += hold.part_count();
     }
 
     fn remove(&mut self, hold: &Hold, end: End, promised_until: Option<BootInstant>) {
@@ -323,8 +326,9 @@ impl Table {
                 }
             }
         }
+        self.parts -= hold.part_count();
         if let Some(count) = self.clients.get_mut(&hold.client) {
-            *count -= 1;
+            *count -= hold.part_count();
             if *count == 0 {
                 self.clients.remove(&hold.client);
             }

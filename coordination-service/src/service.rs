@@ -118,7 +118,7 @@ impl Service {
     }
 }
 
-/// How many requests wait, and of whom.
+/// How many names are waited for, and by whom: one by most requests, and each of several locks.
 #[derive(Debug, Default)]
 pub(crate) struct Waits(Mutex<HashMap<String, usize>>);
 
@@ -126,26 +126,28 @@ pub(crate) struct Waits(Mutex<HashMap<String, usize>>);
 pub(crate) struct Waiting {
     waits: Arc<Waits>,
     client: String,
+    count: usize,
 }
 
 impl Waits {
-    /// One more, if there may be.
+    /// So many more, if there may be.
     pub(crate) fn enter(
         self: &Arc<Self>,
         client: &str,
+        count: usize,
         most: (usize, usize),
     ) -> Result<Waiting, Problem> {
         let mut waits = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if waits.values().sum::<usize>() >= most.0 {
-            return Err(Problem::new(Code::Overloaded, "too many requests wait"));
-        }
-        let own = waits.entry(client.to_owned()).or_default();
-        if *own >= most.1 {
+        let wait = Duration::from_secs(1);
+        if waits.get(client).copied().unwrap_or_default() + count > most.1 {
             let problem = Problem::new(Code::TooMany, "too many requests of this caller wait");
-            return Err(problem.retry_after(Duration::from_secs(1)));
+            return Err(problem.retry_after(wait));
         }
-        *own += 1;
-        Ok(Waiting { waits: Arc::clone(self), client: client.to_owned() })
+        if waits.values().sum::<usize>() + count > most.0 {
+            return Err(Problem::new(Code::Overloaded, "too many requests wait").retry_after(wait));
+        }
+        *waits.entry(client.to_owned()).or_default() += count;
+        Ok(Waiting { waits: Arc::clone(self), client: client.to_owned(), count })
     }
 
     #[cfg(test)]
@@ -158,7 +160,7 @@ impl Drop for Waiting {
     fn drop(&mut self) {
         let mut waits = self.waits.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(own) = waits.get_mut(&self.client) {
-            *own -= 1;
+            *own -= self.count;
             if *own == 0 {
                 waits.remove(&self.client);
             }

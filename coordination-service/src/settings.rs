@@ -47,9 +47,9 @@ pub struct Settings {
 pub struct Limits {
     /// Connections at a time; more are accepted when some have ended.
     pub connections: usize,
-    /// Requests that wait, of all and of one principal.
+    /// Names that requests wait for, of all and of one principal: one for most requests, and each of several locks.
     pub waits: (usize, usize),
-    /// Holds, of all and of one principal.
+    /// Names that are held, of all and of one principal: one by most holds, and each of several locks.
     pub holds: (usize, usize),
     /// Event streams.
     pub streams: usize,

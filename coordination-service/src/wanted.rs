@@ -79,6 +79,14 @@ impl Wanted {
             _ => Vec::new(),
         }
     }
+
+    /// How many names it is of.
+    pub(crate) fn part_count(&self) -> usize {
+        match &self.what {
+            What::Locks { names, .. } => names.len(),
+            _ => 1,
+        }
+    }
 }
 
 impl What {

@@ -11,12 +11,17 @@ use crate::wanted::{Places, What};
 
 /// An instance on a store of its own, with another session there.
 pub(crate) async fn instance(cover: Cover) -> (Shared, Coordinator) {
-    instance_at(cover, &format!("memory://{}", ids::letters(12))).await
+    instance_with(Settings::default(), cover).await
 }
 
-async fn instance_at(cover: Cover, url: &str) -> (Shared, Coordinator) {
+/// The same with these settings.
+pub(crate) async fn instance_with(settings: Settings, cover: Cover) -> (Shared, Coordinator) {
+    instance_at(settings, cover, &format!("memory://{}", ids::letters(12))).await
+}
+
+async fn instance_at(settings: Settings, cover: Cover, url: &str) -> (Shared, Coordinator) {
     let auth = Auth::new(None).expect("there is no file to read");
-    let service = Service::new(Settings::default(), cover, "memory".to_owned(), auth);
+    let service = Service::new(settings, cover, "memory".to_owned(), auth);
     let config = Config { url: Some(url.to_owned()), ..Config::default() };
     service.coordinator.send_replace(Some(config.connect().await.expect("it is there")));
     (service, Coordinator::connect(url).await.expect("it is there"))
@@ -258,7 +263,8 @@ impl Disk {
     }
 
     async fn instance(&self) -> (Shared, Coordinator) {
-        instance_at(Cover::Nothing, &format!("file://{}/x", self.0.display())).await
+        instance_at(Settings::default(), Cover::Nothing, &format!("file://{}/x", self.0.display()))
+            .await
     }
 
     fn promise(&self) -> std::path::PathBuf {
@@ -394,12 +400,12 @@ pub(crate) async fn is_soon_gone(promise: &coordination::SharedValue<promise::Pr
 async fn too_many_waits_and_holds_are_refused() {
     let (service, other) = instance(Cover::Any).await;
     let waits = Arc::clone(&service.waits);
-    let one = waits.enter("me", (3, 2)).map(drop).map_err(|problem| problem.code);
+    let one = waits.enter("me", 1, (3, 2)).map(drop).map_err(|problem| problem.code);
     assert_eq!(one, Ok(()));
-    let _held = [waits.enter("me", (3, 2)), waits.enter("me", (3, 2))];
-    let code = |client| waits.enter(client, (3, 2)).map(drop).map_err(|problem| problem.code);
+    let _held = [waits.enter("me", 1, (3, 2)), waits.enter("me", 1, (3, 2))];
+    let code = |client| waits.enter(client, 1, (3, 2)).map(drop).map_err(|problem| problem.code);
     assert_eq!((code("me"), code("other")), (Err(Code::TooMany), Ok(())));
-    let _other = waits.enter("other", (3, 2));
+    let _other = waits.enter("other", 1, (3, 2));
     assert_eq!(code("third"), Err(Code::Overloaded));
     drop(other);
 }

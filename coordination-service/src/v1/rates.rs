@@ -70,7 +70,7 @@ async fn acquire(State(service): State<Shared>, request: Request) -> Result<Resp
     let granted = match wait.is_zero() {
         true => at_once(&limiter, permits).await,
         false => {
-            let _waiting = service.waits.enter(&who.name, service.settings.limits.waits)?;
+            let _waiting = service.waits.enter(&who.name, 1, service.settings.limits.waits)?;
             within(&service, &limiter, permits, wait).await
         }
     };
