@@ -8,6 +8,7 @@ use coordination::{Coordinator, SharedValue, Version};
 use tokio::sync::oneshot;
 
 use crate::delivery::{self, Deliver};
+use crate::finishing::Finishing;
 use crate::guard::Guard;
 use crate::holds::{Begun, Covered, End, Hold, Holds};
 use crate::ids;
@@ -84,18 +85,14 @@ pub(crate) async fn acquire(
     wanted: Wanted,
     ticket: Option<Ticket>,
 ) -> Result<Undelivered, Problem> {
+    let finishing = service.begin()?;
     room::check(service, &wanted)?;
     let limits = service.settings.limits;
     let waiting = service.waits.enter(&wanted.client, wanted.part_count(), limits.waits)?;
     let (answer, received) = oneshot::channel();
-    tokio::spawn(work(Arc::clone(service), wanted, answer, waiting, ticket));
+    tokio::spawn(work(Arc::clone(service), wanted, answer, (waiting, finishing), ticket));
     let failed = || Problem::new(Code::Internal, "the wait ended without an answer");
     received.await.unwrap_or_else(|_| Err(failed()))
-}
-
-/// Nothing is granted any more.
-pub(crate) fn draining() -> Problem {
-    Problem::new(Code::Draining, "this instance is about to stop and grants nothing more")
 }
 
 fn taken_over() -> Problem {
@@ -106,7 +103,7 @@ async fn work(
     service: Shared,
     wanted: Wanted,
     mut answer: oneshot::Sender<Result<Undelivered, Problem>>,
-    waiting: Waiting,
+    (waiting, _finishing): (Waiting, Finishing),
     mut ticket: Option<Ticket>,
 ) {
     let (begun, asked_at) = (Instant::now(), SystemTime::now());
@@ -121,7 +118,7 @@ async fn work(
         biased;
         // The client is gone: so is its place, by dropping the wait.
         () = answer.closed() => return,
-        _ = phases.wait_for(|phase| *phase != Phase::Serving) => Err(draining()),
+        _ = phases.wait_for(|phase| *phase != Phase::Serving) => Err(Problem::draining()),
         () = superseded => Err(taken_over()),
         waited = wait(&service, &wanted, begun) => waited,
     };

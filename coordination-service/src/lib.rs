@@ -10,7 +10,7 @@
 //!   asked for, `fields` reads bodies.
 //! * `v1/` is our own API; `rdlm` and `lockable` are those of others, over the same holds.
 //! * `mirror` has what the page shows, `refresh` and `look` ask the store for it, `history` has the hand-overs.
-//! * `listen` accepts, `store` connects, [`serve`] starts all of it and stops it in order.
+//! * `listen` accepts, `store` connects, [`serve`] starts all of it, and `stop` ends it in order: `finishing` is what that waits for.
 #![forbid(unsafe_code)]
 
 mod acquire;
@@ -20,6 +20,7 @@ mod delivery;
 mod ended;
 mod ends;
 mod fields;
+mod finishing;
 mod guard;
 mod history;
 mod hold;
@@ -44,6 +45,7 @@ mod refresh;
 mod reply;
 mod service;
 mod settings;
+mod stop;
 mod store;
 mod text;
 mod undeleted;
@@ -57,14 +59,13 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use axum::Router;
-use coordination::{Config, Coordinator};
+use coordination::Config;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc, watch};
 
 use crate::auth::Auth;
 pub use crate::auth::make_token;
-use crate::holds::Covered;
-use crate::service::{Phase, Service, Shared};
+use crate::service::{Service, Shared};
 use crate::settings::Cover;
 pub use crate::settings::{Limits, Settings};
 
@@ -140,7 +141,7 @@ pub async fn serve(
     let service = Service::new(settings, cover, scheme, auth);
 
     let connections = Arc::new(Semaphore::new(service.settings.limits.connections));
-    let (stop, stopped) = watch::channel(false);
+    let (ended, stopped) = watch::channel(false);
     let own = v1::routes(&service);
     let native = bind(&service, service.settings.listen).await?;
     let rdlm = bind_some(&service, service.settings.rdlm).await?;
@@ -184,12 +185,12 @@ pub async fn serve(
             return Err(Failure::Settings(error.to_string()));
         },
     }
-    drain(&service, &mut stops).await;
-    let _ = stop.send(true);
+    stop::drain(&service, &mut stops).await;
+    let _ = ended.send(true);
     let all = u32::try_from(service.settings.limits.connections).unwrap_or(u32::MAX);
     let coordinator = service.coordinator.borrow().clone();
     match coordinator {
-        Some(coordinator) => end(&coordinator).await,
+        Some(coordinator) => stop::end(&coordinator).await,
         // The store has never answered.
         None => session.abort(),
     }
@@ -213,55 +214,6 @@ async fn bind_some(
     match at {
         Some(at) => bind(service, at).await.map(Some),
         None => Ok(None),
-    }
-}
-
-/// Stops in order: nothing is freed under a client that was told that it holds.
-async fn drain(service: &Shared, stops: &mut mpsc::Receiver<()>) {
-    service.phase.send_replace(Phase::Draining);
-    let until = tokio::time::sleep(service.settings.drain);
-    tokio::select! {
-        biased;
-        _ = stops.recv() => return,
-        () = none_left(service) => {}
-        () = until => {}
-    }
-    service.phase.send_replace(Phase::Ending);
-    tokio::select! {
-        biased;
-        _ = stops.recv() => {}
-        () = none_left(service) => {}
-    }
-}
-
-/// Waits until there is no hold that would be freed too early by our end. Nothing is renewed by then, so all leases end.
-async fn none_left(service: &Shared) {
-    // A promise is kept by the store, and what is covered by nothing ends with us whenever that is.
-    let is_in_the_way = |hold: &Arc<holds::Hold>| hold.covered == Covered::All;
-    loop {
-        let live = service.holds.live();
-        let in_the_way = match service.phase() {
-            Phase::Ending => live.iter().any(is_in_the_way),
-            _ => !live.is_empty() || !service.holds.undeleted.is_empty(),
-        };
-        if !in_the_way && !service.holds.is_releasing() {
-            return;
-        }
-        let mut changes = live.first().map(|hold| hold.changes());
-        let changed = async {
-            match &mut changes {
-                Some(changes) => drop(changes.changed().await),
-                None => std::future::pending().await,
-            }
-        };
-        // One of them tells of its own changes only; the others are looked at by and by.
-        drop(tokio::time::timeout(Duration::from_millis(50), changed).await);
-    }
-}
-
-async fn end(coordinator: &Coordinator) {
-    if let Err(error) = coordinator.stop().await {
-        tracing::warn!(%error, "the store has not confirmed our end");
     }
 }
 

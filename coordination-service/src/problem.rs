@@ -126,6 +126,11 @@ impl Problem {
         Self { code, detail: detail.into(), fields: Map::new(), retry_after }
     }
 
+    /// Nothing is granted any more.
+    pub(crate) fn draining() -> Self {
+        Self::new(Code::Draining, "this instance is about to stop and grants nothing more")
+    }
+
     /// With one more field.
     pub(crate) fn with(mut self, field: &str, value: impl Into<Value>) -> Self {
         self.fields.insert(field.to_owned(), value.into());

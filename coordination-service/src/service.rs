@@ -9,6 +9,7 @@ use coordination::{Coordinator, State as SessionState, WorkQueue};
 use tokio::sync::watch;
 
 use crate::auth::Auth;
+use crate::finishing::{Finishing, UnderWay};
 use crate::history::History;
 use crate::holds::Holds;
 use crate::ids;
@@ -57,6 +58,7 @@ pub(crate) struct Service {
     /// Work queues, by name.
     pub(crate) queues: Kept<String, WorkQueue>,
     pub(crate) phase: watch::Sender<Phase>,
+    pub(crate) under_way: UnderWay,
     /// None while the store has not answered yet.
     pub(crate) coordinator: watch::Sender<Option<Coordinator>>,
     pub(crate) session: watch::Sender<Option<Session>>,
@@ -90,6 +92,7 @@ impl Service {
             rates: Rates::default(),
             queues: Kept::new(QUEUES),
             phase: watch::Sender::new(Phase::Serving),
+            under_way: UnderWay::default(),
             coordinator: watch::Sender::new(None),
             session: watch::Sender::new(None),
             history,
@@ -106,6 +109,17 @@ impl Service {
 
     pub(crate) fn phase(&self) -> Phase {
         *self.phase.borrow()
+    }
+
+    /// Begins something that gives or takes. A stop waits until what this returns is dropped.
+    ///
+    /// # Errors
+    ///
+    /// The service stops.
+    pub(crate) fn begin(&self) -> Result<Finishing, Problem> {
+        // Invariant: it counts before the phase is looked at. A stop that begins in between finds it.
+        let finishing = self.under_way.begin();
+        if self.phase() == Phase::Serving { Ok(finishing) } else { Err(Problem::draining()) }
     }
 
     /// Whether promises keep the lock of this name, if it is acquired alone.

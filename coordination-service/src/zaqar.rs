@@ -3,6 +3,8 @@
 mod asked;
 mod claims;
 mod messages;
+#[cfg(test)]
+pub(crate) mod tests;
 
 use std::sync::Arc;
 

@@ -2,16 +2,12 @@
 
 use std::time::Duration;
 
-use super::draining;
 use crate::problem::{Code, Problem};
-use crate::service::{Phase, Shared};
+use crate::service::Shared;
 use crate::wanted::Wanted;
 
 /// An error, unless there is room for what is wanted.
 pub(super) fn check(service: &Shared, wanted: &Wanted) -> Result<(), Problem> {
-    if service.phase() != Phase::Serving {
-        return Err(draining());
-    }
     let (all, own) = service.holds.count(&wanted.client);
     let (most, most_of_one) = service.settings.limits.holds;
     let (more, wait) = (wanted.part_count(), Duration::from_secs(5));

@@ -10,7 +10,6 @@ use axum::routing::post;
 use coordination::{Attempt, ErrorKind, RateLimiter, RatePermit};
 use serde_json::json;
 
-use crate::acquire::draining;
 use crate::around::{Noted, body};
 use crate::auth::Right;
 use crate::fields::Fields;
@@ -62,9 +61,7 @@ async fn acquire(State(service): State<Shared>, request: Request) -> Result<Resp
     let wait = fields.millis("wait_ms", 0..=LONGEST_WAIT).unwrap_or_default();
     let rate = rate(&mut fields);
     fields.done()?;
-    if service.phase() != Phase::Serving {
-        return Err(draining());
-    }
+    let _finishing = service.begin()?;
     let limiter = service.rates.limiter(&service.coordinator()?, &name, rate)?;
     let begun = Instant::now();
     let granted = match wait.is_zero() {
@@ -107,7 +104,7 @@ async fn within(
     let mut phases = service.phase.subscribe();
     let granted = tokio::select! {
         biased;
-        _ = phases.wait_for(|phase| *phase != Phase::Serving) => return Err(draining()),
+        _ = phases.wait_for(|phase| *phase != Phase::Serving) => return Err(Problem::draining()),
         granted = limiter.acquire(permits, Some(wait)) => granted,
     };
     granted.map_err(|error| match (error.kind(), error.retry_after()) {

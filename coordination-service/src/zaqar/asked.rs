@@ -8,12 +8,11 @@ use axum::response::Response;
 use coordination::{WorkLimits, WorkQueue};
 use serde::de::DeserializeOwned;
 
-use crate::acquire::draining;
 use crate::around::Noted;
 use crate::auth::Right;
 use crate::problem::{Code, Problem};
 use crate::reply::principal;
-use crate::service::{Phase, Shared};
+use crate::service::Shared;
 use crate::text;
 
 /// The most bytes of a body: a post of the largest messages, and what is written around them.
@@ -62,11 +61,6 @@ impl Asked {
         response.extensions_mut().insert(Noted { name: Some(self.name), ..Noted::default() });
         response
     }
-}
-
-/// An error if the service stops. To be asked after the body was read, which may take long.
-pub(super) fn may_begin(service: &Shared) -> Result<(), Problem> {
-    if service.phase() == Phase::Serving { Ok(()) } else { Err(draining()) }
 }
 
 /// Reads a body as one JSON object; an empty one is `{}`.

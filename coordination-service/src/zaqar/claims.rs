@@ -5,13 +5,15 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use coordination::{ClaimId, ClaimOptions, ClaimView, Effect, WorkQueue};
 use serde::{Deserialize, Serialize};
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use super::asked::{Asked, LONGEST_BODY, may_begin, number, query, read, seconds};
+use super::asked::{Asked, LONGEST_BODY, number, query, read, seconds};
 use super::messages::{self, Shown, claim_id};
 use crate::around::body_within;
 use crate::auth::Right;
 use crate::delivery::{self, Deliver};
+use crate::finishing::Finishing;
 use crate::problem::{Code, Problem};
 use crate::service::Shared;
 
@@ -45,6 +47,8 @@ struct Looked {
 struct Given {
     queue: Option<WorkQueue>,
     id: ClaimId,
+    /// A stop waits until the claim was delivered or taken back.
+    finishing: Option<Finishing>,
 }
 
 impl Deliver for Given {
@@ -55,8 +59,13 @@ impl Deliver for Given {
 
 impl Drop for Given {
     fn drop(&mut self) {
-        if let Some(queue) = self.queue.take() {
-            queue.undo_claim(self.id);
+        let Some(queue) = self.queue.take() else { return };
+        let (undone, finishing) = (queue.undo_claim(self.id), self.finishing.take());
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn(async move {
+                undone.await;
+                drop(finishing);
+            });
         }
     }
 }
@@ -65,11 +74,12 @@ impl Drop for Given {
 async fn given(
     queue: WorkQueue,
     options: ClaimOptions,
+    finishing: Finishing,
 ) -> Result<Option<(ClaimView, Given)>, Problem> {
     let (tell, told) = oneshot::channel();
     tokio::spawn(async move {
         let id = ClaimId::random();
-        let mut given = Given { queue: Some(queue.clone()), id };
+        let mut given = Given { queue: Some(queue.clone()), id, finishing: Some(finishing) };
         let claimed = match queue.claim_as(id, options).await {
             Ok(Some(view)) => Ok(Some((view, given))),
             claimed => {
@@ -100,8 +110,9 @@ pub(super) async fn claim(
     let options = limit.into_iter().fold(options, ClaimOptions::limit);
     let options = terms.ttl.map(seconds).into_iter().fold(options, ClaimOptions::ttl);
     let options = terms.grace.map(seconds).into_iter().fold(options, ClaimOptions::grace);
-    may_begin(&service)?;
-    let Some((view, given)) = given(asked.queue.clone(), options).await? else {
+    // After the body, which may have taken long.
+    let finishing = service.begin()?;
+    let Some((view, given)) = given(asked.queue.clone(), options, finishing).await? else {
         return Ok(asked.noted(StatusCode::NO_CONTENT.into_response()));
     };
     let (id, fence) = (given.id, view.token);
@@ -176,6 +187,7 @@ mod tests {
     use coordination::{Coordinator, NewItem};
 
     use super::*;
+    use crate::finishing::UnderWay;
 
     /// Waits until a claim has so many items.
     async fn claimed(queue: &WorkQueue, count: u64) {
@@ -195,7 +207,8 @@ mod tests {
         let coordinator = Coordinator::connect("memory://").await.expect("it is in memory");
         let queue = coordinator.queue("q").expect("a name");
         queue.post(&[NewItem::new("1")]).await.expect("posted");
-        let claim = || given(queue.clone(), ClaimOptions::default());
+        let under_way = UnderWay::default();
+        let claim = || given(queue.clone(), ClaimOptions::default(), under_way.begin());
         // The client goes away while the claim is made.
         let mut asked = Box::pin(claim());
         assert!(

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::asked::{Asked, LONGEST_BODY, may_begin, number, query, read, seconds};
+use super::asked::{Asked, LONGEST_BODY, number, query, read, seconds};
 use crate::around::body_within;
 use crate::auth::Right;
 use crate::fields::is_shallow;
@@ -152,7 +152,8 @@ pub(super) async fn post(
     if !messages.iter().all(|message| is_shallow(message.body.get())) {
         return Err(Problem::new(Code::Invalid, "a body has more than 32 levels"));
     }
-    may_begin(&service)?;
+    // After the body, which may have taken long.
+    let _finishing = service.begin()?;
     let items: Vec<_> = messages.into_iter().map(Message::item).collect();
     let posted = asked.queue.post(&items).await?;
     let resources: Vec<_> = posted.into_iter().map(|id| path_of(&asked.shown, id)).collect();
@@ -249,7 +250,7 @@ pub(super) async fn delete_some(
     let wrong = || Problem::new(Code::Invalid, "say which by `ids`, 1 to 20, or how many by `pop`");
     match number(&query, "pop")? {
         Some(count) if ids.is_empty() => {
-            may_begin(&service)?;
+            let _finishing = service.begin()?;
             let items = asked.queue.pop(count).await?;
             let told = Messages { messages: shown(&asked.shown, &items, None), links: None };
             Ok(asked.noted(text(&told)?))

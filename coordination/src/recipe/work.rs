@@ -28,6 +28,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rand::RngExt;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use self::claim::{Ask, Seen, bring_back};
@@ -196,7 +197,7 @@ impl WorkQueue {
         let ask = ask(id, options, holder.own_entry().seq());
         let taken = match self.take(&ask, Some(&holder), &mut sent).await {
             Err(error) if error.effect() == Effect::Unknown => {
-                self.release_later(id, options.ttl, Some(holder), false);
+                drop(self.release_later(id, options.ttl, Some(holder), false));
                 return Err(error);
             }
             taken => taken?,
@@ -308,14 +309,15 @@ impl WorkQueue {
         Ok(())
     }
 
-    /// Ends a claim in the background; one that nobody `was_given` was never made. It may be called in `Drop`.
+    /// Ends a claim in the background, also if what this returns is dropped; one that nobody `was_given` was never made. It may be
+    /// called in `Drop`.
     fn release_later(
         &self,
         id: ClaimId,
         ttl: Duration,
         holder: Option<Arc<Grant>>,
         was_given: bool,
-    ) {
+    ) -> JoinHandle<()> {
         let queue = self.clone();
         // Noted before the claim ceases to count as one that is being made.
         let undoing = (!was_given).then(|| self.session().finishing());
@@ -339,7 +341,7 @@ impl WorkQueue {
                     Err(_) => tokio::time::sleep(delays.next_delay()).await,
                 }
             }
-        });
+        })
     }
 
     /// Waits until an item may be ready, or what was known is old.

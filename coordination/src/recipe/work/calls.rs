@@ -312,10 +312,34 @@ impl WorkQueue {
     /// the items are free, and this claim does not count for [`set_dead_letters`](Self::set_dead_letters). If the store has
     /// not made the claim yet, it refuses it when it comes. For services whose own caller is gone.
     ///
-    /// Returns at once, and may be called in `Drop`. The call goes on in the background, for ten minutes if the store does not answer;
-    /// [`Coordinator::stop`](crate::Coordinator::stop) waits for it.
-    pub fn undo_claim(&self, id: ClaimId) {
-        self.release_later(id, Duration::ZERO, None, false);
+    /// Returns at once, and may be called in `Drop`. The call goes on in the background, also if what is returned is dropped, for ten
+    /// minutes if the store does not answer. [`Coordinator::stop_within`](crate::Coordinator::stop_within) waits for it.
+    /// [`Coordinator::stop`](crate::Coordinator::stop) does not: await what is returned before, which resolves when the call is over.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future has no effect.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use coordination::{ClaimId, ClaimOptions, NewItem};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let jobs = coordinator.queue("resize-jobs")?;
+    /// jobs.post(&[NewItem::new("vol-7")]).await?;
+    /// let id = ClaimId::random();
+    /// jobs.claim_as(id, ClaimOptions::default()).await?;
+    /// jobs.undo_claim(id).await;
+    /// let again = jobs.claim(ClaimOptions::default()).await?.expect("it is ready again");
+    /// assert_eq!(again.items()[0].claims(), 1);
+    /// # Ok(()) }
+    /// ```
+    pub fn undo_claim(&self, id: ClaimId) -> impl Future<Output = ()> + Send + use<> {
+        let undoing = self.release_later(id, Duration::ZERO, None, false);
+        // If its runtime has ended, nobody goes on with it.
+        async move { undoing.await.unwrap_or(()) }
     }
 
     /// The claim of this name, with the items that it still has.

@@ -512,7 +512,8 @@ impl Drop for WorkClaim {
         }
         if !self.is_settled {
             let holder = Arc::clone(&self.holder);
-            self.queue.release_later(self.id, self.life.terms().ttl, Some(holder), self.was_given);
+            let ttl = self.life.terms().ttl;
+            drop(self.queue.release_later(self.id, ttl, Some(holder), self.was_given));
         }
     }
 }

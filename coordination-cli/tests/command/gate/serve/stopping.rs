@@ -70,6 +70,34 @@ fn a_second_signal_ends_it_at_once() {
     });
 }
 
+/// H10: a client that hangs up just before a stop leaves no claim behind, which nobody could use and everybody would wait for.
+#[test]
+fn h10_a_stop_takes_back_what_nobody_received() {
+    rerun_if_starved(|| {
+        let etcd = Etcd::one();
+        let store = Store::at(format!("etcd://{}/service", etcd.node(0).address()));
+        let (mut service, other) = (Service::start(&store, ""), Service::start(&store, ""));
+        let project = ("X-Project-Id", "p");
+        let queue = |method: &str, path: &str, body: &str| {
+            ask(&other.zaqar, method, &format!("/v2/queues/q{path}"), &[project], body)
+        };
+        let message = r#"{"messages":[{"body":1}]}"#;
+        assert_eq!(queue("POST", "/messages", message).status, 201);
+        let moment = Duration::from_millis(200);
+        etcd.node(0).pause();
+        let claim = send(&service.zaqar, "POST", "/v2/queues/q/claims", &[project], "");
+        std::thread::sleep(moment);
+        drop(claim);
+        service.terminate();
+        std::thread::sleep(moment);
+        etcd.node(0).resume();
+        assert_eq!(service.process.code(), Some(0));
+        let claimed = queue("POST", "/claims", "");
+        assert_eq!(claimed.status, 201, "{claimed:?} {:?}", queue("GET", "/stats", ""));
+        assert_eq!(claimed.json()["messages"][0]["claim_count"], 1, "{claimed:?}");
+    });
+}
+
 /// H10: the store is away and comes back.
 #[test]
 fn h10_a_store_that_is_away_is_told() {

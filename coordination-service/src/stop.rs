@@ -1,0 +1,122 @@
+//! The end of an instance, in order: nothing new, then nothing renewed, then nothing at all.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use coordination::Coordinator;
+use tokio::sync::mpsc;
+
+use crate::holds::{Covered, Hold};
+use crate::service::{Phase, Shared};
+
+/// How long the last phase waits for calls under way. The store may be away, and then none of them comes to an end.
+const CALLS: Duration = Duration::from_secs(10);
+/// How often it is looked whether something is left.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Stops in order: nothing is freed under a client that was told that it holds, and nothing is left half done.
+pub(crate) async fn drain(service: &Shared, stops: &mut mpsc::Receiver<()>) {
+    service.phase.send_replace(Phase::Draining);
+    let until = tokio::time::sleep(service.settings.drain);
+    tokio::select! {
+        biased;
+        _ = stops.recv() => return,
+        () = async { none_under_way(service).await; none_left(service).await } => {}
+        () = until => {}
+    }
+    service.phase.send_replace(Phase::Ending);
+    let calls = tokio::time::timeout(CALLS, none_under_way(service));
+    tokio::select! {
+        biased;
+        _ = stops.recv() => {}
+        () = async { drop(calls.await); none_left(service).await } => {}
+    }
+}
+
+/// Waits until all that had begun is over; what was granted by then is a hold. Whatever begins counts before it looks at the phase:
+/// so it is refused, or waited for here.
+async fn none_under_way(service: &Shared) {
+    while !service.under_way.is_over() {
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// Waits until there is no hold that would be freed too early by our end. Nothing is renewed by then, so all leases end.
+async fn none_left(service: &Shared) {
+    // A promise is kept by the store, and what is covered by nothing ends with us whenever that is.
+    let is_in_the_way = |hold: &Arc<Hold>| hold.covered == Covered::All;
+    loop {
+        let live = service.holds.live();
+        let in_the_way = match service.phase() {
+            Phase::Ending => live.iter().any(is_in_the_way),
+            _ => !live.is_empty() || !service.holds.undeleted.is_empty(),
+        };
+        if !in_the_way && !service.holds.is_releasing() {
+            return;
+        }
+        let mut changes = live.first().map(|hold| hold.changes());
+        let changed = async {
+            match &mut changes {
+                Some(changes) => drop(changes.changed().await),
+                None => std::future::pending().await,
+            }
+        };
+        // One of them tells of its own changes only; the others are looked at by and by.
+        drop(tokio::time::timeout(LOOK, changed).await);
+    }
+}
+
+/// Ends the session.
+pub(crate) async fn end(coordinator: &Coordinator) {
+    if let Err(error) = coordinator.stop().await {
+        tracing::warn!(%error, "the store has not confirmed our end");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use coordination::{ClaimOptions, NewItem};
+
+    use super::*;
+    use crate::acquire::tests::instance;
+    use crate::problem::Code;
+    use crate::settings::Cover;
+    use crate::zaqar::tests::hang_up;
+
+    /// H10: what has begun is waited for, and nothing begins any more.
+    #[tokio::test]
+    async fn h10_a_stop_waits_for_what_has_begun() {
+        let (service, _other) = instance(Cover::Any).await;
+        let begun = service.begin().expect("it serves");
+        let draining = tokio::spawn({
+            let service = Arc::clone(&service);
+            async move {
+                let (_second, mut stops) = mpsc::channel(1);
+                drain(&service, &mut stops).await;
+            }
+        });
+        let mut phases = service.phase.subscribe();
+        phases.wait_for(|phase| *phase >= Phase::Draining).await.expect("it is there");
+        let refused = service.begin().map(drop).map_err(|problem| problem.code);
+        assert_eq!(refused, Err(Code::Draining));
+        tokio::time::sleep(4 * LOOK).await;
+        assert!(!draining.is_finished(), "something has begun that is not over");
+        drop(begun);
+        draining.await.expect("it does not panic");
+    }
+
+    /// H10: a claim whose client has hung up is taken back before the session ends.
+    #[tokio::test]
+    async fn h10_a_stop_waits_for_a_claim_that_nobody_receives() {
+        let (service, other) = instance(Cover::Any).await;
+        let queue = other.queue("zaqar/p/q").expect("a name");
+        queue.post(&[NewItem::new("1")]).await.expect("posted");
+        hang_up(&service, "q").await;
+        let (_second, mut stops) = mpsc::channel(1);
+        drain(&service, &mut stops).await;
+        assert!(service.under_way.is_over(), "the claim is neither delivered nor taken back");
+        end(&service.coordinator().expect("it is connected")).await;
+        let claimed = queue.claim(ClaimOptions::default()).await.expect("memory answers");
+        assert_eq!(claimed.expect("it is free").items()[0].claims(), 1);
+    }
+}
