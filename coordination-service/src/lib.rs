@@ -39,6 +39,7 @@ mod openstack;
 mod page;
 mod problem;
 mod promise;
+mod queues;
 mod rates;
 mod rdlm;
 mod refresh;
@@ -75,9 +76,6 @@ const LOOK: Duration = Duration::from_secs(10);
 const SHORTEST_COVER: Duration = Duration::from_millis(100);
 /// How long connections have to end after the last phase.
 const CLOSING: Duration = Duration::from_secs(2);
-
-/// How long a work queue is followed after its last use: longer than a claim lasts, so that one which nobody renews ends in time.
-const QUEUES: Duration = Duration::from_secs(13 * 3_600);
 /// How often handles that nobody uses are forgotten.
 const TIDIED: Duration = Duration::from_secs(60);
 
@@ -222,7 +220,7 @@ async fn tidy_up(service: Shared) {
     loop {
         tokio::time::sleep(TIDIED).await;
         service.rates.tidy();
-        service.queues.forget(|_, unused| unused > QUEUES);
+        service.queues.tidy();
     }
 }
 

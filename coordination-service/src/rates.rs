@@ -54,14 +54,20 @@ impl Rate {
 }
 
 impl Rates {
-    /// The limiter of this name with these settings.
+    /// The limiter of this name with these settings. It is [kept](Self::keep) only when the store has taken the settings.
     pub(crate) fn limiter(
         &self,
         coordinator: &Coordinator,
         name: &str,
-        rate: Rate,
+        rate: &Rate,
     ) -> Result<RateLimiter, Problem> {
-        self.0.get((name.to_owned(), rate), |(name, rate)| rate.limiter(coordinator, name))
+        let make = || rate.limiter(coordinator, name);
+        self.0.get(&(name.to_owned(), rate.clone()), make)
+    }
+
+    /// Keeps it for this principal.
+    pub(crate) fn keep(&self, owner: &str, name: &str, rate: Rate, limiter: &RateLimiter) {
+        self.0.keep(owner, (name.to_owned(), rate), limiter);
     }
 
     /// Forgets those that nobody has used for long.
@@ -72,7 +78,33 @@ impl Rates {
 
 #[cfg(test)]
 mod tests {
+    use axum::body::Body;
+    use axum::http::Request;
+    use hyper::service::Service as _;
+    use hyper_util::service::TowerToHyperService;
+
     use super::*;
+    use crate::acquire::tests::instance;
+    use crate::settings::Cover;
+
+    /// Whoever asks with settings of its own, which the store refuses, has nothing kept.
+    #[tokio::test]
+    async fn only_what_the_store_has_taken_is_kept() {
+        let (service, _other) = instance(Cover::Any).await;
+        let body = |permits: u32| {
+            let limits = format!("{{\"limits\":[{{\"permits\":{permits},\"per_ms\":60000}}]}}");
+            let request = Request::post("/v1/rates/x").header("host", "localhost");
+            request.body(Body::from(limits)).expect("a request")
+        };
+        let routes = TowerToHyperService::new(crate::v1::routes(&service));
+        let mut statuses = Vec::new();
+        for permits in [1, 1, 2, 3] {
+            let answer = routes.call(body(permits)).await.expect("an answer");
+            statuses.push(answer.status().as_u16());
+        }
+        assert_eq!(statuses, [200, 429, 409, 409]);
+        assert_eq!(service.rates.0.sum(|_| 1), 1);
+    }
 
     #[test]
     fn a_limiter_is_kept_beyond_its_longest_window() {

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use coordination::{Coordinator, State as SessionState, WorkQueue};
+use coordination::{Coordinator, State as SessionState};
 use tokio::sync::watch;
 
 use crate::auth::Auth;
@@ -13,17 +13,14 @@ use crate::finishing::{Finishing, UnderWay};
 use crate::history::History;
 use crate::holds::Holds;
 use crate::ids;
-use crate::kept::Kept;
 use crate::keys::Keys;
 use crate::metrics;
 use crate::mirror::Mirror;
 use crate::problem::{Code, Problem};
 use crate::promise::Sights;
+use crate::queues::Queues;
 use crate::rates::Rates;
 use crate::settings::{Cover, Settings};
-
-/// The most work queues that are followed. Each may keep some megabytes of what it has read.
-const QUEUES: usize = 200;
 
 /// How far the stop has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -55,8 +52,7 @@ pub(crate) struct Service {
     pub(crate) keys: Arc<Keys>,
     pub(crate) sights: Sights,
     pub(crate) rates: Rates,
-    /// Work queues, by name.
-    pub(crate) queues: Kept<String, WorkQueue>,
+    pub(crate) queues: Queues,
     pub(crate) phase: watch::Sender<Phase>,
     pub(crate) under_way: UnderWay,
     /// None while the store has not answered yet.
@@ -90,7 +86,7 @@ impl Service {
             keys: Arc::default(),
             sights: Sights::default(),
             rates: Rates::default(),
-            queues: Kept::new(QUEUES),
+            queues: Queues::default(),
             phase: watch::Sender::new(Phase::Serving),
             under_way: UnderWay::default(),
             coordinator: watch::Sender::new(None),

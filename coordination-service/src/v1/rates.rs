@@ -62,7 +62,7 @@ async fn acquire(State(service): State<Shared>, request: Request) -> Result<Resp
     let rate = rate(&mut fields);
     fields.done()?;
     let _finishing = service.begin()?;
-    let limiter = service.rates.limiter(&service.coordinator()?, &name, rate)?;
+    let limiter = service.rates.limiter(&service.coordinator()?, &name, &rate)?;
     let begun = Instant::now();
     let granted = match wait.is_zero() {
         true => at_once(&limiter, permits).await,
@@ -71,6 +71,10 @@ async fn acquire(State(service): State<Shared>, request: Request) -> Result<Resp
             within(&service, &limiter, permits, wait).await
         }
     };
+    // Of settings that the store refuses there is nothing to be known.
+    if !matches!(&granted, Err(problem) if problem.code != Code::RateLimited) {
+        service.rates.keep(&who.name, &name, rate, &limiter);
+    }
     let outcome = if granted.is_ok() { "granted" } else { "refused" };
     metrics::rate_permits(outcome, permits);
     let granted = json!({
@@ -121,7 +125,8 @@ async fn replace(State(service): State<Shared>, request: Request) -> Result<Resp
     let mut fields = Fields::parse(&body(request).await?)?;
     let rate = rate(&mut fields);
     fields.done()?;
-    let limiter = service.rates.limiter(&service.coordinator()?, &name, rate)?;
+    let limiter = service.rates.limiter(&service.coordinator()?, &name, &rate)?;
     limiter.reconfigure().await?;
+    service.rates.keep(&who.name, &name, rate, &limiter);
     Ok(noted(StatusCode::NO_CONTENT.into_response(), name))
 }

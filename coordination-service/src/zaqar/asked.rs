@@ -1,5 +1,6 @@
 //! What a request is about: the queue, the body, and the query.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
@@ -9,7 +10,7 @@ use coordination::{WorkLimits, WorkQueue};
 use serde::de::DeserializeOwned;
 
 use crate::around::Noted;
-use crate::auth::Right;
+use crate::auth::{Principal, Right};
 use crate::problem::{Code, Problem};
 use crate::reply::principal;
 use crate::service::Shared;
@@ -23,10 +24,23 @@ const LONGEST_NAME: usize = 64;
 /// A queue that a request is about.
 pub(super) struct Asked {
     pub(super) queue: WorkQueue,
+    reading: Reading,
+    /// Who asks.
+    who: Arc<Principal>,
     /// Its name in the path.
     pub(super) shown: String,
     /// Its name at the store, for the log.
     name: String,
+}
+
+/// A request that may read much, which the queue keeps for the next one; when this is dropped, all queues together keep no more
+/// than they may.
+struct Reading(Shared);
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        self.0.queues.trim();
+    }
 }
 
 impl Asked {
@@ -50,11 +64,17 @@ impl Asked {
         }
         let name = format!("zaqar/{project}/{shown}");
         text::checked(&name)?;
-        principal(request)?.needs(right, &name)?;
-        let coordinator = service.coordinator()?;
-        let make = |name: &String| coordinator.queue(name);
-        let queue = service.queues.get(name.clone(), make)?.with_limits(WorkLimits::zaqar());
-        Ok(Self { queue, shown, name })
+        let who = principal(request)?;
+        who.needs(right, &name)?;
+        let queue = service.queues.queue(&service.coordinator()?, &name)?;
+        let (queue, reading) =
+            (queue.with_limits(WorkLimits::zaqar()), Reading(Arc::clone(service)));
+        Ok(Self { queue, reading, who, shown, name })
+    }
+
+    /// The queue is followed from now on, as the caller has claimed from it or posted to it: who only looks has no need of that.
+    pub(super) fn keep(&self) {
+        self.reading.0.queues.keep(&self.who.name, &self.name, &self.queue);
     }
 
     pub(super) fn noted(self, mut response: Response) -> Response {

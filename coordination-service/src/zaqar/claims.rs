@@ -112,7 +112,9 @@ pub(super) async fn claim(
     let options = terms.grace.map(seconds).into_iter().fold(options, ClaimOptions::grace);
     // After the body, which may have taken long.
     let finishing = service.begin()?;
-    let Some((view, given)) = given(asked.queue.clone(), options, finishing).await? else {
+    let claimed = given(asked.queue.clone(), options, finishing).await?;
+    asked.keep();
+    let Some((view, given)) = claimed else {
         return Ok(asked.noted(StatusCode::NO_CONTENT.into_response()));
     };
     let (id, fence) = (given.id, view.token);

@@ -156,6 +156,7 @@ pub(super) async fn post(
     let _finishing = service.begin()?;
     let items: Vec<_> = messages.into_iter().map(Message::item).collect();
     let posted = asked.queue.post(&items).await?;
+    asked.keep();
     let resources: Vec<_> = posted.into_iter().map(|id| path_of(&asked.shown, id)).collect();
     Ok(asked.noted(json(StatusCode::CREATED, &json!({ "resources": resources }))))
 }
@@ -252,6 +253,7 @@ pub(super) async fn delete_some(
         Some(count) if ids.is_empty() => {
             let _finishing = service.begin()?;
             let items = asked.queue.pop(count).await?;
+            asked.keep();
             let told = Messages { messages: shown(&asked.shown, &items, None), links: None };
             Ok(asked.noted(text(&told)?))
         }

@@ -8,6 +8,8 @@ use hyper::service::Service as _;
 use hyper_util::service::TowerToHyperService;
 
 use super::*;
+use crate::acquire::tests::instance;
+use crate::settings::Cover;
 
 /// A request of a client of the project `p`.
 pub(crate) fn request(method: &str, path: &str, body: impl Into<Body>) -> Request<Body> {
@@ -30,4 +32,41 @@ pub(crate) async fn hang_up(service: &Shared, queue: &str) {
     let mut asked = pin!(ask(service, request("POST", &format!("{queue}/claims"), "")));
     let is_pending = poll_fn(|context| Poll::Ready(asked.as_mut().poll(context).is_pending()));
     assert!(is_pending.await && !service.under_way.is_over(), "the claim has begun");
+}
+
+/// H9: nobody makes the service forget what it knows for others, by looking at queues or by posting to its own.
+#[tokio::test]
+async fn only_queues_that_are_worked_on_are_followed() {
+    let (service, _other) = instance(Cover::Any).await;
+    let status = async |method, path: &str, body: &str| {
+        ask(&service, request(method, path, body.to_owned())).await.status().as_u16()
+    };
+    assert_eq!(status("POST", "work/claims", "").await, 204);
+    let one = r#"{"messages":[{"body":1}]}"#;
+    assert_eq!(status("POST", "posted/messages", one).await, 201);
+    for number in 0..250 {
+        assert_eq!(status("GET", &format!("seen-{number}/stats"), "").await, 200);
+        assert_eq!(status("GET", &format!("seen-{number}/messages"), "").await, 200);
+    }
+    let is_kept = |name: &str| service.queues.has(&format!("zaqar/p/{name}"));
+    assert!(is_kept("work") && is_kept("posted") && !is_kept("seen-249"));
+}
+
+/// What queues keep of what they have read is bounded over all of them.
+#[tokio::test]
+async fn many_queues_keep_little_of_what_they_have_read() {
+    let (service, _other) = instance(Cover::Any).await;
+    let body = "x".repeat(100 * 1024);
+    let messages = format!("{{\"messages\":[{{\"body\":\"{body}\"}},{{\"body\":\"{body}\"}}]}}");
+    let mut most = 0;
+    for number in 0..100 {
+        for _ in 0..2 {
+            let path = format!("q-{number}/messages");
+            let posted = ask(&service, request("POST", &path, messages.clone())).await;
+            assert_eq!(posted.status().as_u16(), 201);
+            assert_eq!(ask(&service, request("GET", &path, "")).await.status().as_u16(), 200);
+        }
+        most = most.max(service.queues.cached_bytes());
+    }
+    assert!((8 << 20..=32 << 20).contains(&most), "{most} bytes were kept");
 }

@@ -148,6 +148,32 @@ impl WorkQueue {
         Self { limits: Arc::new(limits.within_default()), ..self.clone() }
     }
 
+    /// How many bytes of what was read are kept in memory for the next call: up to 4 MiB. For whoever keeps many queues.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use coordination::{ListOptions, NewItem};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let jobs = coordinator.queue("resize-jobs")?;
+    /// jobs.post(&[NewItem::new(vec![0_u8; 100_000])]).await?;
+    /// assert!(jobs.cached_bytes() >= 100_000);
+    /// jobs.forget_cached();
+    /// assert_eq!(jobs.cached_bytes(), 0);
+    /// assert_eq!(jobs.list(ListOptions::default()).await?.len(), 1);
+    /// # Ok(()) }
+    /// ```
+    pub fn cached_bytes(&self) -> usize {
+        self.engine.cached_bytes()
+    }
+
+    /// Frees [those bytes](Self::cached_bytes). The next call reads from the store what it needs. The queue is followed as before.
+    pub fn forget_cached(&self) {
+        self.engine.forget_cached();
+    }
+
     async fn run<T: Send + 'static>(
         &self,
         operation: &'static str,

@@ -63,6 +63,15 @@ pub(super) struct Engine {
 struct Cache {
     mark: Mark,
     known: Known,
+    /// What its records take.
+    bytes: usize,
+}
+
+impl Cache {
+    fn new(mark: Mark, known: Known) -> Self {
+        let (known, bytes) = worth_keeping(known);
+        Self { mark, known, bytes }
+    }
 }
 
 /// A version of the head, and the write that made it: a store that was given back older data may count to the same version once
@@ -493,7 +502,7 @@ impl Engine {
         let mut cache = self.cache();
         // A step that only reads may come late, with an older version.
         if cache.mark.version <= mark.version {
-            *cache = Cache { mark, known: worth_keeping(known) };
+            *cache = Cache::new(mark, known);
         }
     }
 
@@ -501,10 +510,20 @@ impl Engine {
         self.newest.fetch_max(now.version, Ordering::AcqRel);
         let mut cache = self.cache();
         if cache.mark == before {
-            cache.mark = now;
-            cache.known.extend(beside.into_iter().map(|record| (record.name, record.data)));
-            cache.known = worth_keeping(std::mem::take(&mut cache.known));
+            let mut known = std::mem::take(&mut cache.known);
+            known.extend(beside.into_iter().map(|record| (record.name, record.data)));
+            *cache = Cache::new(now, known);
         }
+    }
+
+    /// How many bytes of records are kept for the next step.
+    pub(super) fn cached_bytes(&self) -> usize {
+        self.cache().bytes
+    }
+
+    /// Keeps no records for the next step, which reads them again.
+    pub(super) fn forget_cached(&self) {
+        *self.cache() = Cache::default();
     }
 
     /// The entries of steps that have asked to go first, as this process has seen them.
@@ -528,10 +547,10 @@ impl Drop for Engine {
     }
 }
 
-/// These records, or none if they take too much room.
-fn worth_keeping(known: Known) -> Known {
+/// These records and what they take; none, if that is too much.
+fn worth_keeping(known: Known) -> (Known, usize) {
     let bytes = known.values().flatten().map(|data| data.len()).sum::<usize>();
-    if known.len() > KEPT || bytes > KEPT_BYTES { Known::new() } else { known }
+    if known.len() > KEPT || bytes > KEPT_BYTES { (Known::new(), 0) } else { (known, bytes) }
 }
 
 /// What the next try reads at once: all that this try has read; nothing, if that has become too much by what earlier tries had

@@ -47,6 +47,24 @@ async fn what_was_read_while_others_wrote_is_not_kept() -> Result<()> {
     Ok(())
 }
 
+/// What is forgotten is read again, and counts no more.
+#[tokio::test]
+async fn what_is_forgotten_is_read_again() -> Result<()> {
+    let (here, there) = two("forgotten").await?;
+    let bytes = 1_000;
+    here.post(&[NewItem::new(vec![b'x'; bytes])]).await?;
+    let count = here.cached_bytes();
+    assert!(count >= bytes, "{count}");
+    here.forget_cached();
+    assert_eq!(here.cached_bytes(), 0);
+    there.post(&[NewItem::new("b")]).await?;
+    assert_eq!(here.list(Default::default()).await?.len(), 2);
+    assert!(here.cached_bytes() >= bytes);
+    here.post(&[NewItem::new("c")]).await?;
+    assert_eq!(here.list(Default::default()).await?.len(), 3);
+    Ok(())
+}
+
 /// Each try needs other records than the one before.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_step_needed_long_ago_is_not_read_again() -> Result<()> {
