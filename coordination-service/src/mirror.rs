@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use crate::kind::Kind;
 
-/// How long a new stream waits for rows that are as of now.
+/// How long a new stream waits for rows that are as of now; from then on for rows at all.
 const FRESH: Duration = Duration::from_secs(2);
 /// So many names that are gone are remembered, for streams that are behind.
 const GONE: usize = 10_000;
@@ -23,12 +23,20 @@ pub(crate) struct Mirror {
     board: Mutex<Board>,
     /// The number of the last change.
     changed: watch::Sender<u64>,
-    /// The number of rounds that were completed.
-    rounds: watch::Sender<u64>,
+    rounds: watch::Sender<Rounds>,
     /// How many look.
     watchers: watch::Sender<usize>,
     /// How many look at each recipe.
     kinds: Mutex<BTreeMap<Kind, usize>>,
+}
+
+/// Rounds, each of which reads all names of the recipes that somebody looks at when it begins. They have numbers from 1 on.
+#[derive(Debug, Default)]
+struct Rounds {
+    /// How many were begun.
+    begun: u64,
+    /// The last one that was completed.
+    completed: u64,
 }
 
 /// The recipe and the name of a row.
@@ -40,6 +48,8 @@ struct Board {
     gone: VecDeque<(u64, Of)>,
     last: u64,
     as_of: Option<Instant>,
+    /// The recipes of which all names were read since their rows were forgotten.
+    read: BTreeSet<Kind>,
 }
 
 /// Somebody who looks; not any more when it is dropped.
@@ -65,15 +75,18 @@ pub(crate) struct Changes {
 impl Mirror {
     /// One more looks at these recipes, each given once, if there may be one more.
     pub(crate) fn watching(self: &Arc<Self>, most: usize, kinds: &[Kind]) -> Option<Watching> {
+        // Before it is told that somebody looks: the first round reads what they look at.
+        self.count(kinds, |count| count + 1);
         let added = self.watchers.send_if_modified(|watchers| {
             let is_free = *watchers < most;
             *watchers += usize::from(is_free);
             is_free
         });
-        added.then(|| {
-            self.count(kinds, |count| count + 1);
-            Watching { mirror: Arc::clone(self), kinds: kinds.to_owned() }
-        })
+        if !added {
+            self.count(kinds, |count| count - 1);
+            return None;
+        }
+        Some(Watching { mirror: Arc::clone(self), kinds: kinds.to_owned() })
     }
 
     fn count(&self, kinds: &[Kind], change: impl Fn(usize) -> usize) {
@@ -105,12 +118,23 @@ impl Mirror {
         self.board().as_of.map(|at| at.elapsed())
     }
 
-    /// Waits until all names were read after now, or for a little while.
-    pub(crate) async fn fresh(&self) {
+    /// Waits until all names of these recipes were read after now. If that takes long, until they were read at all: what was not read is
+    /// not told as empty.
+    pub(crate) async fn fresh(&self, kinds: &[Kind]) {
         let mut rounds = self.rounds.subscribe();
-        let now = *rounds.borrow_and_update();
-        let fresh = rounds.wait_for(|round| *round > now);
-        drop(tokio::time::timeout(FRESH, fresh).await);
+        // A round that is under way may have begun when nobody looked at these.
+        let now = rounds.borrow_and_update().begun;
+        let fresh = rounds.wait_for(|rounds| rounds.completed > now);
+        if tokio::time::timeout(FRESH, fresh).await.is_ok() {
+            return;
+        }
+        let is_read = |rounds: &Rounds| rounds.completed > now || self.has_read(kinds);
+        drop(rounds.wait_for(is_read).await);
+    }
+
+    fn has_read(&self, kinds: &[Kind]) -> bool {
+        let board = self.board();
+        kinds.iter().all(|kind| board.read.contains(kind))
     }
 
     /// Told of each change.
@@ -163,6 +187,7 @@ impl Mirror {
 
     /// Forgets all rows of this recipe.
     pub(crate) fn clear(&self, kind: Kind) {
+        self.board().read.remove(&kind);
         for name in self.names(kind) {
             self.put(kind, &name, &[]);
         }
@@ -184,9 +209,76 @@ impl Mirror {
         })
     }
 
-    /// All names were read.
-    pub(crate) fn completed(&self) {
-        self.board().as_of = Some(Instant::now());
-        self.rounds.send_modify(|rounds| *rounds += 1);
+    /// A round begins, before it is asked who looks at what; its number.
+    pub(crate) fn begin_round(&self) -> u64 {
+        self.rounds.send_modify(|rounds| rounds.begun += 1);
+        self.rounds.borrow().begun
+    }
+
+    /// The round of this number has read all names of these recipes.
+    pub(crate) fn completed(&self, round: u64, kinds: &[Kind]) {
+        let mut board = self.board();
+        board.as_of = Some(Instant::now());
+        board.read.extend(kinds);
+        drop(board);
+        self.rounds.send_modify(|rounds| rounds.completed = round);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::pin::pin;
+
+    use super::*;
+
+    /// Whether this is not over after a moment.
+    async fn is_pending(waiting: impl Future) -> bool {
+        tokio::time::timeout(Duration::from_millis(50), waiting).await.is_err()
+    }
+
+    /// A round that began before somebody looked at a recipe has not read it, though it ends afterwards.
+    #[tokio::test]
+    async fn rows_are_fresh_when_a_round_was_begun_for_them() {
+        let mirror = Arc::new(Mirror::default());
+        let _locks = mirror.watching(9, &[Kind::Lock]).expect("there is room");
+        let of_locks = mirror.begin_round();
+        let _semaphores = mirror.watching(9, &[Kind::Semaphore]).expect("there is room");
+        let mut fresh = pin!(mirror.fresh(&[Kind::Semaphore]));
+        assert!(is_pending(fresh.as_mut()).await);
+        mirror.completed(of_locks, &[Kind::Lock]);
+        assert!(is_pending(fresh.as_mut()).await, "semaphores were not read");
+        mirror.completed(mirror.begin_round(), &[Kind::Lock, Kind::Semaphore]);
+        fresh.await;
+    }
+
+    /// A store that is slow or away: rows that were read before are shown, but none is not the same as not read.
+    #[tokio::test]
+    async fn what_was_not_read_is_waited_for() {
+        let mirror = Arc::new(Mirror::default());
+        let kinds = [Kind::Lock, Kind::Semaphore];
+        let _both = mirror.watching(9, &kinds).expect("there is room");
+        mirror.completed(mirror.begin_round(), &[Kind::Lock]);
+        let begun = Instant::now();
+        let (mut locks, mut both) = (pin!(mirror.fresh(&[Kind::Lock])), pin!(mirror.fresh(&kinds)));
+        assert!(is_pending(both.as_mut()).await && is_pending(locks.as_mut()).await);
+        locks.await;
+        assert!(begun.elapsed() >= FRESH);
+        assert!(is_pending(both.as_mut()).await, "semaphores were never read");
+        mirror.completed(mirror.begin_round(), &kinds);
+        both.await;
+        mirror.clear(Kind::Lock);
+        let mut locks = pin!(mirror.fresh(&[Kind::Lock]));
+        assert!(tokio::time::timeout(FRESH + FRESH / 2, locks.as_mut()).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn whoever_finds_no_room_looks_at_nothing() {
+        let mirror = Arc::new(Mirror::default());
+        let one = mirror.watching(1, &[Kind::Lock]).expect("there is room");
+        assert!(mirror.watching(1, &[Kind::Lock, Kind::Group]).is_none());
+        assert!(mirror.shows(Kind::Lock) && !mirror.shows(Kind::Group));
+        drop(one);
+        assert!(!mirror.shows(Kind::Lock) && mirror.watchers() == 0);
     }
 }

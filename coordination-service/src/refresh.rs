@@ -64,14 +64,15 @@ async fn round(
     coordinator: &Coordinator,
     cursors: &mut BTreeMap<Kind, String>,
 ) -> coordination::Result<()> {
+    let number = service.mirror.begin_round();
     let (shown, others) =
         Kind::ALL.into_iter().partition::<Vec<_>, _>(|kind| service.mirror.shows(*kind));
     others.into_iter().for_each(|kind| service.mirror.clear(kind));
     let reads = READS / shown.len().max(1);
-    for kind in shown {
+    for &kind in &shown {
         round_of(service, coordinator, kind, cursors.entry(kind).or_default(), reads).await?;
     }
-    service.mirror.completed();
+    service.mirror.completed(number, &shown);
     Ok(())
 }
 

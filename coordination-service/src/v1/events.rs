@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -173,16 +173,18 @@ impl Follower {
         let mut session = service.session.subscribe();
         self.told(self.events.write("retry: 2000\n\n".to_owned()).await)?;
         self.store().await?;
-        service.mirror.fresh().await;
-        let mut last = self.snapshot().await?;
+        let mut fresh = pin!(service.mirror.fresh(&self.kinds));
+        // The last change that was told; none, before the rows were.
+        let mut last = None;
         loop {
             tokio::select! {
                 biased;
                 _ = phases.changed() => self.told(self.events.send("draining", &json!({})).await)?,
                 _ = session.changed() => self.store().await?,
-                changed = changes.changed() => {
+                () = &mut fresh, if last.is_none() => last = Some(self.snapshot().await?),
+                changed = changes.changed(), if last.is_some() => {
                     changed.ok()?;
-                    last = self.changes(last).await?;
+                    last = Some(self.changes(last.unwrap_or_default()).await?);
                     tokio::time::sleep(PACE).await;
                 }
                 () = tokio::time::sleep(BEAT) => {
@@ -267,7 +269,7 @@ mod tests {
         let following = tokio::spawn(async move { follower.follow().await });
         let mut next = async || loop {
             // Whoever waits for a round gets one.
-            service.mirror.completed();
+            service.mirror.completed(service.mirror.begin_round(), &[Kind::Lock]);
             let taken = tokio::time::timeout(Duration::from_millis(10), reader.recv()).await;
             if let Ok(event) = taken {
                 break event.expect("it goes on");
