@@ -6,6 +6,7 @@ mod others;
 mod page;
 mod plain;
 mod recipes;
+mod rights;
 mod safety;
 mod stopping;
 mod zaqar;

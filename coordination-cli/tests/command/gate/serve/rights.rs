@@ -1,0 +1,231 @@
+//! H9 of what nobody holds: values, counters, rates, events and queues; and that no secret is in what the service writes or shows.
+
+use std::io::Read;
+use std::net::TcpStream;
+use std::time::Duration;
+
+use coordination_tests::harness::{rerun_if_starved, wait_until};
+
+use super::safety::{made, tokens};
+use crate::http::{Answer, Service, ask, hold, send};
+use crate::{LONG, Store};
+
+/// A method, a path, a body, and the statuses for `read`, `use` and `admin`. Nobody gets 401.
+type Row = (&'static str, &'static str, &'static str, [u16; 3]);
+
+const NATIVE: &[Row] = &[
+    ("GET", "/v1/values/in/a", "", [404, 404, 404]),
+    ("GET", "/v1/values/out", "", [403, 403, 403]),
+    ("PUT", "/v1/values/in/a", "1", [403, 204, 204]),
+    ("PUT", "/v1/values/out", "1", [403, 403, 403]),
+    ("DELETE", "/v1/values/in/a", "", [403, 204, 404]),
+    ("DELETE", "/v1/values/out", "", [403, 403, 403]),
+    ("GET", "/v1/counters/in/a", "", [200, 200, 200]),
+    ("GET", "/v1/counters/out", "", [403, 403, 403]),
+    ("POST", "/v1/counters/in/a", "", [403, 200, 200]),
+    ("POST", "/v1/counters/out", "", [403, 403, 403]),
+    ("POST", "/v1/rates/in/a", r#"{"limits":[{"permits":9,"per_ms":9}]}"#, [403, 200, 200]),
+    ("POST", "/v1/rates/out", r#"{"limits":[{"permits":9,"per_ms":9}]}"#, [403, 403, 403]),
+    ("PUT", "/v1/rates/in/a", r#"{"limits":[{"permits":9,"per_ms":9}]}"#, [403, 403, 204]),
+    ("PUT", "/v1/rates/out", r#"{"limits":[{"permits":9,"per_ms":9}]}"#, [403, 403, 403]),
+];
+
+/// After `/v2/queues/`, of the project `in`; of another one each status is 403.
+const QUEUES: &[Row] = &[
+    ("PUT", "q", "", [204, 204, 204]),
+    ("HEAD", "q", "", [204, 204, 204]),
+    ("GET", "q/stats", "", [200, 200, 200]),
+    ("POST", "q/messages", r#"{"messages":[{"body":1}]}"#, [403, 201, 201]),
+    ("GET", "q/messages", "", [200, 200, 200]),
+    ("GET", "q/messages/none", "", [404, 404, 404]),
+    ("DELETE", "q/messages/none", "", [403, 204, 204]),
+    ("DELETE", "q/messages?ids=none", "", [403, 204, 204]),
+    ("DELETE", "q/messages?pop=1", "", [403, 200, 200]),
+    ("POST", "q/claims", "", [403, 204, 204]),
+    ("GET", "q/claims/none", "", [403, 404, 404]),
+    ("PATCH", "q/claims/none", "", [403, 404, 404]),
+    ("DELETE", "q/claims/none", "", [403, 204, 204]),
+];
+
+/// H9: what is not held asks for its right, too, by nobody and by each right, inside and outside of the token's prefix.
+#[test]
+fn h9_what_nobody_holds_asks_for_its_right() {
+    rerun_if_starved(|| {
+        let store = Store::file();
+        let spaces = [("in/", "native"), ("zaqar/in/", "zaqar")];
+        let rights = ["read", "use", "admin"];
+        let [native, queues] = spaces.map(|(space, of)| {
+            rights.map(|right| made(&store, &format!("{of}-{right}"), space, right))
+        });
+        let file = tokens(&store, &[native.clone(), queues.clone()].concat());
+        let service = Service::start(&store, &format!("--tokens {}", file.display()));
+        let by = |at: &str, token: Option<&str>, row: &Row, path: &str, project: &str| {
+            let bearer = token.map(|token| format!("Bearer {token}"));
+            let token = bearer.iter().map(|bearer| ("Authorization", bearer.as_str()));
+            let headers: Vec<_> = token.chain([("X-Project-Id", project)]).collect();
+            ask(at, row.0, path, &headers, row.2).status
+        };
+        for row in NATIVE {
+            let (method, path, ..) = row;
+            let at = &service.native;
+            assert_eq!(by(at, None, row, path, "in"), 401, "nobody, {method} {path}");
+            for ((token, _), expected) in native.iter().zip(row.3) {
+                let status = by(at, Some(token), row, path, "in");
+                assert_eq!(status, expected, "{method} {path} {:?}", row.3);
+            }
+        }
+        for row in QUEUES {
+            let (method, path) = (row.0, format!("/v2/queues/{}", row.1));
+            let at = &service.zaqar;
+            assert_eq!(by(at, None, row, &path, "in"), 401, "nobody, {method} {path}");
+            for ((token, _), expected) in queues.iter().zip(row.3) {
+                let status = by(at, Some(token), row, &path, "in");
+                assert_eq!(status, expected, "{method} {path} {:?}", row.3);
+                assert_eq!(by(at, Some(token), row, &path, "out"), 403, "{method} {path}");
+            }
+            assert_eq!(by(at, Some(&native[2].0), row, &path, "in"), 403, "{method} {path}");
+        }
+        let nobody = ask(&service.zaqar, "GET", "/v2/ping", &[], "");
+        assert_eq!(nobody.status, 401, "{nobody:?}");
+    });
+}
+
+/// Reads a stream of events until it has this, to the end of an event.
+fn until(events: &mut TcpStream, wanted: &str) -> String {
+    let (mut text, mut bytes) = (String::new(), [0; 4096]);
+    while !text.split_once(wanted).is_some_and(|(_, after)| after.contains("\n\n")) {
+        let count = events.read(&mut bytes).expect("it goes on");
+        assert!(count > 0, "it ended without {wanted}: {text}");
+        text.push_str(&String::from_utf8_lossy(&bytes[..count]));
+    }
+    text
+}
+
+/// H9: a stream of events is for who has a token, and tells of no name that the token may not read.
+#[test]
+fn h9_a_stream_of_events_tells_what_its_reader_may_see() {
+    rerun_if_starved(|| {
+        let store = Store::file();
+        let made = [made(&store, "reader", "in/", "read"), made(&store, "boss", "*", "admin")];
+        let file = tokens(&store, &made);
+        let [reader, boss] = made.map(|(token, _)| format!("Bearer {token}"));
+        let service = Service::start(&store, &format!("--tokens {}", file.display()));
+        assert_eq!(service.get("/v1/events").status, 401);
+        let acquire = |name: &str| {
+            let path = format!("/v1/locks/{name}");
+            let held = ask(&service.native, "POST", &path, &[("Authorization", &boss)], "");
+            assert_eq!(held.status, 201, "{held:?}");
+        };
+        ["in/before", "out/before"].into_iter().for_each(acquire);
+        let stream = |who: &str, path: &str| {
+            send(&service.native, "GET", path, &[("Authorization", who)], "")
+        };
+        let mut events = stream(&reader, "/v1/events");
+        let mut all = stream(&boss, "/v1/events");
+        let before = until(&mut events, "event: live");
+        assert!(before.contains("in/before") && !before.contains("out/"), "{before}");
+        assert!(until(&mut all, "event: live").contains("out/before"));
+        ["out/after", "in/after"].into_iter().for_each(acquire);
+        until(&mut all, "out/after");
+        let after = until(&mut events, "in/after");
+        assert!(!after.contains("out/"), "{after}");
+        // What it asks for itself gives it no more.
+        let mut others = stream(&reader, "/v1/events?prefix=out/");
+        let others = until(&mut others, "event: live");
+        assert!(others.contains("\"count\":0") && !others.contains("out/before"), "{others}");
+    });
+}
+
+/// H9: ids, bodies, values, capabilities and queries are in no log, no metric, no list and no problem.
+#[test]
+fn h9_no_secret_is_in_what_is_written() {
+    rerun_if_starved(|| {
+        let store = Store::file();
+        let mut service = Service::start(&store, "");
+        let mut problems = String::new();
+        let mut post = |path: &str, body: &str, status: u16| {
+            let answer = service.post(path, body);
+            assert_eq!(answer.status, status, "{path}: {answer:?}");
+            if status >= 400 {
+                problems.push_str(&answer.body);
+            }
+            answer
+        };
+        // What is only in the bodies of requests.
+        let held = post("/v1/locks/x", r#"{"title":"told"}"#, 201).json();
+        let led = post("/v1/elections/x", r#"{"value":"canary-value"}"#, 201).json();
+        let joined = r#"{"member":"m","capabilities":{"c":"canary-capabilities"}}"#;
+        let joined = post("/v1/groups/x", joined, 201).json();
+        post("/v1/locks/y", r#"{"field":"canary-field"}"#, 400);
+        post("/v1/locks/y", r#"{"wait_ms":"canary-wrong"}"#, 400);
+        post("/v1/locks/y", r#"{"title":"canary-open"#, 400);
+        post("/v1/groups/x", r#"{"member":"m","capabilities":"canary-refused"}"#, 409);
+        let put = |path: &str, body: &str| service.put(path, body);
+        assert_eq!(put(&hold(&led), r#"{"value":"canary-told"}"#).status, 200);
+        assert_eq!(put(&hold(&joined), r#"{"capabilities":"canary-told"}"#).status, 200);
+        assert_eq!(put("/v1/values/x", r#"{"v":"canary-stored"}"#).status, 204);
+        let refused = put("/v1/values/x", "canary-no-json");
+        assert_eq!(refused.status, 400);
+        problems.push_str(&refused.body);
+        let key = [("Idempotency-Key", "canary-key"), ("X-Other", "canary-header")];
+        let keyed = ask(&service.native, "POST", "/v1/locks/z", &key, "");
+        assert_eq!(keyed.status, 201, "{keyed:?}");
+
+        let queue = |method: &str, path: &str, body: &str, status: u16| -> Answer {
+            let path = format!("/v2/queues/q{path}");
+            let answer = ask(&service.zaqar, method, &path, &[("X-Project-Id", "p")], body);
+            assert_eq!(answer.status, status, "{path}: {answer:?}");
+            answer
+        };
+        queue("POST", "/messages", r#"{"messages":[{"body":"canary-message"}]}"#, 201);
+        let refused = queue("POST", "/messages", r#"{"messages":[{"body":"canary-open}]}"#, 400);
+        problems.push_str(&refused.body);
+        let claim = queue("POST", "/claims", "", 201);
+        let location = claim.header("location").expect("where it is").to_owned();
+        let claim = location.rsplit('/').next().expect("an id").to_owned();
+        queue("GET", &format!("/claims/{claim}"), "", 200);
+        queue("PATCH", &format!("/claims/{claim}"), r#"{"ttl":60}"#, 204);
+        let refused = queue("GET", "/messages?canary-query=1", "", 400);
+        problems.push_str(&refused.body);
+        queue("GET", "/messages?marker=canary-marker", "", 200);
+        problems.push_str(&queue("GET", "/claims/canary-claim", "", 404).body);
+        queue("DELETE", &format!("/claims/{claim}"), "", 204);
+
+        // What the service warns of has no more in it.
+        let broken = store.coordination(["break", "x", "--yes"]).status();
+        assert!(broken.expect("it was built").success());
+        let is_lost = || service.get(&hold(&held)).status == 410;
+        assert!(wait_until(LONG, is_lost));
+        let shown: String =
+            ["/metrics", "/v1/locks", "/v1/locks/z", "/v1/history?name=x", "/v1/info"]
+                .into_iter()
+                .chain(["/v1/elections", "/v1/groups", "/v1/elections/x", "/v1/groups/x"])
+                .map(|path| service.get(path).body)
+                .collect();
+        let metrics = service.get("/metrics").body;
+        for id in [&led, &joined, &keyed.json()] {
+            assert!(matches!(service.delete(&hold(id)).status, 202 | 204));
+        }
+        service.terminate();
+        assert_eq!(service.process.code(), Some(0));
+        let mut written = String::new();
+        wait_until(Duration::from_millis(500), || {
+            written += &service.written();
+            false
+        });
+        assert!(written.contains("\"route\":\"zaqar:/v2/queues/{queue}\""), "{written}");
+        assert!(written.contains("a hold was lost"), "{written}");
+        let secrets: Vec<_> = [&held, &led, &joined, &keyed.json()]
+            .map(|held| held["id"].as_str().expect("an id")[18..].to_owned())
+            .into_iter()
+            .chain([claim, "canary".to_owned()])
+            .collect();
+        for secret in secrets {
+            // What a leader or a member says of itself is shown to who may see it, and is in no metric.
+            let shown = if secret == "canary" { &metrics } else { &shown };
+            for (of, text) in [("log", &written), ("list", shown), ("problem", &problems)] {
+                assert!(!text.contains(&secret), "{secret} is in a {of}: {text}");
+            }
+        }
+    });
+}
