@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use axum::body::Bytes;
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 
 use crate::kind::Kind;
@@ -30,6 +32,19 @@ pub(crate) struct Mirror {
     kinds: Mutex<BTreeMap<Kind, usize>>,
 }
 
+/// The entries of a name, as they were read last.
+#[derive(Debug)]
+struct Row {
+    /// Of the change that has put it there.
+    number: u64,
+    /// What does not change by the passing of time, in short.
+    steady: Steady,
+    /// As it is told: written once, and shared by all streams.
+    text: Bytes,
+}
+
+type Steady = [u8; 32];
+
 /// Rounds, each of which reads all names of the recipes that somebody looks at when it begins. They have numbers from 1 on.
 #[derive(Debug, Default)]
 struct Rounds {
@@ -44,7 +59,7 @@ pub(crate) type Of = (Kind, String);
 
 #[derive(Debug, Default)]
 struct Board {
-    rows: BTreeMap<Of, (u64, Value)>,
+    rows: BTreeMap<Of, Row>,
     gone: VecDeque<(u64, Of)>,
     last: u64,
     as_of: Option<Instant>,
@@ -67,7 +82,7 @@ impl Drop for Watching {
 
 /// What has changed since a number.
 pub(crate) struct Changes {
-    pub(crate) rows: Vec<(Of, Value)>,
+    pub(crate) rows: Vec<(Of, Bytes)>,
     pub(crate) gone: Vec<Of>,
     pub(crate) last: u64,
 }
@@ -153,8 +168,8 @@ impl Mirror {
         if last > 0 && last < oldest && board.gone.len() >= GONE {
             return None;
         }
-        let rows = board.rows.iter().filter(|(_, (number, _))| *number > last);
-        let rows = rows.map(|(of, (_, row))| (of.clone(), row.clone())).collect();
+        let rows = board.rows.iter().filter(|(_, row)| row.number > last);
+        let rows = rows.map(|(of, row)| (of.clone(), row.text.clone())).collect();
         let gone =
             board.gone.iter().filter(|(number, of)| *number > last && !board.rows.contains_key(of));
         let gone = gone.map(|(_, of)| of.clone()).collect();
@@ -178,8 +193,9 @@ impl Mirror {
             }
             board.gone.push_back((number, of));
         } else {
-            let row = json!({ "kind": kind.text(), "name": name, "entries": entries });
-            board.rows.insert(of, (number, row));
+            let text = json!({ "kind": kind.text(), "name": name, "entries": entries }).to_string();
+            let (steady, text) = (steady(entries), Bytes::from(text));
+            board.rows.insert(of, Row { number, steady, text });
         }
         drop(board);
         self.changed.send_replace(number);
@@ -202,11 +218,9 @@ impl Mirror {
 
     /// Whether this is the row of a name but for what only time changes; a renewal is told by itself.
     pub(crate) fn has(&self, kind: Kind, name: &str, entries: &[Value]) -> bool {
-        let of_entry = |entry: &Value| STEADY.map(|field| entry.get(field).cloned());
-        let steady = |entries: &[Value]| entries.iter().map(of_entry).collect::<Vec<_>>();
-        self.board().rows.get(&(kind, name.to_owned())).is_some_and(|(_, row)| {
-            row["entries"].as_array().is_some_and(|before| steady(before) == steady(entries))
-        })
+        let row_of = (kind, name.to_owned());
+        let steady = steady(entries);
+        self.board().rows.get(&row_of).is_some_and(|row| row.steady == steady)
     }
 
     /// A round begins, before it is asked who looks at what; its number.
@@ -223,6 +237,16 @@ impl Mirror {
         drop(board);
         self.rounds.send_modify(|rounds| rounds.completed = round);
     }
+}
+
+/// What of these entries does not change by the passing of time, in short.
+fn steady(entries: &[Value]) -> Steady {
+    let mut hash = Sha256::new();
+    for entry in entries {
+        let fields = STEADY.map(|field| entry.get(field));
+        hash.update(json!(fields).to_string());
+    }
+    hash.finalize().into()
 }
 
 #[cfg(test)]
@@ -270,6 +294,20 @@ mod tests {
         mirror.clear(Kind::Lock);
         let mut locks = pin!(mirror.fresh(&[Kind::Lock]));
         assert!(tokio::time::timeout(FRESH + FRESH / 2, locks.as_mut()).await.is_err());
+    }
+
+    #[test]
+    fn a_row_is_written_once_for_all_who_follow() {
+        let mirror = Mirror::default();
+        let entries =
+            |value: u8, age: u8| [json!({ "fence": 1, "value": value, "waiting_ms": age })];
+        mirror.put(Kind::Election, "x", &entries(1, 1));
+        assert!(mirror.has(Kind::Election, "x", &entries(1, 2)), "only time has passed");
+        assert!(!mirror.has(Kind::Election, "x", &entries(2, 2)));
+        assert!(!mirror.has(Kind::Election, "y", &entries(1, 1)));
+        assert!(!mirror.has(Kind::Election, "x", &[]));
+        let row = || mirror.since(0).expect("nothing was forgotten").rows.remove(0).1;
+        assert_eq!(row().as_ptr(), row().as_ptr(), "none of them has a copy");
     }
 
     #[tokio::test]

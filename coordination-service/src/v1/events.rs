@@ -31,11 +31,14 @@ const BEAT: Duration = Duration::from_secs(2);
 const PACE: Duration = Duration::from_millis(250);
 /// How long a reader may take nothing.
 const STALL: Duration = Duration::from_secs(20);
-/// Rows in one event.
+/// Rows in one event, and their bytes, unless one row alone has more.
 const ROWS: usize = 200;
+const BYTES: usize = 256 * 1024;
+/// A row of so many bytes is sent as it is, without a copy for each stream.
+const LARGE: usize = 16 * 1024;
 
 /// The text of a stream, as it comes.
-struct Stream(mpsc::Receiver<String>);
+struct Stream(mpsc::Receiver<Bytes>);
 
 impl HttpBody for Stream {
     type Data = Bytes;
@@ -45,12 +48,12 @@ impl HttpBody for Stream {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        self.0.poll_recv(context).map(|text| text.map(|text| Ok(Frame::data(Bytes::from(text)))))
+        self.0.poll_recv(context).map(|text| text.map(|text| Ok(Frame::data(text))))
     }
 }
 
 /// Where events are written. A reader that is slow holds up its own stream, and nothing else.
-struct Events(mpsc::Sender<String>);
+struct Events(mpsc::Sender<Bytes>);
 
 impl Events {
     fn new() -> (Self, Response) {
@@ -64,8 +67,27 @@ impl Events {
         self.write(format!("event: {event}\ndata: {data}\n\n")).await
     }
 
-    async fn write(&self, text: String) -> bool {
-        matches!(tokio::time::timeout(STALL, self.0.send(text)).await, Ok(Ok(())))
+    /// The same with these rows as data, after and before what is around them.
+    async fn send_rows(&self, event: &str, around: [&str; 2], rows: &[Bytes]) -> bool {
+        let mut text = format!("event: {event}\ndata: {}", around[0]).into_bytes();
+        for (number, row) in rows.iter().enumerate() {
+            if number > 0 {
+                text.push(b',');
+            }
+            if row.len() < LARGE {
+                text.extend_from_slice(row);
+            } else if !self.write(std::mem::take(&mut text)).await || !self.write(row.clone()).await
+            {
+                return false;
+            }
+        }
+        text.extend_from_slice(around[1].as_bytes());
+        text.extend_from_slice(b"\n\n");
+        self.write(text).await
+    }
+
+    async fn write(&self, text: impl Into<Bytes>) -> bool {
+        matches!(tokio::time::timeout(STALL, self.0.send(text.into())).await, Ok(Ok(())))
     }
 }
 
@@ -221,8 +243,12 @@ impl Follower {
         let changes = self.service.mirror.since(0)?;
         let rows = changes.rows.into_iter().filter(|(of, _)| self.may_see(of));
         let rows: Vec<_> = rows.map(|(_, row)| row).collect();
-        for some in rows.chunks(ROWS) {
-            self.told(self.events.send("snapshot", &json!({ "rows": some })).await)?;
+        let mut left = rows.as_slice();
+        while !left.is_empty() {
+            let (some, others) = left.split_at(in_one_event(left));
+            let around = ["{\"rows\":[", "]}"];
+            self.told(self.events.send_rows("snapshot", around, some).await)?;
+            left = others;
         }
         self.told(self.events.send("live", &json!({ "count": rows.len() })).await)?;
         Some(changes.last)
@@ -236,16 +262,55 @@ impl Follower {
             let gone = json!({ "kind": of.0.text(), "name": of.1 });
             self.told(self.events.send("gone", &gone).await)?;
         }
-        for (_, row) in changes.rows.iter().filter(|(of, _)| self.may_see(of)) {
-            self.told(self.events.send("row", row).await)?;
+        for (_, row) in changes.rows.into_iter().filter(|(of, _)| self.may_see(of)) {
+            self.told(self.events.send_rows("row", [""; 2], &[row]).await)?;
         }
         Some(changes.last)
     }
 }
 
+/// How many of these rows one event has: one at least.
+fn in_one_event(rows: &[Bytes]) -> usize {
+    let mut bytes = 0;
+    let fit = rows.iter().take(ROWS).take_while(|row| {
+        bytes += row.len();
+        bytes <= BYTES
+    });
+    fit.count().max(1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn text(bytes: &Bytes) -> &str {
+        std::str::from_utf8(bytes).expect("a text")
+    }
+
+    /// However many streams there are, a large row is there once.
+    #[tokio::test]
+    async fn a_large_row_is_sent_without_a_copy() {
+        let large = Bytes::from(format!("\"{}\"", "x".repeat(LARGE)));
+        let rows = [Bytes::from("1"), large.clone(), Bytes::from("2"), Bytes::from("3")];
+        let (sender, mut reader) = mpsc::channel(9);
+        assert!(Events(sender).send_rows("snapshot", ["[", "]"], &rows).await);
+        let mut told = Vec::new();
+        while let Some(some) = reader.recv().await {
+            told.push(some);
+        }
+        assert_eq!(told.len(), 3);
+        assert_eq!(told[1].as_ptr(), large.as_ptr());
+        let ends = [text(&told[0]), text(&told[2])];
+        assert_eq!(ends, ["event: snapshot\ndata: [1,", ",2,3]\n\n"]);
+    }
+
+    #[test]
+    fn an_event_has_rows_up_to_a_size() {
+        let rows = |count: usize, bytes: usize| vec![Bytes::from(vec![b'x'; bytes]); count];
+        assert_eq!(in_one_event(&rows(ROWS + 1, 1)), ROWS);
+        assert_eq!(in_one_event(&rows(9, BYTES / 4)), 4);
+        assert_eq!(in_one_event(&rows(2, BYTES + 1)), 1);
+    }
     use crate::acquire::tests::instance;
     use crate::settings::Cover;
 
@@ -275,12 +340,13 @@ mod tests {
                 break event.expect("it goes on");
             }
         };
-        while !next().await.starts_with("event: snapshot") {}
+        while !text(&next().await).starts_with("event: snapshot") {}
         // Of a recipe that the stream is not about nothing is told.
         service.mirror.put(Kind::Group, "0", &row(3));
         service.mirror.put(Kind::Lock, "0", &row(2));
-        while !next().await.starts_with("event: live") {}
+        while !text(&next().await).starts_with("event: live") {}
         let told = next().await;
+        let told = text(&told);
         assert!(told.starts_with("event: row") && told.contains("\"fence\":2"), "{told}");
         following.abort();
     }
