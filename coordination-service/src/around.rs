@@ -102,8 +102,9 @@ pub(crate) async fn around(
             metrics::refused(problem.code.text());
         }
         if api == Api::Zaqar {
-            *response.status_mut() = openstack::status(problem.code);
-            problem = problem.described();
+            let status = openstack::status(problem.code);
+            *response.status_mut() = status;
+            problem = problem.described().with("status", status.as_u16());
         }
         let text = problem.text(&id);
         *response.body_mut() = Body::from(text);

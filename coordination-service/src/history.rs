@@ -1,6 +1,6 @@
 //! The hand-overs that this instance saw.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
@@ -12,7 +12,7 @@ use crate::text::rfc3339;
 
 /// So many are kept of each name.
 const EACH: usize = 50;
-/// Of so many names: those that were used last.
+/// Of so many names: those of which something has ended last.
 const NAMES: usize = 1_000;
 
 #[derive(Debug, Default)]
@@ -20,9 +20,18 @@ pub(crate) struct History(Mutex<Names>);
 
 #[derive(Debug, Default)]
 struct Names {
-    of: HashMap<(Kind, String), VecDeque<Value>>,
-    /// Names in the order in which they came.
-    order: VecDeque<(Kind, String)>,
+    of: HashMap<(Kind, String), Rows>,
+    /// Names in the order of their last rows.
+    order: BTreeMap<u64, (Kind, String)>,
+    /// How many rows there ever were.
+    count: u64,
+}
+
+#[derive(Debug, Default)]
+struct Rows {
+    /// The number of the last one.
+    last: u64,
+    rows: VecDeque<Value>,
 }
 
 impl History {
@@ -41,28 +50,48 @@ impl History {
     /// Those of this name, the oldest first.
     pub(crate) fn of(&self, kind: Kind, name: &str) -> Vec<Value> {
         let names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        names
-            .of
-            .get(&(kind, name.to_owned()))
-            .map(|rows| rows.iter().cloned().collect())
-            .unwrap_or_default()
+        let of = names.of.get(&(kind, name.to_owned()));
+        of.map(|of| of.rows.iter().cloned().collect()).unwrap_or_default()
     }
 }
 
 impl Names {
     fn add(&mut self, name: (Kind, String), row: Value) {
-        if !self.of.contains_key(&name) {
-            if self.order.len() >= NAMES
-                && let Some(oldest) = self.order.pop_front()
-            {
-                self.of.remove(&oldest);
-            }
-            self.order.push_back(name.clone());
+        if !self.of.contains_key(&name)
+            && self.of.len() >= NAMES
+            && let Some((_, oldest)) = self.order.pop_first()
+        {
+            self.of.remove(&oldest);
         }
-        let rows = self.of.entry(name).or_default();
-        if rows.len() >= EACH {
-            rows.pop_front();
+        self.count += 1;
+        let of = self.of.entry(name.clone()).or_default();
+        self.order.remove(&of.last);
+        self.order.insert(self.count, name);
+        of.last = self.count;
+        if of.rows.len() >= EACH {
+            of.rows.pop_front();
         }
-        rows.push_back(row);
+        of.rows.push_back(row);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_are_in_use_are_remembered() {
+        let mut names = Names::default();
+        let of = |number: usize| (Kind::Lock, number.to_string());
+        for number in 0..NAMES {
+            names.add(of(number), Value::Null);
+        }
+        for _ in 0..EACH {
+            names.add(of(0), json!(1));
+        }
+        names.add(of(NAMES), Value::Null);
+        assert_eq!((names.of.len(), names.order.len()), (NAMES, NAMES));
+        assert!(names.of.contains_key(&of(0)) && !names.of.contains_key(&of(1)));
+        assert!(names.of[&of(0)].rows.iter().eq(std::iter::repeat_n(&json!(1), EACH)));
     }
 }

@@ -16,16 +16,16 @@ pub(crate) fn status(code: Code) -> StatusCode {
     }
 }
 
-/// A token as OpenStack's clients send it, in the header that is looked at elsewhere.
+/// Tokens as OpenStack's clients send them, in the header that is looked at elsewhere, beside what is there. More than one is refused
+/// there.
 pub(crate) fn authorized(headers: &HeaderMap) -> HeaderMap {
-    let mut headers = headers.clone();
-    if let Some(token) = headers.remove(HeaderName::from_static("x-auth-token"))
-        && !headers.contains_key(header::AUTHORIZATION)
-        && let Ok(bearer) = HeaderValue::from_bytes(&[b"Bearer ", token.as_bytes()].concat())
-    {
-        headers.insert(header::AUTHORIZATION, bearer);
+    let mut all = headers.clone();
+    for token in headers.get_all(HeaderName::from_static("x-auth-token")) {
+        if let Ok(bearer) = HeaderValue::from_bytes(&[b"Bearer ", token.as_bytes()].concat()) {
+            all.append(header::AUTHORIZATION, bearer);
+        }
     }
-    headers
+    all
 }
 
 #[cfg(test)]
@@ -61,16 +61,18 @@ mod tests {
             authorized(&HeaderMap::from_iter(pairs))
         };
         let token = HeaderName::from_static("x-auth-token");
-        let own = |headers: HeaderMap| headers.get(header::AUTHORIZATION).cloned();
+        let own = |headers: HeaderMap| {
+            let all = headers.get_all(header::AUTHORIZATION).iter();
+            all.map(|text| text.to_str().expect("a text").to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(own(headers(&[(token.clone(), "t")])), ["Bearer t"]);
+        let both = [(token.clone(), "t"), (header::AUTHORIZATION, "Basic eDp0")];
         assert_eq!(
-            own(headers(&[(token.clone(), "t")])),
-            Some(HeaderValue::from_static("Bearer t"))
+            own(headers(&both)),
+            ["Basic eDp0", "Bearer t"],
+            "neither goes before the other"
         );
-        let basic = HeaderValue::from_static("Basic eDp0");
-        assert_eq!(
-            own(headers(&[(token, "t"), (header::AUTHORIZATION, "Basic eDp0")])),
-            Some(basic)
-        );
-        assert_eq!(own(headers(&[])), None);
+        assert_eq!(own(headers(&[(token.clone(), "t"), (token, "u")])), ["Bearer t", "Bearer u"]);
+        assert!(own(headers(&[])).is_empty());
     }
 }

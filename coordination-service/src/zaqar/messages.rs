@@ -4,6 +4,7 @@ use axum::extract::{Path, Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use coordination::{ClaimId, Error, ErrorKind, ItemId, ListOptions, NewItem, WorkItem};
+use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -196,6 +197,7 @@ pub(super) async fn list(
     };
     let items = asked.queue.list(options).await?;
     let last = items.last().map(|item| item.id().to_string()).or(marker).unwrap_or_default();
+    let last = percent_encode(last.as_bytes(), NON_ALPHANUMERIC);
     let next = format!(
         "/v2/queues/{}/messages?marker={last}&limit={limit}&include_claimed={claimed}&include_delayed={delayed}",
         asked.shown

@@ -131,6 +131,9 @@ fn listed_popped_and_deleted(store: &Store) {
     let next = page["links"][0]["href"].as_str().expect("a path");
     let rest = ask(&service.zaqar, "GET", next, &[PROJECT], "").json();
     assert_eq!(numbers(&rest["messages"]), [&json!(4)]);
+    let odd = queue.ask("GET", "/messages?marker=a%26b%25c&limit=3", "").json();
+    let next = odd["links"][0]["href"].as_str().expect("a path");
+    assert!(next.contains("?marker=a%26b%25c&limit=3&"), "{next}");
     let all = queue.ask("GET", "/messages?limit=20&include_claimed=True", "").json();
     assert_eq!(numbers(&all["messages"]).len(), 5);
 
@@ -215,7 +218,9 @@ fn what_zaqar_refuses_is_refused() {
             ("GET", "/v2/queues/odd/subscriptions"),
             ("PUT", "/v2/queues/odd/stats"),
         ] {
-            assert_eq!(ask(&service.zaqar, method, path, &[PROJECT], "").status, 404, "{path}");
+            let nothing = ask(&service.zaqar, method, path, &[PROJECT], "");
+            assert_eq!(nothing.status, 404, "{path}");
+            assert_eq!(nothing.json()["status"], json!(404), "{nothing:?}");
         }
         assert_eq!(ask(&service.zaqar, "GET", "/v2/ping", &[PROJECT], "").status, 204);
         let long = "x".repeat(65);
@@ -243,5 +248,8 @@ fn tokens_of_openstack_are_known() {
         assert_eq!(ask("tenant", ("X-Auth-Token", "wrong")), 401);
         assert_eq!(ask("tenant", ("Accept", "*/*")), 401);
         assert_eq!(ask("other", ("X-Auth-Token", &user.0)), 403);
+        let two = [PROJECT, ("X-Auth-Token", &user.0), ("Authorization", &bearer)];
+        let two = crate::http::ask(&service.zaqar, "GET", "/v2/queues/q/stats", &two, "");
+        assert_eq!(two.status, 401, "one credential at most: {two:?}");
     });
 }
