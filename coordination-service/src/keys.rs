@@ -1,4 +1,6 @@
-//! `Idempotency-Key`: a request whose answer was lost is sent again, and gets the same hold.
+//! `Idempotency-Key`: a request whose answer was lost is sent again, and gets the same hold, or the same number.
+
+mod settled;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,6 +9,7 @@ use axum::http::HeaderMap;
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 
+use self::settled::{Number, Settled};
 use crate::problem::{Code, Problem};
 
 /// So many keys are remembered that were granted something; those that wait are as many as there may be waits.
@@ -27,6 +30,7 @@ struct Table {
     entries: HashMap<Key, Entry>,
     /// Those that were granted something, in that order; some are gone, or there anew.
     order: VecDeque<(Key, u64)>,
+    settled: Settled,
     last: u64,
 }
 
@@ -42,6 +46,8 @@ enum State {
     Waiting(Arc<Notify>),
     /// The handle of what it was granted.
     Granted(String),
+    /// What its request was answered, as soon as that is known.
+    Settled(Number),
 }
 
 /// What a key says of a request.
@@ -76,10 +82,13 @@ pub(crate) fn key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     if is_good { Ok(Some(bare.to_owned())) } else { Err(Problem::new(Code::Invalid, wrong)) }
 }
 
-/// An error if there is a key: of this request it is not known yet what a repetition was answered, and it would be carried out twice.
+/// An error if there is a key: of this request it is not known what a repetition was answered, and it would be carried out twice.
 pub(crate) fn refuse(headers: &HeaderMap) -> Result<(), Problem> {
     match headers.contains_key("idempotency-key") {
-        true => Err(Problem::new(Code::Unsupported, "an Idempotency-Key is for what is held")),
+        true => Err(Problem::new(
+            Code::Unsupported,
+            "an Idempotency-Key is for what is held, and for counters",
+        )),
         false => Ok(()),
     }
 }
@@ -108,6 +117,8 @@ impl Keys {
                 _ if entry.content != content => return Asked::Reused,
                 State::Granted(handle) => return Asked::Granted(handle.clone()),
                 State::Waiting(before) => before.notify_one(),
+                // Invariant: what is held is never asked for with the content of a counter.
+                State::Settled(_) => return Asked::Reused,
             }
         }
         table.last += 1;

@@ -176,11 +176,23 @@ async fn count(State(service): State<Shared>, request: Request) -> Result<Respon
 /// `POST /v1/counters/{name}`
 async fn add(State(service): State<Shared>, request: Request) -> Result<Response, Problem> {
     let name = named(&request, COUNTERS, Right::Use)?;
-    keys::refuse(request.headers())?;
+    let (who, key) = (principal(&request)?, keys::key(request.headers())?);
     let mut fields = Fields::parse(&body(request).await?)?;
     let amount = fields.signed("add").unwrap_or(1);
     fields.done()?;
-    let count = counter(&service, &name)?.add(amount).await?;
+    let counter = counter(&service, &name)?;
+    let finishing = service.under_way.begin();
+    let adding = async move {
+        let _finishing = finishing;
+        Ok(counter.add(amount).await?)
+    };
+    let count = match key {
+        Some(key) => {
+            let content = keys::content(&["counter", &name, &amount.to_string()]);
+            service.keys.settled(&who.name, &key, content, adding).await?
+        }
+        None => adding.await?,
+    };
     Ok(noted(json(StatusCode::OK, &json!({ "value": count })), name))
 }
 

@@ -93,9 +93,24 @@ fn counters(store: &Store) {
     assert_eq!((over.status, over.code().as_str()), (400, "invalid"), "{over:?}");
     assert_eq!(ask("GET", "").json(), json!({ "value": -8 }));
     assert_eq!(ask("DELETE", "").status, 405);
-    let key = [("Idempotency-Key", "k")];
-    let repeated = crate::http::ask(&service.native, "POST", "/v1/counters/n", &key, "");
-    assert_eq!((repeated.status, repeated.code().as_str()), (501, "unsupported"), "{repeated:?}");
+    // A request that is sent again counts once, also if others have counted meanwhile.
+    let keyed = |path: &str, body: &str| {
+        let key = [("Idempotency-Key", "k")];
+        crate::http::ask(&service.native, "POST", path, &key, body)
+    };
+    let once = "{\"add\":8}";
+    assert_eq!(keyed("/v1/counters/n", once).json(), json!({ "value": 0 }));
+    assert_eq!(ask("POST", "").json(), json!({ "value": 1 }));
+    assert_eq!(keyed("/v1/counters/n", once).json(), json!({ "value": 0 }));
+    assert_eq!(ask("GET", "").json(), json!({ "value": 1 }));
+    for (path, body) in
+        [("/v1/counters/n", "{\"add\":9}"), ("/v1/counters/m", once), ("/v1/locks/n", "")]
+    {
+        let other = keyed(path, body);
+        assert_eq!((other.status, other.code().as_str()), (422, "key-reused"), "{other:?}");
+    }
+    let rate = keyed("/v1/rates/n", "{\"limits\":[{\"permits\":1,\"per_ms\":1}]}");
+    assert_eq!((rate.status, rate.code().as_str()), (501, "unsupported"), "{rate:?}");
 }
 
 #[test]
