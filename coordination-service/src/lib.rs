@@ -10,7 +10,8 @@
 //!   asked for, `fields` reads bodies.
 //! * `v1/` is our own API; `rdlm` and `lockable` are those of others, over the same holds.
 //! * `mirror` has what the page shows, `refresh` and `look` ask the store for it, `history` has the hand-overs.
-//! * `listen` accepts, `store` connects, [`serve`] starts all of it, and `stop` ends it in order: `finishing` is what that waits for.
+//! * `listen` accepts, `store` connects, [`serve`] starts all of it, and `stop` ends it in order: `finishing` is what that waits for. `notify`
+//!   tells a supervisor.
 #![forbid(unsafe_code)]
 
 mod acquire;
@@ -35,6 +36,7 @@ mod log;
 mod look;
 mod metrics;
 mod mirror;
+mod notify;
 mod openstack;
 mod page;
 mod problem;
@@ -168,6 +170,7 @@ pub async fn serve(
         listen(listener, zaqar::routes(&service));
     }
     started(&told);
+    notify::ready();
     tokio::spawn(refresh::run(Arc::clone(&service)));
     tokio::spawn(tidy_up(Arc::clone(&service)));
     if let Some(file) = service.settings.tokens.clone() {
@@ -183,6 +186,7 @@ pub async fn serve(
             return Err(Failure::Settings(error.to_string()));
         },
     }
+    notify::stopping();
     stop::drain(&service, &mut stops).await;
     let _ = ended.send(true);
     let all = u32::try_from(service.settings.limits.connections).unwrap_or(u32::MAX);

@@ -1,6 +1,8 @@
 //! How an instance ends, and what it says of its store meanwhile.
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixDatagram;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -32,6 +34,42 @@ fn h10_a_stop_frees_nothing_under_who_holds_it() {
         assert_eq!(service.delete(&hold(&held)).status, 204);
         assert_eq!(service.process.code(), Some(0));
     });
+}
+
+/// A supervisor that asks for it is told when the service is ready, and when its end begins.
+#[test]
+fn a_supervisor_is_told_of_the_start_and_the_stop() {
+    rerun_if_starved(|| {
+        let store = Store::file();
+        let path = store.path("notify");
+        let told = UnixDatagram::bind(&path).expect("a socket");
+        is_told(&store, &told, path.as_os_str());
+        #[cfg(target_os = "linux")]
+        {
+            use std::os::linux::net::SocketAddrExt;
+
+            let name = format!("coordination-test-{}", std::process::id());
+            let at = std::os::unix::net::SocketAddr::from_abstract_name(&name).expect("a name");
+            let told = UnixDatagram::bind_addr(&at).expect("a socket");
+            is_told(&store, &told, format!("@{name}").as_ref());
+        }
+    });
+}
+
+fn is_told(store: &Store, told: &UnixDatagram, at: &OsStr) {
+    told.set_read_timeout(Some(LONG)).expect("a socket");
+    let next = || {
+        let mut bytes = [0; 64];
+        let count = told.recv(&mut bytes).expect("it says something");
+        String::from_utf8_lossy(&bytes[..count]).into_owned()
+    };
+    let mut command = store.coordination(["serve", "--listen", "127.0.0.1:0"]);
+    command.env("NOTIFY_SOCKET", at).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut process = Wrapper(command.spawn().expect("it was built"));
+    assert_eq!(next(), "READY=1");
+    process.signal(Signal::TERM);
+    assert_eq!(next(), "STOPPING=1");
+    assert_eq!(process.code(), Some(0));
 }
 
 #[test]
