@@ -10,6 +10,10 @@ use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 
 mod values;
 
+#[cfg(feature = "serve")]
+pub(crate) use self::values::Listen;
+#[cfg(feature = "serve")]
+use self::values::listen;
 pub(crate) use self::values::{Permits, Rate, Wait};
 use self::values::{duration, json, rate, semaphore, wait};
 
@@ -158,9 +162,9 @@ pub(crate) struct Run {
 #[command(after_help = "Example:\n  coordination serve --url file:///run/lock/coordination\n  \
     curl -X POST localhost:8420/v1/locks/backup -d '{\"wait_ms\":5000}'")]
 pub(crate) struct Serve {
-    /// Where to listen
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8420")]
-    pub(crate) listen: SocketAddr,
+    /// Where to listen: an address, or unix:PATH, or one of each
+    #[arg(long, value_name = "ADDR", value_parser = listen, default_value = "127.0.0.1:8420")]
+    pub(crate) listen: Vec<Listen>,
     /// Serve rdlm's API there
     #[arg(long, value_name = "ADDR")]
     pub(crate) rdlm: Option<SocketAddr>,

@@ -1,12 +1,14 @@
 //! `coordination serve`: the service over HTTP, of which this is the command line, the signals and the log.
 
 use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use coordination_service::{Failure as Ended, Settings, make_token};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use crate::args::{Serve, Store};
+use crate::args::{Listen, Serve, Store};
 use crate::exit::{self, Failure, Outcome, print, say};
 use crate::{settings, stderr};
 
@@ -20,8 +22,10 @@ pub(crate) async fn serve(asked: &Serve, store: &Store) -> Outcome<u8> {
     // Its handlers share our thread with clients: a session's heartbeats are to depend on none of them.
     config.heartbeat_on_current_runtime = false;
     tracing_subscriber::fmt().with_writer(|| Log).with_ansi(false).init();
+    let (listen, unix) = listens(&asked.listen)?;
     let mut settings = Settings {
-        listen: asked.listen,
+        listen,
+        unix,
         rdlm: asked.rdlm,
         lockable: asked.lockable,
         zaqar: asked.zaqar,
@@ -43,9 +47,13 @@ pub(crate) async fn serve(asked: &Serve, store: &Store) -> Outcome<u8> {
                 [("rdlm", started.rdlm), ("lockable", started.lockable), ("zaqar", started.zaqar)];
             let others = others.into_iter().filter_map(|(api, at)| Some((api, at?)));
             let others: String = others.map(|(api, at)| format!(", {api} on {at}")).collect();
+            let unix = started.unix.as_ref().map(|path| format!("unix:{}", path.display()));
+            let native = started.native.map(|at| format!("http://{at}"));
+            let own: Vec<_> = native.into_iter().chain(unix).collect();
+            let own = own.join(", and on ");
             say(format_args!(
-                "serving {} as {} on http://{}{others}",
-                started.scheme, started.instance, started.native
+                "serving {} as {} on {own}{others}",
+                started.scheme, started.instance
             ));
         }
     });
@@ -55,6 +63,21 @@ pub(crate) async fn serve(asked: &Serve, store: &Store) -> Outcome<u8> {
             Failure::new(exit::SYSTEM, format!("cannot listen on {at}: {error}"))
         }
     })
+}
+
+/// The address and the path where the service listens.
+fn listens(asked: &[Listen]) -> Outcome<(Option<SocketAddr>, Option<PathBuf>)> {
+    let (mut address, mut path) = (None, None);
+    for listen in asked {
+        let before = match listen {
+            Listen::Address(at) => address.replace(*at).map(|_| ()),
+            Listen::Unix(at) => path.replace(at.clone()).map(|_| ()),
+        };
+        if before.is_some() {
+            return Err(Failure::usage("--listen takes one address and one unix:PATH".to_owned()));
+        }
+    }
+    Ok((address, path))
 }
 
 /// Where warnings are written: to stderr, whose reader may have stopped, and no client is to wait for that.

@@ -46,6 +46,11 @@ impl Principal {
         Self { name: "anonymous".to_owned(), spaces: vec![("*".to_owned(), Right::Use)] }
     }
 
+    /// Who may do everything.
+    pub(crate) fn administrator(name: String) -> Self {
+        Self { name, spaces: vec![("*".to_owned(), Right::Admin)] }
+    }
+
     /// Who is not asked for a token, and may do nothing that needs a right.
     pub(crate) fn nobody() -> Self {
         Self { name: String::new(), spaces: Vec::new() }

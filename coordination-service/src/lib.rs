@@ -10,7 +10,7 @@
 //!   asked for, `fields` reads bodies.
 //! * `v1/` is our own API; `rdlm` and `lockable` are those of others, over the same holds.
 //! * `mirror` has what the page shows, `refresh` and `look` ask the store for it, `history` has the hand-overs.
-//! * `listen` accepts, `store` connects, [`serve`] starts all of it, and `stop` ends it in order: `finishing` is what that waits for. `notify`
+//! * `listen` accepts (at a path: `unix`), `store` connects, [`serve`] starts all of it, and `stop` ends it in order: `finishing` is what that waits for. `notify`
 //!   tells a supervisor.
 #![forbid(unsafe_code)]
 
@@ -52,6 +52,7 @@ mod stop;
 mod store;
 mod text;
 mod undeleted;
+mod unix;
 mod v1;
 mod wanted;
 mod zaqar;
@@ -86,15 +87,17 @@ const TIDIED: Duration = Duration::from_secs(60);
 pub enum Failure {
     /// Settings, a URL or a file are wrong; the sentence says how.
     Settings(String),
-    /// The system did not let us listen.
-    Listen(SocketAddr, std::io::Error),
+    /// The system did not let us listen, there.
+    Listen(String, std::io::Error),
 }
 
 /// Where the service listens, for the caller of [`serve`].
 #[derive(Clone, Debug)]
 pub struct Started {
     /// The service's own API and the page.
-    pub native: SocketAddr,
+    pub native: Option<SocketAddr>,
+    /// The same, at a Unix socket.
+    pub unix: Option<PathBuf>,
     /// rdlm's API.
     pub rdlm: Option<SocketAddr>,
     /// lockable.dev's API.
@@ -143,13 +146,19 @@ pub async fn serve(
     let connections = Arc::new(Semaphore::new(service.settings.limits.connections));
     let (ended, stopped) = watch::channel(false);
     let own = v1::routes(&service);
-    let native = bind(&service, service.settings.listen).await?;
+    let native = bind_some(&service, service.settings.listen).await?;
+    let unix = service.settings.unix.as_deref().map(|path| {
+        let failed = |error| Failure::Listen(path.display().to_string(), error);
+        unix::bind(path, &service.tag).map_err(failed)
+    });
+    let (unix, _socket) = unix.transpose()?.unzip();
     let rdlm = bind_some(&service, service.settings.rdlm).await?;
     let lockable = bind_some(&service, service.settings.lockable).await?;
     let zaqar = bind_some(&service, service.settings.zaqar).await?;
     let at = |listener: &TcpListener| listener.local_addr().ok();
     let told = Started {
-        native: at(&native).unwrap_or(service.settings.listen),
+        native: native.as_ref().and_then(at),
+        unix: service.settings.unix.clone(),
         rdlm: rdlm.as_ref().and_then(at),
         lockable: lockable.as_ref().and_then(at),
         zaqar: zaqar.as_ref().and_then(at),
@@ -159,7 +168,13 @@ pub async fn serve(
     let listen = |listener: TcpListener, router: Router| {
         tokio::spawn(listen::serve(listener, router, Arc::clone(&connections), stopped.clone()));
     };
-    listen(native, own);
+    if let Some(listener) = unix {
+        let (own, stopped) = (own.clone(), stopped.clone());
+        tokio::spawn(listen::serve(listener, own, Arc::clone(&connections), stopped));
+    }
+    if let Some(listener) = native {
+        listen(listener, own);
+    }
     if let Some(listener) = rdlm {
         listen(listener, rdlm::routes(&service));
     }
@@ -202,7 +217,7 @@ pub async fn serve(
 }
 
 async fn bind(service: &Service, at: SocketAddr) -> Result<TcpListener, Failure> {
-    let failed = |error| Failure::Listen(at, error);
+    let failed = |error| Failure::Listen(at.to_string(), error);
     let listener = TcpListener::bind(at).await.map_err(failed)?;
     let real = listener.local_addr().map_err(failed)?;
     service.listening.lock().unwrap_or_else(PoisonError::into_inner).push(real);

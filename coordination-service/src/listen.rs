@@ -1,7 +1,7 @@
 //! Connections: accepted within limits, with time-outs, and ended when the service stops.
 
+use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +11,8 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use rustix::net::sockopt;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{Semaphore, watch};
 
 use crate::around::Peer;
@@ -23,9 +24,37 @@ const HEAD: (usize, usize) = (16 * 1024, 64);
 /// How long nothing is accepted when the system refuses.
 const REFUSED: Duration = Duration::from_millis(50);
 
+/// Where connections come from.
+pub(crate) trait Listener: Send + 'static {
+    type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+
+    /// The next connection, ready for use, and where it is from.
+    fn next(&self) -> impl Future<Output = io::Result<(Self::Stream, Peer)>> + Send;
+}
+
+impl Listener for TcpListener {
+    type Stream = TcpStream;
+
+    async fn next(&self) -> io::Result<(TcpStream, Peer)> {
+        let (stream, address) = self.accept().await?;
+        prepare(&stream);
+        Ok((stream, Peer::Address(address)))
+    }
+}
+
+impl Listener for UnixListener {
+    type Stream = UnixStream;
+
+    async fn next(&self) -> io::Result<(UnixStream, Peer)> {
+        let (stream, _) = self.accept().await?;
+        let user = stream.peer_cred()?.uid();
+        Ok((stream, Peer::User(user)))
+    }
+}
+
 /// Accepts connections until told to stop, which lets the requests under way end.
 pub(crate) async fn serve(
-    listener: TcpListener,
+    listener: impl Listener,
     router: Router,
     connections: Arc<Semaphore>,
     mut stop: watch::Receiver<bool>,
@@ -35,7 +64,7 @@ pub(crate) async fn serve(
         let accepted = tokio::select! {
             biased;
             _ = stop.wait_for(|stop| *stop) => return,
-            accepted = listener.accept() => accepted,
+            accepted = listener.next() => accepted,
         };
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
@@ -46,7 +75,6 @@ pub(crate) async fn serve(
                 continue;
             }
         };
-        prepare(&stream);
         let (router, stop) = (router.clone(), stop.clone());
         tokio::spawn(async move {
             connection(stream, peer, router, stop).await;
@@ -56,15 +84,15 @@ pub(crate) async fn serve(
 }
 
 async fn connection(
-    stream: TcpStream,
-    peer: SocketAddr,
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    peer: Peer,
     router: Router,
     mut stop: watch::Receiver<bool>,
 ) {
     let service = TowerToHyperService::new(router);
     let with_peer =
         hyper::service::service_fn(move |mut request: Request<hyper::body::Incoming>| {
-            request.extensions_mut().insert(Peer(peer));
+            request.extensions_mut().insert(peer);
             hyper::service::Service::call(&service, request)
         });
     let mut http = http1::Builder::new();

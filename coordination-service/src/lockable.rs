@@ -55,7 +55,10 @@ fn caller(request: &Request, path: &str) -> Result<Caller, Problem> {
     let who = principal(request)?;
     let name = text::name(&format!("lockable/{}/{}", who.name, rest(request, path)))?;
     who.needs(Right::Use, &name)?;
-    let address = request.extensions().get::<Peer>().map(|peer| peer.0.ip());
+    let address = match request.extensions().get::<Peer>() {
+        Some(Peer::Address(address)) => Some(address.ip()),
+        Some(Peer::User(_)) | None => None,
+    };
     let unknown = || Problem::new(Code::Internal, "nobody knows where this came from");
     Ok(Caller { name, client: who.name.clone(), address: address.ok_or_else(unknown)? })
 }
@@ -145,7 +148,7 @@ mod tests {
             let mut request = Request::new(Body::empty());
             *request.uri_mut() = path.parse().expect("a path");
             request.extensions_mut().insert(Arc::clone(&who));
-            request.extensions_mut().insert(Peer((address, 1).into()));
+            request.extensions_mut().insert(Peer::Address((address, 1).into()));
             request
         };
         let (ours, theirs) = ([127, 0, 0, 1], [127, 0, 0, 2]);

@@ -12,8 +12,10 @@ const TTL: Duration = Duration::from_secs(30);
 /// How the service is to run; [`Settings::default`] is what `coordination serve` does without options.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Where the API and the page are.
-    pub listen: SocketAddr,
+    /// Where the API and the page are, if they are at an address.
+    pub listen: Option<SocketAddr>,
+    /// The path of a Unix socket where they are, if they are at one.
+    pub unix: Option<PathBuf>,
     /// Where the API of rdlm is, if anywhere.
     pub rdlm: Option<SocketAddr>,
     /// Where the API of lockable.dev is, if anywhere.
@@ -64,7 +66,8 @@ impl Default for Limits {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            listen: SocketAddr::from(([127, 0, 0, 1], 8420)),
+            listen: Some(SocketAddr::from(([127, 0, 0, 1], 8420))),
+            unix: None,
             rdlm: None,
             lockable: None,
             zaqar: None,
@@ -85,7 +88,7 @@ impl Default for Settings {
 impl Settings {
     /// What is wrong with them together, in a sentence for who started us.
     pub(crate) fn refusal(&self, config: &Config) -> Option<String> {
-        let listened = [Some(self.listen), self.rdlm, self.lockable, self.zaqar];
+        let listened = [self.listen, self.rdlm, self.lockable, self.zaqar];
         if let Some(open) = listened.into_iter().flatten().find(|at| !at.ip().is_loopback()) {
             if self.tokens.is_none() && !self.allow_anonymous {
                 return Some(format!(

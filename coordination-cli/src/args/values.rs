@@ -1,5 +1,9 @@
 //! Values of options, as people write them.
 
+#[cfg(feature = "serve")]
+use std::net::SocketAddr;
+#[cfg(feature = "serve")]
+use std::path::PathBuf;
 use std::time::Duration;
 
 use coordination::parse_duration;
@@ -17,9 +21,29 @@ pub(crate) struct Rate {
     pub(crate) window: Duration,
 }
 
+/// Where a service listens.
+#[cfg(feature = "serve")]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Listen {
+    Address(SocketAddr),
+    /// A Unix socket at this path.
+    Unix(PathBuf),
+}
+
 /// `None`: for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Wait(pub(crate) Option<Duration>);
+
+#[cfg(feature = "serve")]
+pub(super) fn listen(text: &str) -> Result<Listen, String> {
+    match text.strip_prefix("unix:") {
+        Some("") => Err("a path is wanted after `unix:`".to_owned()),
+        Some(path) => Ok(Listen::Unix(path.into())),
+        None => text.parse().map(Listen::Address).map_err(|_| {
+            "an address with a port is wanted, such as 127.0.0.1:8420, or unix:PATH".to_owned()
+        }),
+    }
+}
 
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
     parse_duration(text).map_err(|error| error.to_string())

@@ -9,4 +9,5 @@ mod recipes;
 mod rights;
 mod safety;
 mod stopping;
+mod unix;
 mod zaqar;
