@@ -123,29 +123,51 @@ impl Group {
     /// # Errors
     ///
     /// * [`ErrorKind::GroupMissing`]: the group does not exist.
-    /// * [`ErrorKind::GroupNotEmpty`]: the group has members, or a process is just joining.
+    /// * [`ErrorKind::GroupNotEmpty`]: the group has members, or a process is just joining. With [`Effect::Unknown`], a request of
+    ///   this call is perhaps still on its way, and deletes the group if it is empty by then.
     /// * The [kinds of error](crate::ErrorKind) of a store that refuses or does not answer.
     ///
     /// # Cancel safety
     ///
     /// A dropped call may or may not delete the group.
     pub async fn delete(&self) -> Result<()> {
+        let mut in_doubt = None;
         loop {
-            let listing = self.existing("delete").await?;
-            if !listing.entries.is_empty() {
-                let message = "the group has members";
-                return Err(self.queue.error(ErrorKind::GroupNotEmpty, "delete", message));
-            }
-            let version = listing.value.map(|value| value.version);
-            let mut write = Write::new(&self.queue.key, version, None);
-            write.if_empty = true;
-            match self.queue.write("delete", write).await? {
-                // If the outcome is unknown, the group that was read is gone, and it does not matter who deleted it.
-                Written::Yes(_) | Written::Unknown => return Ok(()),
-                // Somebody joined or deleted the group in between: the next read shows which.
-                Written::No => {}
+            match self.try_to_delete(&mut in_doubt).await {
+                Ok(true) => return Ok(()),
+                // Somebody joined or deleted the group in between, or a try is in doubt: the next read shows which.
+                Ok(false) => {}
+                // A try whose answer was lost may still be on its way, and deletes the group if it is empty then.
+                Err(error) if in_doubt.is_some() => return Err(error.with_effect(Effect::Unknown)),
+                Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Deletes the group if it is empty; true: the group that was read is gone. `in_doubt` is the version of the group that an
+    /// earlier try may have deleted.
+    async fn try_to_delete(&self, in_doubt: &mut Option<u64>) -> Result<bool> {
+        let listing = self.queue.read("delete").await?;
+        let version = listing.value.as_ref().map(|value| value.version);
+        // Versions do not come again. So the group that an earlier try has read is gone, and it does not matter who deleted it.
+        if in_doubt.is_some() && *in_doubt != version {
+            return Ok(true);
+        }
+        if version.is_none() {
+            return self.queue.named(Err(missing("delete")));
+        }
+        if !listing.entries.is_empty() {
+            let message = "the group has members";
+            return Err(self.queue.error(ErrorKind::GroupNotEmpty, "delete", message));
+        }
+        let mut write = Write::new(&self.queue.key, version, None);
+        write.if_empty = true;
+        let written = self.queue.write("delete", write).await?;
+        if written == Written::Unknown {
+            // The store refuses a write also if the queue is not empty, so the group may stand as it was.
+            *in_doubt = version;
+        }
+        Ok(matches!(written, Written::Yes(_)))
     }
 
     /// Whether the group exists.

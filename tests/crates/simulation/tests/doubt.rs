@@ -1,0 +1,58 @@
+//! Checks what calls tell if one of their requests or answers was lost.
+#![cfg(coordination_internals)]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use coordination::simulation::{Client, Clocks, Link, Run, Traits, Weather, World};
+use coordination::{Config, Coordinator, Effect, ErrorKind};
+use tokio::runtime::Builder;
+use tokio::time::sleep;
+
+const TTL: Duration = Duration::from_secs(3);
+/// No request of a client arrives.
+const CUT: Link = Link { requests_cut: true, replies_cut: false, heartbeats_cut: false };
+
+/// How long each message is on its way, in milliseconds.
+const WAY: u64 = 10;
+
+/// Runs `work` with two clients of one store, and the link of the first.
+fn in_a_world(work: impl AsyncFnOnce(&Arc<Client>, Coordinator, Coordinator)) {
+    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build();
+    runtime.expect("a runtime can be made").block_on(async {
+        let _run = Run::begin(1);
+        let traits =
+            Traits { is_remote: true, has_clock: true, watches: true, renews_on_restart: false };
+        let world = World::new(1, traits);
+        let (client, second) = (world.client(Clocks::default()), world.client(Clocks::default()));
+        let config = || Config { ttl: Some(TTL), ..Config::default() };
+        let one = client.connect(config()).await.expect("the store is there");
+        let other = second.connect(config()).await.expect("the store is there");
+        world.set_weather(Weather { delay: WAY..=WAY, ..Weather::calm() });
+        work(&client, one, other).await;
+    });
+}
+
+/// The first request that deletes a group is lost, a member joins, and the second request is refused because the group is not
+/// empty: the group stands, so the call must not say that the group was deleted.
+#[test]
+fn a_group_that_stands_is_not_told_to_be_deleted() {
+    in_a_world(async |client, one, other| {
+        let group = one.group("a").expect("a good name");
+        group.create().await.expect("there is none");
+        let deleting = client.spawn({
+            let group = group.clone();
+            async move { group.delete().await }
+        });
+        // The request that reads the group arrives after one way, and the one that deletes it after three.
+        sleep(Duration::from_millis(2 * WAY)).await;
+        client.set_link(CUT);
+        let joined = other.group("a").expect("a good name").join(&()).await.expect("it stands");
+        client.set_link(Link::default());
+        let error = deleting.await.expect("no panic").expect_err("a member is in the group");
+        assert_eq!((error.kind(), error.effect()), (ErrorKind::GroupNotEmpty, Effect::Unknown));
+        assert_eq!(group.members().await.expect("it stands").len(), 1);
+        joined.leave().await.expect("the store is there");
+        group.delete().await.expect("the group is empty");
+    });
+}
