@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use self::clock::{Clock, Shared, Time, longer, shorter};
+use self::clock::{Clock, Newest, Shared, Time, longer, shorter};
 pub use self::permit::{Attempt, RatePermit};
 use self::schedule::{History, Micros, Rules, to_micros, to_micros_floor};
 use super::engine::data::{MAX_VALUE_BYTES, to_data};
@@ -257,8 +257,10 @@ impl RateLimiter {
     pub async fn reconfigure(&self) -> Result<()> {
         self.input("reconfigure", self.rules.check())?;
         let (rules, clock) = (self.rules.clone(), self.shared.clock.clone());
+        let mut newest = clock.newest();
         let step = move |listing: &Listing| {
-            let time = clock.read(listing, BootInstant::now())?;
+            let time = clock.read(listing, Some(newest), BootInstant::now())?;
+            newest = clock.newest();
             let mut history =
                 time.history.unwrap_or_else(|| History::new(rules.clone(), time.epoch, time.now));
             history.begin(time.epoch, time.now);
@@ -284,8 +286,10 @@ impl RateLimiter {
     pub async fn reset(&self) -> Result<()> {
         self.input("reset", self.rules.check())?;
         let (rules, clock) = (self.rules.clone(), self.shared.clock.clone());
+        let mut newest = clock.newest();
         let step = move |listing: &Listing| {
-            let time = clock.read(listing, BootInstant::now())?;
+            let time = clock.read(listing, Some(newest), BootInstant::now())?;
+            newest = clock.newest();
             let history = History::new(rules.clone(), time.epoch, time.now);
             let data = to_data("reset", &history, MAX_VALUE_BYTES)?;
             Ok(Change::Write(Some(data), ()))
@@ -298,13 +302,13 @@ impl RateLimiter {
         self.input("acquire", self.rules.check_permits(permits))?;
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let (rules, clock) = (self.rules.clone(), self.shared.clock.clone());
-        let mut before = BootInstant::now();
+        let mut before = (BootInstant::now(), clock.newest());
         let is_first = !self.shared.follower.has_started();
         let step = move |listing: &Listing| {
             // Invariant: this is read after the listing has arrived, and the next listing is requested after this.
             let at = (BootInstant::now(), Instant::now());
             let look = look_at(listing, &rules, &clock, (permits, deadline), is_first, at, before);
-            before = at.0;
+            before = (at.0, clock.newest());
             look
         };
         let asking = async {
@@ -366,9 +370,9 @@ fn look_at(
     (permits, deadline): (u32, Option<Instant>),
     is_first: bool,
     at: (BootInstant, Instant),
-    before: BootInstant,
+    (before, newest): (BootInstant, Newest),
 ) -> Result<Change<Look>> {
-    let Time { history, epoch, now } = clock.read(listing, at.0)?;
+    let Time { history, epoch, now } = clock.read(listing, Some(newest), at.0)?;
     let mut history = history.unwrap_or_else(|| History::new(rules.clone(), epoch, now));
     if history.rules != *rules {
         let message = format!(
@@ -385,10 +389,13 @@ fn look_at(
     });
     let slot = history.reserve(now, permits, longest);
     let mut look = Look { slot, now: now.max(history.now), has_clock, at, before, written: None };
+    if !has_clock && look.slot.is_ok() {
+        history.mark(permits);
+    }
     // A process that asks for the first time and is refused may end before a window has passed. So its host remembers what it has
     // seen.
-    let attests = !has_clock && (slot.is_ok() || is_first) && clock.attest(&mut history, at.0);
-    if slot.is_err() && !is_cold && !attests {
+    let attests = !has_clock && (look.slot.is_ok() || is_first) && clock.attest(&mut history, at.0);
+    if look.slot.is_err() && !is_cold && !attests {
         return Ok(Change::Keep(look));
     }
     let data = to_data("acquire", &history, MAX_VALUE_BYTES)?;

@@ -33,6 +33,23 @@ pub(super) struct Time {
     pub(super) now: Micros,
 }
 
+/// A version of a history that this process has seen.
+#[derive(Clone, Copy)]
+pub(super) struct Newest {
+    id: u64,
+    given: u64,
+}
+
+impl Newest {
+    /// Whether the store has lost this version, and has an earlier one again: after a fail-over, or restored from a copy. That is
+    /// known only if the history was asked for after this version had been seen.
+    ///
+    /// A server that lags behind may give the same answer. What is forgotten then makes permits come later, never earlier.
+    fn is_lost(self, history: &History) -> bool {
+        self.id == history.id && history.given < self.given
+    }
+}
+
 /// What this process knows of a limiter's time. Cheap to clone.
 #[derive(Clone, Default)]
 pub(super) struct Clock {
@@ -41,13 +58,27 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    /// Reads the history and the time from a listing. `at` is a moment between the arrival of the listing and this call.
-    pub(super) fn read(&self, listing: &Listing, at: BootInstant) -> Result<Time> {
+    /// The newest version of the history that this process has seen so far.
+    pub(super) fn newest(&self) -> Newest {
+        self.lock().newest()
+    }
+
+    /// Reads the history and the time from a listing. `at` is a moment between the arrival of the listing and this call, and
+    /// `newest` was taken before the listing was asked for; without it, the listing may be older than what was seen since.
+    pub(super) fn read(
+        &self,
+        listing: &Listing,
+        newest: Option<Newest>,
+        at: BootInstant,
+    ) -> Result<Time> {
         let mut history = listing.value.as_ref().map(history).transpose()?;
         let (epoch, now) = match (&listing.clock, &mut history) {
             (Some(clock), _) => (clock.epoch, to_micros_floor(clock.now)),
             (None, Some(history)) => {
                 let mut ages = self.lock();
+                if newest.is_some_and(|newest| newest.is_lost(history)) {
+                    *ages = Ages::default();
+                }
                 if let Some((then, seen)) = self.witnessed(history) {
                     ages.learn(&then, seen);
                 }
@@ -115,7 +146,7 @@ impl Follower {
             let task = queue.session.spawn(async move {
                 while let Ok(view) = views.next().await {
                     // What is stored may be corrupt; the next call that asks for a permit fails with that.
-                    let _ = clock.read(&view.listing, BootInstant::now());
+                    let _ = clock.read(&view.listing, None, BootInstant::now());
                 }
             });
             (task.abort_handle(), Process::this())
@@ -170,6 +201,8 @@ struct Ages {
 struct Proof {
     at: BootInstant,
     age: i64,
+    /// The mark of the permit to which the slot was given.
+    mark: u32,
 }
 
 impl Proof {
@@ -180,31 +213,45 @@ impl Proof {
 }
 
 impl Ages {
+    fn newest(&self) -> Newest {
+        Newest { id: self.id, given: self.given }
+    }
+
     /// Learns from a version that had been seen by this moment.
     fn learn(&mut self, history: &History, at: BootInstant) {
         if self.id != history.id {
             *self = Self { id: history.id, ..Self::default() };
         }
-        let told =
-            |slot: &Micros| Proof { at, age: signed(history.now).saturating_sub(signed(*slot)) };
-        let told: Vec<_> = history.slots.iter().rev().map(told).collect();
+        let told = |(slot, mark)| {
+            let age = signed(history.now).saturating_sub(signed(slot));
+            Proof { at, age, mark }
+        };
+        let told: Vec<_> = history.marked().map(told).collect();
+        if self.is_of_another_branch(history.given, &told) {
+            *self = Self { id: history.id, ..Self::default() };
+        }
         let (given, length) = match history.given >= self.given {
             true => (history.given, told.len()),
             false => (self.given, self.proofs.len()),
         };
-        let proof = |proofs: &[Proof], of: u64, back: u64| {
-            let index = back.checked_sub(given - of)?;
-            proofs.get(usize::try_from(index).ok()?).copied()
-        };
         let best = (0..).take(length).filter_map(|back| {
-            let before = proof(&self.proofs, self.given, back);
-            let now = proof(&told, history.given, back);
+            let before = proof(&self.proofs, self.given, given.checked_sub(back)?);
+            let now = proof(&told, history.given, given.checked_sub(back)?);
             before
                 .into_iter()
                 .chain(now)
                 .reduce(|one, other| if other.age(at) > one.age(at) { other } else { one })
         });
         (self.proofs, self.given) = (best.collect(), given);
+    }
+
+    /// Whether the store has lost permits that this process has seen, and others were given in their place: the youngest permit of
+    /// which both know is not the same one. Proofs of the lost permits say nothing about the others.
+    fn is_of_another_branch(&self, given: u64, told: &[Proof]) -> bool {
+        let youngest = given.min(self.given);
+        let ours = proof(&self.proofs, self.given, youngest);
+        let theirs = proof(told, given, youngest);
+        ours.zip(theirs).is_some_and(|(ours, theirs)| ours.mark != theirs.mark)
     }
 
     /// Sets the history's times to those that can be proved at this moment, and returns the present time on the limiter's clock.
@@ -232,6 +279,12 @@ impl Ages {
         history.now = u64::try_from(now).unwrap_or_default();
         history.now
     }
+}
+
+/// The proof for the permit of this number, among those for the last of `given` permits.
+fn proof(proofs: &[Proof], given: u64, number: u64) -> Option<Proof> {
+    let index = given.checked_sub(number)?;
+    proofs.get(usize::try_from(index).ok()?).copied()
 }
 
 fn signed(micros: Micros) -> i64 {
@@ -264,30 +317,46 @@ mod tests {
         /// to callers.
         ///
         /// A process sees a version some time after it was written, or never; its clock runs up to half a
-        /// percent faster than real time.
+        /// percent faster than real time. Now and then the store loses its last writes.
         #[test]
         fn t4_without_a_clock(
             calls in prop::collection::vec(
                 (0_usize..4, 0_u64..3_000, 0_u64..2_000, 0_u64..2_000, any::<bool>(),
-                    prop::option::weighted(0.1, 1_u32..6), any::<bool>()), 1..200),
+                    prop::option::weighted(0.1, 1_u32..6), any::<bool>(),
+                    prop::option::weighted(0.1, any::<bool>())), 1..200),
         ) {
             const RATES: [u64; 4] = [1_000, 1_005, 1_002, 1_004];
             let local = |process: usize, real: u64| BootInstant::from_nanos(real * RATES[process]);
             let mut processes: [Ages; 4] = Default::default();
             let mut history = three_in_ten_ms();
             let (mut real, mut permits, mut given, mut slots) = (1_000, 3, Vec::new(), Vec::new());
-            for (process, pause, writing, telling, reserves, other_permits, is_new) in calls {
+            let mut copy = (history.clone(), 0, permits);
+            for (process, pause, writing, telling, reserves, other_permits, is_new, loses) in calls {
                 real += pause;
+                match loses {
+                    Some(false) => copy = (history.clone(), given.len(), permits),
+                    // What the store has lost is not counted (A3).
+                    Some(true) if copy.1 <= given.len() => {
+                        (history, permits) = (copy.0.clone(), copy.2);
+                        given.truncate(copy.1);
+                        slots.truncate(copy.1);
+                    }
+                    _ => {}
+                }
                 let at = local(process, real);
                 // Each process has a host of its own, which remembers what the process before it on that host had seen.
                 if is_new {
                     processes[process] = Ages::default();
                 }
+                let newest = processes[process].newest();
                 let host = u64::try_from(process).expect("few");
                 if let Some(witness) = history.witness(host)
                     && let Some(then) = history.back_then(witness)
                 {
                     processes[process].learn(&then, BootInstant::from_nanos(witness.shown * 1_000));
+                }
+                if newest.is_lost(&history) {
+                    processes[process] = Ages::default();
                 }
                 processes[process].learn(&history, at);
                 let mut next = history.clone();
@@ -323,6 +392,7 @@ mod tests {
                     }
                     told.push(new);
                 }
+                next.mark(1);
                 next.attest(host, at.as_nanos().div_ceil(1_000));
                 history = next;
                 real += writing;
@@ -389,6 +459,47 @@ mod tests {
         assert_eq!(seen.reserve(now, 1, Some(0)), Err(10_000));
     }
 
+    /// Takes this many permits at this moment, and returns the history with them.
+    fn taken(ages: &mut Ages, history: &History, permits: u32, micros: u64) -> History {
+        let mut next = history.clone();
+        ages.learn(&next, at(micros));
+        let now = ages.date(&mut next, at(micros));
+        next.reserve(now, permits, Some(0)).expect("so many are free");
+        next.mark(permits);
+        ages.learn(&next, at(micros));
+        next
+    }
+
+    /// The store comes back from a copy, without the last permits that this process has seen.
+    #[test]
+    fn a_window_after_lost_permits_all_are_there_again() {
+        let clock = Clock::default();
+        let saved = taken(&mut clock.lock(), &three_in_ten_ms(), 3, 1_000);
+        taken(&mut clock.lock(), &saved, 3, 20_000);
+        let asks = |micros: u64| {
+            let data = serde_json::to_string(&saved).expect("plain data");
+            let newest = clock.newest();
+            let time = clock.read(&stored::value(&data), Some(newest), at(micros));
+            let time = time.expect("it is sound");
+            time.history.expect("it is there").reserve(time.now, 1, Some(0))
+        };
+        assert_eq!(asks(30_000), Err(10_000));
+        assert!(asks(41_000).is_ok());
+    }
+
+    /// The same, and another process has given as many permits since: what is known of the lost permits proves nothing of those.
+    #[test]
+    fn lost_permits_say_nothing_of_those_that_were_given_in_their_place() {
+        let (mut one, mut other) = (Ages::default(), Ages::default());
+        let saved = taken(&mut one, &three_in_ten_ms(), 1, 1_000);
+        taken(&mut one, &saved, 2, 2_000);
+        other.learn(&saved, at(1_000));
+        let mut now_stored = taken(&mut other, &saved, 2, 30_000);
+        one.learn(&now_stored, at(30_100));
+        let now = one.date(&mut now_stored, at(30_100));
+        assert!(now_stored.reserve(now, 3, Some(0)).is_err());
+    }
+
     /// Each process asks once and ends; none lives for a window.
     #[test]
     fn a_host_remembers_what_its_processes_have_seen() {
@@ -419,7 +530,7 @@ mod tests {
             let data = format!(
                 r#"{{"rules":{{"limits":[[4294967295,1000]],"margin":0,"paced":{paced}}},"id":7,"epoch":1,"now":9,"given":0,"slots":[]}}"#
             );
-            let time = Clock::default().read(&stored::value(&data), at(5));
+            let time = Clock::default().read(&stored::value(&data), None, at(5));
             time.err().map(|error| error.kind())
         };
         assert_eq!((kind(true), kind(false)), (None, Some(ErrorKind::Corrupt)));

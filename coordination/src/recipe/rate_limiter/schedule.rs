@@ -134,6 +134,10 @@ pub(super) struct History {
     /// The last slots, oldest first: as many as the rules need, or all if there were fewer.
     #[serde(with = "differences")]
     pub(super) slots: VecDeque<Micros>,
+    /// On a store without a clock: which permit each of the last slots was given to, the oldest first. Each write draws a random
+    /// number for its permits. So a permit that the store has lost is not taken for the one that was given in its place.
+    #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
+    pub(super) marks: VecDeque<u32>,
 }
 
 /// At `shown` on the clock of this host, so many permits had been given, and the history's time was `now`.
@@ -148,6 +152,8 @@ pub(super) struct Witness {
 
 /// For how many hosts the history remembers what each of them has seen last.
 const WITNESSES: usize = 16;
+/// Marks are above zero, and below this number: ten thousand of them have to fit into a value beside their slots.
+const MARKS: u32 = 1_000_000;
 
 impl History {
     /// The history of a limiter that has given no permit yet.
@@ -161,6 +167,7 @@ impl History {
             ruled_from: 0,
             witnesses: VecDeque::new(),
             slots: VecDeque::new(),
+            marks: VecDeque::new(),
         }
     }
 
@@ -174,6 +181,7 @@ impl History {
             (self.epoch, self.now) = (epoch, now);
             let given = usize::try_from(self.given).unwrap_or(usize::MAX);
             self.slots = std::iter::repeat_n(now, self.rules.memory().min(given)).collect();
+            self.marks.clear();
         }
         is_cold
     }
@@ -197,6 +205,20 @@ impl History {
         self.slots.extend(std::iter::repeat_n(slot, to_index(permits)));
         self.forget();
         Ok(slot)
+    }
+
+    /// Marks the permits that the present write gives: the last ones, so many.
+    pub(super) fn mark(&mut self, permits: u32) {
+        let mark = env::rng().random_range(1..MARKS);
+        self.marks.extend(std::iter::repeat_n(mark, to_index(permits)));
+        self.forget();
+    }
+
+    /// The slots and the marks of their permits, the youngest first. A permit that was given by an earlier version of the library
+    /// has the mark zero.
+    pub(super) fn marked(&self) -> impl Iterator<Item = (Micros, u32)> {
+        let marks = self.marks.iter().rev().copied().chain(std::iter::repeat(0));
+        self.slots.iter().rev().copied().zip(marks)
     }
 
     /// The first moment from `now` on at which this many permits can be had.
@@ -264,6 +286,7 @@ impl History {
         let since = usize::try_from(self.given.checked_sub(witness.given)?).ok()?;
         let mut then = self.clone();
         then.slots.truncate(self.slots.len().checked_sub(since)?);
+        then.marks.truncate(self.marks.len().saturating_sub(since));
         (then.given, then.now) = (witness.given, witness.now);
         Some(then)
     }
@@ -271,6 +294,8 @@ impl History {
     fn forget(&mut self) {
         let too_many = self.slots.len().saturating_sub(self.rules.memory());
         self.slots.drain(..too_many);
+        let too_many = self.marks.len().saturating_sub(self.slots.len());
+        self.marks.drain(..too_many);
     }
 }
 
@@ -507,6 +532,7 @@ mod tests {
         for number in 0..u64::from(MAX_STRICT) {
             history.reserve(number * 15_778_800_000_000, 1, None).expect("no limit");
         }
+        history.marks.extend(std::iter::repeat_n(MARKS - 1, history.slots.len()));
         (1..=2 * WITNESSES).for_each(|host| history.attest(u64::MAX - host as u64, u64::MAX));
         let text = serde_json::to_string(&history).expect("plain data");
         assert!(text.len() < crate::recipe::engine::data::MAX_VALUE_BYTES, "{}", text.len());

@@ -152,12 +152,15 @@ fn a_clock_that_starts_anew_starts_cold() {
     let mut rules = Rules::default();
     rules.add(5, WINDOW).expect("allowed");
     let mut listing = Listing::default();
+    let clock = Clock::default();
     let mut call = |epoch, millis| {
         let now = Duration::from_millis(millis);
         listing.clock = Some(crate::backend::Clock { epoch, now });
         let at = (BootInstant::now(), Instant::now());
         let wanted = (5, Some(at.1));
-        match look_at(&listing, &rules, &Clock::default(), wanted, true, at, at.0).expect("sound") {
+        match look_at(&listing, &rules, &clock, wanted, true, at, (at.0, clock.newest()))
+            .expect("sound")
+        {
             Change::Write(Some(data), look) => {
                 listing.value = Some(crate::backend::Value { version: 1, data, writer: None });
                 look.slot
