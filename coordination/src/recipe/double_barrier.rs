@@ -18,9 +18,10 @@ use super::engine::own_entry::Contents;
 use super::engine::policy::{Decision, Policy};
 use super::engine::queue::Queue;
 use super::engine::turn::Request;
+use super::engine::waiting::Waiting;
 use crate::backend::{Entry, Listing};
 use crate::coordinator::Coordinator;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Effect, Error, ErrorKind, Result};
 
 impl Coordinator {
     /// The double barrier of this name, for this number of `parties`. No I/O.
@@ -149,8 +150,8 @@ impl fmt::Debug for DoubleBarrier {
 #[derive(Serialize, Deserialize)]
 struct Rounds {
     parties: u32,
-    /// The number of each round's last entry, in order. Earlier rounds are kept as long as one of their entries may
-    /// be left.
+    /// The number of each round's last entry, in order. A round is kept as long as one of its entries is left, whatever became of
+    /// the rounds before and after it.
     through: Vec<u64>,
 }
 
@@ -188,8 +189,13 @@ impl Rounds {
 
     /// Adds the next round, which ends with the entry `through`.
     fn and(mut self, through: u64, listing: &Listing) -> Self {
-        let oldest = listing.entries.first().map_or(through, |entry| entry.seq);
-        self.through.retain(|round| *round >= oldest);
+        let mut before = 0;
+        self.through.retain(|round| {
+            let is_in = |entry: &Entry| entry.seq > before && entry.seq <= *round;
+            let is_kept = listing.entries.iter().any(is_in);
+            before = *round;
+            is_kept
+        });
         self.through.push(through);
         self
     }
@@ -242,7 +248,7 @@ impl Inside {
     ///
     /// * [`ErrorKind::Timeout`]: another party is still in.
     /// * Those of [`release`](Self::release): the session, and with it the place, may have been lost before.
-    /// * [`ErrorKind::Unavailable`]: the store did not answer.
+    /// * [`ErrorKind::Unavailable`]: the store did not answer in time. The party's entry is removed in the background.
     ///
     /// # Cancel safety
     ///
@@ -273,7 +279,7 @@ impl Inside {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         // A party that has left before may have lost its session since, which does not matter any more.
         if !self.grant.own_entry().is_given_up() {
-            match self.grant.release().await {
+            match self.released(timeout).await {
                 // The release goes on in the background, and a caller without a timeout waits for it, too.
                 Err(error) if timeout.is_none() && error.kind() == ErrorKind::Unavailable => {}
                 released => released?,
@@ -285,6 +291,21 @@ impl Inside {
             Ok((!listing.entries.iter().any(is_in)).then_some(()))
         };
         self.queue.until("leave", left, is_empty).await
+    }
+
+    /// Releases the place. When the time is over, the release goes on in the background.
+    async fn released(&self, timeout: Option<Duration>) -> Result<()> {
+        let session = &self.queue.session;
+        let limit = Waiting::within(timeout).limit(session.call_timeout());
+        tokio::select! {
+            biased;
+            released = self.grant.release() => released,
+            () = self.queue.out_of_time(limit) => {
+                let message = "the store did not answer within the time given";
+                let late = session.late("leave", message, None).with_effect(Effect::Unknown);
+                self.queue.named(Err(late))
+            }
+        }
     }
 }
 
@@ -348,6 +369,11 @@ mod tests {
         assert_eq!(verdict(2, &listing(&[7, 11, 12, 13], Some(&next)), 2).1, 12);
         let next = verdict(2, &listing(&[11, 12], Some(value)), 1).0;
         assert_eq!(next, r#"{"parties":2,"through":[12]}"#);
+        // Of the first round one party stays inside, and the rounds after it have ended: they are not kept for its sake.
+        let value = r#"{"parties":2,"through":[9,12,14]}"#;
+        let next = verdict(2, &listing(&[7, 20, 21], Some(value)), 1).0;
+        assert_eq!(next, r#"{"parties":2,"through":[9,21]}"#);
+        assert_eq!(verdict(2, &listing(&[7, 20, 21], Some(&next)), 0).1, 9);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Checks what calls tell if one of their requests or answers was lost.
+//! Checks what calls tell if one of their requests or answers was lost, and how long they wait for it.
 #![cfg(coordination_internals)]
 
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use coordination::simulation::{Client, Clocks, Link, Run, Traits, Weather, World};
 use coordination::{Config, Coordinator, Effect, ErrorKind};
 use tokio::runtime::Builder;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 const TTL: Duration = Duration::from_secs(3);
 /// No request of a client arrives.
@@ -54,5 +54,26 @@ fn a_group_that_stands_is_not_told_to_be_deleted() {
         assert_eq!(group.members().await.expect("it stands").len(), 1);
         joined.leave().await.expect("the store is there");
         group.delete().await.expect("the group is empty");
+    });
+}
+
+/// A party that leaves waits no longer than it is allowed to, also for the store.
+#[test]
+fn who_leaves_a_double_barrier_waits_for_the_store_no_longer_than_allowed() {
+    in_a_world(async |client, one, other| {
+        let barrier = |client: &Coordinator| client.double_barrier("a", 2).expect("a good name");
+        let (ours, theirs) = (barrier(&one), barrier(&other));
+        let (ours, theirs) = tokio::join!(ours.enter(None), theirs.enter(None));
+        let (ours, theirs) = (ours.expect("both have come"), theirs.expect("both have come"));
+        client.set_link(CUT);
+        let begun = Instant::now();
+        let error = ours.leave(Some(Duration::from_millis(10))).await.expect_err("it is cut off");
+        assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::Unknown));
+        assert!(begun.elapsed() < Duration::from_millis(200), "{:?}", begun.elapsed());
+        assert!(!ours.is_held());
+        // The release goes on in the background.
+        client.set_link(Link::default());
+        theirs.leave(Some(2 * TTL)).await.expect("both have left");
+        ours.leave(Some(2 * TTL)).await.expect("both have left");
     });
 }
