@@ -181,7 +181,7 @@ async fn add(State(service): State<Shared>, request: Request) -> Result<Response
     let amount = fields.signed("add").unwrap_or(1);
     fields.done()?;
     let counter = counter(&service, &name)?;
-    let finishing = service.under_way.begin();
+    let finishing = service.begin()?;
     let adding = async move {
         let _finishing = finishing;
         Ok(counter.add(amount).await?)
