@@ -385,9 +385,11 @@ impl Connections {
         self.repeated(call, true, run).await
     }
 
-    /// Whether a grant counts only once replicas have confirmed it, because the server has `min-replicas-to-write`.
+    /// Whether a grant counts only once replicas have confirmed it, because the server has `min-replicas-to-write`. Also if there
+    /// is no connection: the server may have answered and ended, and the server of the next connection may not know the grant.
     pub(super) fn has_confirming(&self) -> bool {
-        self.rotation.connected().is_some_and(|(connection, _)| connection.confirming.is_some())
+        let connected = self.rotation.connected();
+        connected.is_none_or(|(connection, _)| connection.confirming.is_some())
     }
 
     /// Makes a call on the connection in use, by `run`. The call is made again if it has no valid outcome, for one of these

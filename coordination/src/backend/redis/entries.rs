@@ -118,7 +118,12 @@ impl Entries for Redis {
         }
         // Forgets which entry blocked this entry before: in its new mode, another entry may block it, or none.
         self.waits_for(&entry.entry_ref.id, None);
-        Ok(answer.is_ok())
+        // What was stored may be a grant: the slots of a semaphore's permit, for instance.
+        Ok(answer.is_ok() && self.sessions.confirm(entry.session, &entry.entry_ref).await?)
+    }
+
+    async fn confirm(&self, entry: &NewEntry) -> Result<bool> {
+        self.sessions.confirm(entry.session, &entry.entry_ref).await
     }
 
     async fn leave(&self, entry: &EntryRef, seq: Option<u64>) -> Result<()> {
@@ -214,8 +219,9 @@ impl Redis {
     /// Returns `position`. If it says that nothing blocks the entry, returning it grants the lock. In this case, if the server
     /// requires that replicas confirm writes, waits first until they have confirmed the entry.
     async fn confirmed(&self, entry: &NewEntry, position: Position) -> Result<Position> {
-        if position.blocker.is_none() {
-            self.sessions.confirm(entry.session, &entry.entry_ref).await?;
+        if position.blocker.is_none() && !self.confirm(entry).await? {
+            let gone = Error::new(ErrorKind::Unavailable, "enter", "the entry was removed again");
+            return Err(gone.with_effect(Effect::Unknown));
         }
         Ok(position)
     }

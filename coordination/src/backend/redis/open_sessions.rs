@@ -97,18 +97,16 @@ impl OpenSessions {
     }
 
     /// Waits until replicas have confirmed this entry, if the server has `min-replicas-to-write`: a replica that takes over must
-    /// know which locks were granted. To wait, it makes a `renew` for the entry, which also checks that the entry exists.
-    pub(super) async fn confirm(&self, session: SessionId, entry: &EntryRef) -> Result<()> {
+    /// know what was granted. To wait, it makes a `renew` for the entry, which also checks that the entry exists; false: the entry
+    /// is gone.
+    pub(super) async fn confirm(&self, session: SessionId, entry: &EntryRef) -> Result<bool> {
         if !self.connections.has_confirming() {
-            return Ok(());
+            return Ok(true);
         }
         let call = renewal(session, std::slice::from_ref(entry));
         let unknown = |error: Error| error.with_effect(Effect::Unknown);
         let answer = self.connections.run_confirmed(&call).await.map_err(unknown)?;
-        if gone_in(answer)?.is_empty() {
-            return Ok(());
-        }
-        Err(unknown(Error::new(ErrorKind::Unavailable, "enter", "the entry was removed again")))
+        Ok(gone_in(answer)?.is_empty())
     }
 
     /// If the server's record has a new name, removes those entries of the session from the server that are not in `known`. A

@@ -87,7 +87,14 @@ pub(in crate::recipe) async fn await_decision(
                 true => continue,
                 false => return Ok(Turn::EntryLost),
             },
-            Decision::Grant => return Ok(Turn::Mine(None)),
+            Decision::Grant => {
+                let confirm = || session.backend.confirm(own.entry());
+                let is_there = match has_waited {
+                    false => session.retry_until_settled(lease, "acquire", confirm).await?,
+                    true => session.retry_while_waiting(lease, "acquire", confirm).await?,
+                };
+                return Ok(if is_there { Turn::Mine(None) } else { Turn::EntryLost });
+            }
             Decision::Publish(data) => {
                 let room = own.entry().room.after_update();
                 let published = own.update_for("acquire", Mode::Shared, data, room).await;

@@ -1,10 +1,16 @@
-//! F-59: the master is cut off from its replica and from two of three Sentinels, and a replica takes over.
+//! F-59: the master is cut off from its replica and from two of three Sentinels, and a replica takes over; replicas confirm
+//! nothing.
 
 use std::time::Duration;
 
-use coordination_tests::harness::redis::MASTER;
-use coordination_tests::harness::{Proxy, Redis, Server, rerun_if_starved, wait_until};
+use coordination::Coordinator;
+use coordination_tests::harness::redis::{MASTER, RedisOptions};
+use coordination_tests::harness::{
+    Direction, Protocol, Proxy, Redis, Server, Unit, rerun_if_starved, rerun_on_threads, wait_until,
+};
 use coordination_tests::must_hold;
+use tokio::task::block_in_place;
+use tokio::time::timeout;
 
 use super::{LONG, site, with_url};
 
@@ -15,6 +21,9 @@ const DOWN_AFTER: Duration = Duration::from_secs(1);
 
 /// The longest time until all Sentinels know of a new master and a client has asked them.
 const SPREAD: Duration = Duration::from_secs(3);
+
+/// How long nothing may be granted while no replica confirms. It is granted within a few milliseconds if nobody waits for replicas.
+const UNCONFIRMED: Duration = Duration::from_secs(1);
 
 /// Which servers the holder of the lock reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,10 +121,7 @@ fn parted(side: Side, is_confirmed: bool, bound: Duration) {
 #[test]
 fn f59_without_a_replica_nothing_counts() {
     rerun_if_starved(|| {
-        // With this limit of the lag, the master goes on accepting writes without its replica for longer than the test
-        // takes.
-        let options = Redis::options().nodes(2).flag("min-replicas-to-write", "1");
-        let (redis, site) = site(options.flag("min-replicas-max-lag", "3600"));
+        let (redis, site) = site(replicated());
         redis.wait_replicated(1);
         let site = site.at(redis.node(0).address());
         let (holder, other) = (site.process("holder"), site.process("other"));
@@ -127,4 +133,68 @@ fn f59_without_a_replica_nothing_counts() {
         redis.node(1).resume();
         assert!(holder.acquire_within("x", LONG).is_ok());
     });
+}
+
+/// The same for what is granted by the whole queue: permits, places of those who work, memberships.
+#[test]
+fn f59_without_a_replica_no_permit_and_no_membership_counts() {
+    rerun_on_threads(async || {
+        let (redis, site) = block_in_place(|| site(replicated()));
+        block_in_place(|| redis.wait_replicated(1));
+        let client = connected(&site.at(redis.node(0).address()).url).await;
+        let semaphore = client.semaphore("s", 3).expect("a good name");
+        let limiter = client.limiter("l").expect("a good name").slots(3);
+        let group = client.group("g").expect("a good name");
+        let first = semaphore.acquire(Some(LONG)).await.expect("it is free");
+        let working = limiter.enter().await.expect("it is free");
+        let member = group.join_or_create(&()).await.expect("it is there");
+        block_in_place(|| redis.node(1).pause());
+        let (permit, place, membership) = tokio::join!(
+            timeout(UNCONFIRMED, semaphore.acquire(None)),
+            timeout(UNCONFIRMED, limiter.enter()),
+            timeout(UNCONFIRMED, group.join_as("another", &())),
+        );
+        assert!(!matches!(permit, Ok(Ok(_))), "one server granted a permit");
+        assert!(!matches!(place, Ok(Ok(_))), "one server let somebody work");
+        assert!(!matches!(membership, Ok(Ok(_))), "one server let a member in");
+        block_in_place(|| redis.node(1).resume());
+        drop(semaphore.acquire(Some(LONG)).await.expect("one is left"));
+        drop((first, working, member));
+    });
+}
+
+/// The master's answer to the request for a lock arrives together with the end of the connection, and the replica has not
+/// confirmed the grant. The lock is not granted before a replica has.
+#[test]
+fn f59_a_grant_is_confirmed_also_if_the_connection_ends_with_it() {
+    rerun_on_threads(async || {
+        let (redis, site) = block_in_place(|| site(replicated()));
+        block_in_place(|| redis.wait_replicated(1));
+        let proxy = Proxy::speaking(Protocol::Resp, redis.node(0).address());
+        let client = connected(&site.at(proxy.address()).url).await;
+        let lock = client.lock("x").expect("a good name");
+        drop(lock.acquire(Some(LONG)).await.expect("it is free"));
+        for round in 0..ROUNDS {
+            let lock = client.lock(format!("x-{round}")).expect("a good name");
+            block_in_place(|| {
+                redis.node(1).pause();
+                proxy.cut_after(Direction::ToClient, Unit::Messages, 1);
+            });
+            let granted = timeout(UNCONFIRMED, lock.acquire(None)).await;
+            assert!(!matches!(granted, Ok(Ok(_))), "one server granted it, in round {round}");
+            block_in_place(|| redis.node(1).resume());
+            drop(lock.acquire(Some(LONG)).await.expect("it is free"));
+        }
+    });
+}
+
+/// A master that goes on accepting writes without its replica for longer than a test takes.
+fn replicated() -> RedisOptions {
+    let options = Redis::options().nodes(2).flag("min-replicas-to-write", "1");
+    options.flag("min-replicas-max-lag", "3600")
+}
+
+async fn connected(url: &str) -> Coordinator {
+    let builder = Coordinator::builder().ttl(Duration::from_secs(20));
+    builder.connect(url).await.expect("the server is there")
 }
