@@ -2,8 +2,9 @@
 //! clock. Each heartbeat moves that moment to a later one.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::client::Connections;
 use super::script::{Answer, Call, Script, queue_path};
@@ -30,11 +31,15 @@ pub(super) struct OpenSessions {
     /// server may have forgotten something, for instance that an entry was removed. As long as the name is the same, the server has
     /// no entries of the newest session that this client does not know of, and `settle` need not be done again.
     settled: Mutex<Option<String>>,
+    /// The index of the batch of held entries with which the next heartbeat begins. A heartbeat may not have time to check all
+    /// batches, so the next heartbeat goes on where the last one stopped.
+    next: AtomicUsize,
 }
 
 impl OpenSessions {
     pub(super) fn new(connections: Arc<Connections>, channel: String) -> Self {
-        Self { connections, channel, ours: Mutex::default(), settled: Mutex::default() }
+        let (ours, settled, next) = (Mutex::default(), Mutex::default(), AtomicUsize::new(0));
+        Self { connections, channel, ours, settled, next }
     }
 
     pub(super) fn current(&self) -> Option<SessionId> {
@@ -82,6 +87,9 @@ impl OpenSessions {
     }
 
     /// Extends the lease, and calls `gone` for each entry in `held` that does not exist at the server any more.
+    ///
+    /// The call of the first batch has extended the lease, and what follows must not make the heartbeat fail. So if the time for a
+    /// heartbeat is not enough for all batches, the next heartbeats ask after the rest.
     pub(super) async fn renew(
         &self,
         session: SessionId,
@@ -89,8 +97,23 @@ impl OpenSessions {
         gone: &Gone<'_>,
     ) -> Result<()> {
         // If no entry is held, one call is made with an empty batch, because the call also extends the lease.
-        for batch in held.chunks(BATCH).chain(held.is_empty().then_some(held)) {
-            let answer = self.connections.run_vouched(&renewal(session, batch), true).await?;
+        let mut batches: Vec<_> =
+            held.chunks(BATCH).chain(held.is_empty().then_some(held)).collect();
+        let next = self.next.load(Ordering::Relaxed) % batches.len();
+        batches.rotate_left(next);
+        let begun = Instant::now();
+        for (done, batch) in batches.into_iter().enumerate() {
+            if done > 0 && begun.elapsed() > self.connections.patience / 4 {
+                break;
+            }
+            // Stored before the call, so that the next heartbeat begins with another batch even if this call fails. Otherwise a
+            // batch whose call always fails would keep the other batches from being checked.
+            self.next.store(next + done + 1, Ordering::Relaxed);
+            let call = renewal(session, batch);
+            let answer = match self.connections.run_vouched(&call, true).await {
+                Err(error) if done > 0 && error.loss_reason().is_none() => break,
+                answer => answer?,
+            };
             gone_in(answer)?.iter().for_each(gone);
         }
         Ok(())

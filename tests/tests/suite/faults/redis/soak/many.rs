@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use coordination::{Coordinator, Error, ErrorKind, State};
-use coordination_tests::harness::{Proxy, Redis, Server, eventually_async, rerun_on_threads};
+use coordination_tests::harness::{
+    Direction, Mode, Proxy, Redis, Server, eventually_async, rerun_on_threads,
+};
 use tokio::task::{JoinHandle, JoinSet, block_in_place};
 use tokio::time::timeout;
 
@@ -238,6 +240,35 @@ fn the_connection_for_listings_is_closed() {
                 redis.ask(&["CLIENT", "KILL", "ID", newest]);
             });
         }
+        drop(site);
+    });
+}
+
+/// One client holds many names, and the server is far away: one heartbeat has no time to ask after all of them. Nothing is lost, and
+/// a removal is told after some heartbeats.
+#[test]
+fn f65_many_names_are_held_at_a_server_that_is_far_away() {
+    const TTL: Duration = Duration::from_secs(3);
+    rerun_on_threads(async || {
+        let (redis, site) = block_in_place(|| site(Redis::options()));
+        let proxy = block_in_place(|| Proxy::start(redis.node(0).address()));
+        let url = redis.url(&proxy.address().to_string(), "coordination");
+        let client = Coordinator::builder().ttl(TTL).connect(&url).await.expect("it is there");
+        let names: Vec<_> = (0..2_500).map(|name| format!("x-{name}")).collect();
+        let locks = client.locks(&names).expect("good names");
+        let held = locks.acquire(Some(LONG)).await.expect("all are free");
+        // A sixth of the lease is half a second. Five requests one after the other take longer.
+        proxy.set(Direction::ToClient, Mode::Delay(Duration::from_millis(150)));
+        let end = Instant::now() + 3 * TTL;
+        while Instant::now() < end {
+            assert!(held.is_held(), "lost, though the server answers");
+            assert_eq!(client.state().current(), State::Connected);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let other = connected(&site.url).await;
+        let broken = other.lock(&names[1_234]).expect("a good name");
+        broken.break_lock().await.expect("it answers");
+        timeout(LONG, held.lost()).await.expect("it is told");
         drop(site);
     });
 }
