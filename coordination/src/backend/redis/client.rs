@@ -125,16 +125,17 @@ impl Client {
     ///
     /// The address is `Some` if `turn` names one of several addresses of the host; `None`: all addresses of the host may be tried.
     async fn place(
-        &self,
+        connections: &Connections,
         turn: Turn,
         credentials: &Credentials,
     ) -> Result<(Host, Option<SocketAddr>), Failure> {
-        if let Some(sentinels) = &self.sentinels {
-            return Ok((sentinels.master(&self.config, credentials).await?, None));
+        let client = &connections.link;
+        if let Some(sentinels) = &client.sentinels {
+            return Ok((connections.master(sentinels, credentials).await?, None));
         }
-        match self.nodes.take_turn() {
+        match client.nodes.take_turn() {
             Some(node) => Ok((node, None)),
-            None => Ok((self.config.host(turn.place.host)?, turn.place.address)),
+            None => Ok((client.config.host(turn.place.host)?, turn.place.address)),
         }
     }
 
@@ -144,8 +145,7 @@ impl Client {
         turn: Turn,
         credentials: &Credentials,
     ) -> Result<Connection, Failure> {
-        let client = &connections.link;
-        let (mut host, mut address) = client.place(turn, credentials).await?;
+        let (mut host, mut address) = Self::place(connections, turn, credentials).await?;
         for _ in 0..REDIRECTIONS {
             let greeting = Self::greeted(connections, (&host, address), turn.epoch, credentials);
             match greeting.await? {
@@ -373,8 +373,8 @@ impl Connections {
                     false => connection.run(&connection.redis, call).await,
                 }
             };
-            let (config, credentials) = (&self.link.config, self.link.config.access.used());
-            let (ran, named) = tokio::join!(ran, sentinels.master(config, &credentials));
+            let credentials = self.link.config.access.used();
+            let (ran, named) = tokio::join!(ran, self.master(sentinels, &credentials));
             let unnamed = |failure: Failure| {
                 let error = failure.error.during(call.operation).with_effect(Effect::Unknown);
                 Failure::harmless(error)
@@ -383,6 +383,25 @@ impl Connections {
             Ok(if named == connection.host { ran } else { Ran::Moved(named) })
         };
         self.repeated(call, true, run).await
+    }
+
+    /// The server that more than half of the Sentinels name.
+    async fn master(
+        &self,
+        sentinels: &Arc<Sentinels>,
+        credentials: &Credentials,
+    ) -> Result<Host, Failure> {
+        let named = sentinels.master(&self.link.config, credentials).await;
+        named.map_err(|failure| match failure.error.kind() {
+            // The name was right, so that the Sentinels do not know the master will pass: an operator has removed it, and adds it
+            // again with other settings, or the Sentinels were started without their files.
+            ErrorKind::Config if self.has_connected() => {
+                let message = failure.error.message().to_owned();
+                let error = Error::new(ErrorKind::Unavailable, "connect", message);
+                Failure { error: error.with_source(failure.error), ..failure }
+            }
+            _ => failure,
+        })
     }
 
     /// Whether a grant counts only once replicas have confirmed it, because the server has `min-replicas-to-write`. Also if there
@@ -435,8 +454,7 @@ impl Connections {
     pub(super) async fn look_again(&self) {
         let Some(sentinels) = &self.link.sentinels else { return };
         let Some((connection, epoch)) = self.rotation.connected() else { return };
-        let (config, credentials) = (&self.link.config, self.link.config.access.used());
-        let named = sentinels.master(config, &credentials).await;
+        let named = self.master(sentinels, &self.link.config.access.used()).await;
         if named.is_ok_and(|named| named != connection.host) {
             self.rotation.leave(epoch);
         }

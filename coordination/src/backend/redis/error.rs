@@ -20,6 +20,9 @@ pub(super) fn failure(operation: &'static str, error: &RedisError) -> Failure {
 
 /// Whether this error shows that the connection is of no more use, so that another one has to be made, perhaps to another server.
 fn is_broken(error: &RedisError) -> bool {
+    if is_demoted(error.code().unwrap_or_default(), error.detail().unwrap_or_default()) {
+        return true;
+    }
     match error.kind() {
         RedisKind::Io | RedisKind::Parse | RedisKind::AuthenticationFailed => true,
         RedisKind::Server(kind) => matches!(
@@ -31,6 +34,11 @@ fn is_broken(error: &RedisError) -> bool {
         ),
         _ => error.code() == Some("NOAUTH"),
     }
+}
+
+/// Whether the server says that it is no longer the master. It says so in these words to who waits for replicas (`WAIT`).
+fn is_demoted(code: &str, text: &str) -> bool {
+    code == "UNBLOCKED" || text.contains("used with replica instances")
 }
 
 /// Whether our keys are being moved to another node of the cluster. The request had no effect.
@@ -93,6 +101,7 @@ fn server_kind(code: &str, text: &str) -> ErrorKind {
         // The memory is full, or the disk cannot be written to.
         "OOM" | "MISCONF" => ErrorKind::Quota,
         "WRONGTYPE" => ErrorKind::Corrupt,
+        _ if is_demoted(code, text) => ErrorKind::Unavailable,
         "NOPROTO" | "CROSSSLOT" => ErrorKind::Unsupported,
         "LOADING" | "BUSY" | "UNKILLABLE" | "READONLY" | "MASTERDOWN" | "CLUSTERDOWN"
         | "TRYAGAIN" | "MOVED" | "ASK" | "NOREPLICAS" | "NOSCRIPT" => ErrorKind::Unavailable,
@@ -114,7 +123,8 @@ fn server_effect(code: &str, text: &str) -> Effect {
         "OOM" | "MISCONF" | "READONLY" | "NOREPLICAS" | "MASTERDOWN" | "CLUSTERDOWN" => {
             Effect::None
         }
-        _ if is_within => Effect::Unknown,
+        // What `WAIT` was to confirm was carried out.
+        _ if is_within || is_demoted(code, text) => Effect::Unknown,
         _ => Effect::None,
     }
 }
@@ -140,6 +150,23 @@ mod tests {
     use std::io;
 
     use super::*;
+
+    /// A server that is demoted refuses who waits for replicas. The next server may answer, and no wait ends for this.
+    #[test]
+    fn a_master_that_is_demoted_is_left() {
+        for said in [
+            "-UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)\r\n",
+            "-ERR WAIT cannot be used with replica instances. Please also note that since Redis 4.0 if a replica is configured to \
+             be writable (which is not the default) writes to replicas are just local and are not propagated.\r\n",
+        ] {
+            let answer = redis::parse_redis_value(said.as_bytes()).expect("it is an answer");
+            let error = answer.extract_error().expect_err("it is a refusal");
+            let told = failure("enter", &error);
+            let (kind, effect) = (told.error.kind(), told.error.effect());
+            assert_eq!((kind, effect), (ErrorKind::Unavailable, Effect::Unknown), "{said}");
+            assert!(told.is_broken, "{said}");
+        }
+    }
 
     #[test]
     fn whatever_breaks_a_connection_the_call_may_have_been_carried_out() {

@@ -102,7 +102,7 @@ impl Sentinels {
         }
         drop(answer);
         let mut votes = Votes::of(self.each.len());
-        let mut refusal = None;
+        let mut failed = Vec::new();
         while let Some(answer) = answers.recv().await {
             match answer {
                 Ok((id, host)) => {
@@ -111,16 +111,10 @@ impl Sentinels {
                         return Ok(host.clone());
                     }
                 }
-                Err(failure) if failure.error.kind() != ErrorKind::Unavailable => {
-                    refusal = Some(failure);
-                }
-                Err(_) => {}
+                Err(failure) => failed.push(failure),
             }
         }
-        Err(refusal.filter(|_| votes.counts.is_empty()).unwrap_or_else(|| {
-            let message = "no master is named by more than half of the Sentinels";
-            Failure::harmless(Error::new(ErrorKind::Unavailable, "connect", message))
-        }))
+        Err(told(failed, self.each.len()))
     }
 
     /// Asks a Sentinel for the master, on the existing connection if there is one. If the Sentinel does not answer there in time,
@@ -205,6 +199,27 @@ impl Sentinels {
             opened => opened,
         }
     }
+}
+
+/// Why there is no master, by what the Sentinels have answered instead of a name: what more than half of them say. What fewer of
+/// them say may be wrong by now: a Sentinel that was cut off may know an old password, for instance.
+fn told(failed: Vec<Failure>, sentinels: usize) -> Failure {
+    let say = |kind| failed.iter().filter(|failure| failure.error.kind() == kind).count();
+    let told = |failure: &&Failure| failure.error.kind() != ErrorKind::Unavailable;
+    let of_most = |failure: &&Failure| 2 * say(failure.error.kind()) > sentinels;
+    if let Some(failure) = failed.iter().filter(told).find(of_most) {
+        return failure.clone();
+    }
+    let failure = unnamed();
+    match failed.iter().find(told) {
+        Some(other) => Failure { error: failure.error.with_source(other.error.clone()), ..failure },
+        None => failure,
+    }
+}
+
+fn unnamed() -> Failure {
+    let message = "no master is named by more than half of the Sentinels";
+    Failure::harmless(Error::new(ErrorKind::Unavailable, "connect", message))
 }
 
 impl Votes {

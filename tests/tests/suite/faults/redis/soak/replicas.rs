@@ -279,6 +279,35 @@ fn f25_sentinels() {
     });
 }
 
+/// For a moment the Sentinel does not know the master, because an operator removes it and adds it again, and in this moment the
+/// connections to the master end. Whoever waits goes on waiting.
+#[test]
+fn f25_the_master_is_unknown_for_a_moment() {
+    rerun_if_starved(|| {
+        let (redis, site) = site(Redis::options());
+        let scratch = Scratch::new("sentinel");
+        let sentinel = free_address();
+        let _sentinel = start_sentinel(&scratch, sentinel, redis.node(0).address());
+        let ask = |words: &[&str]| coordination_tests::harness::redis::ask(sentinel, None, words);
+        assert!(wait_until(LONG, || ask(&["PING"]).is_ok()), "the Sentinel does not answer");
+        let url = format!("redis://{sentinel}/?sentinel=mymaster&quarantine=off");
+        let by = with_url(site.clone(), url);
+        let (holder, waiter) = (site.process("holder"), by.process("waiter"));
+        holder.acquire("x");
+        let waiting = waiter.wait_for("x");
+        holder.sees_contenders("x", 2);
+        ask(&["SENTINEL", "REMOVE", "mymaster"]).expect("it answers");
+        for kind in ["normal", "pubsub"] {
+            redis.ask(&["CLIENT", "KILL", "TYPE", kind]);
+        }
+        holder.release("x");
+        std::thread::sleep(Duration::from_secs(2));
+        let port = redis.node(0).address().port().to_string();
+        ask(&["SENTINEL", "MONITOR", "mymaster", "127.0.0.1", &port, "1"]).expect("it answers");
+        waiter.granted(waiting, LONG);
+    });
+}
+
 /// A Sentinel that the URL names twice, or by two names, has one vote in the majority.
 #[test]
 fn f59_a_sentinel_with_two_names() {
