@@ -4,11 +4,16 @@
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::raw_connection::RawConnection;
 use super::silence::Silence;
 use crate::backend::server::connections::Failure;
+
+/// If the connection was not used for longer than this, the next listing makes a new one. On the way to the server there may be a box
+/// that forgets idle connections and tells neither side (load balancers do, after some minutes). Heartbeats keep the other
+/// connections alive.
+const IDLE: Duration = Duration::from_secs(60);
 
 type Connecting<'a> = Pin<Box<dyn Future<Output = Result<Listing, Failure>> + Send + 'a>>;
 
@@ -38,6 +43,14 @@ pub(super) struct Listing {
 struct Open {
     listing: Listing,
     silence: Silence,
+    /// When the server last answered on the connection.
+    answered: Mutex<Instant>,
+}
+
+impl Open {
+    fn is_usable(&self) -> bool {
+        !self.listing.is_over.load(Ordering::Relaxed) && locked(&self.answered).elapsed() < IDLE
+    }
 }
 
 /// A listing in flight. When it is dropped, because it was answered or its caller gave up, it checks for how long no answer has
@@ -55,7 +68,7 @@ impl Listings {
     /// Begins a listing on the open connection; `None`: no connection is open, and the caller has to use `asked_on`.
     pub(super) fn asked(&self) -> Option<Asked<'_>> {
         let open = locked(&self.open).clone();
-        let open = open.filter(|open| !open.listing.is_over.load(Ordering::Relaxed))?;
+        let open = open.filter(|open| open.is_usable())?;
         open.silence.asked();
         Some(Asked { listings: self, open })
     }
@@ -68,7 +81,8 @@ impl Listings {
             return Ok(asked);
         }
         let listing = connecting.await?;
-        let open = Arc::new(Open { listing, silence: Silence::default() });
+        let answered = Mutex::new(Instant::now());
+        let open = Arc::new(Open { listing, silence: Silence::default(), answered });
         open.silence.asked();
         *locked(&self.open) = Some(Arc::clone(&open));
         Ok(Asked { listings: self, open })
@@ -89,6 +103,7 @@ impl Asked<'_> {
     /// Notes that the server has answered this listing, perhaps by an error. So the time without an answer is counted from now.
     pub(super) fn is_answered(&self) {
         self.open.silence.ended();
+        *locked(&self.open.answered) = Instant::now();
     }
 }
 

@@ -219,6 +219,25 @@ fn a_silent_connection_on_which_replicas_are_waited_for() {
     });
 }
 
+/// The connection for listings is idle for long, and is forgotten on its way without a word to either side. The next listing does not
+/// wait for it.
+#[test]
+fn f57_the_connection_for_listings_is_forgotten_while_it_is_idle() {
+    rerun_on_threads(async || {
+        let (redis, site) = block_in_place(|| site(Redis::options()));
+        let proxy = block_in_place(|| Proxy::start(redis.node(0).address()));
+        let client = connected(&redis.url(&proxy.address().to_string(), "coordination")).await;
+        let lock = client.lock("x").expect("a good name");
+        assert!(lock.holders().await.expect("it answers").is_empty());
+        assert_eq!(proxy.connections(), 2);
+        tokio::time::sleep(Duration::from_secs(61)).await;
+        block_in_place(|| proxy.hold_one(2));
+        let listed = timeout(Duration::from_secs(2), lock.holders()).await;
+        assert!(listed.expect("it does not wait").expect("it answers").is_empty());
+        drop(site);
+    });
+}
+
 /// The server closes the connection for listings, as it does with idle connections. The connection for calls stays,
 /// and the next listing makes a new connection.
 #[test]
