@@ -291,8 +291,12 @@ pub(super) fn named(processes: &[Process]) -> String {
 #[cfg(test)]
 pub(super) mod tests {
     use std::process::{Child, Command};
+    use std::time::{Duration, Instant};
 
     use super::*;
+
+    /// How long a test waits at most for something that has to happen.
+    const SOON: Duration = Duration::from_secs(30);
 
     fn sleep(mark: Option<&str>) -> Child {
         let mut command = Command::new("sleep");
@@ -320,7 +324,9 @@ pub(super) mod tests {
         for (marks, expected) in cases {
             let mut child = sleep(marks);
             let process = Process::of(Pid::from_child(&child)).expect("it lives");
-            // By then it is `sleep`, with its own environment.
+            // It becomes `sleep`, with its own environment. On a busy machine that may take longer than we look.
+            let begun = Instant::now();
+            while process.environment().is_empty() && begun.elapsed() < SOON {}
             let has = has_mark(&process, b"1-23");
             child.kill().and_then(|()| child.wait()).expect("ours");
             assert_eq!(has, expected, "{marks:?}");
