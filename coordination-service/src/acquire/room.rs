@@ -97,7 +97,7 @@ mod tests {
         let (service, _other) = tests::instance(Cover::Any).await;
         let mut ended = Vec::new();
         for number in 0..24 {
-            let many = several(&number.to_string(), 1_000);
+            let many = several(&number.to_string(), 100);
             let mut granted = acquire(&service, many, None).await.expect("they are free");
             let hold = granted.hold().expect("it is here").clone();
             granted.deliver();

@@ -59,7 +59,7 @@ async fn many_queues_keep_little_of_what_they_have_read() {
     let body = "x".repeat(100 * 1024);
     let messages = format!("{{\"messages\":[{{\"body\":\"{body}\"}},{{\"body\":\"{body}\"}}]}}");
     let mut most = 0;
-    for number in 0..100 {
+    for number in 0..12 {
         for _ in 0..2 {
             let path = format!("q-{number}/messages");
             let posted = ask(&service, request("POST", &path, messages.clone())).await;
@@ -68,5 +68,5 @@ async fn many_queues_keep_little_of_what_they_have_read() {
         }
         most = most.max(service.queues.cached_bytes());
     }
-    assert!((8 << 20..=32 << 20).contains(&most), "{most} bytes were kept");
+    assert!((1 << 20..=2 << 20).contains(&most), "{most} bytes were kept");
 }
