@@ -200,9 +200,9 @@ pub(crate) trait Entries: Send + Sync + 'static {
     /// belongs to another session. A repeated call returns the same result.
     async fn update(&self, entry: &NewEntry, seq: u64) -> Result<bool>;
 
-    /// Called before a grant that follows from a listing, because the whole queue decides: waits until everything that a grant of
-    /// this store has to survive is sure to know the entry. Returns false if the entry is gone. A grant that follows from the
-    /// answer of `enter`, `position` or `update` needs no such call: these wait themselves.
+    /// Called before a grant that the whole queue decides, after the last `update` of the entry: waits until everything that a grant
+    /// of this store has to survive is sure to know the entry as it is. Returns false if the entry is gone. A grant that follows from
+    /// the answer of `enter` or `position` needs no such call: these wait themselves.
     async fn confirm(&self, _entry: &NewEntry) -> Result<bool> {
         Ok(true)
     }

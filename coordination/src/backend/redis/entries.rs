@@ -118,8 +118,7 @@ impl Entries for Redis {
         }
         // Forgets which entry blocked this entry before: in its new mode, another entry may block it, or none.
         self.waits_for(&entry.entry_ref.id, None);
-        // What was stored may be a grant: the slots of a semaphore's permit, for instance.
-        Ok(answer.is_ok() && self.sessions.confirm(entry.session, &entry.entry_ref).await?)
+        Ok(answer.is_ok())
     }
 
     async fn confirm(&self, entry: &NewEntry) -> Result<bool> {

@@ -69,7 +69,7 @@ pub(in crate::recipe) async fn await_decision(
         };
         let Some(listed) = listing.entry(seq) else { return Ok(Turn::EntryLost) };
         if let Some(taken) = refusals.taken_nevertheless(listed) {
-            return Ok(Turn::Mine(Some(taken)));
+            return confirmed(acquire, own, Some(taken), has_waited).await;
         }
         let verdict = policy.decide(&listing, listed)?;
         let has_to_wait = matches!(verdict, Decision::Wait | Decision::WaitFor(_));
@@ -87,14 +87,7 @@ pub(in crate::recipe) async fn await_decision(
                 true => continue,
                 false => return Ok(Turn::EntryLost),
             },
-            Decision::Grant => {
-                let confirm = || session.backend.confirm(own.entry());
-                let is_there = match has_waited {
-                    false => session.retry_until_settled(lease, "acquire", confirm).await?,
-                    true => session.retry_while_waiting(lease, "acquire", confirm).await?,
-                };
-                return Ok(if is_there { Turn::Mine(None) } else { Turn::EntryLost });
-            }
+            Decision::Grant => return confirmed(acquire, own, None, has_waited).await,
             Decision::Publish(data) => {
                 let room = own.entry().room.after_update();
                 let published = own.update_for("acquire", Mode::Shared, data, room).await;
@@ -106,7 +99,7 @@ pub(in crate::recipe) async fn await_decision(
                 continue;
             }
             Decision::Take(data) => match refusals.take(data, has_waited).await {
-                Ok(Some(taken)) => return Ok(Turn::Mine(Some(taken))),
+                Ok(Some(taken)) => return confirmed(acquire, own, Some(taken), has_waited).await,
                 Ok(None) => continue,
                 Err(error) if error.loss_reason().is_some() => return Ok(Turn::EntryLost),
                 Err(error) => return Err(error),
@@ -137,6 +130,22 @@ pub(in crate::recipe) async fn await_decision(
             }
         }
     }
+}
+
+/// The turn has come, once everything that a grant of the store has to survive knows our entry.
+async fn confirmed(
+    acquire: &Acquire,
+    own: &OwnEntry,
+    taken: Option<Data>,
+    has_waited: bool,
+) -> Result<Turn> {
+    let (session, lease) = (&acquire.session, own.lease());
+    let confirm = || session.backend.confirm(own.entry());
+    let is_there = match has_waited {
+        false => session.retry_until_settled(lease, "acquire", confirm).await?,
+        true => session.retry_while_waiting(lease, "acquire", confirm).await?,
+    };
+    Ok(if is_there { Turn::Mine(taken) } else { Turn::EntryLost })
 }
 
 /// The store's refusals to write what a policy has decided, while its entry waits on.
