@@ -19,7 +19,7 @@ use crate::holds::{End, Hold};
 use crate::kind::Kind;
 use crate::problem::{Code, Problem};
 use crate::reply::{self, not_so, nowhere, principal, rest};
-use crate::service::Shared;
+use crate::service::{Phase, Shared};
 use crate::text;
 use crate::v1::holds;
 use crate::wanted::{Wanted, What};
@@ -111,6 +111,10 @@ fn held(service: &Shared, caller: &Caller) -> Option<Arc<Hold>> {
 /// `GET /v1/heartbeat/{name}`: true, and the lease begins anew, as long as it is the caller's.
 async fn heartbeat(State(service): State<Shared>, request: Request) -> Result<Response, Problem> {
     let caller = caller(&request, "/v1/heartbeat/")?;
+    // Nothing is renewed any more, and this answer cannot say how much of the lease is left.
+    if service.phase() == Phase::Ending {
+        return Ok(answer(false));
+    }
     let Some(hold) = held(&service, &caller) else { return Ok(answer(false)) };
     Ok(answer(holds::renewed(&service, &hold, None).await.is_ok()))
 }
@@ -169,5 +173,29 @@ mod tests {
         assert!(promise.read().await.expect("memory answers").is_some());
         assert_eq!(released(ours).await, r#"{"response":false}"#);
         assert!(is_soon_gone(&promise).await);
+    }
+
+    /// H10: who is told that its lease begins anew has a new one.
+    #[tokio::test]
+    async fn h10_nobody_is_told_of_a_renewal_that_does_not_take_place() {
+        let (service, _other) = instance(Cover::Any).await;
+        let who = service.auth.principal(&header::HeaderMap::new()).expect("anybody");
+        let asked = |path: &str| {
+            let mut request = Request::new(Body::empty());
+            *request.uri_mut() = path.parse().expect("a path");
+            request.extensions_mut().insert(Arc::clone(&who));
+            request.extensions_mut().insert(Peer::Address(([127, 0, 0, 1], 1).into()));
+            request
+        };
+        let granted = acquire(State(Arc::clone(&service)), asked("/v1/acquire/x")).await;
+        let granted = granted.expect("it is free").into_body();
+        axum::body::to_bytes(granted, 99).await.expect("a body");
+        for (phase, expected) in [(Phase::Draining, true), (Phase::Ending, false)] {
+            service.phase.send_replace(phase);
+            let told = heartbeat(State(Arc::clone(&service)), asked("/v1/heartbeat/x")).await;
+            let told = axum::body::to_bytes(told.expect("answered").into_body(), 99).await;
+            let expected = json!({ "response": expected }).to_string();
+            assert_eq!(told.expect("a body"), expected, "{phase:?}");
+        }
     }
 }
