@@ -50,8 +50,15 @@ type Steady = [u8; 32];
 struct Rounds {
     /// How many were begun.
     begun: u64,
-    /// The last one that was completed.
-    completed: u64,
+    /// The last one that has read all names of a recipe.
+    completed: BTreeMap<Kind, u64>,
+}
+
+impl Rounds {
+    /// Whether each of these recipes was read by a round that was begun after this one.
+    fn are_after(&self, round: u64, kinds: &[Kind]) -> bool {
+        kinds.iter().all(|kind| self.completed.get(kind).is_some_and(|last| *last > round))
+    }
 }
 
 /// The recipe and the name of a row.
@@ -62,9 +69,8 @@ struct Board {
     rows: BTreeMap<Of, Row>,
     gone: VecDeque<(u64, Of)>,
     last: u64,
-    as_of: Option<Instant>,
-    /// The recipes of which all names were read since their rows were forgotten.
-    read: BTreeSet<Kind>,
+    /// The recipes of which all names were read since their rows were forgotten, and when that was so last.
+    read: BTreeMap<Kind, Instant>,
 }
 
 /// Somebody who looks; not any more when it is dropped.
@@ -128,9 +134,10 @@ impl Mirror {
         *self.watchers.borrow()
     }
 
-    /// How old the rows are.
-    pub(crate) fn age(&self) -> Option<Duration> {
-        self.board().as_of.map(|at| at.elapsed())
+    /// How old the rows of these recipes are: those that were read least lately, of the recipes that were read at all.
+    pub(crate) fn age(&self, kinds: &[Kind]) -> Option<Duration> {
+        let board = self.board();
+        kinds.iter().filter_map(|kind| board.read.get(kind)).map(Instant::elapsed).max()
     }
 
     /// Waits until all names of these recipes were read after now. If that takes long, until they were read at all: what was not read is
@@ -139,17 +146,17 @@ impl Mirror {
         let mut rounds = self.rounds.subscribe();
         // A round that is under way may have begun when nobody looked at these.
         let now = rounds.borrow_and_update().begun;
-        let fresh = rounds.wait_for(|rounds| rounds.completed > now);
+        let fresh = rounds.wait_for(|rounds| rounds.are_after(now, kinds));
         if tokio::time::timeout(FRESH, fresh).await.is_ok() {
             return;
         }
-        let is_read = |rounds: &Rounds| rounds.completed > now || self.has_read(kinds);
+        let is_read = |rounds: &Rounds| rounds.are_after(now, kinds) || self.has_read(kinds);
         drop(rounds.wait_for(is_read).await);
     }
 
     fn has_read(&self, kinds: &[Kind]) -> bool {
         let board = self.board();
-        kinds.iter().all(|kind| board.read.contains(kind))
+        kinds.iter().all(|kind| board.read.contains_key(kind))
     }
 
     /// Told of each change.
@@ -231,11 +238,10 @@ impl Mirror {
 
     /// The round of this number has read all names of these recipes.
     pub(crate) fn completed(&self, round: u64, kinds: &[Kind]) {
-        let mut board = self.board();
-        board.as_of = Some(Instant::now());
-        board.read.extend(kinds);
-        drop(board);
-        self.rounds.send_modify(|rounds| rounds.completed = round);
+        let now = Instant::now();
+        self.board().read.extend(kinds.iter().map(|kind| (*kind, now)));
+        let completed = kinds.iter().map(|kind| (*kind, round));
+        self.rounds.send_modify(|rounds| rounds.completed.extend(completed));
     }
 }
 

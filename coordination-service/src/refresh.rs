@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use coordination::{Coordinator, ErrorKind};
 use serde_json::Value;
+use tokio::task::JoinSet;
 
 use crate::kind::Kind;
 use crate::look;
@@ -30,10 +31,8 @@ pub(crate) async fn run(service: Arc<Service>) {
             Kind::ALL.into_iter().for_each(|kind| service.mirror.clear(kind));
             drop(service.holds.take_touched());
         }
-        if let Ok(coordinator) = service.coordinator()
-            && let Err(error) = round(&service, &coordinator, &mut cursors).await
-        {
-            tracing::debug!(%error, "the rows could not be read");
+        if let Ok(coordinator) = service.coordinator() {
+            round(&service, &coordinator, &mut cursors).await;
         }
         let end = tokio::time::Instant::now() + ROUND;
         // A service that is always busy has rounds, too: what was touched is looked at first, however late it is.
@@ -58,22 +57,35 @@ async fn touched(service: &Service) {
     }
 }
 
-/// One round of each recipe that somebody looks at.
+/// One round of each recipe that somebody looks at, all at the same time: one that the store is slow to tell of, or does not
+/// tell of, has none of the others wait for it.
 async fn round(
-    service: &Service,
+    service: &Arc<Service>,
     coordinator: &Coordinator,
     cursors: &mut BTreeMap<Kind, String>,
-) -> coordination::Result<()> {
+) {
     let number = service.mirror.begin_round();
     let (shown, others) =
         Kind::ALL.into_iter().partition::<Vec<_>, _>(|kind| service.mirror.shows(*kind));
     others.into_iter().for_each(|kind| service.mirror.clear(kind));
     let reads = READS / shown.len().max(1);
-    for &kind in &shown {
-        round_of(service, coordinator, kind, cursors.entry(kind).or_default(), reads).await?;
+    let mut rounds = JoinSet::new();
+    for kind in shown {
+        let (service, coordinator) = (Arc::clone(service), coordinator.clone());
+        let mut cursor = cursors.remove(&kind).unwrap_or_default();
+        rounds.spawn(async move {
+            match round_of(&service, &coordinator, kind, &mut cursor, reads).await {
+                Ok(()) => service.mirror.completed(number, &[kind]),
+                Err(error) => {
+                    tracing::debug!(kind = kind.text(), %error, "the rows could not be read");
+                }
+            }
+            (kind, cursor)
+        });
     }
-    service.mirror.completed(number, &shown);
-    Ok(())
+    while let Some(ended) = rounds.join_next().await {
+        cursors.extend(ended.ok());
+    }
 }
 
 /// Lists the names, reads those that are new, and of the others as many as may be, one round after the other.
@@ -141,7 +153,7 @@ async fn entries(
 mod tests {
     use super::*;
     use crate::acquire::acquire;
-    use crate::acquire::tests::{instance, wanted};
+    use crate::acquire::tests::{Disk, instance, wanted};
     use crate::delivery::Deliver;
     use crate::settings::Cover;
 
@@ -195,5 +207,24 @@ mod tests {
         let _held = other.lock("y").expect("a name").acquire(None).await.expect("it is free");
         assert!(appears("y").await, "no round");
         assert!(!renewing.is_finished());
+    }
+
+    /// A file that is out of reach keeps the names of all locks from being listed, and nothing else from being shown.
+    #[tokio::test]
+    async fn a_recipe_that_cannot_be_read_holds_up_no_other_one() {
+        let disk = Disk::new();
+        let (service, other) = disk.instance().await;
+        let election = other.election("x").expect("a name");
+        let _leads = election.campaign(&(), None).await.expect("nobody else is there");
+        let out_of_reach = disk.0.join("x/coordination/queues/lock.y");
+        std::os::unix::fs::symlink(&out_of_reach, &out_of_reach).expect("there is room");
+        assert!(other.in_use(Kind::Lock.recipe()).await.is_err());
+        let _watching = service.mirror.watching(1, &Kind::ALL).expect("nobody else looks");
+        tokio::spawn(run(Arc::clone(&service)));
+        let fresh = service.mirror.fresh(&[Kind::Election, Kind::Group]);
+        tokio::time::timeout(15 * ROUND, fresh).await.expect("they were read");
+        assert!(service.mirror.names(Kind::Election).contains("x"));
+        let (locks, elections) = ([Kind::Lock], [Kind::Election]);
+        assert!(service.mirror.age(&locks).is_none() && service.mirror.age(&elections).is_some());
     }
 }

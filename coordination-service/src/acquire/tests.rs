@@ -254,16 +254,16 @@ async fn a_promise_of_a_lost_hold_is_deleted_when_its_lease_is_over() {
 }
 
 /// A store in a directory, of which the file of the promise of `x` can be put out of reach.
-struct Disk(std::path::PathBuf);
+pub(crate) struct Disk(pub(crate) std::path::PathBuf);
 
 impl Disk {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let path = std::env::temp_dir().join(format!("coordination-{}", ids::letters(12)));
         std::fs::create_dir(&path).expect("there is room");
         Self(path)
     }
 
-    async fn instance(&self) -> (Shared, Coordinator) {
+    pub(crate) async fn instance(&self) -> (Shared, Coordinator) {
         instance_at(Settings::default(), Cover::Nothing, &format!("file://{}/x", self.0.display()))
             .await
     }

@@ -210,7 +210,7 @@ impl Follower {
                     tokio::time::sleep(PACE).await;
                 }
                 () = tokio::time::sleep(BEAT) => {
-                    let age = service.mirror.age().map(millis);
+                    let age = service.mirror.age(&self.kinds).map(millis);
                     self.told(self.events.send("beat", &json!({ "age_ms": age })).await)?;
                 }
             }

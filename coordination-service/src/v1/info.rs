@@ -113,7 +113,7 @@ pub(super) async fn metrics(
             Problem::new(Code::Forbidden, "metrics are of all names").with("needs", "read on *")
         );
     }
-    let age = service.mirror.age().map_or(0.0, |age| age.as_secs_f64());
+    let age = service.mirror.age(&Kind::ALL).map_or(0.0, |age| age.as_secs_f64());
     let number = |count: usize| u32::try_from(count).map_or(f64::INFINITY, f64::from);
     metrics::streams(number(service.mirror.watchers()));
     metrics::mirror_age(age);
