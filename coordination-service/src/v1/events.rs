@@ -86,6 +86,11 @@ impl Events {
         self.write(text).await
     }
 
+    /// Waits until nobody reads it any more.
+    async fn closed(&self) {
+        self.0.closed().await;
+    }
+
     async fn write(&self, text: impl Into<Bytes>) -> bool {
         matches!(tokio::time::timeout(STALL, self.0.send(text.into())).await, Ok(Ok(())))
     }
@@ -125,6 +130,7 @@ pub(super) async fn of_hold(
             let alive = loop {
                 tokio::select! {
                     biased;
+                    () = events.closed() => break false,
                     changed = changes.changed() => break changed.is_ok(),
                     _ = phases.changed() => {
                         if !events.send("draining", &json!({})).await { break false }
@@ -198,20 +204,24 @@ impl Follower {
         let mut fresh = pin!(service.mirror.fresh(&self.kinds));
         // The last change that was told; none, before the rows were.
         let mut last = None;
+        // Through all turns of the loop: changes of which nothing is told put off no sign of life.
+        let mut beat = pin!(tokio::time::sleep(BEAT));
         loop {
             tokio::select! {
                 biased;
+                () = self.events.closed() => return None,
                 _ = phases.changed() => self.told(self.events.send("draining", &json!({})).await)?,
                 _ = session.changed() => self.store().await?,
+                () = &mut beat => {
+                    let age = service.mirror.age(&self.kinds).map(millis);
+                    self.told(self.events.send("beat", &json!({ "age_ms": age })).await)?;
+                    beat.as_mut().reset(tokio::time::Instant::now() + BEAT);
+                }
                 () = &mut fresh, if last.is_none() => last = Some(self.snapshot().await?),
                 changed = changes.changed(), if last.is_some() => {
                     changed.ok()?;
                     last = Some(self.changes(last.unwrap_or_default()).await?);
                     tokio::time::sleep(PACE).await;
-                }
-                () = tokio::time::sleep(BEAT) => {
-                    let age = service.mirror.age(&self.kinds).map(millis);
-                    self.told(self.events.send("beat", &json!({ "age_ms": age })).await)?;
                 }
             }
             if *phases.borrow() == Phase::Ending {
@@ -314,6 +324,50 @@ mod tests {
     use crate::acquire::tests::instance;
     use crate::settings::Cover;
 
+    /// Somebody who follows the locks of this prefix, and what that one is told.
+    fn follow(
+        service: &Shared,
+        prefix: &str,
+    ) -> (tokio::task::JoinHandle<Option<()>>, mpsc::Receiver<Bytes>) {
+        let (sender, reader) = mpsc::channel(1);
+        let who = service.auth.principal(&header::HeaderMap::new()).expect("anybody");
+        let follower = Follower {
+            service: Arc::clone(service),
+            who,
+            kinds: vec![Kind::Lock],
+            prefix: prefix.to_owned(),
+            events: Events(sender),
+        };
+        (tokio::spawn(async move { follower.follow().await }), reader)
+    }
+
+    /// A stream of which nothing changes on a service that is in use has its signs of life, and ends with its reader.
+    #[tokio::test]
+    async fn changes_of_others_put_nothing_off() {
+        let (service, _other) = instance(Cover::Any).await;
+        service.mirror.completed(service.mirror.begin_round(), &[Kind::Lock]);
+        let (mut following, mut reader) = follow(&service, "quiet/");
+        let changing = tokio::spawn(async move {
+            for number in 0.. {
+                let row = [json!({ "fence": number, "state": "held" })];
+                service.mirror.put(Kind::Lock, "x", &row);
+                tokio::time::sleep(PACE / 2).await;
+            }
+        });
+        let beats = async {
+            let mut beats = 0;
+            while beats < 3 {
+                let told = reader.recv().await.expect("it goes on");
+                beats += usize::from(text(&told).starts_with("event: beat"));
+            }
+        };
+        tokio::time::timeout(10 * BEAT, beats).await.expect("there are beats");
+        drop(reader);
+        let ended = tokio::time::timeout(4 * PACE, &mut following).await;
+        assert_eq!(ended.expect("nobody reads it any more").expect("it does not panic"), None);
+        changing.abort();
+    }
+
     /// What changes while a reader is slow to take what was there is told to it afterwards.
     #[tokio::test]
     async fn a_change_while_the_rows_are_sent_is_told_after_them() {
@@ -322,16 +376,7 @@ mod tests {
         for number in 0..2 * ROWS + 1 {
             service.mirror.put(Kind::Lock, &number.to_string(), &row(1));
         }
-        let (sender, mut reader) = mpsc::channel(1);
-        let who = service.auth.principal(&header::HeaderMap::new()).expect("anybody");
-        let follower = Follower {
-            service: Arc::clone(&service),
-            who,
-            kinds: vec![Kind::Lock],
-            prefix: String::new(),
-            events: Events(sender),
-        };
-        let following = tokio::spawn(async move { follower.follow().await });
+        let (following, mut reader) = follow(&service, "");
         let mut next = async || loop {
             // Whoever waits for a round gets one.
             service.mirror.completed(service.mirror.begin_round(), &[Kind::Lock]);
