@@ -1,6 +1,6 @@
 //! Holds: what clients were granted through this instance, each with a lease that the client renews.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -40,12 +40,16 @@ pub(crate) struct Holds {
 #[derive(Default)]
 struct Table {
     live: HashMap<String, Arc<Hold>>,
-    names: HashMap<(Kind, String), Vec<Arc<Hold>>>,
+    /// Those of each name, by their fences.
+    names: HashMap<(Kind, String), ByFence>,
     /// How many names all of them have, and those of each client.
     parts: usize,
     clients: HashMap<String, usize>,
     ended: Ended,
 }
+
+/// With its handle, a hold is told from one of the same fence, by a store that has forgotten what it had granted.
+type ByFence = BTreeMap<(u64, String), Arc<Hold>>;
 
 /// What is known of a hold.
 pub(crate) enum Found {
@@ -104,7 +108,11 @@ impl Holds {
 
     /// The one of this name and fence.
     pub(crate) fn of_fence(&self, kind: Kind, name: &str, fence: u64) -> Option<Arc<Hold>> {
-        self.of_name(kind, name, |hold| hold.parts().contains(&(name, fence)))
+        let table = self.table();
+        let holds = table.names.get(&(kind, name.to_owned()))?;
+        let (_, hold) =
+            holds.range((fence, String::new())..).next().filter(|(of, _)| of.0 == fence)?;
+        Some(Arc::clone(hold))
     }
 
     /// The one of this name that satisfies this.
@@ -115,7 +123,7 @@ impl Holds {
         wanted: impl Fn(&Hold) -> bool,
     ) -> Option<Arc<Hold>> {
         let table = self.table();
-        table.names.get(&(kind, name.to_owned()))?.iter().find(|hold| wanted(hold)).cloned()
+        table.names.get(&(kind, name.to_owned()))?.values().find(|hold| wanted(hold)).cloned()
     }
 
     /// What is so now, or how it ended.
@@ -307,9 +315,10 @@ impl Holds {
 impl Table {
     fn add(&mut self, hold: &Arc<Hold>) {
         self.live.insert(hold.handle.clone(), Arc::clone(hold));
-        for (name, _) in hold.parts() {
+        for (name, fence) in hold.parts() {
             let name = (hold.kind, name.to_owned());
-            self.names.entry(name).or_default().push(Arc::clone(hold));
+            let of_name = self.names.entry(name).or_default();
+            of_name.insert((fence, hold.handle.clone()), Arc::clone(hold));
         }
         self.parts += hold.part_count();
         *self.clients.entry(hold.client.clone()).or_default() += hold.part_count();
@@ -317,10 +326,10 @@ impl Table {
 
     fn remove(&mut self, hold: &Hold, end: End, promised_until: Option<BootInstant>) {
         let Some(hold) = self.live.remove(&hold.handle) else { return };
-        for (name, _) in hold.parts() {
+        for (name, fence) in hold.parts() {
             let name = (hold.kind, name.to_owned());
             if let Some(others) = self.names.get_mut(&name) {
-                others.retain(|other| other.handle != hold.handle);
+                others.remove(&(fence, hold.handle.clone()));
                 if others.is_empty() {
                     self.names.remove(&name);
                 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use coordination::{Coordinator, ErrorKind};
 use serde_json::Value;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use crate::kind::Kind;
 use crate::look;
@@ -34,14 +35,18 @@ pub(crate) async fn run(service: Arc<Service>) {
         if let Ok(coordinator) = service.coordinator() {
             round(&service, &coordinator, &mut cursors).await;
         }
-        let end = tokio::time::Instant::now() + ROUND;
+        let end = Instant::now() + ROUND;
+        let mut pause = COALESCE;
         // A service that is always busy has rounds, too: what was touched is looked at first, however late it is.
         while service.mirror.watchers() > 0
-            && tokio::time::Instant::now() < end
+            && Instant::now() < end
             && tokio::time::timeout_at(end, service.holds.touch.notified()).await.is_ok()
         {
-            tokio::time::sleep(COALESCE).await;
+            tokio::time::sleep(pause).await;
+            let begun = Instant::now();
             touched(&service).await;
+            // One thread serves all: what is long to look at leaves half of the time to others.
+            pause = COALESCE.max(begun.elapsed());
         }
     }
 }
