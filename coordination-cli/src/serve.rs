@@ -5,12 +5,16 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use coordination_service::{Failure as Ended, Settings, make_token};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::args::{Listen, Serve, Store};
 use crate::exit::{self, Failure, Outcome, print, say};
 use crate::{settings, stderr};
+
+/// So many descriptors are left to the store and to what else the service opens.
+const OWN: usize = 128;
 
 pub(crate) async fn serve(asked: &Serve, store: &Store) -> Outcome<u8> {
     if let Some(name) = &asked.make_token {
@@ -39,6 +43,8 @@ pub(crate) async fn serve(asked: &Serve, store: &Store) -> Outcome<u8> {
         ..Settings::default()
     };
     settings.long.extend(asked.long.iter().cloned());
+    let most = &mut settings.limits.connections;
+    *most = most_connections(descriptors()).min(*most);
     let stops = stops()?;
     let quiet = store.quiet;
     let serving = coordination_service::serve(settings, config, stops, |started| {
@@ -78,6 +84,20 @@ fn listens(asked: &[Listen]) -> Outcome<(Option<SocketAddr>, Option<PathBuf>)> {
         }
     }
     Ok((address, path))
+}
+
+/// As many descriptors as the system lets us have at most: a shell and systemd begin with fewer than there may be connections.
+fn descriptors() -> usize {
+    let limit = getrlimit(Resource::Nofile);
+    // Where that is refused, as some systems do if there is no limit, all stays as it was.
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    let limit = if raised.is_ok() { limit.maximum } else { limit.current };
+    limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX))
+}
+
+/// How many connections there may be with so many descriptors: without one for itself the store cannot be asked.
+fn most_connections(descriptors: usize) -> usize {
+    descriptors.saturating_sub(OWN).max(descriptors / 2)
 }
 
 /// Where warnings are written: to stderr, whose reader may have stopped, and no client is to wait for that.

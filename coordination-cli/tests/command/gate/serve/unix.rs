@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use coordination_tests::harness::{rerun_if_starved, wait_until};
 use rustix::process::Signal;
@@ -29,7 +29,13 @@ fn ask(at: &Path, method: &str, path: &str, headers: &str) -> Option<(u16, Value
 fn start(store: &Store, at: &Path, words: &[&str]) -> Wrapper {
     let listen = format!("unix:{}", at.display());
     let mut command = store.coordination(["serve", "--listen", &listen]);
-    command.args(words).stdout(Stdio::null()).stderr(Stdio::null());
+    command.args(words);
+    started(command, at)
+}
+
+/// Starts this, and waits until it serves.
+fn started(mut command: Command, at: &Path) -> Wrapper {
+    command.stdout(Stdio::null()).stderr(Stdio::null());
     let process = Wrapper(command.spawn().expect("it was built"));
     let is_ready = || ask(at, "GET", "/readyz", "").is_some_and(|(status, _)| status == 200);
     assert!(wait_until(LONG, is_ready), "not ready");
@@ -117,5 +123,35 @@ fn a_service_listens_at_an_address_and_at_a_path() {
         let (status, row) = ask(&at, "GET", "/v1/locks/x", "").expect("an answer");
         assert_eq!((status, &row["entries"][0]["fence"]), (200, &held["fence"]), "{row}");
         assert!(wait_until(LONG, || service.written().contains("\"peer\":\"uid:")));
+    });
+}
+
+/// H8: a shell and systemd let a program have fewer descriptors at first than there may be connections.
+#[test]
+fn h8_idle_connections_take_no_descriptor_from_the_store() {
+    rerun_if_starved(|| {
+        let store = Store::file();
+        let at = socket(&store);
+        let listen = format!("unix:{}", at.display());
+        let command = store.coordination(["serve", "--listen", &listen]);
+        let mut limited = Command::new("sh");
+        limited.args(["-c", "ulimit -Sn 256 && exec \"$0\" \"$@\""]);
+        limited.arg(command.get_program()).args(command.get_args());
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => limited.env(name, value),
+                None => limited.env_remove(name),
+            };
+        }
+        let mut process = started(limited, &at);
+        let idle: Vec<_> = (0..400).map(|_| UnixStream::connect(&at)).collect();
+        assert!(idle.iter().all(Result::is_ok));
+        let (status, hold) = ask(&at, "POST", "/v1/locks/x", "").expect("an answer");
+        assert_eq!(status, 201, "{hold}");
+        let path = format!("/v1/holds/{}", hold["id"].as_str().expect("an id"));
+        assert_eq!(ask(&at, "DELETE", &path, "").map(|(status, _)| status), Some(204));
+        drop(idle);
+        process.signal(Signal::TERM);
+        assert_eq!(process.code(), Some(0));
     });
 }
