@@ -10,7 +10,7 @@
 //!   asked for, `fields` reads bodies.
 //! * `v1/` is our own API; `rdlm` and `lockable` are those of others, over the same holds.
 //! * `mirror` has what the page shows, `refresh` and `look` ask the store for it, `history` has the hand-overs.
-//! * `listen` accepts (at a path: `unix`), `store` connects, [`serve`] starts all of it, and `stop` ends it in order: `finishing` is what that waits for. `notify`
+//! * `listen` accepts (at a path: `unix`), `stalled` ends what nobody reads, `store` connects, [`serve`] starts all of it, and `stop` ends it in order: `finishing` is what that waits for. `notify`
 //!   tells a supervisor.
 #![forbid(unsafe_code)]
 
@@ -48,6 +48,7 @@ mod refresh;
 mod reply;
 mod service;
 mod settings;
+mod stalled;
 mod stop;
 mod store;
 mod text;

@@ -16,6 +16,7 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{Semaphore, watch};
 
 use crate::around::Peer;
+use crate::stalled::Stalled;
 
 /// How long a connection may be without a request, and how long the head of one may take.
 const IDLE: Duration = Duration::from_secs(30);
@@ -100,7 +101,8 @@ async fn connection(
         .header_read_timeout(IDLE)
         .max_buf_size(HEAD.0)
         .max_headers(HEAD.1);
-    let mut connection = std::pin::pin!(http.serve_connection(TokioIo::new(stream), with_peer));
+    let mut connection =
+        std::pin::pin!(http.serve_connection(TokioIo::new(Stalled::new(stream)), with_peer));
     let stopped = async { drop(stop.wait_for(|stop| *stop).await) };
     let ended = tokio::select! {
         biased;
