@@ -3,6 +3,7 @@
 use std::time::SystemTime;
 
 use coordination::{Candidate, Contender, Coordinator, Member, Occupant};
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::kind::Kind;
@@ -19,6 +20,9 @@ struct Row {
     own: Vec<(&'static str, Value)>,
 }
 
+/// The most bytes of what candidates and members say of themselves, in one answer; beyond that it is only told who they are.
+pub(crate) const SAID: usize = 1024 * 1024;
+
 /// The names of this recipe that are in use.
 pub(crate) async fn names(
     coordinator: &Coordinator,
@@ -31,13 +35,15 @@ pub(crate) async fn names(
     }
 }
 
-/// The holders of what has this name, and those who wait for it, in order.
+/// The holders of what has this name, and those who wait for it, in order, with so many bytes of what they say of themselves.
 pub(crate) async fn entries(
     service: &Service,
     coordinator: &Coordinator,
     kind: Kind,
     name: &str,
+    said: usize,
 ) -> coordination::Result<Vec<Value>> {
+    let mut said = Said(said);
     let rows: Vec<Row> = match kind {
         Kind::Semaphore => {
             // The number of permits that a caller expects matters only to who asks for some.
@@ -50,11 +56,14 @@ pub(crate) async fn entries(
         }
         Kind::Election => {
             let candidates = coordinator.election(name)?.candidates().await?;
-            candidates.into_iter().map(Row::from).collect()
+            candidates
+                .into_iter()
+                .map(|candidate| Row::of_candidate(candidate, &mut said))
+                .collect()
         }
         Kind::Group => {
             let members = coordinator.group(name)?.members().await?;
-            members.iter().map(Row::from).collect()
+            members.iter().map(|member| Row::of_member(member, &mut said)).collect()
         }
         Kind::Lock => coordinator.lock(name)?.holders().await?.into_iter().map(Row::from).collect(),
     };
@@ -86,26 +95,41 @@ impl From<Occupant> for Row {
     }
 }
 
-impl From<Candidate> for Row {
-    fn from(who: Candidate) -> Self {
+impl Row {
+    fn of_candidate(who: Candidate, said: &mut Said) -> Self {
         let state = if who.leading { "leading" } else { "waiting" };
-        // What another program has proclaimed need not be JSON.
-        let own = vec![("value", who.value().unwrap_or_default())];
+        let own = said.of("value", who.value());
         Self { state, who: who.member, fence: who.term.value(), since: who.since, own }
     }
-}
 
-impl From<&Member> for Row {
-    fn from(member: &Member) -> Self {
-        // What another program says of itself need not be JSON.
-        let capabilities = member.capabilities.parse().unwrap_or_default();
+    fn of_member(member: &Member, said: &mut Said) -> Self {
         Self {
             state: "member",
             who: member.id.to_string(),
             fence: member.incarnation.value(),
             since: member.since,
-            own: vec![("capabilities", capabilities)],
+            own: said.of("capabilities", member.capabilities.parse()),
         }
+    }
+}
+
+/// How many bytes there is room for of what all say of themselves.
+struct Said(usize);
+
+impl Said {
+    /// What one says of itself, as long as there is room. What another program says need not be JSON: that is null.
+    fn of(
+        &mut self,
+        field: &'static str,
+        text: coordination::Result<Box<RawValue>>,
+    ) -> Vec<(&'static str, Value)> {
+        let Ok(text) = text else { return vec![(field, Value::Null)] };
+        // Before it is read: a text of many small parts is many times as large afterwards.
+        let Some(left) = self.0.checked_sub(text.get().len()) else {
+            return vec![(field, Value::Null), ("truncated", true.into())];
+        };
+        self.0 = left;
+        vec![(field, serde_json::from_str(text.get()).unwrap_or_default())]
     }
 }
 

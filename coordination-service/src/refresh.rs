@@ -17,6 +17,9 @@ use crate::service::Service;
 const ROUND: Duration = Duration::from_secs(1);
 /// The most names that are read again in a round though nothing is known to have changed.
 const READS: usize = 200;
+/// The most bytes of what candidates or members say of themselves, in a row: each change of one is told with the whole row, to all who
+/// follow it.
+const SAID: usize = 64 * 1024;
 /// How long changes of our own holds are collected.
 const COALESCE: Duration = Duration::from_millis(50);
 
@@ -138,7 +141,7 @@ async fn entries(
     kind: Kind,
     name: &str,
 ) -> coordination::Result<Vec<Value>> {
-    match look::entries(service, coordinator, kind, name).await {
+    match look::entries(service, coordinator, kind, name, SAID).await {
         // Of thousands of candidates only one says what others go by.
         Ok(mut entries) if kind == Kind::Election => {
             let waits = |entry: &&mut Value| entry["state"] == "waiting";
@@ -183,6 +186,26 @@ mod tests {
         };
         assert_eq!(entries[0]["value"], "of the leader");
         assert_eq!((&entries[1]["state"], entries[1].get("value")), (&"waiting".into(), None));
+    }
+
+    /// A row of a group has all its members, and of what they say of themselves a part.
+    #[tokio::test]
+    async fn a_row_of_a_group_has_a_bound() {
+        let (service, other) = instance(Cover::Any).await;
+        let group = other.group("x").expect("a name");
+        let said = "x".repeat(4_000);
+        let mut members = Vec::new();
+        group.create().await.expect("there is none");
+        for number in 0..40 {
+            let joined = group.join_as(number.to_string(), &said).await;
+            members.push(joined.expect("memory answers"));
+        }
+        let coordinator = service.coordinator().expect("it is connected");
+        let row = entries(&service, &coordinator, Kind::Group, "x").await.expect("memory answers");
+        assert_eq!((row.len(), &row[0]["capabilities"]), (40, &said.into()));
+        assert_eq!((&row[39]["capabilities"], &row[39]["truncated"]), (&Value::Null, &true.into()));
+        let bytes = Value::from(row).to_string().len();
+        assert!((SAID / 2..SAID + 40 * 200).contains(&bytes), "{bytes}");
     }
 
     /// Of locks of other processes nothing is told: they are only found by a round.

@@ -434,7 +434,7 @@ async fn h6_of_each_recipe_nothing_is_left_by_a_client_that_has_gone() {
         let undelivered = acquire(&service, of(0), None).await.expect("it is free");
         let kind = undelivered.hold().expect("it is here").kind;
         let count = async || {
-            let entries = look::entries(&service, &other, kind, "x").await;
+            let entries = look::entries(&service, &other, kind, "x", look::SAID).await;
             entries.expect("memory answers").len()
         };
         assert_eq!(count().await, 1, "{what:?}");

@@ -71,7 +71,7 @@ pub(super) async fn delete(
 /// Takes a member away, and answers who it was.
 async fn without(service: &Shared, name: &str, member: &str) -> Result<Response, Problem> {
     let coordinator = service.coordinator()?;
-    let before = look::entries(service, &coordinator, Kind::Group, name).await?;
+    let before = look::entries(service, &coordinator, Kind::Group, name, look::SAID).await?;
     let Some(entry) = before.iter().find(|entry| entry["who"] == member) else {
         return Err(Problem::new(Code::Changed, "nothing was done").with("entries", before));
     };

@@ -82,7 +82,7 @@ async fn list(State(service): State<Shared>, request: Request) -> Result<Respons
 async fn look(State(service): State<Shared>, request: Request) -> Result<Response, Problem> {
     let (kind, name) = named(&request)?;
     principal(&request)?.needs(Right::Read, &name)?;
-    let entries = look::entries(&service, &service.coordinator()?, kind, &name).await?;
+    let entries = look::entries(&service, &service.coordinator()?, kind, &name, look::SAID).await?;
     let mut told = json!({ "kind": kind.text(), "name": name });
     if kind == Kind::Election {
         let leader = entries.first().filter(|entry| entry["state"] == "leading");
@@ -101,7 +101,7 @@ async fn take_away(State(service): State<Shared>, request: Request) -> Result<Re
     who.needs(Right::Admin, &name)?;
     let fence = fence(&request)?;
     let coordinator = service.coordinator()?;
-    let before = look::entries(&service, &coordinator, kind, &name).await?;
+    let before = look::entries(&service, &coordinator, kind, &name, look::SAID).await?;
     let is_meant = |entry: &&Value| entry["fence"].as_u64() == Some(fence.value());
     let Some(entry) = before.iter().find(is_meant) else {
         return Err(Problem::new(Code::Changed, "nothing was done").with("entries", before));
