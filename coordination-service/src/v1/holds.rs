@@ -169,25 +169,75 @@ pub(crate) async fn renewed(
     hold: &Arc<Hold>,
     lease: Option<Duration>,
 ) -> Result<Now, Problem> {
-    if service.phase() == Phase::Ending {
-        return service.holds.now(hold).map_err(ended);
+    let now = begun_anew(service, hold, lease)?;
+    match longer(service, lease, &now) {
+        Some(longer) => extended(service, hold, longer).await,
+        None => Ok(now),
     }
+}
+
+/// Begins the lease anew as far as that needs no store: one that is to be longer is as long as it was.
+fn begun_anew(service: &Shared, hold: &Arc<Hold>, lease: Option<Duration>) -> Result<Now, Problem> {
     let now = service.holds.now(hold).map_err(ended)?;
-    if let Some(longer) = lease.filter(|lease| *lease > now.lease) {
-        let is_covered = service.cover.longest().is_none_or(|cover| longer <= cover);
-        for promise in &hold.promises {
-            if !promise.extend(longer).await? {
-                let why = "the promise of this hold is not ours any more";
-                return Err(Problem::new(Code::Changed, why));
+    if service.phase() == Phase::Ending {
+        return Ok(now);
+    }
+    service.holds.renew(hold, lease.filter(|lease| *lease <= now.lease)).map_err(ended)
+}
+
+/// The lease that is wanted, if it is longer than the present one and may begin.
+fn longer(service: &Service, lease: Option<Duration>, now: &Now) -> Option<Duration> {
+    lease.filter(|lease| *lease > now.lease && service.phase() != Phase::Ending)
+}
+
+/// Begins a lease that is longer than the present one.
+async fn extended(service: &Shared, hold: &Arc<Hold>, longer: Duration) -> Result<Now, Problem> {
+    let is_covered = service.cover.longest().is_none_or(|cover| longer <= cover);
+    for promise in &hold.promises {
+        if !promise.extend(longer).await? {
+            let why = "the promise of this hold is not ours any more";
+            return Err(Problem::new(Code::Changed, why));
+        }
+    }
+    // Its client was told that the store keeps it.
+    if !is_covered && hold.covered == Covered::All {
+        let why = "a lease without a promise cannot become one with a promise: ask for the longer lease when you acquire";
+        return Err(Problem::new(Code::Unsupported, why));
+    }
+    service.holds.renew(hold, Some(longer)).map_err(ended)
+}
+
+/// What has become of holds that were to be renewed together.
+#[derive(Default)]
+struct Renewals {
+    held: Vec<Value>,
+    ended: Vec<Value>,
+    /// Those that live, with the lease that they had.
+    failed: Vec<Value>,
+}
+
+impl Renewals {
+    fn add(&mut self, service: &Shared, id: &str, hold: &Arc<Hold>, failure: Option<&Problem>) {
+        let now = match service.holds.now(hold) {
+            Ok(now) => now,
+            Err(end) => return self.add_ended(id, &ended(end)),
+        };
+        let mut told = json!({ "id": id, "expires_in_ms": millis(now.expires_in) });
+        match failure {
+            None => {
+                add_fences(&mut told, hold);
+                self.held.push(told);
+            }
+            Some(problem) => {
+                told["reason"] = problem.reason();
+                self.failed.push(told);
             }
         }
-        // Its client was told that the store keeps it.
-        if !is_covered && hold.covered == Covered::All {
-            let why = "a lease without a promise cannot become one with a promise: ask for the longer lease when you acquire";
-            return Err(Problem::new(Code::Unsupported, why));
-        }
     }
-    service.holds.renew(hold, lease).map_err(ended)
+
+    fn add_ended(&mut self, id: &str, problem: &Problem) {
+        self.ended.push(json!({ "id": id, "reason": problem.reason() }));
+    }
 }
 
 /// `POST /v1/renew`
@@ -200,26 +250,46 @@ pub(super) async fn renew_many(
     let ids = fields.texts("ids", 1..=MANY);
     let lease = fields.millis("lease_ms", SHORTEST_LEASE..=LONGEST_LEASE);
     fields.done()?;
-    let (mut held, mut over) = (Vec::new(), Vec::new());
+    let mut renewals = Renewals::default();
+    let mut begun = Vec::new();
+    // Before the store is asked for any of them: it may be slow, and the leases of the others would be over meanwhile.
     for id in ids {
-        let renewal = async {
-            let hold = live(&service, &who, &id)?;
-            if lease.is_some_and(|lease| lease > acquire::longest_lease(&service, &hold.locks())) {
-                return Err(Problem::new(Code::Invalid, "the lease is too long for this name"));
-            }
-            let now = renewed(&service, &hold, lease).await?;
-            Ok((hold, now))
-        };
-        match renewal.await {
-            Ok((hold, now)) => {
-                let mut renewed = json!({ "id": id, "expires_in_ms": millis(now.expires_in) });
-                add_fences(&mut renewed, &hold);
-                held.push(renewed);
-            }
-            Err(problem) => over.push(json!({ "id": id, "reason": problem.reason() })),
+        let renewed = live(&service, &who, &id)
+            .and_then(|hold| Ok((begun_anew(&service, &hold, lease)?, hold)));
+        match renewed {
+            Ok((now, hold)) => begun.push((id, hold, longer(&service, lease, &now))),
+            Err(problem) => renewals.add_ended(&id, &problem),
         }
     }
-    Ok(json(StatusCode::OK, &json!({ "held": held, "ended": over })))
+    let mut away = None;
+    for (id, hold, longer) in begun {
+        let failure = match longer {
+            Some(longer) => prolonged(&service, &hold, longer, &mut away).await.err(),
+            None => None,
+        };
+        renewals.add(&service, &id, &hold, failure.as_ref());
+    }
+    let Renewals { held, ended, failed } = renewals;
+    Ok(json(StatusCode::OK, &json!({ "held": held, "ended": ended, "failed": failed })))
+}
+
+/// Begins a longer lease, unless the store did not answer for one before this: each would wait as long.
+async fn prolonged(
+    service: &Shared,
+    hold: &Arc<Hold>,
+    longer: Duration,
+    away: &mut Option<Problem>,
+) -> Result<(), Problem> {
+    if longer > acquire::longest_lease(service, &hold.locks()) {
+        return Err(Problem::new(Code::Invalid, "the lease is too long for this name"));
+    }
+    if let Some(problem) = away.clone().filter(|_| !hold.promises.is_empty()) {
+        return Err(problem);
+    }
+    let extended = extended(service, hold, longer).await;
+    let is_away = |problem: &&Problem| matches!(problem.code, Code::StoreAway | Code::InDoubt);
+    *away = extended.as_ref().err().filter(is_away).cloned();
+    extended.map(drop)
 }
 
 /// `DELETE /v1/holds/{id}`
@@ -299,5 +369,53 @@ mod tests {
             assert_eq!(told.map_err(|problem| problem.code), Err(Code::Ended));
             assert!(is_soon_gone(&promise).await);
         }
+    }
+
+    /// The answer to a request to renew these.
+    async fn renewal(service: &Shared, holds: &[&Arc<Hold>], lease: Duration) -> Value {
+        let who = service.auth.principal(&axum::http::HeaderMap::new()).expect("anybody");
+        let ids: Vec<_> = holds.iter().map(|hold| hold.id()).collect();
+        let body = json!({ "ids": ids, "lease_ms": millis(lease) }).to_string();
+        let mut request = Request::new(Body::from(body));
+        request.extensions_mut().insert(who);
+        let told = renew_many(State(Arc::clone(service)), request).await.expect("answered");
+        let told = axum::body::to_bytes(told.into_body(), 9_999).await.expect("a body");
+        serde_json::from_slice(&told).expect("it is JSON")
+    }
+
+    /// A lease that needs the store costs no other one its renewal, and what was not made longer has not ended.
+    #[tokio::test]
+    async fn a_store_that_is_slow_costs_nobody_a_lease() {
+        let (service, _other) = instance(Cover::Nothing).await;
+        let mut granted = Vec::new();
+        for name in ["x", "y"] {
+            let (name, client) = (name.to_owned(), "anonymous".to_owned());
+            let wanted = Wanted { name, client, lease: Duration::from_secs(2), ..wanted(0) };
+            granted.push(acquire(&service, wanted, None).await.expect("it is free"));
+        }
+        let holds = granted.iter().map(|granted| granted.hold().expect("it is here"));
+        let holds: Vec<_> = holds.collect();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let hanging = holds[0].promises[0].hang().await;
+        let longer = Duration::from_secs(60);
+        let answer = renewal(&service, &holds, longer);
+        let asked = tokio::time::timeout(Duration::from_millis(500), answer).await;
+        assert!(asked.is_err(), "the first one waits for its promise");
+        let left = service.holds.now(holds[1]).expect("it is held").expires_in;
+        assert!(left > Duration::from_secs(1), "{left:?}");
+        drop(hanging);
+        let told = renewal(&service, &holds, longer).await;
+        assert_eq!(told["held"].as_array().map(Vec::len), Some(2), "{told}");
+    }
+
+    #[tokio::test]
+    async fn what_is_not_made_longer_has_not_ended() {
+        let (service, _other) = instance(Cover::Lease(Duration::from_secs(5))).await;
+        let wanted =
+            Wanted { lease: Duration::from_secs(2), client: "anonymous".to_owned(), ..wanted(0) };
+        let granted = acquire(&service, wanted, None).await.expect("it is free");
+        let hold = granted.hold().expect("it is here");
+        let told = renewal(&service, &[hold], Duration::from_secs(60)).await;
+        assert_eq!((&told["ended"], &told["failed"][0]["reason"]), (&json!([]), &json!("invalid")));
     }
 }
