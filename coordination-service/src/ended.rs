@@ -19,15 +19,26 @@ pub(crate) struct Ended {
     /// How many names all of them have.
     parts: usize,
     holds: HashMap<String, Known>,
-    /// In the order in which they are forgotten.
-    order: BTreeSet<(BootInstant, String)>,
+    order: Order,
+    clients: HashMap<String, Own>,
     /// The handles of those whose promises stay, by name.
     promised: HashMap<String, Vec<String>>,
+}
+
+/// By when their time is over.
+type Order = BTreeSet<(BootInstant, String)>;
+
+/// Those of one client.
+#[derive(Default)]
+struct Own {
+    parts: usize,
+    order: Order,
 }
 
 struct Known {
     hold: Arc<Hold>,
     end: End,
+    until: BootInstant,
 }
 
 impl Ended {
@@ -45,25 +56,48 @@ impl Ended {
         if promised_until.is_some() {
             self.promised.entry(hold.name.clone()).or_default().push(hold.handle.clone());
         }
+        let own = self.clients.entry(hold.client.clone()).or_default();
+        own.parts += hold.part_count();
+        own.order.insert((until, hold.handle.clone()));
         self.order.insert((until, hold.handle.clone()));
         self.parts += hold.part_count();
-        self.holds.insert(hold.handle.clone(), Known { hold, end });
+        self.holds.insert(hold.handle.clone(), Known { hold, end, until });
     }
 
     /// Those whose time is over, and as many others as are in the way of so many more names.
     fn forget_old(&mut self, now: BootInstant, more: usize) {
-        while let Some((until, handle)) = self.order.pop_first() {
-            if until >= now && self.parts + more <= REMEMBERED.1 {
-                self.order.insert((until, handle));
-                return;
-            }
+        while let Some(handle) = self.over(now).or_else(|| self.in_the_way(more)) {
             self.forget(&handle);
         }
     }
 
+    /// One whose time is over.
+    fn over(&self, now: BootInstant) -> Option<String> {
+        let (until, handle) = self.order.first()?;
+        (*until < now).then(|| handle.clone())
+    }
+
+    /// If there is no room for so many more names, one of the client that has most of them: nobody has those of others forgotten.
+    fn in_the_way(&self, more: usize) -> Option<String> {
+        if self.parts + more <= REMEMBERED.1 {
+            return None;
+        }
+        let most = self.clients.values().max_by_key(|own| own.parts)?;
+        most.order.first().map(|(_, handle)| handle.clone())
+    }
+
     fn forget(&mut self, handle: &str) {
-        let Some(Known { hold, .. }) = self.holds.remove(handle) else { return };
+        let Some(Known { hold, until, .. }) = self.holds.remove(handle) else { return };
         self.parts -= hold.part_count();
+        let place = (until, handle.to_owned());
+        self.order.remove(&place);
+        if let Some(own) = self.clients.get_mut(&hold.client) {
+            own.parts -= hold.part_count();
+            own.order.remove(&place);
+            if own.order.is_empty() {
+                self.clients.remove(&hold.client);
+            }
+        }
         if let Some(handles) = self.promised.get_mut(&hold.name) {
             handles.retain(|other| other != handle);
             if handles.is_empty() {
@@ -87,8 +121,9 @@ impl Ended {
 mod tests {
     use super::*;
     use crate::acquire::{acquire, tests};
+    use crate::holds::Found;
     use crate::settings::Cover;
-    use crate::wanted::Wanted;
+    use crate::wanted::{Wanted, What};
 
     /// Whoever needs a lost hold no more can say so for as long as its promise stays.
     #[tokio::test]
@@ -115,5 +150,29 @@ mod tests {
             let numbers = [promised("a"), promised("b"), promised("c")];
             assert_eq!(numbers, [0, usize::from(expected[1]), usize::from(expected[2])]);
         }
+    }
+
+    /// H9: whoever has many holds that end has none of another client's forgotten.
+    #[tokio::test]
+    async fn nobody_has_the_ended_holds_of_others_forgotten() {
+        let (service, _other) = tests::instance(Cover::Any).await;
+        let names: Vec<_> = (0..32).map(|number| format!("{number:02}")).collect();
+        let what = What::Locks { names, shared: false };
+        let many = Wanted { what, ..tests::wanted(0) };
+        let one = Wanted { client: "you".to_owned(), ..tests::wanted(0) };
+        let ended = async |wanted: &Wanted| {
+            let granted = acquire(&service, wanted.clone(), None).await.expect("it is free");
+            let hold = granted.hold().expect("it is here").clone();
+            service.holds.give_up(&hold, End::Released).await.expect("it is held").expect("freed");
+            hold.handle.clone()
+        };
+        let theirs = ended(&one).await;
+        let first = ended(&many).await;
+        for _ in 0..REMEMBERED.1 / 32 {
+            ended(&many).await;
+        }
+        let is_known = |handle: &str| matches!(service.holds.find(handle), Found::Ended(..));
+        assert!(is_known(&theirs));
+        assert!(!is_known(&first), "all of them are remembered");
     }
 }
