@@ -83,12 +83,16 @@ impl Drop for Undelivered {
 pub(crate) async fn acquire(
     service: &Shared,
     wanted: Wanted,
-    ticket: Option<Ticket>,
+    mut ticket: Option<Ticket>,
 ) -> Result<Undelivered, Problem> {
     let finishing = service.begin()?;
     room::check(service, &wanted)?;
     let limits = service.settings.limits;
     let waiting = service.waits.enter(&wanted.client, wanted.part_count(), limits.waits)?;
+    // Not before it is let in: whoever is refused takes no place away from the request before it.
+    if let Some(ticket) = &mut ticket {
+        ticket.take_over();
+    }
     let (answer, received) = oneshot::channel();
     tokio::spawn(work(Arc::clone(service), wanted, answer, (waiting, finishing), ticket));
     let failed = || Problem::new(Code::Internal, "the wait ended without an answer");

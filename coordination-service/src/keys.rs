@@ -2,8 +2,8 @@
 
 mod settled;
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use axum::http::HeaderMap;
 use sha2::{Digest, Sha256};
@@ -28,8 +28,10 @@ pub(crate) struct Keys(Mutex<Table>);
 #[derive(Default)]
 struct Table {
     entries: HashMap<Key, Entry>,
-    /// Those that were granted something, in that order; some are gone, or there anew.
-    order: VecDeque<(Key, u64)>,
+    /// Those of each principal that were granted something, in that order.
+    granted: HashMap<String, BTreeMap<u64, String>>,
+    /// How many these are.
+    granted_count: usize,
     settled: Settled,
     last: u64,
 }
@@ -44,15 +46,15 @@ struct Entry {
 enum State {
     /// Its request waits; told when another takes the key over.
     Waiting(Arc<Notify>),
-    /// The handle of what it was granted.
-    Granted(String),
+    /// The handle of what it was granted, and the number of that among all grants.
+    Granted { handle: String, order: u64 },
     /// What its request was answered, as soon as that is known.
     Settled(Number),
 }
 
 /// What a key says of a request.
 pub(crate) enum Asked {
-    /// It is the first, or takes over from one that waits.
+    /// It is the first, or [takes over](Ticket::take_over) from one that waits.
     New(Ticket),
     /// It was granted this.
     Granted(String),
@@ -66,6 +68,8 @@ pub(crate) struct Ticket {
     key: Key,
     number: u64,
     superseded: Arc<Notify>,
+    /// The request that waited with this key, until it is told that this one has taken over.
+    before: Option<(u64, Weak<Notify>)>,
     is_granted: bool,
 }
 
@@ -111,12 +115,12 @@ impl Keys {
     /// A request with this key begins.
     pub(crate) fn begin(self: &Arc<Self>, client: &str, key: &str, content: Content) -> Asked {
         let key = (client.to_owned(), key.to_owned());
-        let mut table = self.table();
+        let (mut table, mut before) = (self.table(), None);
         if let Some(entry) = table.entries.get(&key) {
             match &entry.state {
                 _ if entry.content != content => return Asked::Reused,
-                State::Granted(handle) => return Asked::Granted(handle.clone()),
-                State::Waiting(before) => before.notify_one(),
+                State::Granted { handle, .. } => return Asked::Granted(handle.clone()),
+                State::Waiting(told) => before = Some((entry.number, Arc::downgrade(told))),
                 // Invariant: what is held is never asked for with the content of a counter.
                 State::Settled(_) => return Asked::Reused,
             }
@@ -125,39 +129,68 @@ impl Keys {
         let (number, superseded) = (table.last, Arc::new(Notify::new()));
         let state = State::Waiting(Arc::clone(&superseded));
         table.entries.insert(key.clone(), Entry { number, content, state });
-        Asked::New(Ticket { keys: Arc::clone(self), key, number, superseded, is_granted: false })
+        let keys = Arc::clone(self);
+        Asked::New(Ticket { keys, key, number, superseded, before, is_granted: false })
     }
 
     /// What the key was granted is as if it had never been.
     pub(crate) fn forget(&self, client: &str, key: &str, handle: &str) {
         let key = (client.to_owned(), key.to_owned());
         let mut table = self.table();
-        let is_it = |entry: &Entry| matches!(&entry.state, State::Granted(of) if of == handle);
+        let is_it = |entry: &Entry| matches!(&entry.state, State::Granted { handle: of, .. } if of == handle);
         if table.entries.get(&key).is_some_and(is_it) {
-            table.entries.remove(&key);
+            table.forget(&key);
         }
     }
 }
 
 impl Table {
-    /// It was granted something; the oldest of those is forgotten, if there are too many.
-    fn remember(&mut self, key: &Key, number: u64) {
-        self.order.push_back((key.clone(), number));
-        if self.order.len() > REMEMBERED
-            && let Some((oldest, number)) = self.order.pop_front()
-        {
-            self.remove(&oldest, number);
+    /// One more key stands for a grant. If there are too many of those, the oldest one of the principal that has most is forgotten:
+    /// nobody has those of others forgotten.
+    fn remember(&mut self, (client, key): &Key, order: u64) {
+        self.granted.entry(client.clone()).or_default().insert(order, key.clone());
+        self.granted_count += 1;
+        if self.granted_count <= REMEMBERED {
+            return;
+        }
+        let most = self.granted.iter().max_by_key(|(_, own)| own.len());
+        let oldest = most.and_then(|(client, own)| Some((client, own.values().next()?)));
+        if let Some((client, key)) = oldest {
+            let oldest = (client.clone(), key.clone());
+            self.forget(&oldest);
         }
     }
 
+    /// The key means nothing any more, if it still is that of the request of this number.
     fn remove(&mut self, key: &Key, number: u64) {
         if self.entries.get(key).is_some_and(|entry| entry.number == number) {
-            self.entries.remove(key);
+            self.forget(key);
+        }
+    }
+
+    fn forget(&mut self, key: &Key) {
+        let Some(Entry { state: State::Granted { order, .. }, .. }) = self.entries.remove(key)
+        else {
+            return;
+        };
+        self.granted_count -= 1;
+        if let Some(own) = self.granted.get_mut(&key.0) {
+            own.remove(&order);
+            if own.is_empty() {
+                self.granted.remove(&key.0);
+            }
         }
     }
 }
 
 impl Ticket {
+    /// It may wait: from now on the request before it has the key no more.
+    pub(crate) fn take_over(&mut self) {
+        if let Some(before) = self.before.take().and_then(|(_, told)| told.upgrade()) {
+            before.notify_one();
+        }
+    }
+
     /// Waits until another request has the key.
     pub(crate) async fn superseded(&self) {
         self.superseded.notified().await;
@@ -166,11 +199,13 @@ impl Ticket {
     /// From now on the key stands for this grant; false: another request has it.
     pub(crate) fn granted(&mut self, handle: &str) -> bool {
         let mut table = self.keys.table();
+        table.last += 1;
+        let order = table.last;
         let own = table.entries.get_mut(&self.key).filter(|entry| entry.number == self.number);
         if let Some(entry) = own {
-            entry.state = State::Granted(handle.to_owned());
+            entry.state = State::Granted { handle: handle.to_owned(), order };
             self.is_granted = true;
-            table.remember(&self.key, self.number);
+            table.remember(&self.key, order);
         }
         self.is_granted
     }
@@ -178,8 +213,18 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        if !self.is_granted {
-            self.keys.table().remove(&self.key, self.number);
+        if self.is_granted {
+            return;
+        }
+        let mut table = self.keys.table();
+        // Where it was refused a wait, the request before it waits on.
+        let before = self.before.take().and_then(|(number, told)| Some((number, told.upgrade()?)));
+        let own = table.entries.get_mut(&self.key).filter(|entry| entry.number == self.number);
+        match (own, before) {
+            (Some(entry), Some((number, told))) => {
+                (entry.number, entry.state) = (number, State::Waiting(told));
+            }
+            _ => table.remove(&self.key, self.number),
         }
     }
 }
@@ -208,13 +253,23 @@ mod tests {
         keys.forget("me", "k", "another");
         assert!(matches!(keys.begin("me", "k", this), Asked::Granted(_)));
         keys.forget("me", "k", "h");
+        let mut theirs = ticket(keys.begin("you", "k", other));
+        assert!(theirs.granted("theirs"));
+        // One that is granted something again and again, which nobody receives, is one all the same.
+        for _ in 0..2 * REMEMBERED {
+            assert!(ticket(keys.begin("me", "again", this)).granted("nobody's"));
+            keys.forget("me", "again", "nobody's");
+        }
+        assert_eq!(keys.table().granted_count, 1);
         let mut late = ticket(keys.begin("me", "k", this));
         let mut now = ticket(keys.begin("me", "k", this));
         assert!(!late.granted("late"));
         for number in 0..2 * REMEMBERED {
             assert!(ticket(keys.begin("me", &number.to_string(), this)).granted("h"));
         }
-        // One that still waits is none of those that are forgotten.
+        // One that still waits is none of those that are forgotten, and neither is that of another principal.
+        let asked = keys.begin("you", "k", other);
+        assert!(matches!(asked, Asked::Granted(handle) if handle == "theirs"));
         assert_eq!(keys.table().entries.len(), REMEMBERED + 1);
         assert!(now.granted("now"));
         assert!(matches!(keys.begin("me", "k", this), Asked::Granted(handle) if handle == "now"));

@@ -26,6 +26,7 @@ mod tests {
     use super::*;
     use crate::acquire::{Undelivered, acquire, tests};
     use crate::delivery::Deliver;
+    use crate::keys::{self, Asked};
     use crate::settings::{Cover, Limits, Settings};
     use crate::wanted::What;
 
@@ -113,5 +114,29 @@ mod tests {
         let within = tokio::time::timeout(Duration::from_secs(30), few).await;
         assert!(within.is_ok(), "{} are remembered", remembered());
         assert!(remembered() >= 19, "{} are remembered", remembered());
+    }
+
+    /// A request that is sent again and is refused a place leaves that of the first one as it was.
+    #[tokio::test]
+    async fn who_is_not_let_in_takes_no_place_away() {
+        let limits = Limits { waits: (1, 1), ..Limits::default() };
+        let settings = Settings { limits, ..Settings::default() };
+        let (service, other) = tests::instance_with(settings, Cover::Any).await;
+        let held = other.lock("x").expect("a name").acquire(None).await.expect("it is free");
+        let ticket = |asked| match asked {
+            Asked::New(ticket) => Some(ticket),
+            _ => panic!("it is not granted"),
+        };
+        let begin = || ticket(service.keys.begin("me", "k", keys::content(&["x"])));
+        let mut first = std::pin::pin!(acquire(&service, tests::wanted(60_000), begin()));
+        let waits = tokio::time::timeout(Duration::from_millis(50), first.as_mut()).await;
+        assert!(waits.is_err(), "it waits");
+        let second = acquire(&service, tests::wanted(60_000), begin()).await;
+        assert_eq!(code(second), Err(Code::TooMany));
+        drop(held);
+        let granted = first.await.expect("it has its place still");
+        let handle = granted.hold().expect("it is here").handle.clone();
+        let asked = service.keys.begin("me", "k", keys::content(&["x"]));
+        assert!(matches!(asked, Asked::Granted(of) if of == handle));
     }
 }
