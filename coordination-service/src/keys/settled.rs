@@ -103,7 +103,9 @@ impl Keys {
         drop(table);
         let (keys, key) = (Arc::clone(self), key.clone());
         tokio::spawn(async move {
-            let answer = work.await;
+            // A panic is no answer, and may have come after the work was done.
+            let failed = |_| Err(Problem::new(Code::InDoubt, "the service failed meanwhile"));
+            let answer = tokio::spawn(work).await.unwrap_or_else(failed);
             // Before it is told: whoever knows the answer finds the key as it stays.
             keys.table().settle(key, number, &answer);
             tell.send_replace(Some(answer));
@@ -189,6 +191,16 @@ mod tests {
         begin.send(()).expect("it waits");
         assert_eq!(repeated.await.expect("no panic"), Ok(1));
         assert_eq!(count.load(Ordering::SeqCst), 1);
+    }
+
+    #[tokio::test]
+    async fn a_request_that_fails_half_way_is_not_carried_out_again() {
+        let (keys, count) = (Arc::new(Keys::default()), Arc::new(AtomicI64::new(0)));
+        let work = async { panic!("on purpose") };
+        let failed = keys.settled("me", "k", content(&["n"]), work).await;
+        assert_eq!(failed.map_err(|problem| problem.code), Err(Code::InDoubt));
+        assert_eq!(add(&keys, "me", "k", &count).await, Err(Code::InDoubt));
+        assert_eq!(count.load(Ordering::SeqCst), 0);
     }
 
     #[tokio::test]
