@@ -160,7 +160,7 @@ struct Place {
 async fn wait(service: &Shared, wanted: &Wanted, begun: Instant) -> Result<Waited, Problem> {
     let coordinator = service.coordinator()?;
     let asked = wanted::granted(&coordinator, wanted).await;
-    let guard = asked.map_err(|problem| busy(problem, begun))?;
+    let guard = asked.map_err(|problem| ungranted(problem, begun))?;
     let mut places = Vec::new();
     for (name, fence) in wanted.locks().into_iter().zip(guard.fences()) {
         if service.promises(name) {
@@ -185,7 +185,7 @@ async fn sat_out(
     match sat_out.await.map_err(|_| lost())?? {
         SatOut::Free(over) => Ok((value, over)),
         // It is not ours to grant yet; the guard is given up.
-        SatOut::Promised => Err(busy(
+        SatOut::Promised => Err(ungranted(
             Problem::new(Code::Busy, "it was promised to somebody else for longer"),
             begun,
         )),
@@ -197,9 +197,12 @@ fn lost() -> Problem {
     Problem::new(Code::StoreAway, "it was lost at the store before it was granted; ask again")
 }
 
-fn busy(problem: Problem, begun: Instant) -> Problem {
+/// The answer to who was granted nothing.
+fn ungranted(problem: Problem, begun: Instant) -> Problem {
     match problem.code {
         Code::Busy => problem.with("waited_ms", millis(begun.elapsed())),
+        // Of a grant that was lost at once nobody was told: for its client nothing has ended.
+        Code::Ended => lost(),
         _ => problem,
     }
 }

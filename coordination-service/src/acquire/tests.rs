@@ -106,6 +106,17 @@ async fn h6_a_hold_that_a_repetition_was_told_of_stays() {
     assert!(lock.try_acquire().await.expect("memory answers").is_none(), "it is held");
 }
 
+/// Who is told that a hold has ended takes its work for done; of this grant nobody was told.
+#[tokio::test]
+async fn a_grant_that_was_lost_at_once_has_not_ended() {
+    let (_service, other) = instance(Cover::Any).await;
+    let guard = other.lock("x").expect("a name").acquire(None).await.expect("it is free");
+    other.lock("x").expect("a name").break_grant(guard.token()).await.expect("memory answers");
+    let lost = guard.protect(std::future::pending::<()>()).await.expect_err("it was taken away");
+    assert_eq!(lost.kind(), coordination::ErrorKind::Lost);
+    assert_eq!(ungranted(lost.into(), Instant::now()).code, Code::StoreAway);
+}
+
 /// A promise of an instance that is dead by now.
 async fn left_behind(other: &Coordinator, lease: Duration) {
     let value = promise::of(other, "x").expect("a name");

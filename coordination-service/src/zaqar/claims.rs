@@ -3,7 +3,7 @@
 use axum::extract::{Path, Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use coordination::{ClaimId, ClaimOptions, ClaimView, Effect, WorkQueue};
+use coordination::{ClaimId, ClaimOptions, ClaimView, Effect, ErrorKind, WorkQueue};
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -94,7 +94,11 @@ async fn given(
         let _ = tell.send(claimed);
     });
     let failed = |_| Problem::new(Code::Internal, "the claim ended without an answer");
-    Ok(told.await.map_err(failed)??)
+    told.await.map_err(failed)?.map_err(|error| match error.kind() {
+        // Of this claim nobody was told: for its client nothing has ended.
+        ErrorKind::Lost => Problem::new(Code::StoreAway, "it was lost at the store; ask again"),
+        _ => error.into(),
+    })
 }
 
 /// `POST /v2/queues/{queue}/claims?limit=`
