@@ -10,6 +10,8 @@ use serde_json::{Value, json};
 use crate::problem::{Code, Problem};
 use crate::text::LONGEST_TITLE;
 
+/// The most fields of a body: more than any request has.
+const MOST: usize = 64;
 /// So many levels a value of a client's own may have.
 const DEEPEST: usize = 32;
 
@@ -66,6 +68,10 @@ impl<'de> Deserialize<'de> for Object {
                 while let Some((key, value)) = map.next_entry::<String, Value>()? {
                     if fields.iter().any(|(known, _)| *known == key) {
                         return Err(A::Error::custom("a field is there twice"));
+                    }
+                    // Each is compared with those before it, and told to who sent it.
+                    if fields.len() >= MOST {
+                        return Err(A::Error::custom("there are too many fields"));
                     }
                     fields.push((key, value));
                 }
@@ -315,6 +321,16 @@ mod tests {
         ] {
             assert_eq!(wait(wrong), Err(Code::Invalid), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_body_has_no_more_fields_than_a_request_may_have() {
+        let body = |count: usize| {
+            let fields: Vec<_> = (0..count).map(|number| format!("\"{number}\":0")).collect();
+            format!("{{{}}}", fields.join(","))
+        };
+        assert!(Fields::parse(body(MOST).as_bytes()).is_ok());
+        assert!(Fields::parse(body(MOST + 1).as_bytes()).is_err());
     }
 
     #[test]
