@@ -20,6 +20,9 @@ use crate::undeleted::Undeleted;
 /// The most names of which something changed that are noted.
 const TOUCHED: usize = 10_000;
 
+/// For no longer is a lease left to a timer: a timer stands still while the machine is suspended, and a lease does not.
+const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+
 /// Is told of each end.
 type OnEnd = Box<dyn Fn(&Hold, End) + Send + Sync>;
 
@@ -284,7 +287,7 @@ impl Holds {
         runtime.spawn(async move {
             // Judged by the clock: a timer may be early.
             while !moment.remaining().is_zero() {
-                tokio::time::sleep(moment.remaining()).await;
+                tokio::time::sleep(moment.remaining().min(LONGEST_SLEEP)).await;
             }
             holds.take_back(&hold);
         });
@@ -397,7 +400,7 @@ async fn follow(holds: Arc<Holds>, hold: Arc<Hold>) {
             _ = changes.changed() => {}
             // Released elsewhere: the state says so by the next turn of the loop.
             reason = over => if reason.is_none() && changes.changed().await.is_err() { return },
-            () = tokio::time::sleep(left) => {}
+            () = tokio::time::sleep(left.min(LONGEST_SLEEP)) => {}
         }
         // Judged by the clock: a timer that is early, and a renewal at the same moment, end nothing.
         if let Err(End::Lost(reason)) = holds.now(&hold) {
