@@ -65,6 +65,11 @@ impl Queues {
     }
 
     #[cfg(test)]
+    pub(crate) fn forget(&self, name: &str) {
+        self.0.forget(|known, _| known == name);
+    }
+
+    #[cfg(test)]
     pub(crate) fn has(&self, name: &str) -> bool {
         self.0.has(&name.to_owned())
     }

@@ -48,7 +48,7 @@ pub(crate) fn listen() {
 
 /// A request was answered, or its client had gone: 499.
 pub(crate) fn answered(route: &'static str, method: &str, status: u16) {
-    let known = ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"];
+    let known = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
     let method = known.into_iter().find(|known| *known == method).unwrap_or("other");
     let labels = vec![
         Label::new("route", route),

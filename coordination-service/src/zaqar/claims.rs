@@ -170,6 +170,8 @@ pub(super) async fn renew(
     let (ttl, grace) = (terms.ttl.map(seconds), terms.grace.map(seconds));
     let renewed = asked.queue.renew(claim_id(&claim), ttl, grace).await;
     renewed.map_err(messages::unclaimed)?;
+    // Another instance may have made the claim, and not live any more: then this one knows when it was renewed last.
+    asked.keep();
     Ok(asked.noted(StatusCode::NO_CONTENT.into_response()))
 }
 

@@ -70,3 +70,23 @@ async fn many_queues_keep_little_of_what_they_have_read() {
     }
     assert!((1 << 20..=2 << 20).contains(&most), "{most} bytes were kept");
 }
+
+/// A claim that another instance has made is seen to by the one that renews it.
+#[tokio::test]
+async fn a_queue_whose_claims_are_renewed_is_followed() {
+    let (service, _other) = instance(Cover::Any).await;
+    let status = async |method, path: &str, body: &str| {
+        let answer = ask(&service, request(method, path, body.to_owned())).await;
+        let location = answer.headers().get("location").and_then(|path| path.to_str().ok());
+        let told = (answer.status().as_u16(), location.unwrap_or_default().to_owned());
+        axum::body::to_bytes(answer.into_body(), 9_999).await.expect("a body");
+        told
+    };
+    assert_eq!(status("POST", "work/messages", r#"{"messages":[{"body":1}]}"#).await.0, 201);
+    let (created, claim) = status("POST", "work/claims", "").await;
+    assert_eq!(created, 201);
+    service.queues.forget("zaqar/p/work");
+    let claim = claim.strip_prefix("/v2/queues/").expect("a path");
+    assert_eq!(status("PATCH", claim, r#"{"ttl":100}"#).await.0, 204);
+    assert!(service.queues.has("zaqar/p/work"));
+}
