@@ -7,9 +7,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Instant, SystemTime};
 
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, header};
 use axum::middleware::Next;
@@ -26,11 +26,6 @@ use crate::openstack;
 use crate::problem::{Code, Problem};
 use crate::service::Shared;
 use crate::text::{millis, rfc3339};
-
-/// The most bytes of a request's body.
-const LONGEST_BODY: usize = 16 * 1024;
-/// How long a body may take to arrive.
-const BODY: Duration = Duration::from_secs(10);
 
 /// Which of our APIs a listener has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -246,27 +241,6 @@ fn is_own_origin(headers: &HeaderMap) -> bool {
             origin.split_once("://").is_some_and(|(_, own)| own.eq_ignore_ascii_case(host))
         }
         (Some(_), None) => false,
-    }
-}
-
-/// Reads the whole body, within a time and a size.
-pub(crate) async fn body(request: Request) -> Result<Bytes, Problem> {
-    body_within(request, LONGEST_BODY).await
-}
-
-/// The same of a body that may have so many bytes.
-pub(crate) async fn body_within(request: Request, most: usize) -> Result<Bytes, Problem> {
-    let too_large = || Problem::new(Code::TooLarge, format!("a body may have {most} bytes here"));
-    let length = request.headers().get(header::CONTENT_LENGTH);
-    let length = length.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
-    if length.is_some_and(|length| length > most) {
-        return Err(too_large());
-    }
-    let reading = axum::body::to_bytes(request.into_body(), most);
-    match tokio::time::timeout(BODY, reading).await {
-        Ok(Ok(body)) => Ok(body),
-        Ok(Err(_)) => Err(too_large()),
-        Err(_) => Err(Problem::new(Code::TooSlow, "the body did not arrive within 10 s")),
     }
 }
 

@@ -13,8 +13,9 @@ use coordination::Recipe;
 use serde_json::{Value, json};
 
 use crate::acquire;
-use crate::around::{Api, Noted, around, body};
+use crate::around::{Api, Noted, around};
 use crate::auth::{Principal, Right};
+use crate::bodies::body;
 use crate::fields::Fields;
 use crate::holds::{End, Found, Hold, Now};
 use crate::kind::Kind;
@@ -56,7 +57,7 @@ async fn acquire(State(service): State<Shared>, request: Request) -> Result<Resp
     let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
     let host = host.unwrap_or_default().to_owned();
     let path = request.uri().path().to_owned();
-    let mut fields = Fields::parse(&body(request).await?)?;
+    let mut fields = Fields::parse(&body(&service, request).await?)?;
     let lease = fields.seconds("lifetime", 0.001, 86_400.0);
     let wait = fields.seconds("wait", 0.0, 3_600.0);
     let title = fields.title("title");
@@ -153,7 +154,7 @@ fn number(duration: Duration) -> Value {
 /// `PUT /locks/{name}/{id}`: a renewal, which the original lacks.
 async fn renew(State(service): State<Shared>, request: Request) -> Result<Response, Problem> {
     let hold = found(&service, &request)?;
-    let mut fields = Fields::parse(&body(request).await?)?;
+    let mut fields = Fields::parse(&body(&service, request).await?)?;
     let lease = fields.seconds("lifetime", 0.001, 86_400.0);
     fields.done()?;
     let now = holds::renewed(&service, &hold, Some(lease)).await?;

@@ -9,6 +9,7 @@ use coordination::{Coordinator, State as SessionState};
 use tokio::sync::watch;
 
 use crate::auth::Auth;
+use crate::bodies::Bodies;
 use crate::finishing::{Finishing, UnderWay};
 use crate::history::History;
 use crate::holds::Holds;
@@ -53,6 +54,7 @@ pub(crate) struct Service {
     pub(crate) sights: Sights,
     pub(crate) rates: Rates,
     pub(crate) queues: Queues,
+    pub(crate) bodies: Bodies,
     pub(crate) phase: watch::Sender<Phase>,
     pub(crate) under_way: UnderWay,
     /// None while the store has not answered yet.
@@ -87,6 +89,7 @@ impl Service {
             sights: Sights::default(),
             rates: Rates::default(),
             queues: Queues::default(),
+            bodies: Bodies::default(),
             phase: watch::Sender::new(Phase::Serving),
             under_way: UnderWay::default(),
             coordinator: watch::Sender::new(None),

@@ -11,8 +11,9 @@ use axum::response::Response;
 use super::holds::{add_fence, ended, shown};
 use super::path::named;
 use crate::acquire::{self, longest_lease};
-use crate::around::{Noted, body, body_within};
+use crate::around::Noted;
 use crate::auth::{Principal, Right};
+use crate::bodies::{body, body_within};
 use crate::fields::Fields;
 use crate::holds::{End, Found, Hold};
 use crate::keys::{self, Asked, Ticket};
@@ -46,7 +47,7 @@ pub(super) async fn acquire(
     let (kind, name) = named(&request)?;
     who.needs(Right::Use, &name)?;
     let key = keys::key(request.headers())?;
-    let mut fields = Fields::parse(&body(request).await?)?;
+    let mut fields = Fields::parse(&body(&service, request).await?)?;
     let asked = Instant::now();
     let what = what(kind, &mut fields);
     let wanted = wanted(&service, &who, what, name, fields)?;
@@ -60,7 +61,7 @@ pub(super) async fn acquire_several(
 ) -> Result<Response, Problem> {
     let who = principal(&request)?;
     let key = keys::key(request.headers())?;
-    let mut fields = Fields::parse(&body_within(request, MANY_BYTES).await?)?;
+    let mut fields = Fields::parse(&body_within(&service, request, MANY_BYTES).await?)?;
     let asked = Instant::now();
     let mut names = fields.texts("names", 1..=MANY);
     // As the library does it: each once, and in the same order everywhere.

@@ -7,8 +7,9 @@ use coordination::ErrorKind;
 use serde_json::json;
 
 use super::path::named;
-use crate::around::{Noted, body};
+use crate::around::Noted;
 use crate::auth::Right;
+use crate::bodies::body;
 use crate::fields::Fields;
 use crate::holds::{End, Hold};
 use crate::kind::Kind;
@@ -31,7 +32,7 @@ pub(super) async fn create(
     let who = principal(&request)?;
     let (_, name) = named(&request)?;
     who.needs(Right::Use, &name)?;
-    Fields::parse(&body(request).await?)?.done()?;
+    Fields::parse(&body(&service, request).await?)?.done()?;
     let status = match service.coordinator()?.group(&name)?.create().await {
         Ok(()) => StatusCode::CREATED,
         Err(error) if error.kind() == ErrorKind::GroupExists => StatusCode::NO_CONTENT,

@@ -10,8 +10,9 @@ use serde_json::{Value, json};
 
 use super::acquire::VALUE;
 use crate::acquire;
-use crate::around::{Noted, body, body_within};
+use crate::around::Noted;
 use crate::auth::{Principal, Right};
+use crate::bodies::{body, body_within};
 use crate::fields::Fields;
 use crate::holds::{Covered, End, Found, Hold, Now};
 use crate::ids;
@@ -145,7 +146,7 @@ pub(super) async fn renew(
 ) -> Result<Response, Problem> {
     let who = principal(&request)?;
     let hold = live(&service, &who, rest(&request, PATH))?;
-    let mut fields = Fields::parse(&body(request).await?)?;
+    let mut fields = Fields::parse(&body(&service, request).await?)?;
     let longest = millis(acquire::longest_lease(&service, &hold.locks()));
     let lease = fields.millis("lease_ms", SHORTEST_LEASE..=longest.max(SHORTEST_LEASE));
     let value = match hold.kind {
@@ -246,7 +247,7 @@ pub(super) async fn renew_many(
     request: Request,
 ) -> Result<Response, Problem> {
     let who = principal(&request)?;
-    let mut fields = Fields::parse(&body_within(request, MANY_BYTES).await?)?;
+    let mut fields = Fields::parse(&body_within(&service, request, MANY_BYTES).await?)?;
     let ids = fields.texts("ids", 1..=MANY);
     let lease = fields.millis("lease_ms", SHORTEST_LEASE..=LONGEST_LEASE);
     fields.done()?;

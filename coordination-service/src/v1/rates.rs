@@ -10,8 +10,9 @@ use axum::routing::post;
 use coordination::{Attempt, ErrorKind, RateLimiter, RatePermit};
 use serde_json::json;
 
-use crate::around::{Noted, body};
+use crate::around::Noted;
 use crate::auth::Right;
+use crate::bodies::body;
 use crate::fields::Fields;
 use crate::keys;
 use crate::metrics;
@@ -56,7 +57,7 @@ async fn acquire(State(service): State<Shared>, request: Request) -> Result<Resp
     let name = text::name(rest(&request, PATH))?;
     who.needs(Right::Use, &name)?;
     keys::refuse(request.headers())?;
-    let mut fields = Fields::parse(&body(request).await?)?;
+    let mut fields = Fields::parse(&body(&service, request).await?)?;
     let permits = fields.count("permits", 1..=PERMITS).unwrap_or(1);
     let wait = fields.millis("wait_ms", 0..=LONGEST_WAIT).unwrap_or_default();
     let rate = rate(&mut fields);
@@ -122,7 +123,7 @@ async fn replace(State(service): State<Shared>, request: Request) -> Result<Resp
     let who = principal(&request)?;
     let name = text::name(rest(&request, PATH))?;
     who.needs(Right::Admin, &name)?;
-    let mut fields = Fields::parse(&body(request).await?)?;
+    let mut fields = Fields::parse(&body(&service, request).await?)?;
     let rate = rate(&mut fields);
     fields.done()?;
     let limiter = service.rates.limiter(&service.coordinator()?, &name, &rate)?;

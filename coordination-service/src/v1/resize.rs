@@ -6,8 +6,9 @@ use axum::response::{IntoResponse, Response};
 
 use super::acquire::{PERMITS, places};
 use super::path::named;
-use crate::around::{Noted, body};
+use crate::around::Noted;
 use crate::auth::Right;
+use crate::bodies::body;
 use crate::fields::Fields;
 use crate::kind::Kind;
 use crate::problem::Problem;
@@ -15,11 +16,11 @@ use crate::reply::principal;
 use crate::service::Shared;
 
 /// The name, if the caller may change its settings, and the body.
-async fn asked(request: Request) -> Result<(Kind, String, Fields), Problem> {
+async fn asked(service: &Shared, request: Request) -> Result<(Kind, String, Fields), Problem> {
     let who = principal(&request)?;
     let (kind, name) = named(&request)?;
     who.needs(Right::Admin, &name)?;
-    Ok((kind, name, Fields::parse(&body(request).await?)?))
+    Ok((kind, name, Fields::parse(&body(service, request).await?)?))
 }
 
 fn done(kind: Kind, name: String) -> Response {
@@ -33,7 +34,7 @@ pub(super) async fn semaphore(
     State(service): State<Shared>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let (kind, name, mut fields) = asked(request).await?;
+    let (kind, name, mut fields) = asked(&service, request).await?;
     fields.needs("permits");
     let permits = fields.count("permits", 1..=PERMITS.0).unwrap_or(PERMITS.0);
     fields.done()?;
@@ -46,7 +47,7 @@ pub(super) async fn limiter(
     State(service): State<Shared>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let (kind, name, mut fields) = asked(request).await?;
+    let (kind, name, mut fields) = asked(&service, request).await?;
     fields.needs("slots");
     let places = places(&mut fields);
     fields.done()?;

@@ -9,8 +9,9 @@ use coordination::{Counter, SharedValue, Version};
 use serde_json::json;
 use serde_json::value::RawValue;
 
-use crate::around::{Noted, body, body_within};
+use crate::around::Noted;
 use crate::auth::Right;
+use crate::bodies::{body, body_within};
 use crate::fields::{Fields, is_shallow};
 use crate::keys;
 use crate::problem::{Code, Problem};
@@ -116,7 +117,8 @@ async fn read(State(service): State<Shared>, request: Request) -> Result<Respons
 async fn write(State(service): State<Shared>, request: Request) -> Result<Response, Problem> {
     let name = named(&request, VALUES, Right::Use)?;
     let expected = Expected::of(request.headers())?;
-    let new = of_body(&body_within(request, LONGEST).await?)?;
+    let body = body_within(&service, request, LONGEST).await?;
+    let new = of_body(&body)?;
     let value = value(&service, &name)?;
     let (status, version) = match expected {
         Expected::Any => (StatusCode::NO_CONTENT, Some(value.set(&new).await?)),
@@ -177,7 +179,7 @@ async fn count(State(service): State<Shared>, request: Request) -> Result<Respon
 async fn add(State(service): State<Shared>, request: Request) -> Result<Response, Problem> {
     let name = named(&request, COUNTERS, Right::Use)?;
     let (who, key) = (principal(&request)?, keys::key(request.headers())?);
-    let mut fields = Fields::parse(&body(request).await?)?;
+    let mut fields = Fields::parse(&body(&service, request).await?)?;
     let amount = fields.signed("add").unwrap_or(1);
     fields.done()?;
     let counter = counter(&service, &name)?;

@@ -10,8 +10,8 @@ use tokio::sync::oneshot;
 
 use super::asked::{Asked, LONGEST_BODY, number, query, read, seconds};
 use super::messages::{self, Shown, claim_id};
-use crate::around::body_within;
 use crate::auth::Right;
+use crate::bodies::body_within;
 use crate::delivery::{self, Deliver};
 use crate::finishing::Finishing;
 use crate::problem::{Code, Problem};
@@ -109,7 +109,7 @@ pub(super) async fn claim(
 ) -> Result<Response, Problem> {
     let asked = Asked::of(&service, &request, queue, Right::Use)?;
     let limit = number(&query(&request, &["limit"])?, "limit")?;
-    let terms: Terms = read(&body_within(request, LONGEST_BODY).await?)?;
+    let terms: Terms = read(&body_within(&service, request, LONGEST_BODY).await?)?;
     let options = ClaimOptions::default();
     let options = limit.into_iter().fold(options, ClaimOptions::limit);
     let options = terms.ttl.map(seconds).into_iter().fold(options, ClaimOptions::ttl);
@@ -166,7 +166,7 @@ pub(super) async fn renew(
     request: Request,
 ) -> Result<Response, Problem> {
     let asked = Asked::of(&service, &request, queue, Right::Use)?;
-    let terms: Terms = read(&body_within(request, LONGEST_BODY).await?)?;
+    let terms: Terms = read(&body_within(&service, request, LONGEST_BODY).await?)?;
     let (ttl, grace) = (terms.ttl.map(seconds), terms.grace.map(seconds));
     let renewed = asked.queue.renew(claim_id(&claim), ttl, grace).await;
     renewed.map_err(messages::unclaimed)?;

@@ -10,8 +10,8 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::asked::{Asked, LONGEST_BODY, number, query, read, seconds};
-use crate::around::body_within;
 use crate::auth::Right;
+use crate::bodies::body_within;
 use crate::fields::is_shallow;
 use crate::problem::{Code, Problem};
 use crate::reply::json;
@@ -146,7 +146,8 @@ pub(super) async fn post(
     request: Request,
 ) -> Result<Response, Problem> {
     let asked = Asked::of(&service, &request, queue, Right::Use)?;
-    let Posted { messages } = read(&body_within(request, LONGEST_BODY).await?)?;
+    let body = body_within(&service, request, LONGEST_BODY).await?;
+    let Posted { messages } = read(&body)?;
     if !(1..=MOST).contains(&messages.len()) {
         return Err(Problem::new(Code::Invalid, "1 to 20 messages may be posted at once"));
     }

@@ -1,0 +1,140 @@
+//! Bodies of requests: read within a time and a size, and all that are large within a size together.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes, HttpBody};
+use axum::extract::Request;
+use axum::http::header;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError};
+
+use crate::problem::{Code, Problem};
+use crate::service::Shared;
+
+/// The most bytes of a body, where nothing larger is asked for. There are no more of these than connections.
+const SMALL: usize = 16 * 1024;
+/// The most bytes of all larger bodies together that arrive, or whose requests are under way.
+const ALL: usize = if cfg!(test) { 1 } else { 64 } * 1024 * 1024;
+/// How long a body may take to arrive.
+const ARRIVES: Duration = Duration::from_secs(10);
+
+/// The room for large bodies.
+pub(crate) struct Bodies(Arc<Semaphore>);
+
+impl Default for Bodies {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(ALL)))
+    }
+}
+
+/// A body; what it takes of the room is free again when this is dropped.
+struct Kept {
+    bytes: Vec<u8>,
+    _room: Option<OwnedSemaphorePermit>,
+}
+
+impl AsRef<[u8]> for Kept {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// Reads the whole body, within a time and a size.
+pub(crate) async fn body(service: &Shared, request: Request) -> Result<Bytes, Problem> {
+    body_within(service, request, SMALL).await
+}
+
+/// The same of a body that may have so many bytes. Who needs what it says for long keeps the body for as long.
+pub(crate) async fn body_within(
+    service: &Shared,
+    request: Request,
+    most: usize,
+) -> Result<Bytes, Problem> {
+    let length = request.headers().get(header::CONTENT_LENGTH);
+    let length = length.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
+    if length.is_some_and(|length| length > most) {
+        return Err(too_large(most));
+    }
+    let reading = service.bodies.read(request.into_body(), most);
+    let late = || Problem::new(Code::TooSlow, "the body did not arrive within 10 s");
+    tokio::time::timeout(ARRIVES, reading).await.map_err(|_| late())?
+}
+
+fn too_large(most: usize) -> Problem {
+    Problem::new(Code::TooLarge, format!("a body may have {most} bytes here"))
+}
+
+impl Bodies {
+    async fn read(&self, mut body: Body, most: usize) -> Result<Bytes, Problem> {
+        let (mut bytes, mut room) = (Vec::new(), None);
+        while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
+            // Broken off, or not as HTTP has it.
+            let frame = frame.map_err(|_| Problem::new(Code::Invalid, "the body is not whole"))?;
+            // Trailers say nothing to us.
+            let Ok(data) = frame.into_data() else { continue };
+            if bytes.len() + data.len() > most {
+                return Err(too_large(most));
+            }
+            // What has arrived counts, and not what was announced: that costs its sender nothing.
+            self.extend(&mut room, bytes.len(), bytes.len() + data.len())?;
+            bytes.extend_from_slice(&data);
+        }
+        Ok(Bytes::from_owner(Kept { bytes, _room: room }))
+    }
+
+    /// Takes room for a body that has grown; what is small takes none.
+    fn extend(
+        &self,
+        room: &mut Option<OwnedSemaphorePermit>,
+        before: usize,
+        now: usize,
+    ) -> Result<(), Problem> {
+        let large = |length: usize| length.saturating_sub(SMALL);
+        let more = u32::try_from(large(now) - large(before)).unwrap_or(u32::MAX);
+        if more == 0 {
+            return Ok(());
+        }
+        let full = |_: TryAcquireError| {
+            Problem::new(Code::Overloaded, "there are too many large bodies at once")
+        };
+        let added = Arc::clone(&self.0).try_acquire_many_owned(more).map_err(full)?;
+        match room {
+            Some(room) => room.merge(added),
+            None => *room = Some(added),
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::acquire::tests::instance;
+    use crate::settings::Cover;
+
+    fn request(length: usize) -> Request {
+        Request::new(Body::from(vec![b'x'; length]))
+    }
+
+    /// H8: many large bodies at once are refused, and small ones are not.
+    #[tokio::test]
+    async fn h8_large_bodies_take_no_more_room_than_there_is() {
+        let (service, _other) = instance(Cover::Any).await;
+        let large = ALL / 3 + SMALL;
+        let read = async |length| body_within(&service, request(length), large).await;
+        let code = |read: Result<Bytes, Problem>| read.map(drop).map_err(|problem| problem.code);
+        let mut kept = Vec::new();
+        for _ in 0..3 {
+            kept.push(read(large).await.expect("there is room for three"));
+        }
+        assert_eq!(code(read(large).await), Err(Code::Overloaded));
+        let small = body(&service, request(SMALL)).await.expect("small ones need none");
+        assert_eq!(small.len(), SMALL);
+        assert_eq!(code(body(&service, request(SMALL + 1)).await), Err(Code::TooLarge));
+        kept.pop();
+        assert_eq!(code(read(large).await), Ok(()));
+        assert_eq!(code(read(large).await), Ok(()), "what is dropped frees its room");
+    }
+}
