@@ -180,6 +180,12 @@ pub(crate) struct Serve {
     /// The file with tokens, which only we may read; without one everybody who reaches us may hold locks
     #[arg(long, value_name = "FILE")]
     pub(crate) tokens: Option<PathBuf>,
+    /// Encrypt with this certificate, in PEM, followed by those of its authorities; also read again at SIGHUP
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// Its private key, in PEM, which only we may read
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub(crate) tls_key: Option<PathBuf>,
     /// Listen where others can reach us though there are no tokens
     #[arg(long)]
     pub(crate) allow_anonymous: bool,

@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use coordination_service::{Failure as Ended, Settings, make_token};
+use coordination_service::{Failure as Ended, Settings, TlsFiles, Told, make_token};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -35,6 +35,7 @@ pub(crate) async fn serve(asked: &Serve, store: &Store) -> Outcome<u8> {
         zaqar: asked.zaqar,
         hosts: asked.host.clone(),
         tokens: asked.tokens.clone(),
+        tls: tls_files(asked),
         allow_anonymous: asked.allow_anonymous,
         allow_plaintext: asked.allow_plaintext,
         drain: asked.drain,
@@ -45,16 +46,20 @@ pub(crate) async fn serve(asked: &Serve, store: &Store) -> Outcome<u8> {
     settings.long.extend(asked.long.iter().cloned());
     let most = &mut settings.limits.connections;
     *most = most_connections(descriptors()).min(*most);
-    let stops = stops()?;
+    let told = Told {
+        stops: told_by(&[SignalKind::terminate(), SignalKind::interrupt()])?,
+        reloads: told_by(&[SignalKind::hangup()])?,
+    };
+    let scheme = if settings.tls.is_some() { "https" } else { "http" };
     let quiet = store.quiet;
-    let serving = coordination_service::serve(settings, config, stops, |started| {
+    let serving = coordination_service::serve(settings, config, told, |started| {
         if !quiet {
             let others =
                 [("rdlm", started.rdlm), ("lockable", started.lockable), ("zaqar", started.zaqar)];
             let others = others.into_iter().filter_map(|(api, at)| Some((api, at?)));
             let others: String = others.map(|(api, at)| format!(", {api} on {at}")).collect();
             let unix = started.unix.as_ref().map(|path| format!("unix:{}", path.display()));
-            let native = started.native.map(|at| format!("http://{at}"));
+            let native = started.native.map(|at| format!("{scheme}://{at}"));
             let own: Vec<_> = native.into_iter().chain(unix).collect();
             let own = own.join(", and on ");
             say(format_args!(
@@ -114,15 +119,20 @@ impl io::Write for Log {
     }
 }
 
-/// A word for each signal to end.
-fn stops() -> Outcome<mpsc::Receiver<()>> {
-    let (told, stops) = mpsc::channel(2);
-    for kind in [SignalKind::terminate(), SignalKind::interrupt()] {
+fn tls_files(asked: &Serve) -> Option<TlsFiles> {
+    let (certificate, key) = (asked.tls_cert.clone()?, asked.tls_key.clone()?);
+    Some(TlsFiles { certificate, key })
+}
+
+/// A word for each signal of these kinds.
+fn told_by(kinds: &[SignalKind]) -> Outcome<mpsc::Receiver<()>> {
+    let (told, words) = mpsc::channel(2);
+    for kind in kinds {
         let failed = |error| Failure::system("cannot receive signals", &error);
-        let (mut signals, told) = (signal(kind).map_err(failed)?, told.clone());
+        let (mut signals, told) = (signal(*kind).map_err(failed)?, told.clone());
         tokio::spawn(async move {
             while signals.recv().await.is_some() && told.send(()).await.is_ok() {}
         });
     }
-    Ok(stops)
+    Ok(words)
 }

@@ -208,6 +208,7 @@ fn check_host(service: &Shared, request: &Request) -> Result<(), Problem> {
                 .hosts
                 .iter()
                 .any(|known| known.eq_ignore_ascii_case(name) || known.eq_ignore_ascii_case(host))
+            || service.tls.as_ref().is_some_and(|tls| tls.is_for(name.trim_matches(['[', ']'])))
     });
     let refused = || Problem::new(Code::WrongHost, "name the service's hosts by --host NAME");
     if is_ours { Ok(()) } else { Err(refused()) }
@@ -324,8 +325,6 @@ fn route(api: Api, path: &str) -> &'static str {
             ("/v1/events", "/v1/events"),
             ("/metrics", "/metrics"),
             ("/problems/", "/problems/{code}"),
-            ("/livez", "/livez"),
-            ("/readyz", "/readyz"),
         ],
         Api::Rdlm => &[
             ("/locks/", "rdlm:/locks/{name}"),
@@ -337,14 +336,12 @@ fn route(api: Api, path: &str) -> &'static str {
             ("/v1/heartbeat/", "lockable:/v1/heartbeat/{name}"),
             ("/v1/release/", "lockable:/v1/release/{name}"),
         ],
-        Api::Zaqar => &[
-            ("/v2/queues/", "zaqar:/v2/queues/{queue}"),
-            ("/v2/ping", "zaqar:/v2/ping"),
-            ("/livez", "/livez"),
-        ],
+        Api::Zaqar => {
+            &[("/v2/queues/", "zaqar:/v2/queues/{queue}"), ("/v2/ping", "zaqar:/v2/ping")]
+        }
     };
-    if path == "/" {
-        return "/";
+    if let Some(of_all) = ["/", "/livez", "/readyz"].into_iter().find(|of_all| *of_all == path) {
+        return of_all;
     }
     known.iter().find(|(prefix, _)| path.starts_with(prefix)).map_or("other", |(_, route)| route)
 }

@@ -10,7 +10,7 @@
 //!   asked for, `bodies` reads bodies, and `fields` what they say.
 //! * `v1/` is our own API; `rdlm` and `lockable` are those of others, over the same holds.
 //! * `mirror` has what the page shows, `refresh` and `look` ask the store for it, `history` has the hand-overs.
-//! * `listen` accepts (at a path: `unix`), `stalled` ends what nobody reads, `store` connects, [`serve`] starts all of it, and `stop` ends it in order: `finishing` is what that waits for. `notify`
+//! * `listen` accepts (at a path: `unix`; encrypted: `tls`), `stalled` ends what nobody reads, `reload` reads files again, `store` connects, [`serve`] starts all of it, and `stop` ends it in order: `finishing` is what that waits for. `notify`
 //!   tells a supervisor.
 #![forbid(unsafe_code)]
 
@@ -46,6 +46,7 @@ mod queues;
 mod rates;
 mod rdlm;
 mod refresh;
+mod reload;
 mod reply;
 mod service;
 mod settings;
@@ -53,6 +54,7 @@ mod stalled;
 mod stop;
 mod store;
 mod text;
+mod tls;
 mod undeleted;
 mod unix;
 mod v1;
@@ -62,7 +64,7 @@ mod zaqar;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use axum::Router;
 use coordination::Config;
@@ -71,12 +73,12 @@ use tokio::sync::{Semaphore, mpsc, watch};
 
 use crate::auth::Auth;
 pub use crate::auth::make_token;
+use crate::listen::Encrypted;
 use crate::service::{Service, Shared};
 use crate::settings::Cover;
-pub use crate::settings::{Limits, Settings};
+pub use crate::settings::{Limits, Settings, TlsFiles};
+use crate::tls::Tls;
 
-/// How often the file of tokens is looked at.
-const LOOK: Duration = Duration::from_secs(10);
 /// The shortest lease that a store has to cover, which is the shortest that a client may ask for.
 const SHORTEST_COVER: Duration = Duration::from_millis(100);
 /// How long connections have to end after the last phase.
@@ -91,6 +93,15 @@ pub enum Failure {
     Settings(String),
     /// The system did not let us listen, there.
     Listen(String, std::io::Error),
+}
+
+/// What the caller of [`serve`] tells the service while it runs, such as what signals say. Who drops a sender says nothing more.
+#[derive(Debug)]
+pub struct Told {
+    /// To stop; the second time, to end at once.
+    pub stops: mpsc::Receiver<()>,
+    /// To read the files of tokens and of TLS again now, whether or not they have changed.
+    pub reloads: mpsc::Receiver<()>,
 }
 
 /// Where the service listens, for the caller of [`serve`].
@@ -112,7 +123,7 @@ pub struct Started {
     pub scheme: String,
 }
 
-/// Serves until `stops` says to stop; when `stops` says so a second time, the service ends at once. `started` is called once, when
+/// Serves until `told` says to stop; when it says so a second time, the service ends at once. `started` is called once, when
 /// connections are accepted.
 ///
 /// # Errors
@@ -125,7 +136,7 @@ pub struct Started {
 pub async fn serve(
     settings: Settings,
     config: Config,
-    mut stops: mpsc::Receiver<()>,
+    told: Told,
     started: impl FnOnce(&Started),
 ) -> Result<(), Failure> {
     if let Some(refusal) = settings.refusal(&config) {
@@ -141,9 +152,10 @@ pub async fn serve(
     // Before the session is opened: the library's own numbers are part of the page.
     metrics::listen();
     let auth = Auth::new(settings.tokens.as_deref()).map_err(Failure::Settings)?;
+    let tls = settings.tls.clone().map(Tls::new).transpose().map_err(Failure::Settings)?;
     let url = config.url.as_deref().unwrap_or_default();
     let scheme = url.split("://").next().unwrap_or_default().to_owned();
-    let service = Service::new(settings, cover, scheme, auth);
+    let service = Service::new(settings, cover, scheme, auth, tls);
 
     let connections = Arc::new(Semaphore::new(service.settings.limits.connections));
     let (ended, stopped) = watch::channel(false);
@@ -158,7 +170,7 @@ pub async fn serve(
     let lockable = bind_some(&service, service.settings.lockable).await?;
     let zaqar = bind_some(&service, service.settings.zaqar).await?;
     let at = |listener: &TcpListener| listener.local_addr().ok();
-    let told = Started {
+    let places = Started {
         native: native.as_ref().and_then(at),
         unix: service.settings.unix.clone(),
         rdlm: rdlm.as_ref().and_then(at),
@@ -167,18 +179,20 @@ pub async fn serve(
         instance: service.tag.clone(),
         scheme: service.scheme.clone(),
     };
-    let listen = |listener: TcpListener, router: Router| {
-        tokio::spawn(listen::serve(listener, router, Arc::clone(&connections), stopped.clone()));
+    let common = listen::Common { connections: Arc::clone(&connections), stop: stopped };
+    let listen = |listener: TcpListener, router: Router| match service.tls.clone() {
+        Some(tls) => tokio::spawn(listen::serve(Encrypted(listener, tls), router, common.clone())),
+        None => tokio::spawn(listen::serve(listener, router, common.clone())),
     };
     if let Some(listener) = unix {
-        let (own, stopped) = (own.clone(), stopped.clone());
-        tokio::spawn(listen::serve(listener, own, Arc::clone(&connections), stopped));
+        tokio::spawn(listen::serve(listener, own.clone(), common.clone()));
     }
     if let Some(listener) = native {
         listen(listener, own);
     }
     if let Some(listener) = rdlm {
-        listen(listener, rdlm::routes(&service));
+        // Its clients can do no TLS.
+        tokio::spawn(listen::serve(listener, rdlm::routes(&service), common.clone()));
     }
     if let Some(listener) = lockable {
         listen(listener, lockable::routes(&service));
@@ -186,13 +200,12 @@ pub async fn serve(
     if let Some(listener) = zaqar {
         listen(listener, zaqar::routes(&service));
     }
-    started(&told);
+    started(&places);
     notify::ready();
     tokio::spawn(refresh::run(Arc::clone(&service)));
     tokio::spawn(tidy_up(Arc::clone(&service)));
-    if let Some(file) = service.settings.tokens.clone() {
-        tokio::spawn(follow_tokens(Arc::clone(&service), file));
-    }
+    let Told { mut stops, reloads } = told;
+    tokio::spawn(reload::follow(Arc::clone(&service), reloads));
 
     let mut session = tokio::spawn(store::connect(Arc::clone(&service), config));
     tokio::select! {
@@ -242,21 +255,5 @@ async fn tidy_up(service: Shared) {
         tokio::time::sleep(TIDIED).await;
         service.rates.tidy();
         service.queues.tidy();
-    }
-}
-
-/// Reads the file of tokens again when it has changed.
-async fn follow_tokens(service: Shared, file: PathBuf) {
-    let changed = || -> Option<SystemTime> { std::fs::metadata(&file).ok()?.modified().ok() };
-    let mut known = changed();
-    loop {
-        tokio::time::sleep(LOOK).await;
-        let now = changed();
-        if now != known {
-            known = now;
-            if let Err(error) = service.auth.reload(&file) {
-                tracing::warn!(error, "the tokens stay as they were");
-            }
-        }
     }
 }

@@ -1,7 +1,8 @@
 //! Connections: accepted within limits, with time-outs, and ended when the service stops.
 
-use std::future::Future;
+use std::future::{Future, Ready, ready};
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,9 +15,11 @@ use rustix::net::sockopt;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{Semaphore, watch};
+use tokio_rustls::server::TlsStream;
 
 use crate::around::Peer;
 use crate::stalled::Stalled;
+use crate::tls::Tls;
 
 /// How long a connection may be without a request, and how long the head of one may take.
 const IDLE: Duration = Duration::from_secs(30);
@@ -26,48 +29,71 @@ const HEAD: (usize, usize) = (16 * 1024, 64);
 const REFUSED: Duration = Duration::from_millis(50);
 
 /// Where connections come from.
-pub(crate) trait Listener: Send + 'static {
+pub(crate) trait Listener: Send + Sync + 'static {
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+    /// Makes a connection ready for use. The client may have to do something for that, and others are accepted meanwhile.
+    type Opening: Future<Output = io::Result<Self::Stream>> + Send + 'static;
 
-    /// The next connection, ready for use, and where it is from.
-    fn next(&self) -> impl Future<Output = io::Result<(Self::Stream, Peer)>> + Send;
+    /// The next connection, and where it is from.
+    fn next(&self) -> impl Future<Output = io::Result<(Self::Opening, Peer)>> + Send;
 }
 
 impl Listener for TcpListener {
     type Stream = TcpStream;
+    type Opening = Ready<io::Result<TcpStream>>;
 
-    async fn next(&self) -> io::Result<(TcpStream, Peer)> {
+    async fn next(&self) -> io::Result<(Self::Opening, Peer)> {
         let (stream, address) = self.accept().await?;
         prepare(&stream);
-        Ok((stream, Peer::Address(address)))
+        Ok((ready(Ok(stream)), Peer::Address(address)))
     }
 }
 
 impl Listener for UnixListener {
     type Stream = UnixStream;
+    type Opening = Ready<io::Result<UnixStream>>;
 
-    async fn next(&self) -> io::Result<(UnixStream, Peer)> {
+    async fn next(&self) -> io::Result<(Self::Opening, Peer)> {
         let (stream, _) = self.accept().await?;
         let user = stream.peer_cred()?.uid();
-        Ok((stream, Peer::User(user)))
+        Ok((ready(Ok(stream)), Peer::User(user)))
     }
 }
 
+/// An address whose connections are encrypted.
+pub(crate) struct Encrypted(pub(crate) TcpListener, pub(crate) Arc<Tls>);
+
+impl Listener for Encrypted {
+    type Stream = TlsStream<TcpStream>;
+    type Opening = Pin<Box<dyn Future<Output = io::Result<Self::Stream>> + Send>>;
+
+    async fn next(&self) -> io::Result<(Self::Opening, Peer)> {
+        let (stream, address) = self.0.accept().await?;
+        prepare(&stream);
+        let tls = Arc::clone(&self.1);
+        Ok((Box::pin(async move { tls.accept(stream).await }), Peer::Address(address)))
+    }
+}
+
+/// What all listeners share.
+#[derive(Clone)]
+pub(crate) struct Common {
+    /// A permit for each connection that there may be.
+    pub(crate) connections: Arc<Semaphore>,
+    /// True: to stop.
+    pub(crate) stop: watch::Receiver<bool>,
+}
+
 /// Accepts connections until told to stop, which lets the requests under way end.
-pub(crate) async fn serve(
-    listener: impl Listener,
-    router: Router,
-    connections: Arc<Semaphore>,
-    mut stop: watch::Receiver<bool>,
-) {
+pub(crate) async fn serve(listener: impl Listener, router: Router, mut common: Common) {
     loop {
-        let Ok(permit) = Arc::clone(&connections).acquire_owned().await else { return };
+        let Ok(permit) = Arc::clone(&common.connections).acquire_owned().await else { return };
         let accepted = tokio::select! {
             biased;
-            _ = stop.wait_for(|stop| *stop) => return,
+            _ = common.stop.wait_for(|stop| *stop) => return,
             accepted = listener.next() => accepted,
         };
-        let (stream, peer) = match accepted {
+        let (opening, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
                 // Of this connection, or the process has no descriptor left: others end by and by.
@@ -76,9 +102,17 @@ pub(crate) async fn serve(
                 continue;
             }
         };
-        let (router, stop) = (router.clone(), stop.clone());
+        let (router, mut stop) = (router.clone(), common.stop.clone());
         tokio::spawn(async move {
-            connection(stream, peer, router, stop).await;
+            let opened = tokio::select! {
+                biased;
+                opened = opening => opened,
+                _ = stop.wait_for(|stop| *stop) => return,
+            };
+            match opened {
+                Ok(stream) => connection(stream, peer, router, stop).await,
+                Err(error) => tracing::debug!(%error, %peer, "a connection was not encrypted"),
+            }
             drop(permit);
         });
     }

@@ -21,13 +21,14 @@ use crate::problem::{Code, Problem};
 use crate::reply::{self, not_so, nowhere, principal, rest};
 use crate::service::{Phase, Shared};
 use crate::text;
-use crate::v1::holds;
+use crate::v1::{holds, info};
 use crate::wanted::{Wanted, What};
 
 /// All routes of the API.
 pub(crate) fn routes(service: &Shared) -> Router {
     Router::new()
-        .route("/livez", get(|| async { "ok\n" }))
+        .route("/livez", get(info::live))
+        .route("/readyz", get(info::ready))
         .route("/v1/acquire/{*name}", get(acquire))
         .route("/v1/heartbeat/{*name}", get(heartbeat))
         .route("/v1/release/{*name}", get(release))

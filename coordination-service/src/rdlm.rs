@@ -23,7 +23,7 @@ use crate::problem::{Code, Problem};
 use crate::reply::{json, not_so, nowhere, principal, rest};
 use crate::service::Shared;
 use crate::text::{self, millis, zoneless};
-use crate::v1::holds;
+use crate::v1::{holds, info};
 use crate::wanted::{Wanted, What};
 
 /// What its names begin with at the store.
@@ -35,7 +35,8 @@ const RESOURCES: &str = "/resources/";
 pub(crate) fn routes(service: &Shared) -> Router {
     Router::new()
         .route("/", get(|| async { "Welcome\n" }))
-        .route("/livez", get(|| async { "ok\n" }))
+        .route("/livez", get(info::live))
+        .route("/readyz", get(info::ready))
         .route("/locks/{*name}", post(acquire).get(look).put(renew).delete(release))
         .route("/resources", get(all).delete(clear_all))
         .route("/resources/{*name}", get(one).delete(clear))

@@ -22,6 +22,7 @@ use crate::promise::Sights;
 use crate::queues::Queues;
 use crate::rates::Rates;
 use crate::settings::{Cover, Settings};
+use crate::tls::Tls;
 
 /// How far the stop has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,6 +49,8 @@ pub(crate) struct Service {
     pub(crate) scheme: String,
     pub(crate) tag: String,
     pub(crate) auth: Auth,
+    /// What the listeners are encrypted with, but rdlm's and the Unix socket.
+    pub(crate) tls: Option<Arc<Tls>>,
     pub(crate) holds: Arc<Holds>,
     pub(crate) waits: Arc<Waits>,
     pub(crate) keys: Arc<Keys>,
@@ -70,7 +73,13 @@ pub(crate) struct Service {
 pub(crate) type Shared = Arc<Service>;
 
 impl Service {
-    pub(crate) fn new(settings: Settings, cover: Cover, scheme: String, auth: Auth) -> Shared {
+    pub(crate) fn new(
+        settings: Settings,
+        cover: Cover,
+        scheme: String,
+        auth: Auth,
+        tls: Option<Tls>,
+    ) -> Shared {
         let history = Arc::new(History::default());
         let told = Arc::clone(&history);
         let on_end = move |hold: &crate::holds::Hold, end| {
@@ -83,6 +92,7 @@ impl Service {
             scheme,
             tag: ids::tag(),
             auth,
+            tls: tls.map(Arc::new),
             holds: Holds::new(on_end),
             waits: Arc::default(),
             keys: Arc::default(),

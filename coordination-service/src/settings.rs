@@ -26,6 +26,8 @@ pub struct Settings {
     pub hosts: Vec<String>,
     /// The file with tokens; without one everybody is `anonymous`.
     pub tokens: Option<PathBuf>,
+    /// What the listeners are encrypted with, but rdlm's, whose clients can do no TLS, and the Unix socket; without it nothing is.
+    pub tls: Option<TlsFiles>,
     /// Whether an address that is not loopback may be listened on without tokens.
     pub allow_anonymous: bool,
     /// Whether an address that is not loopback may be listened on, though nothing is encrypted.
@@ -42,6 +44,15 @@ pub struct Settings {
     pub fresh: bool,
     /// The most that may be held, may wait, or may be connected.
     pub limits: Limits,
+}
+
+/// Files in PEM.
+#[derive(Clone, Debug)]
+pub struct TlsFiles {
+    /// Our certificate, and those of the authorities between it and one that clients know.
+    pub certificate: PathBuf,
+    /// Its private key, which nobody but us may read, or root's with a group that may.
+    pub key: PathBuf,
 }
 
 /// Numbers beyond which requests are refused.
@@ -73,6 +84,7 @@ impl Default for Settings {
             zaqar: None,
             hosts: Vec::new(),
             tokens: None,
+            tls: None,
             allow_anonymous: false,
             allow_plaintext: false,
             long: vec!["rdlm/".to_owned(), "lockable/".to_owned()],
@@ -89,17 +101,28 @@ impl Settings {
     /// What is wrong with them together, in a sentence for who started us.
     pub(crate) fn refusal(&self, config: &Config) -> Option<String> {
         let listened = [self.listen, self.rdlm, self.lockable, self.zaqar];
-        if let Some(open) = listened.into_iter().flatten().find(|at| !at.ip().is_loopback()) {
-            if self.tokens.is_none() && !self.allow_anonymous {
-                return Some(format!(
-                    "{open} can be reached by others, and there are no tokens: give --tokens FILE, or --allow-anonymous"
-                ));
-            }
-            if !self.allow_plaintext {
-                return Some(format!(
-                    "{open} can be reached by others, and nothing is encrypted: put a proxy with TLS before a loopback address, or give --allow-plaintext"
-                ));
-            }
+        if let Some(open) = listened.into_iter().flatten().find(|at| !at.ip().is_loopback())
+            && self.tokens.is_none()
+            && !self.allow_anonymous
+        {
+            return Some(format!(
+                "{open} can be reached by others, and there are no tokens: give --tokens FILE, or --allow-anonymous"
+            ));
+        }
+        let plain = match self.tls {
+            Some(_) => vec![self.rdlm],
+            None => listened.to_vec(),
+        };
+        if let Some(open) = plain.into_iter().flatten().find(|at| !at.ip().is_loopback())
+            && !self.allow_plaintext
+        {
+            let advice = match self.tls {
+                Some(_) => "rdlm's clients can do no TLS: listen on a loopback address",
+                None => "give --tls-cert FILE and --tls-key FILE",
+            };
+            return Some(format!(
+                "{open} can be reached by others, and is not encrypted: {advice}, or give --allow-plaintext"
+            ));
         }
         let is_memory = config.url.as_deref().is_some_and(|url| url.starts_with("memory:"));
         (is_memory && !self.fresh).then(|| {
@@ -194,6 +217,15 @@ mod tests {
         assert!(refusal(&settings).contains("encrypted"));
         settings.allow_plaintext = true;
         assert_eq!(refusal(&settings), "");
+        // rdlm's clients can do no TLS.
+        let files = || Some(TlsFiles { certificate: "cert.pem".into(), key: "key.pem".into() });
+        settings = Settings { tls: files(), allow_plaintext: false, ..settings };
+        assert!(refusal(&settings).contains("rdlm"));
+        settings.listen = settings.rdlm.take();
+        assert_eq!(refusal(&settings), "");
+        settings.tls = None;
+        assert!(refusal(&settings).contains("--tls-cert"));
+        settings.allow_plaintext = true;
         let memory = Config { url: Some("memory://".to_owned()), ..Config::default() };
         assert!(settings.refusal(&memory).is_some_and(|why| why.contains("--fresh")));
     }

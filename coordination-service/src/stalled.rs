@@ -101,9 +101,9 @@ mod tests {
         let listener = UnixListener::bind(&path).expect("there is room");
         let length = 1 << 21;
         let router = Router::new().route("/", get(move || async move { vec![b'x'; length] }));
-        let connections = Arc::new(Semaphore::new(2));
         let (_running, stop) = watch::channel(false);
-        tokio::spawn(listen::serve(listener, router, Arc::clone(&connections), stop));
+        let common = listen::Common { connections: Arc::new(Semaphore::new(2)), stop };
+        tokio::spawn(listen::serve(listener, router, common));
         let ask = async || {
             let mut stream = UnixStream::connect(&path).await.expect("somebody listens");
             stream.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.expect("it is taken");

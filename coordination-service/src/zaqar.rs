@@ -22,6 +22,7 @@ use crate::auth::Right;
 use crate::problem::Problem;
 use crate::reply::{json, nowhere};
 use crate::service::Shared;
+use crate::v1::info;
 
 /// All routes of the API.
 pub(crate) fn routes(service: &Shared) -> Router {
@@ -30,7 +31,8 @@ pub(crate) fn routes(service: &Shared) -> Router {
     let one = get(messages::look).delete(messages::delete);
     let claimed = get(claims::look).patch(claims::renew).delete(claims::release);
     Router::new()
-        .route("/livez", get(|| async { "ok\n" }))
+        .route("/livez", get(info::live))
+        .route("/readyz", get(info::ready))
         .route("/v2/ping", get(done))
         .route("/v2/queues/{queue}", put(make).head(make))
         .route("/v2/queues/{queue}/stats", get(stats))

@@ -71,7 +71,7 @@ impl Service {
         let mut before = String::new();
         let first = loop {
             match lines.recv_timeout(LONG) {
-                Ok(line) if line.contains(" on http://") => break line,
+                Ok(line) if line.contains(" on http") => break line,
                 Ok(line) => before.push_str(&line),
                 Err(_) => panic!("it does not say where it listens: {before}"),
             }
@@ -82,7 +82,7 @@ impl Service {
             rest.split(',').next().unwrap_or_default().trim().to_owned()
         };
         Self {
-            native: after("on http://"),
+            native: after("://"),
             rdlm: after("rdlm on "),
             lockable: after("lockable on "),
             zaqar: after("zaqar on "),
@@ -186,7 +186,12 @@ pub(crate) fn answer(mut stream: TcpStream) -> Answer {
     let mut bytes = Vec::new();
     // A connection that is reset after its answer has told what it had to.
     let _ = stream.read_to_end(&mut bytes);
-    let text = String::from_utf8_lossy(&bytes).into_owned();
+    answered(&bytes)
+}
+
+/// The answer that was read.
+pub(crate) fn answered(bytes: &[u8]) -> Answer {
+    let text = String::from_utf8_lossy(bytes).into_owned();
     let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
     let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
     Answer { status, head: head.to_owned(), body: body.to_owned() }

@@ -21,6 +21,7 @@ const REQUESTS: &str = "coordination_http_requests_total";
 const REFUSED: &str = "coordination_refused_total";
 const CLIENT_HOLD: &str = "coordination_client_hold_seconds";
 const RATE_PERMITS: &str = "coordination_rate_permits_total";
+const RELOAD_FAILURES: &str = "coordination_reload_failures_total";
 const STREAMS: &str = "coordination_event_streams";
 const AGE: &str = "coordination_mirror_age_seconds";
 
@@ -34,6 +35,8 @@ static REGISTRY: LazyLock<Registry> = LazyLock::new(|| {
     registry.describe_histogram(CLIENT_HOLD.into(), Some(Unit::Seconds), hold);
     let permits = text("Permits of rates that were asked for, by whether they were granted.");
     registry.describe_counter(RATE_PERMITS.into(), None, permits);
+    let failures = text("Files that were read again, of tokens or TLS, and were wrong.");
+    registry.describe_counter(RELOAD_FAILURES.into(), None, failures);
     registry.describe_gauge(STREAMS.into(), None, text("Streams of events."));
     registry.describe_gauge(AGE.into(), None, text("How old the rows of the page are."));
     registry
@@ -74,6 +77,11 @@ pub(crate) fn ended(kind: Kind, granted: SystemTime, end: End) {
     let time = granted.elapsed().unwrap_or_default();
     let labels = vec![Label::new("kind", kind.text()), Label::new("end", end.text())];
     REGISTRY.register_histogram(&Key::from_parts(CLIENT_HOLD, labels), &METADATA).record(time);
+}
+
+/// A file that was to be read again is wrong.
+pub(crate) fn reload_failed() {
+    count(Key::from_static_name(RELOAD_FAILURES));
 }
 
 /// So many streams of events are open.

@@ -15,12 +15,12 @@ use crate::service::{Phase, Service, Shared};
 use crate::text::{self, millis};
 
 /// `GET /livez`: the loop turns.
-pub(super) async fn live() -> &'static str {
+pub(crate) async fn live() -> &'static str {
     "ok\n"
 }
 
 /// `GET /readyz`
-pub(super) async fn ready(State(service): State<Shared>) -> Response {
+pub(crate) async fn ready(State(service): State<Shared>) -> Response {
     match why_not(&service) {
         None => json(StatusCode::OK, &json!({ "ready": true })),
         Some(why) => json(StatusCode::SERVICE_UNAVAILABLE, &json!({ "ready": false, "why": why })),

@@ -4,7 +4,7 @@ mod acquire;
 mod events;
 mod groups;
 pub(crate) mod holds;
-mod info;
+pub(crate) mod info;
 mod path;
 mod rates;
 mod recipes;

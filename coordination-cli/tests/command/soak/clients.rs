@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
-use coordination_tests::harness::{Certificates, rerun_if_starved};
+use coordination_tests::harness::{Certificates, rerun_if_starved, wait_until};
 
-use crate::http::Service;
-use crate::{Store, output, stderr, stdout};
+use crate::http::{Service, ask};
+use crate::{LONG, Store, output, stderr, stdout};
 
 /// Installs both. `rdlm-py` cannot be built from its archive as it is: that lacks a file which its `setup.py` reads.
 const INSTALL: &str = r#"
@@ -69,27 +69,9 @@ for _ in range(int(sys.argv[1])):
     assert c.lock_release(u)
 "#;
 
-/// Its client speaks HTTPS only: a proxy with TLS stands before the service.
+/// Its client speaks HTTPS only.
 const LOCKABLE: &str = r#"
-import os, socket, ssl, threading, time
-context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER); context.load_cert_chain(os.environ["CERT"], os.environ["KEY"])
-listener = socket.create_server(("127.0.0.1", 0))
-def pump(a, b):
-    try:
-        while data := a.recv(65536): b.sendall(data)
-    except OSError: pass
-    finally:
-        try: b.shutdown(socket.SHUT_WR)
-        except OSError: pass
-def serve():
-    while True:
-        try:
-            near = context.wrap_socket(listener.accept()[0], server_side=True)
-            far = socket.create_connection(("127.0.0.1", int(os.environ["PORT"])))
-        except OSError: continue
-        for pair in (near, far), (far, near): threading.Thread(target=pump, args=pair, daemon=True).start()
-threading.Thread(target=serve, daemon=True).start()
-import lockable; lockable.client.LOCKABLE_DOMAIN = "localhost:%d" % listener.getsockname()[1]
+import os; import lockable; lockable.client.LOCKABLE_DOMAIN = "localhost:" + os.environ["PORT"]
 from lockable import Lock, CouldNotAcquireLockError; lost = []
 with Lock("job", on_lock_loss=lambda: lost.append(1)):
     try: Lock("job", blocking=False).acquire(); assert False
@@ -129,6 +111,11 @@ struct Tokens {
 }
 
 fn with_tokens(store: &Store) -> Tokens {
+    with_tokens_and(store, "")
+}
+
+/// The same with further options.
+fn with_tokens_and(store: &Store, words: &str) -> Tokens {
     let make = |name: &str| {
         let words = ["serve", "--make-token", name, "--use", "*"];
         let made = stdout(&output(&mut store.coordination(words)));
@@ -140,7 +127,10 @@ fn with_tokens(store: &Store) -> Tokens {
     let text = [one.1, other.1, boss.1.replace("use =", "admin =")].concat();
     std::fs::write(&file, text).expect("a file");
     std::fs::set_permissions(&file, PermissionsExt::from_mode(0o600)).expect("it is ours");
-    let service = Service::start(store, &format!("--tokens {}", file.display()));
+    let service = Service::begin(store, &format!("--tokens {} {words}", file.display()));
+    // Its listener is never encrypted.
+    let is_ready = || ask(&service.rdlm, "GET", "/readyz", &[], "").status == 200;
+    assert!(wait_until(LONG, is_ready), "not ready");
     Tokens { service, used: vec![one.0, other.0], admin: boss.0 }
 }
 
@@ -206,10 +196,14 @@ fn h1_zaqars_client_runs_as_it_is() {
 fn h1_lockables_client_runs_as_it_is() {
     rerun_if_starved(|| {
         let store = Store::file();
-        let tokens = with_tokens(&store);
         let certificates = Certificates::new();
+        let server = &certificates.server;
+        std::fs::set_permissions(&server.key, PermissionsExt::from_mode(0o600))
+            .expect("it is ours");
+        let (certificate, key) = (server.certificate.display(), server.key.display());
+        let words = format!("--tls-cert {certificate} --tls-key {key}");
+        let tokens = with_tokens_and(&store, &words);
         let mut command = tokens.python(&tokens.service.lockable, LOCKABLE, &[]);
-        command.env("CERT", &certificates.server.certificate).env("KEY", &certificates.server.key);
         command.env("REQUESTS_CA_BUNDLE", &certificates.authority);
         succeeds(&mut command);
     });

@@ -9,5 +9,6 @@ mod recipes;
 mod rights;
 mod safety;
 mod stopping;
+mod tls;
 mod unix;
 mod zaqar;

@@ -1,0 +1,212 @@
+//! TLS: who trusts the service's authority is served, and certificates can be replaced while it runs.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use coordination_tests::harness::{Certificates, Identity, rerun_if_starved, wait_until};
+use rustix::process::Signal;
+use rustls::crypto::aws_lc_rs::default_provider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+
+use crate::http::{Answer, Service, answered, ask, raw};
+use crate::{LONG, Store, output, stderr};
+
+/// A client that trusts this authority.
+fn trusting(authority: &Path) -> Arc<ClientConfig> {
+    let mut roots = RootCertStore::empty();
+    let certificate = CertificateDer::from_pem_file(authority).expect("it was made");
+    roots.add(certificate).expect("it is an authority's");
+    let config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("the provider has them")
+        .with_root_certificates(roots);
+    Arc::new(config.with_no_client_auth())
+}
+
+/// The answer to a request of who calls the service by this name; an error if the connection is not encrypted as it should be.
+fn asked(
+    at: &str,
+    authority: &Path,
+    name: &'static str,
+    method: &str,
+    path: &str,
+) -> std::io::Result<Answer> {
+    let name_of = ServerName::try_from(name).expect("a name");
+    let client =
+        ClientConnection::new(trusting(authority), name_of).map_err(std::io::Error::other)?;
+    let stream = TcpStream::connect(at)?;
+    stream.set_read_timeout(Some(LONG))?;
+    let mut stream = StreamOwned::new(client, stream);
+    let head = "Connection: close\r\nX-Project-Id: p\r\nContent-Length: 0\r\n";
+    write!(stream, "{method} {path} HTTP/1.1\r\nHost: {name}\r\n{head}\r\n")?;
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes)?;
+    Ok(answered(&bytes))
+}
+
+/// The options for this certificate, whose key is made ours alone.
+fn options(identity: &Identity) -> String {
+    close(&identity.key);
+    format!("--tls-cert {} --tls-key {}", identity.certificate.display(), identity.key.display())
+}
+
+fn close(key: &Path) {
+    std::fs::set_permissions(key, PermissionsExt::from_mode(0o600)).expect("it is ours");
+}
+
+/// A service that is encrypted so, and ready.
+fn start(store: &Store, certificates: &Certificates, words: &str) -> Service {
+    let service = Service::begin(store, &format!("{} {words}", options(&certificates.server)));
+    let get = || asked(&service.native, &certificates.authority, "localhost", "GET", "/readyz");
+    assert!(wait_until(LONG, || get().is_ok_and(|answer| answer.status == 200)), "not ready");
+    service
+}
+
+/// H6, H7: all of our listeners speak TLS but that of rdlm, whose clients cannot; and who speaks HTTP there is told.
+#[test]
+fn h6_what_is_encrypted_is_served_to_who_trusts_its_authority() {
+    rerun_if_starved(|| {
+        let (store, certificates) = (Store::file(), Certificates::new());
+        let service = start(&store, &certificates, "");
+        let trusted = &certificates.authority;
+        for (at, method, path, status) in [
+            (&service.native, "POST", "/v1/locks/x", 201),
+            (&service.native, "POST", "/v1/locks/x", 409),
+            (&service.lockable, "GET", "/readyz", 200),
+            (&service.zaqar, "GET", "/readyz", 200),
+            (&service.lockable, "GET", "/v1/acquire/x", 200),
+            (&service.zaqar, "GET", "/v2/ping", 204),
+        ] {
+            let answer = asked(at, trusted, "localhost", method, path).expect("it is encrypted");
+            assert_eq!(answer.status, status, "{answer:?}");
+            let distrusted = &certificates.other_authority;
+            assert!(asked(at, distrusted, "localhost", method, path).is_err(), "{path}");
+            let plain = ask(at, method, path, &[], "");
+            assert_eq!(plain.status, 400, "{plain:?}");
+            assert!(plain.body.contains("https://"), "{plain:?}");
+        }
+        let plain = ask(&service.rdlm, "GET", "/readyz", &[], "");
+        assert_eq!(plain.status, 200, "rdlm's listener is not encrypted: {plain:?}");
+    });
+}
+
+/// H9: the names in the certificate are ours, and no others.
+#[test]
+fn h9_a_certificates_names_are_the_services() {
+    rerun_if_starved(|| {
+        let (store, certificates) = (Store::file(), Certificates::new());
+        let words = options(&certificates.wrong_host);
+        let service = Service::begin(&store, &words);
+        let get = |name| asked(&service.native, &certificates.authority, name, "GET", "/v1/info");
+        let is_ready = || get("elsewhere.example").is_ok_and(|answer| answer.status == 200);
+        assert!(wait_until(LONG, is_ready), "{:?}", get("elsewhere.example"));
+        assert!(get("localhost").is_err(), "the client is to refuse it");
+        // Who does not look at the certificate is asked for the same names.
+        drop(service);
+        let service = start(&store, &certificates, "");
+        let answer = asked_as(&service.native, &certificates.authority, "evil.example");
+        assert_eq!((answer.status, answer.code().as_str()), (421, "wrong-host"), "{answer:?}");
+    });
+}
+
+/// The answer to who connects to localhost, and says another `Host`.
+fn asked_as(at: &str, authority: &Path, host: &str) -> Answer {
+    let name = ServerName::try_from("localhost").expect("a name");
+    let client = ClientConnection::new(trusting(authority), name).expect("a configuration");
+    let mut stream = StreamOwned::new(client, TcpStream::connect(at).expect("it listens"));
+    let head = format!("GET /v1/info HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+    stream.write_all(head.as_bytes()).expect("it reads");
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).expect("it answers");
+    answered(&bytes)
+}
+
+/// A certificate that has been replaced is used after SIGHUP, for new connections; one that is wrong is not, and that is counted.
+#[test]
+fn h6_a_certificate_is_replaced_while_the_service_runs() {
+    rerun_if_starved(|| {
+        let (store, mut certificates) = (Store::file(), Certificates::new());
+        let service = start(&store, &certificates, "");
+        let before = store.path("before.pem");
+        std::fs::copy(&certificates.authority, &before).expect("it was made");
+        let get = |authority: &Path, path: &str| {
+            asked(&service.native, authority, "localhost", "GET", path)
+        };
+        // The key of another certificate, as in the moment between two files that are replaced one after the other.
+        let own = std::fs::read(&certificates.server.key).expect("it was made");
+        std::fs::copy(&certificates.client.key, &certificates.server.key).expect("it is ours");
+        service.process.signal(Signal::HUP);
+        let counted = || {
+            let metrics = get(&before, "/metrics").expect("the old certificate is used");
+            metrics.body.contains("coordination_reload_failures_total 1")
+        };
+        assert!(wait_until(LONG, counted), "{}", service.written());
+        std::fs::write(&certificates.server.key, own).expect("it is ours");
+        certificates.replace();
+        close(&certificates.server.key);
+        service.process.signal(Signal::HUP);
+        let is_new = || get(&certificates.authority, "/livez").is_ok();
+        assert!(wait_until(LONG, is_new), "{}", service.written());
+        assert!(get(&before, "/livez").is_err(), "the old one is not used any more");
+    });
+}
+
+/// H8: clients that do not say what TLS wants are gone in time, and keep nobody else from being served.
+#[test]
+fn h8_who_does_not_shake_hands_holds_up_nobody() {
+    rerun_if_starved(|| {
+        let (store, certificates) = (Store::file(), Certificates::new());
+        let service = start(&store, &certificates, "");
+        let silent: Vec<_> = ["", "\u{16}", "\u{16}\u{3}\u{1}\u{0}\u{7f}\u{1}"]
+            .into_iter()
+            .cycle()
+            .take(30)
+            .map(|begun| raw(&service.native, begun))
+            .collect();
+        let answer = asked(&service.native, &certificates.authority, "localhost", "GET", "/livez");
+        assert_eq!(answer.expect("it is served").status, 200);
+        for mut stream in silent {
+            stream.set_read_timeout(Some(Duration::from_secs(100))).expect("a socket");
+            let ended = stream.read_to_end(&mut Vec::new());
+            let kind = ended.map_err(|error| error.kind());
+            assert!(matches!(kind, Ok(_) | Err(ErrorKind::ConnectionReset)), "{kind:?}");
+        }
+    });
+}
+
+/// What is wrong with the files is said at the start.
+#[test]
+fn a_certificate_that_cannot_be_used_is_refused() {
+    let (store, certificates) = (Store::file(), Certificates::new());
+    let (server, client) = (&certificates.server, &certificates.client);
+    close(&client.key);
+    let none = store.path("none.pem");
+    let text = store.path("text.pem");
+    std::fs::write(&text, "no PEM").expect("a file");
+    close(&text);
+    let open = &certificates.other_server;
+    std::fs::set_permissions(&open.key, PermissionsExt::from_mode(0o644)).expect("it is ours");
+    for (certificate, key, why) in [
+        (&server.certificate, &open.key, "can be read by others"),
+        (&server.certificate, &client.key, "key"),
+        (&server.certificate, &none, "cannot read"),
+        (&none, &client.key, "cannot read"),
+        (&text, &client.key, "no certificate"),
+        (&server.certificate, &text, "no private key"),
+    ] {
+        let mut command = store.coordination(["serve", "--listen", "127.0.0.1:0"]);
+        command.arg("--tls-cert").arg(certificate).arg("--tls-key").arg(key);
+        let refused = output(&mut command);
+        assert_eq!(refused.status.code(), Some(64), "{why}: {}", stderr(&refused));
+        assert!(stderr(&refused).contains(why), "{why}: {}", stderr(&refused));
+    }
+    let mut command = store.coordination(["serve", "--listen", "127.0.0.1:0"]);
+    let refused = output(command.arg("--tls-cert").arg(&server.certificate));
+    assert_eq!(refused.status.code(), Some(64), "{}", stderr(&refused));
+}

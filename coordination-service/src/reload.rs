@@ -1,0 +1,85 @@
+//! Files that are read again when they have changed, or when somebody says so: tokens, the certificate and its key.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use tokio::sync::mpsc;
+
+use crate::metrics;
+use crate::service::Shared;
+
+/// How often it is looked whether a file has changed.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// Some files that belong together.
+struct Followed {
+    files: Vec<PathBuf>,
+    /// How they were when they were read last.
+    seen: Vec<Option<Seen>>,
+    reload: fn(&Shared) -> Result<(), String>,
+    /// What is said where they are wrong.
+    kept: &'static str,
+}
+
+/// When a file was changed, and which file it is: another one may have been put in its place.
+type Seen = (SystemTime, u64, u64);
+
+/// Follows the files for as long as the service runs. `told` says to read all of them now.
+pub(crate) async fn follow(service: Shared, mut told: mpsc::Receiver<()>) {
+    let mut all = followed(&service);
+    loop {
+        let is_told = tokio::select! {
+            // Nobody is left who could say so.
+            said = told.recv(), if !told.is_closed() => said.is_some(),
+            () = tokio::time::sleep(LOOK) => false,
+        };
+        for some in &mut all {
+            some.follow(&service, is_told);
+        }
+    }
+}
+
+fn followed(service: &Shared) -> Vec<Followed> {
+    let settings = &service.settings;
+    let tokens = settings.tokens.iter().map(|file| Followed {
+        files: vec![file.clone()],
+        seen: Vec::new(),
+        reload: |service| service.settings.tokens.iter().try_for_each(|f| service.auth.reload(f)),
+        kept: "the tokens stay as they were",
+    });
+    let tls = settings.tls.iter().map(|files| Followed {
+        files: vec![files.certificate.clone(), files.key.clone()],
+        seen: Vec::new(),
+        reload: |service| service.tls.iter().try_for_each(|tls| tls.reload()),
+        kept: "the certificate stays as it was",
+    });
+    let look = |mut some: Followed| {
+        some.seen = some.look();
+        some
+    };
+    tokens.chain(tls).map(look).collect()
+}
+
+impl Followed {
+    fn look(&self) -> Vec<Option<Seen>> {
+        self.files.iter().map(|file| seen(file)).collect()
+    }
+
+    fn follow(&mut self, service: &Shared, is_told: bool) {
+        let now = self.look();
+        if now == self.seen && !is_told {
+            return;
+        }
+        self.seen = now;
+        if let Err(error) = (self.reload)(service) {
+            metrics::reload_failed();
+            tracing::warn!(error, "{}", self.kept);
+        }
+    }
+}
+
+fn seen(file: &Path) -> Option<Seen> {
+    let there = std::fs::metadata(file).ok()?;
+    Some((there.modified().ok()?, there.dev(), there.ino()))
+}
