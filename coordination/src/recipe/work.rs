@@ -222,6 +222,10 @@ impl WorkQueue {
         let (id, mut sent) = (ClaimId::random(), BootInstant::now());
         let ask = ask(id, options, holder.own_entry().seq());
         let taken = match self.take(&ask, Some(&holder), &mut sent).await {
+            Ok(Some(seen)) => self.confirmed("claim", &holder).await.map(|()| Some(seen)),
+            taken => taken,
+        };
+        let taken = match taken {
             Err(error) if error.effect() == Effect::Unknown => {
                 drop(self.release_later(id, options.ttl, Some(holder), false));
                 return Err(error);
@@ -238,6 +242,19 @@ impl WorkQueue {
             // Others may have the items already; what is dropped gives back no others than its own.
             Some(reason) => Err(holder.loss_error("claim", reason, Effect::None)),
             None => Ok(Some(claim)),
+        }
+    }
+
+    /// Waits until everything that a claim has to survive is sure to know what was written of it.
+    async fn confirmed(&self, operation: &'static str, holder: &Grant) -> Result<()> {
+        let (session, own) = (self.session(), holder.own_entry());
+        let confirm = || session.backend.confirm(own.entry());
+        let unknown = |error: Error| error.with_effect(Effect::Unknown);
+        match session.retry_briefly(operation, confirm).await.map_err(unknown)? {
+            (true, _) => Ok(()),
+            (false, _) => {
+                Err(holder.loss_error(operation, LossReason::EntryDeleted, Effect::Unknown))
+            }
         }
     }
 
@@ -379,7 +396,8 @@ impl WorkQueue {
         };
         let mut letters_at = Instant::now() + LETTERS_AGAIN;
         loop {
-            let look = self.engine.queue.named(self.engine.read("claim", &view.listing))?;
+            let look =
+                self.engine.queue.named(self.engine.read("claim", &view.listing, view.came))?;
             let wake = match is_ready(&look) {
                 Ok(()) if self.engine.is_new(&look) => return Ok(()),
                 // It is told of late, or the store was given back older data.

@@ -42,7 +42,7 @@ use self::drain::Drain;
 pub(crate) use self::drain::Purpose;
 use self::failures::Failures;
 use self::observer::Observers;
-pub(crate) use self::observer::{Sight, View, Views};
+pub(crate) use self::observer::{Came, Sight, View, Views};
 use lease::ConfirmedHeartbeats;
 pub(crate) use lease::{Hold, Lease};
 pub(crate) use runtime::Runtime;

@@ -13,14 +13,33 @@ use crate::env::Process;
 use crate::error::{Error, LossReason, Result};
 use crate::key::QueueKey;
 use crate::panics::{caught, on_purpose};
+use crate::time::BootInstant;
 
 /// The shortest time between two reads of a queue.
 const MOST_OFTEN: Duration = Duration::from_millis(1);
+
+/// When an answer came, by the clock that goes on while the machine is suspended, and by that of the runtime, which stands still in a
+/// test that has paused time, as the clock of `memory://` does then.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Came(BootInstant, Instant);
+
+impl Came {
+    pub(crate) fn now() -> Self {
+        Self(BootInstant::now(), Instant::now())
+    }
+
+    /// How long ago that was.
+    pub(crate) fn elapsed(self) -> Duration {
+        BootInstant::now().saturating_duration_since(self.0).max(self.1.elapsed())
+    }
+}
 
 /// A queue as it was at some moment.
 #[derive(Debug)]
 pub(crate) struct View {
     pub(crate) listing: Listing,
+    /// When the listing had come. Who follows the queue may get it much later.
+    pub(crate) came: Came,
     /// How often the store could not be reached so far. If this number rises, the observer may have missed changes.
     pub(crate) gaps: u64,
 }
@@ -177,7 +196,7 @@ impl Session {
                     gaps += 1;
                     failed = false;
                 }
-                publish(sender, View { listing, gaps });
+                publish(sender, View { listing, came: Came::now(), gaps });
                 on_purpose("changed");
                 let recheck = ttl.min(super::LONGEST_RECHECK);
                 let changed = self.backend.changed(queue, revision, recheck).await;

@@ -78,6 +78,11 @@ pub async fn wk4_a_lost_sessions_items_come_back(store: &TestStore) -> Result<()
     let posted = posted(&jobs, 3).await?;
     let claim = claimed(&jobs, 3).await?;
     store.lose(&one, "one").await?;
+    // It is over before somebody else has the items.
+    assert_eq!(kind(theirs.get(claim.id()).await), Some(ErrorKind::NoSuchClaim));
+    let renewed = kind(claim.renew(None, None).await).expect("it is over");
+    let expected = [ErrorKind::NoSuchClaim, ErrorKind::Lost, ErrorKind::Closed];
+    assert!(expected.contains(&renewed), "{renewed:?}");
     let next = theirs.claim_wait(limit(3), Some(PATIENCE)).await?.expect("they come back");
     assert_eq!(ids(&next), posted);
     timeout(PATIENCE, claim.lost()).await.expect("it is told");

@@ -221,7 +221,8 @@ impl Changes {
         if life(&view) != life(&self.base) {
             self.events = difference(&present(&self.base.listing), &[]);
             self.events.push(GroupEvent::Deleted);
-            self.latest = Arc::new(View { listing: Listing::default(), gaps: view.gaps });
+            self.latest =
+                Arc::new(View { listing: Listing::default(), came: view.came, gaps: view.gaps });
             return Life::Over;
         }
         self.events = match view.gaps > self.base.gaps {
@@ -275,6 +276,7 @@ mod tests {
 
     use super::*;
     use crate::backend::{EntryId, SessionId, Value};
+    use crate::session::Came;
 
     /// The members at one moment: each with its id and its capabilities.
     type Look = Vec<(u8, u8)>;
@@ -313,9 +315,13 @@ mod tests {
             let mut entries: Vec<_> = known.values().cloned().collect();
             entries.sort_by_key(|entry| entry.seq);
             let value = Some(Value { version: 1, data: "{}".into(), writer: None });
-            Arc::new(View { listing: Listing { entries, value, ..Listing::default() }, gaps })
+            seen(Listing { entries, value, ..Listing::default() }, gaps)
         };
         history.into_iter().map(view).collect()
+    }
+
+    fn seen(listing: Listing, gaps: u64) -> Arc<View> {
+        Arc::new(View { listing, came: Came::now(), gaps })
     }
 
     fn told(changes: &mut Changes) -> Vec<GroupEvent> {
@@ -418,7 +424,7 @@ mod tests {
             // The group is gone, or has been created again, with other members.
             let value = again.then(|| Value { version: 2, data: "{}".into(), writer: None });
             let listing = Listing { entries, value, ..Listing::default() };
-            prop_assert_eq!(changes.compare(Arc::new(View { listing, gaps: 9 })), Life::Over);
+            prop_assert_eq!(changes.compare(seen(listing, 9)), Life::Over);
             let events = told(&mut changes);
             prop_assert_eq!(events.last(), Some(&GroupEvent::Deleted));
             for event in events.iter().filter(|event| **event != GroupEvent::Deleted) {

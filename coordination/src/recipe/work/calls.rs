@@ -399,7 +399,9 @@ impl WorkQueue {
         courtesy: Duration,
     ) -> Result<Duration> {
         let step = move |draft: &mut Draft<'_>, _: &[u64]| claim::renew(draft, id, ttl, grace);
-        Ok(duration(self.engine.run_first("renew", courtesy, step).await?))
+        let renewed = self.engine.run_first("renew", courtesy, step).await;
+        self.engine.follow();
+        Ok(duration(renewed?))
     }
 
     /// Ends a claim and answers how many items are free by that: none, if there is no such claim.
@@ -513,6 +515,7 @@ impl WorkQueue {
                 bring_back_then(draft, entries, |draft| items::pop(draft, limit))
             };
             let popped = queue.engine.run_here("pop", step).await?;
+            queue.engine.follow();
             queue.deliver_briefly(super::DELIVERY).await;
             popped.into_iter().map(WorkItem::of).collect()
         };

@@ -3,7 +3,7 @@
 use super::draft::{Draft, Outcome, Step, Stop, corrupt};
 use super::ids::{ClaimId, ItemId};
 use super::layout::{Claim, Micros};
-use super::select::{page_of, select};
+use super::select::{page_of, select, want_pages, with_bodies};
 use crate::error::{Error, ErrorKind};
 
 /// How many live claims one process has of a queue.
@@ -60,11 +60,12 @@ pub(super) fn claim(draft: &mut Draft<'_>, ask: &Ask) -> Step<Outcome<Option<See
         None => {}
     }
     let selected = select(draft, ask.limit)?;
-    if selected.ranks.is_empty() {
-        let is_over = !selected.is_cut_short;
+    let ranks = with_bodies(draft, &selected.ranks)?;
+    if ranks.is_empty() {
+        let is_over = selected.ranks.is_empty() && !selected.is_cut_short;
         return Ok(if is_over { Outcome::Done(None) } else { Outcome::Again });
     }
-    take(draft, ask, selected.ranks)?;
+    take(draft, ask, ranks)?;
     seen(draft, ask.id).map(|seen| Outcome::Done(Some(seen)))
 }
 
@@ -109,18 +110,30 @@ fn hold(draft: &mut Draft<'_>, holder: u64, id: ClaimId) -> Step<()> {
     Ok(())
 }
 
-/// A claim that is live; the error is the same whatever else there is.
+/// A claim whose time is not over; the error is the same whatever else there is.
+///
+/// The session that had made it may have ended. Its items are nobody else's until somebody claims, so what is done may be
+/// acknowledged by it; but nothing may rely on it, see [`standing`].
 pub(super) fn live(draft: &mut Draft<'_>, id: ClaimId) -> Step<Claim> {
     let now = draft.now;
     let claim = draft.claims(id)?.get(&id).filter(|claim| claim.is_live(now));
-    claim.cloned().ok_or_else(|| {
-        Error::new(ErrorKind::NoSuchClaim, "claim", "there is no such claim, or it is over").into()
-    })
+    claim.cloned().ok_or_else(none)
 }
 
-/// A live claim, and those of its items that it still has.
+/// A claim that can be relied on until its time is over: nobody who claims next would bring its items back.
+fn standing(draft: &mut Draft<'_>, id: ClaimId) -> Step<Claim> {
+    let claim = live(draft, id)?;
+    let is_standing = claim.holder.is_none_or(|holder| draft.is_there(holder));
+    if is_standing { Ok(claim) } else { Err(none()) }
+}
+
+fn none() -> Stop {
+    Error::new(ErrorKind::NoSuchClaim, "claim", "there is no such claim, or it is over").into()
+}
+
+/// A claim, and those of its items that it still has.
 pub(super) fn seen(draft: &mut Draft<'_>, id: ClaimId) -> Step<Seen> {
-    let (now, claim) = (draft.now, live(draft, id)?);
+    let (now, claim) = (draft.now, standing(draft, id)?);
     let mut items = Vec::new();
     want_pages(draft, &claim.ranks)?;
     for rank in &claim.ranks {
@@ -138,7 +151,7 @@ pub(super) fn seen(draft: &mut Draft<'_>, id: ClaimId) -> Step<Seen> {
     })
 }
 
-/// Items with their bodies.
+/// Items with their bodies; those whose bodies somebody has removed are left out.
 pub(super) fn seen_items(
     draft: &mut Draft<'_>,
     items: &[(u64, super::layout::Item)],
@@ -148,20 +161,17 @@ pub(super) fn seen_items(
         items.iter().filter_map(|(_, item)| draft.unread_body(&item.body)).collect();
     draft.want(bodies)?;
     let seen = |(rank, item): &(u64, super::layout::Item)| {
-        Ok(SeenItem {
+        let body = draft.body(*rank, &item.body);
+        let seen = |body| SeenItem {
             id: item.id(*rank),
-            body: draft.body(*rank, &item.body)?,
+            body,
             age: now.saturating_sub(item.made),
             claims: item.claims,
             expires_in: item.expires.saturating_sub(now),
-        })
+        };
+        body.map(|body| body.map(seen)).transpose()
     };
-    items.iter().map(seen).collect()
-}
-
-pub(super) fn want_pages(draft: &Draft<'_>, ranks: &[u64]) -> Step<()> {
-    let pages: std::collections::BTreeSet<_> = ranks.iter().map(|rank| page_of(*rank)).collect();
-    draft.want(pages.into_iter().flat_map(|page| [draft.page_name(page), draft.group_name(page)]))
+    items.iter().filter_map(seen).collect()
 }
 
 /// Answers how long the claim lasts now.
@@ -171,7 +181,7 @@ pub(super) fn renew(
     ttl: Option<Micros>,
     grace: Option<Micros>,
 ) -> Step<Outcome<Micros>> {
-    let (now, mut claim) = (draft.now, live(draft, id)?);
+    let (now, mut claim) = (draft.now, standing(draft, id)?);
     (claim.ttl, claim.grace) = (ttl.unwrap_or(claim.ttl), grace.unwrap_or(claim.grace));
     (claim.touched, claim.expires) = (now, now.saturating_add(claim.ttl));
     want_pages(draft, &claim.ranks)?;
@@ -250,7 +260,7 @@ fn end(draft: &mut Draft<'_>, id: ClaimId, claim: Claim) -> Step<()> {
 
 /// From now on the claim ends by its time only.
 pub(super) fn detach(draft: &mut Draft<'_>, id: ClaimId) -> Step<Outcome<()>> {
-    let claim = live(draft, id)?;
+    let claim = standing(draft, id)?;
     if let Some(holder) = claim.holder {
         draft.held(holder)?.remove(&id);
         draft.claims_mut(id.bucket())?.insert(id, Claim { holder: None, ..claim });

@@ -17,6 +17,7 @@ pub(super) struct Removed {
 
 /// Removes dead items, and claims that are over and forgotten; at most so many together.
 pub(super) fn gc(draft: &mut Draft<'_>, budget: usize) -> Step<Outcome<Removed>> {
+    draft.sets_no_time = true;
     let mut removed = Removed::default();
     sweep_trash(draft)?;
     remove_dead(draft, budget, &mut removed)?;
@@ -130,6 +131,7 @@ pub(super) fn delete_queue(draft: &mut Draft<'_>) -> Step<Outcome<()>> {
 
 /// A step in place of another one that would write while too much is left of what was removed before.
 pub(super) fn sweep<T>(draft: &mut Draft<'_>) -> Step<Outcome<T>> {
+    draft.sets_no_time = true;
     sweep_trash(draft)?;
     draft.change();
     Ok(Outcome::Again)

@@ -7,6 +7,7 @@
 //! news takes to come, never shorter.
 
 use std::sync::{Mutex, OnceLock};
+use std::time::Duration;
 
 use super::layout::{Micros, Stamp};
 use crate::backend;
@@ -33,6 +34,8 @@ pub(super) struct Moment {
     pub(super) witness: Option<(u64, Micros)>,
     /// Whether the last write is known by that clock.
     pub(super) is_witnessed: bool,
+    /// Whether it is known how long ago the last write was. If not, `now` is the time of that write, and others may know better.
+    pub(super) is_known: bool,
     at: BootInstant,
 }
 
@@ -51,15 +54,17 @@ impl Clock {
         };
         let passed = witness.and_then(|(epoch, shown)| stamp.passed(epoch, shown));
         let is_witnessed = passed.is_some();
-        let passed = match of_store {
-            Some(_) => passed.unwrap_or_default(),
-            None => passed.unwrap_or_default().max(shorter(self.since_seen(stamp, at))),
+        let since_seen = match of_store {
+            Some(_) => None,
+            None => self.since_seen(stamp, at).map(shorter),
         };
+        let is_known = is_witnessed || since_seen.is_some();
+        let passed = passed.max(since_seen).unwrap_or_default();
         let mut now = stamp.now.saturating_add(passed);
         if sings(Canary::ExpiryByClientsClock) {
             now = now.max(at.as_nanos() / 1_000);
         }
-        Moment { now, witness, is_witnessed, at }
+        Moment { now, witness, is_witnessed, is_known, at }
     }
 
     /// Notes that this process has made a write, with the time of this moment.
@@ -67,13 +72,16 @@ impl Clock {
         *self.lock() = Some((by, moment.at));
     }
 
-    fn since_seen(&self, stamp: &Stamp, at: BootInstant) -> Micros {
+    /// How long ago the last write was seen; `None`: it is seen now, for the first time.
+    fn since_seen(&self, stamp: &Stamp, at: BootInstant) -> Option<Micros> {
         let mut seen = self.lock();
         match *seen {
-            Some((by, since)) if by == stamp.by => micros(at.saturating_duration_since(since)),
+            Some((by, since)) if by == stamp.by => {
+                Some(micros(at.saturating_duration_since(since)))
+            }
             _ => {
                 *seen = Some((stamp.by, at));
-                0
+                None
             }
         }
     }
@@ -100,8 +108,14 @@ impl Stamp {
     }
 }
 
-fn micros(duration: std::time::Duration) -> Micros {
+fn micros(duration: Duration) -> Micros {
     u64::try_from(duration.as_micros()).unwrap_or(Micros::MAX)
+}
+
+/// What the store's clock shows, at least, when this much has passed since it was read.
+pub(super) fn later(clock: backend::Clock, passed: Duration) -> backend::Clock {
+    let passed = Duration::from_micros(shorter(micros(passed)));
+    backend::Clock { now: clock.now.saturating_add(passed), ..clock }
 }
 
 /// The time that has passed by every clock when this much has passed by one of them.

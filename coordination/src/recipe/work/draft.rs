@@ -72,6 +72,10 @@ pub(super) struct Draft<'a> {
     pub(super) asked: Instant,
     /// The same moment by the clock that counts suspend, as the ttl of a claim is counted: `now` is at or after it.
     pub(super) sent: BootInstant,
+    /// The entries that there are, in order; `None`: all that claims name are there.
+    pub(super) entries: Option<&'a [u64]>,
+    /// What this step writes has no time in it that is later than those which were there.
+    pub(super) sets_no_time: bool,
     known: &'a Known,
     pages: Shelf<u64, Page>,
     groups: Shelf<u64, Index>,
@@ -100,6 +104,8 @@ impl<'a> Draft<'a> {
             now,
             asked: Instant::now(),
             sent: BootInstant::now(),
+            entries: None,
+            sets_no_time: false,
             known,
             pages: BTreeMap::new(),
             groups: BTreeMap::new(),
@@ -110,6 +116,11 @@ impl<'a> Draft<'a> {
             received: BTreeMap::new(),
             has_changed: false,
         }
+    }
+
+    /// Whether this entry is there.
+    pub(super) fn is_there(&self, entry: u64) -> bool {
+        self.entries.is_none_or(|entries| entries.binary_search(&entry).is_ok())
     }
 
     /// Whether an item may be ready, as far as the head tells.
@@ -278,14 +289,14 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// The body of an item, in base64.
-    pub(super) fn body(&mut self, rank: u64, body: &Body) -> Step<String> {
+    /// The body of an item, in base64; `None`: somebody has removed the record that it was in.
+    pub(super) fn body(&mut self, rank: u64, body: &Body) -> Step<Option<String>> {
         match body {
-            Body::Here(text) => Ok(text.clone()),
+            Body::Here(text) => Ok(Some(text.clone())),
             Body::There(bodies, _) => {
                 let name = self.body_name(*bodies);
                 let all = self.bodies.open(*bodies, &name, self.known)?;
-                all.value.get(&rank).cloned().ok_or_else(|| Stop::Fail(corrupt()))
+                Ok(all.value.get(&rank).cloned())
             }
         }
     }

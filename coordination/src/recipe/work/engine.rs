@@ -9,7 +9,7 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::clear::sweep;
-use super::clock::{Clock, Moment};
+use super::clock::{Clock, Moment, later};
 use super::draft::{Draft, Known, Outcome, Step, Stop};
 use super::layout::{Head, Stamp};
 use super::precedence::{Line, Manner, Precedence, ahead};
@@ -18,7 +18,7 @@ use crate::env::Process;
 use crate::error::{Effect, ErrorKind, Result};
 use crate::recipe::engine::data::{MAX_VALUE_BYTES, from_data, to_data};
 use crate::recipe::engine::queue::{Queue, in_doubt};
-use crate::session::{Sight, Written};
+use crate::session::{Came, Sight, Written};
 use crate::time::BootInstant;
 
 /// How many of the last writes are remembered.
@@ -111,6 +111,8 @@ type Turn<'a> = tokio::sync::MutexGuard<'a, ()>;
 struct Made<T> {
     outcome: Result<Outcome<T>>,
     writes: Option<(Head, Vec<Beside>)>,
+    /// What is written has no new time in it.
+    sets_no_time: bool,
     /// The names of the records that were read for it; `known` has all records that are known by then.
     read: Vec<Arc<str>>,
     known: Known,
@@ -148,7 +150,12 @@ impl Engine {
         step: impl FnMut(&mut Draft<'_>, &[u64]) -> Step<Outcome<T>> + Send + 'static,
     ) -> Result<T> {
         let engine = Arc::clone(self);
-        self.queue.run(operation, async move { engine.run_here(operation, step).await }).await
+        let running = async move {
+            let done = engine.run_here(operation, step).await;
+            engine.follow();
+            done
+        };
+        self.queue.run(operation, running).await
     }
 
     /// [`run`](Self::run) for a step that only reads: it waits for no other step of this process.
@@ -254,7 +261,9 @@ impl Engine {
             }
             let is_done = match made.writes {
                 Some((head, beside)) => {
-                    self.write(operation, &look, head, beside, made.known).await?
+                    let is_dated = !made.sets_no_time || look.moment.is_known;
+                    let write = (head, beside, is_dated);
+                    self.write(operation, &look, write, made.known).await?
                 }
                 None => made.read.is_empty() || self.is_still(operation, &look, made.known).await?,
             };
@@ -290,7 +299,7 @@ impl Engine {
         let seen_before = self.newest.load(Ordering::Acquire);
         let read = session.retry_briefly(operation, || session.backend.read_standing(key)).await;
         let (listing, _) = read.map_err(|error| error.with_effect(Effect::None))?;
-        let look = Look { asked, sent, ..self.read(operation, &listing)? };
+        let look = Look { asked, sent, ..self.read(operation, &listing, Came::now())? };
         if look.version.unwrap_or_default() < seen_before {
             // The store has lost its data, or was given back older ones: what was seen there counts no more.
             self.newest.store(0, Ordering::Release);
@@ -330,14 +339,20 @@ impl Engine {
         self.has_letters.load(Ordering::Acquire)
     }
 
-    /// Reads a listing that has just come.
-    pub(super) fn read(&self, operation: &'static str, listing: &Listing) -> Result<Look> {
+    /// Reads a listing that came at this moment, as of now.
+    pub(super) fn read(
+        &self,
+        operation: &'static str,
+        listing: &Listing,
+        came: Came,
+    ) -> Result<Look> {
         let at = BootInstant::now();
         let value = listing.value.as_ref();
         let head: Option<Head> =
             value.map(|value| from_data(operation, &value.data)).transpose()?;
         let head = head.unwrap_or_else(Head::of_new_queue);
-        let moment = self.clock.read(&head.clock, listing.clock, at);
+        let of_store = listing.clock.map(|clock| later(clock, came.elapsed()));
+        let moment = self.clock.read(&head.clock, of_store, at);
         Ok(Look {
             head,
             version: value.map(|value| value.version),
@@ -373,16 +388,19 @@ impl Engine {
             read.append(&mut wanted);
             let mut draft = Draft::new(look.head.clone(), version, look.moment.now, &known);
             (draft.asked, draft.sent) = (look.asked, look.sent);
-            let done = step(&mut draft, &look.entries).and_then(|done| Ok((done, draft.finish()?)));
-            match done {
-                Ok((outcome, writes)) => {
-                    return Ok(Made { outcome: Ok(outcome), writes, read, known });
+            draft.entries = Some(&look.entries);
+            let done = step(&mut draft, &look.entries);
+            let sets_no_time = draft.sets_no_time;
+            let done = done.and_then(|done| Ok((done, draft.finish()?)));
+            let (outcome, writes) = match done {
+                Ok((outcome, writes)) => (Ok(outcome), writes),
+                Err(Stop::Fail(error)) => (Err(error), None),
+                Err(Stop::Fetch(names)) => {
+                    wanted = names;
+                    continue;
                 }
-                Err(Stop::Fail(error)) => {
-                    return Ok(Made { outcome: Err(error), writes: None, read, known });
-                }
-                Err(Stop::Fetch(names)) => wanted = names,
-            }
+            };
+            return Ok(Made { outcome, writes, sets_no_time, read, known });
         }
     }
 
@@ -403,12 +421,13 @@ impl Engine {
     }
 
     /// Writes what a step has made of what is `known`; false: others have written since that was read.
+    ///
+    /// If the write is not `is_dated`, the queue's clock stays as it is: nobody here knows how late it is, and others may know.
     async fn write(
         &self,
         operation: &'static str,
         look: &Look,
-        mut head: Head,
-        beside: Vec<Beside>,
+        (mut head, beside, is_dated): (Head, Vec<Beside>, bool),
         known: Known,
     ) -> Result<bool> {
         let mut write = Write::new(&self.queue.key, look.version, None);
@@ -416,7 +435,9 @@ impl Engine {
             head.id = write.id;
         }
         let last = head.done.back().copied();
-        head.clock = Stamp::at(look.moment, write.id);
+        if is_dated {
+            head.clock = Stamp::at(look.moment, write.id);
+        }
         remember(&mut head.done, write.id);
         write.data = Some(to_data(operation, &head, MAX_VALUE_BYTES)?);
         write.beside = beside;
@@ -426,7 +447,9 @@ impl Engine {
             Written::Unknown => return self.find(operation, write.id, last).await,
         };
         if let Some(version) = written {
-            self.clock.wrote(write.id, look.moment);
+            if is_dated {
+                self.clock.wrote(write.id, look.moment);
+            }
             self.keep(look.mark(), known);
             self.wrote(look.mark(), Mark { version, by: Some(write.id) }, write.beside);
             self.note_letters(&head);
@@ -485,7 +508,7 @@ impl Engine {
             while let Ok(view) = views.next().await {
                 let Some(engine) = engine.upgrade() else { return };
                 // If the value is corrupt, the next call fails with that.
-                let _ = engine.read("observe", &view.listing);
+                let _ = engine.read("observe", &view.listing, view.came);
             }
         });
         *follower = Some((task.abort_handle(), Process::this()));

@@ -98,10 +98,13 @@ impl Life {
     async fn renew(
         &self,
         queue: &WorkQueue,
-        id: ClaimId,
+        (id, holder): (ClaimId, &Grant),
         asked: (Option<Micros>, Option<Micros>),
     ) -> Result<Duration> {
         let _renewing = self.renewing.lock().await;
+        if let Some(reason) = holder.own_entry().loss_reason() {
+            return Err(holder.loss_error("renew", reason, Effect::None));
+        }
         let (sent, before) = (BootInstant::now(), self.terms());
         if let Some(ttl) = asked.0 {
             // By this ttl the claim may be shorter from now on, even if the answer is lost.
@@ -110,7 +113,10 @@ impl Life {
         }
         // Others go first for a quarter of what is left, so that there is time for three more tries.
         let courtesy = COURTESY.min(self.terms().deadline.remaining() / 4);
-        let renewed = queue.renew_here(id, asked, courtesy).await;
+        let renewed = match queue.renew_here(id, asked, courtesy).await {
+            Ok(lasts) => queue.confirmed("renew", holder).await.map(|()| lasts),
+            refused => refused,
+        };
         self.renewed(before, sent, renewed)
     }
 
@@ -297,6 +303,7 @@ impl WorkClaim {
     /// # Errors
     ///
     /// * [`ErrorKind::NoSuchClaim`]: it is over, and others may have its items; also where its time was over when the answer came.
+    /// * [`ErrorKind::Lost`]: the session that it was made in has ended, and with it the claim.
     /// * [`ErrorKind::Input`], and those of a store that refuses or does not answer.
     ///
     /// # Cancel safety
@@ -305,7 +312,8 @@ impl WorkClaim {
     pub async fn renew(&self, ttl: Option<Duration>, grace: Option<Duration>) -> Result<Duration> {
         let asked = self.queue.check_renewal(ttl, grace)?;
         let (queue, id, life) = (self.queue.clone(), self.id, Arc::clone(&self.life));
-        let renewing = async move { life.renew(&queue, id, asked).await };
+        let holder = Arc::clone(&self.holder);
+        let renewing = async move { life.renew(&queue, (id, &holder), asked).await };
         self.queue.engine.queue.run("renew", renewing).await
     }
 
@@ -345,11 +353,12 @@ impl WorkClaim {
             return;
         }
         let (queue, id, life) = (self.queue.clone(), self.id, Arc::clone(&self.life));
+        let holder = Arc::clone(&self.holder);
         let task = self.queue.session().spawn(async move {
             let mut before = Renewal::None;
             while !life.terms().is_past() {
                 life.until_renewal(before).await;
-                before = match life.renew(&queue, id, (None, None)).await {
+                before = match life.renew(&queue, (id, &holder), (None, None)).await {
                     Err(error) if is_over(&error) => {
                         return tracing::debug!(%error, "a claim is over");
                     }
@@ -403,7 +412,7 @@ impl WorkClaim {
     }
 
     /// Removes all items that are left, or none, and ends the claim. Answers how many were removed. Those that were given back
-    /// before are not among them.
+    /// before are not among them. If it fails, the items are given back, as when the claim is dropped.
     ///
     /// # Errors
     ///
@@ -417,7 +426,8 @@ impl WorkClaim {
         self.queue.ack_left(items, self.id).await
     }
 
-    /// Gives an item back, to be claimed again after `delay`.
+    /// Gives an item back, to be claimed again after `delay`. It lives until then, and for the claim's
+    /// [grace](crate::ClaimOptions::grace) after that, even if its life is over before.
     ///
     /// # Errors
     ///
@@ -470,8 +480,8 @@ impl WorkClaim {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NoSuchClaim`]: the claim is over. Or those of a store that refuses or does not answer; the claim is given
-    /// back then.
+    /// [`ErrorKind::NoSuchClaim`]: the claim is over. [`ErrorKind::Lost`]: the session that it was made in has ended, and with it the
+    /// claim. Or those of a store that refuses or does not answer; the claim is given back then.
     ///
     /// # Cancel safety
     ///
@@ -496,6 +506,9 @@ impl WorkClaim {
     /// # Ok(()) }
     /// ```
     pub async fn detach(mut self) -> Result<ClaimId> {
+        if let Some(reason) = self.holder.own_entry().loss_reason() {
+            return Err(self.holder.loss_error("detach", reason, Effect::None));
+        }
         self.queue.detach(self.id).await?;
         self.is_settled = true;
         Ok(self.id)

@@ -1,10 +1,10 @@
 //! What is done with single items.
 
-use super::claim::{SeenItem, live, seen_items, want_pages};
+use super::claim::{SeenItem, live, seen_items};
 use super::draft::{Draft, Outcome, Step};
 use super::ids::{ClaimId, ItemId};
 use super::layout::{Item, Micros, State};
-use super::select::{page_of, select};
+use super::select::{page_of, select, with_bodies};
 use crate::canary::{Canary, sings};
 use crate::error::{Error, ErrorKind};
 
@@ -53,6 +53,7 @@ fn want(draft: &Draft<'_>, items: &[ItemId], claim: ClaimId) -> Step<()> {
 
 /// Removes items that this claim has, all or none; those that are gone are passed over. Answers how many it removed.
 pub(super) fn ack(draft: &mut Draft<'_>, items: &[ItemId], claim: ClaimId) -> Step<Outcome<usize>> {
+    draft.sets_no_time = true;
     want(draft, items, claim)?;
     let mut done = 0;
     for item in items {
@@ -70,6 +71,7 @@ pub(super) fn ack_left(
     items: &[ItemId],
     claim: ClaimId,
 ) -> Step<Outcome<usize>> {
+    draft.sets_no_time = true;
     want(draft, items, claim)?;
     let (now, mut done) = (draft.now, 0);
     for id in items {
@@ -83,7 +85,8 @@ pub(super) fn ack_left(
     Ok(Outcome::Done(done))
 }
 
-/// Gives an item back, to be ready after a while; false: it is gone.
+/// Gives an item back, to be ready after a while; false: it is gone. It lives until then, and for the claim's grace, at least: its
+/// life may be nearly over, and whoever gives it back wants it to be tried again.
 pub(super) fn nack(
     draft: &mut Draft<'_>,
     item: ItemId,
@@ -93,15 +96,18 @@ pub(super) fn nack(
     want(draft, &[item], claim)?;
     let now = draft.now;
     let is_own = is_own(draft, item, claim)?;
+    let grace = draft.claims(claim)?.get(&claim).map_or(0, |claim| claim.grace);
     if is_own && let Some(item) = draft.page_mut(page_of(item.rank()))?.get_mut(&item.rank()) {
         item.claim = None;
         item.not_before = now.saturating_add(delay);
+        item.expires = item.expires.max(item.not_before.saturating_add(grace));
     }
     Ok(Outcome::Done(is_own))
 }
 
 /// Removes an item that no claim has, or `by_force` any; false: it was gone.
 pub(super) fn delete(draft: &mut Draft<'_>, id: ItemId, by_force: bool) -> Step<Outcome<bool>> {
+    draft.sets_no_time = true;
     let now = draft.now;
     let Some(item) = alive(draft, id)? else { return Ok(Outcome::Done(false)) };
     if item.state(now) == State::Claimed && !by_force {
@@ -118,9 +124,12 @@ pub(super) fn pop(draft: &mut Draft<'_>, limit: usize) -> Step<Outcome<Vec<SeenI
     if selected.ranks.is_empty() && selected.is_cut_short {
         return Ok(Outcome::Again);
     }
-    want_pages(draft, &selected.ranks)?;
+    let ranks = with_bodies(draft, &selected.ranks)?;
+    if ranks.is_empty() && !selected.ranks.is_empty() {
+        return Ok(Outcome::Again);
+    }
     let mut items = Vec::new();
-    for rank in selected.ranks {
+    for rank in ranks {
         items.extend(draft.page(page_of(rank))?.get(&rank).cloned().map(|item| (rank, item)));
     }
     let seen = seen_items(draft, &items)?;

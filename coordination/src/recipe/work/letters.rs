@@ -87,6 +87,7 @@ pub(super) fn receive(
 
 /// Removes letters that the other queue has received.
 pub(super) fn delivered(draft: &mut Draft<'_>, last: u64) -> Step<Outcome<()>> {
+    draft.sets_no_time = true;
     let first = draft.head.letters.0;
     for number in first..=last {
         *draft.letter(number)? = None;

@@ -1,5 +1,7 @@
 //! Finding ready items, in the order of their ranks.
 
+use std::collections::BTreeSet;
+
 use super::draft::{Draft, Step, Stop};
 use super::layout::{Body, GROUP, Item, Letter, PAGE, State, Summary};
 use super::letters;
@@ -69,6 +71,36 @@ pub(super) fn fetch_ahead(
     draft.want(names)
 }
 
+/// Those of these items whose bodies are there. The others leave the queue: somebody has removed the records of their bodies, and
+/// whoever claims next is not to be held up by them.
+pub(super) fn with_bodies(draft: &mut Draft<'_>, ranks: &[u64]) -> Step<Vec<u64>> {
+    want_pages(draft, ranks)?;
+    let mut items = Vec::new();
+    for rank in ranks {
+        items.extend(draft.page(page_of(*rank))?.get(rank).map(|item| (*rank, item.body.clone())));
+    }
+    let bodies: Vec<_> = items.iter().filter_map(|(_, body)| draft.unread_body(body)).collect();
+    draft.want(bodies)?;
+    let mut there = Vec::new();
+    for (rank, body) in items {
+        match draft.body(rank, &body)? {
+            Some(_) => there.push(rank),
+            None => remove_without_body(draft, rank)?,
+        }
+    }
+    Ok(there)
+}
+
+fn remove_without_body(draft: &mut Draft<'_>, rank: u64) -> Step<()> {
+    tracing::warn!(rank, "an item's body is missing at the store: the item is removed");
+    draft.remove(rank).map(drop)
+}
+
+pub(super) fn want_pages(draft: &Draft<'_>, ranks: &[u64]) -> Step<()> {
+    let pages: BTreeSet<_> = ranks.iter().map(|rank| page_of(*rank)).collect();
+    draft.want(pages.into_iter().flat_map(|page| [draft.page_name(page), draft.group_name(page)]))
+}
+
 impl Selected {
     /// Takes, removes or passes over one item. False: this step takes no more.
     fn visit(&mut self, draft: &mut Draft<'_>, page: u64, rank: u64) -> Step<bool> {
@@ -84,8 +116,10 @@ impl Selected {
                     self.is_cut_short = true;
                     return Ok(false);
                 }
-                let body = draft.body(rank, &item.body)?;
-                letters::send(draft, rank, &item, body)?;
+                match draft.body(rank, &item.body)? {
+                    Some(body) => letters::send(draft, rank, &item, body)?,
+                    None => remove_without_body(draft, rank)?,
+                }
             }
             State::Ready => {
                 let length = length_of(&item);

@@ -22,7 +22,7 @@ use crate::backend::{Beside, Data, MOST_BESIDE};
 use crate::error::{ErrorKind, Result};
 
 /// A queue, and what each step costs it.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Fake {
     head: Head,
     version: u64,
@@ -32,6 +32,8 @@ struct Fake {
     cost: (usize, usize, usize),
     /// How many bytes the last step has written.
     length: usize,
+    /// Somebody has removed records.
+    is_damaged: bool,
 }
 
 /// What every store takes in one step: a transaction of Consul has 512 KiB at the most, in base64.
@@ -87,7 +89,7 @@ impl Fake {
                 assert!(self.length <= MOST_WRITTEN, "{} bytes", self.length);
                 for record in beside {
                     let is_there = self.records.contains_key(&record.name);
-                    assert_eq!(record.is_new, !is_there, "{}", record.name);
+                    assert!(record.is_new != is_there || self.is_damaged, "{}", record.name);
                     match record.data {
                         Some(data) => drop(self.records.insert(record.name, data)),
                         None => drop(self.records.remove(&record.name)),
@@ -393,8 +395,10 @@ impl Both {
         let expected = self.model.check(item, claim);
         assert_eq!(done.map_err(|error| error.kind()), expected);
         let now = self.model.now;
+        let grace = self.model.claims.get(&claim).map_or(0, |claim| claim.grace);
         if let Some(item) = self.model.items.get_mut(&item).filter(|_| expected == Ok(true)) {
             (item.claim, item.not_before) = (None, now + delay);
+            item.expires = item.expires.max(item.not_before + grace);
         }
     }
 
@@ -585,4 +589,60 @@ fn letters_that_are_missing_are_passed_over() {
     from.run(step).expect("never refused");
     let rest = from.run(letters::pending).expect("never refused");
     assert_eq!((rest.letters.len(), rest.upto), (4, Some(19)));
+}
+
+/// Somebody has removed the bodies of items, as no step does: those behind them are handed out all the same.
+#[test]
+fn wk2_items_without_bodies_hold_up_nobody() {
+    let mut fake = Fake::default();
+    let posted: Vec<_> = (0..6).flat_map(|mark| fake.post(&[new(mark, 1_000, 0, 300)])).collect();
+    let is_gone = |name: &Arc<str>| name.contains('b') && !name.ends_with("b3-");
+    let gone: Vec<_> = fake.records.keys().filter(|name| is_gone(name)).cloned().collect();
+    assert_eq!(gone.len(), 5, "{gone:?}");
+    fake.records.retain(|name, _| !is_gone(name));
+    fake.is_damaged = true;
+    let which = Which { after: None, limit: 10, claimed: true, delayed: true };
+    let listed = fake.look(|draft| list(draft, which));
+    assert_eq!(listed.iter().map(|item| item.id).collect::<Vec<_>>(), [posted[3]]);
+    fake.head.poison = Some(Poison { max_claims: 0, queue: "dead".into(), ttl: None });
+    let mut poisoned = fake.clone();
+    assert!(poisoned.claim(&ask(2, 500, 0, None)).is_empty());
+    assert_eq!(poisoned.head.letters, (0, 1));
+    fake.head.poison = None;
+    let popped = fake.clone().run(|draft| pop(draft, 2)).expect("it goes on");
+    assert_eq!(popped.iter().map(|item| item.id).collect::<Vec<_>>(), [posted[3]]);
+    assert_eq!(fake.claim(&ask(2, 500, 0, None)), [posted[3]]);
+    assert!(fake.claim(&ask(2, 500, 0, None)).is_empty());
+    assert_eq!(fake.look(stats).ready, 0);
+}
+
+/// WK3, WK4: with the session the claim is over, also before somebody else has its items.
+#[test]
+fn wk4_a_claim_whose_session_has_ended_is_not_renewed() {
+    let mut fake = Fake::default();
+    posted(&mut fake, 3, 1_000, 0);
+    let held = ask(1, 500, 0, Some(7));
+    let items = fake.claim(&held);
+    let kind = |done: Result<()>| done.map_err(|error| error.kind());
+    for (entries, expected) in [(&[7_u64], Ok(())), (&[8], Err(ErrorKind::NoSuchClaim))] {
+        let with = |fake: &mut Fake, step: &dyn Fn(&mut Draft<'_>) -> Step<Outcome<()>>| {
+            fake.run(|draft| {
+                draft.entries = Some(entries);
+                step(draft)
+            })
+        };
+        let renewed =
+            with(&mut fake, &|draft| renew(draft, held.id, None, None).map(|done| done.map(drop)));
+        assert_eq!(kind(renewed), expected);
+        let found = with(&mut fake, &|draft| seen(draft, held.id).map(|_| Outcome::Done(())));
+        assert_eq!(kind(found), expected);
+        let mut copy = fake.clone();
+        assert_eq!(kind(with(&mut copy, &|draft| detach(draft, held.id))), expected);
+    }
+    // What is done is done: nobody else was given it.
+    let done = fake.run(|draft| {
+        draft.entries = Some(&[8]);
+        ack(draft, &items, held.id)
+    });
+    assert_eq!(done.ok(), Some(1));
 }

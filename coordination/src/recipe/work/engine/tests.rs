@@ -277,3 +277,64 @@ async fn those_who_wait_share_what_one_of_them_has_seen() -> Result<()> {
     waiting.iter().for_each(tokio::task::JoinHandle::abort);
     Ok(())
 }
+
+/// WK6: one host works, another one only posts, all the time. The store has no clock, so each write tells how much time has passed
+/// since the one before: time is not to stand still because those who post had not seen that one.
+#[cfg(coordination_internals)]
+#[tokio::test(start_paused = true)]
+async fn wk6_time_goes_on_though_another_host_only_posts() -> Result<()> {
+    use crate::simulation::{Clocks, Run, Traits, World};
+    let _run = Run::begin(1);
+    let traits =
+        Traits { is_remote: true, has_clock: false, watches: true, renews_on_restart: false };
+    let world = World::new(1, traits);
+    let client = |boot: u64| world.client(Clocks { boot, ..Clocks::default() });
+    let (works, posts) = (client(1_000_000_000), client(77_000_000_000));
+    let here = works.connect(crate::Config::default()).await?.queue("jobs")?;
+    let there = posts.connect(crate::Config::default()).await?.queue("jobs")?;
+    let delayed = NewItem::new("delayed").delay(Duration::from_secs(60));
+    here.post(&[delayed]).await?;
+    let begun = Instant::now();
+    let poster = posts.spawn(async move {
+        loop {
+            sleep(Duration::from_secs(10)).await;
+            there.post(&[NewItem::new("soon")]).await.expect("the store is there");
+        }
+    });
+    let found = works.spawn(async move {
+        loop {
+            let claim = here.claim_wait(ClaimOptions::default().limit(1), None).await?;
+            let claim = claim.expect("it waits for ever");
+            let is_it = claim.items()[0].body() == b"delayed";
+            claim.ack_all().await?;
+            if is_it {
+                return crate::Result::<_>::Ok(begun.elapsed());
+            }
+        }
+    });
+    let passed = tokio::time::timeout(Duration::from_secs(600), found).await;
+    let passed = passed.expect("it comes back").expect("no panic")?;
+    poster.abort();
+    assert!((60..70).contains(&passed.as_secs()), "{passed:?}");
+    Ok(())
+}
+
+/// WK6: whoever comes to wait after others sees the queue as it was long ago, and the item wakes it in time all the same.
+#[tokio::test(start_paused = true)]
+async fn wk6_who_comes_later_is_told_in_time() -> Result<()> {
+    let (here, _) = two("old-view").await?;
+    let first = here.clone();
+    let first = tokio::spawn(async move { first.claim_wait(ClaimOptions::default(), None).await });
+    sleep(Duration::from_millis(10)).await;
+    here.post(&[NewItem::new("a").delay(Duration::from_secs(60))]).await?;
+    let begun = Instant::now();
+    sleep(Duration::from_secs(30)).await;
+    let second = here.clone();
+    let second =
+        tokio::spawn(async move { second.claim_wait(ClaimOptions::default(), None).await });
+    sleep(Duration::from_secs(10)).await;
+    first.abort();
+    let claim = second.await.expect("no panic")?;
+    assert!(claim.is_some() && begun.elapsed() < Duration::from_secs(61), "{:?}", begun.elapsed());
+    Ok(())
+}
