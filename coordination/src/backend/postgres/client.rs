@@ -81,11 +81,11 @@ impl Postgres {
 
     /// Passes a notification on to the hub. If it did not come on this client's own channel, it came on a queue's channel. The
     /// server's name of that channel is a hash, so the queue is found by its path, with which the notification's text begins.
-    fn told(&self, channel: &str, text: &str) {
+    fn told(&self, epoch: u64, channel: &str, text: &str) {
         if channel == self.channel {
-            self.hub.told(OWN, text);
+            self.hub.told(epoch, OWN, text);
         } else if let Some((path, what)) = text.split_once(' ') {
-            self.hub.told(&format!("{QUEUES}{path}"), what);
+            self.hub.told(epoch, &format!("{QUEUES}{path}"), what);
         }
     }
 }
@@ -220,7 +220,7 @@ async fn run(
                 _ => continue,
             };
             let Some(connections) = connections.upgrade() else { return };
-            connections.link.dialect.told(told.channel(), told.payload());
+            connections.link.dialect.told(epoch, told.channel(), told.payload());
         }
     });
     // The result is ignored, because a panic in `served` has been logged by `caught` already.

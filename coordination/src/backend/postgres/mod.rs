@@ -212,7 +212,7 @@ impl Dialect for Postgres {
     }
 
     fn is_turn(&self, path: &str, seq: u64) -> bool {
-        self.hub.take_turn(path, seq)
+        self.hub.take_turn(path, seq).is_some()
     }
 
     fn waits(store: &SqlStore<Self>, entry: &EntryId, before: Option<Before>) {

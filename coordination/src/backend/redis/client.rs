@@ -21,7 +21,7 @@ use super::connection::{Connection, Known, Ran, replicas_of};
 use super::error::failure;
 use super::link::{nodes, probe};
 use super::rights;
-use super::script::{Answer, Call};
+use super::script::{Answer, Call, Source};
 use super::sentinels::Sentinels;
 use super::topology::Nodes;
 use crate::backend::server::connections::{self, Failure, Link};
@@ -275,7 +275,7 @@ pub(super) fn pushes(
     let connections = Arc::downgrade(connections);
     move |push| {
         match push.kind {
-            PushKind::Message => told(&hub, &push.data),
+            PushKind::Message => told(&hub, epoch, &push.data),
             PushKind::Disconnection => {
                 connections.upgrade().into_iter().for_each(|all| all.rotation.give_up(epoch));
             }
@@ -285,10 +285,10 @@ pub(super) fn pushes(
     }
 }
 
-fn told(hub: &Subscriptions, message: &[Value]) {
+fn told(hub: &Subscriptions, epoch: u64, message: &[Value]) {
     let [Value::BulkString(channel), Value::BulkString(text)] = message else { return };
     if let (Ok(channel), Ok(text)) = (str::from_utf8(channel), str::from_utf8(text)) {
-        hub.told(channel, text);
+        hub.told(epoch, channel, text);
     }
 }
 
@@ -348,6 +348,34 @@ impl Connections {
     pub(super) async fn run_confirmed(self: &Arc<Self>, call: &Call) -> Result<Answer> {
         let run = |connection: Arc<Connection>| async move { connection.run_confirmed(call).await };
         self.repeated(call, true, run).await
+    }
+
+    /// Makes a call as [`run_confirmed`](Self::run_confirmed) does, to confirm an answer of this `source`. The error is `Unavailable`
+    /// if another connection is in use by now, or the server has another record: what the answer said may not be so there.
+    pub(super) async fn run_confirmed_by(&self, source: Source, call: &Call) -> Result<Answer> {
+        let epoch = source.epoch;
+        if let Some(connection) = self.in_use(epoch) {
+            let confirming = connection.run_confirmed(call);
+            let ran = self.on_epoch(call.operation, epoch, confirming).await?;
+            if let Ran::Answer(answer) = ran
+                && answer.source == source
+            {
+                return Ok(answer);
+            }
+        }
+        let message = "the connection was replaced before replicas had confirmed the grant";
+        Err(Error::new(ErrorKind::Unavailable, call.operation, message))
+    }
+
+    /// The connection in use, if it is that of this epoch.
+    fn in_use(&self, epoch: u64) -> Option<Arc<Connection>> {
+        let connected = self.rotation.connected().filter(|(_, of_now)| *of_now == epoch);
+        connected.map(|(connection, _)| connection)
+    }
+
+    /// The source of an answer on the connection of this epoch; `None`: another connection is in use by now.
+    pub(super) fn source(&self, epoch: u64) -> Option<Source> {
+        self.in_use(epoch).map(|connection| connection.source())
     }
 
     /// Makes a call that begins or extends a session's lease. If the URL has Sentinels, they are asked for the master at the same

@@ -19,7 +19,7 @@ use super::error::{failure, is_moving};
 use super::link::syncs;
 use super::listings::{Listing, Listings};
 use super::raw_connection::RawConnection;
-use super::script::{Answer, Call, Script};
+use super::script::{Answer, Call, Script, Source};
 use super::server::Server;
 use super::silence::Silence;
 use super::topology::{Topology, moved};
@@ -114,6 +114,8 @@ impl Known {
 /// nothing within the last `reach`.
 struct Record {
     name: String,
+    /// How many records were told on this connection before this one.
+    number: u64,
     reach: Duration,
     told: Instant,
     /// The same moment as `told`, by the clock that counts since this host's boot. All processes of the host share that clock, so
@@ -177,14 +179,21 @@ impl Connection {
         if let Some(refusal) = self.record().refusal(call) {
             return Err(Failure::harmless(refusal.error(call.operation)));
         }
+        // Read before the call is sent. If a greeting names another record while the call is under way, the answer has the earlier
+        // one as its source, and a grant in it is asked for again.
+        let mut source = self.source();
         let mut ran = self.evaluate(redis, call).await?;
         if matches!(&ran, Ran::Answer(answer) if answer.status == "stranger") {
             match self.greet().await? {
-                Ran::Answer(_) => ran = self.evaluate(redis, call).await?,
+                Ran::Answer(_) => {
+                    source = self.source();
+                    ran = self.evaluate(redis, call).await?;
+                }
                 elsewhere => return Ok(elsewhere),
             }
         }
-        let Ran::Answer(answer) = ran else { return Ok(ran) };
+        let Ran::Answer(mut answer) = ran else { return Ok(ran) };
+        answer.source = source;
         if answer.status == "quarantine" {
             let refusal = Refusal::read(answer).map_err(Failure::harmless)?;
             let error = refusal.error(call.operation);
@@ -276,6 +285,12 @@ impl Connection {
     /// server may have forgotten grants.
     pub(super) fn record_name(&self) -> String {
         self.record().name.clone()
+    }
+
+    /// The source of an answer that this server gives now.
+    pub(super) fn source(&self) -> Source {
+        let (epoch, record) = (self.epoch, self.record().number);
+        Source { epoch, record, needs_replicas: self.confirming.is_some() }
     }
 
     /// Whether the server is known to have forgotten nothing within the last `length`.
@@ -398,6 +413,7 @@ impl Record {
         let name = String::new();
         Self {
             name,
+            number: 0,
             reach: Duration::ZERO,
             told,
             told_here,
@@ -418,8 +434,10 @@ impl Record {
         if self.name == told.name && self.reach() >= told.reach {
             self.asked = told.asked;
         } else {
-            let is_quarantine_told = self.is_quarantine_told && self.name == told.name;
-            *self = Self { is_quarantine_told, ..told };
+            let is_same = self.name == told.name;
+            let is_quarantine_told = self.is_quarantine_told && is_same;
+            let number = self.number + u64::from(!is_same);
+            *self = Self { is_quarantine_told, number, ..told };
         }
     }
 

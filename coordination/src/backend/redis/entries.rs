@@ -74,7 +74,7 @@ use async_trait::async_trait;
 
 use super::Redis;
 use super::entry::entry_of;
-use super::script::{Answer, Call, Script, queue_path};
+use super::script::{Answer, Call, Script, Source, queue_path};
 use super::values::{next_in, value_of};
 use crate::backend::server::notifications::{Known, Told, Wait, word_for};
 use crate::backend::server::reads;
@@ -99,7 +99,7 @@ impl Entries for Redis {
             .quarantined(self.quarantine);
         let mut answer = self.connections.run(&call).await?;
         let position = self.standing(entry, epoch, &mut answer)?;
-        self.confirmed(entry, position).await
+        self.confirmed(entry, position, answer.source).await
     }
 
     async fn update(&self, entry: &NewEntry, seq: u64) -> Result<bool> {
@@ -148,12 +148,15 @@ impl Entries for Redis {
         // message is used as the answer, and no request is sent. The script has checked that the entry exists and its session
         // lives, and that no lease that the server may have forgotten can still run. But this client's URL may ask for a longer
         // quarantine than the script has checked. So `is_out` says whether the server has forgotten nothing for as long as the URL
-        // asks.
+        // asks. If the message came on an earlier connection, another server may be in use, which is asked.
         let is_out = self.quarantine.is_none_or(|length| self.connections.reaches(length));
-        if self.hub.take_turn(&queue, seq) && is_out {
+        let told_on = self.hub.take_turn(&queue, seq);
+        if let Some(source) = told_on.and_then(|epoch| self.connections.source(epoch))
+            && is_out
+        {
             self.waits_for(&entry.entry_ref.id, None);
             let position = Position { seq, blocker: None };
-            return self.confirmed(entry, position).await.map(Some);
+            return self.confirmed(entry, position, source).await.map(Some);
         }
         let epoch = self.epoch();
         let call = Call::new("position", Script::Position)
@@ -168,7 +171,7 @@ impl Entries for Redis {
             return Ok(None);
         }
         let position = self.standing(entry, epoch, &mut answer)?;
-        self.confirmed(entry, position).await.map(Some)
+        self.confirmed(entry, position, answer.source).await.map(Some)
     }
 
     async fn read(&self, queue: &QueueKey) -> Result<Listing> {
@@ -215,10 +218,16 @@ impl Entries for Redis {
 }
 
 impl Redis {
-    /// Returns `position`. If it says that nothing blocks the entry, returning it grants the lock. In this case, if the server
-    /// requires that replicas confirm writes, waits first until they have confirmed the entry.
-    async fn confirmed(&self, entry: &NewEntry, position: Position) -> Result<Position> {
-        if position.blocker.is_none() && !self.confirm(entry).await? {
+    /// Returns `position`, which the `source` has answered. If it says that nothing blocks the entry, returning it grants the lock. In
+    /// this case, if the server requires that replicas confirm writes, waits first until they have confirmed the entry.
+    async fn confirmed(
+        &self,
+        entry: &NewEntry,
+        position: Position,
+        source: Source,
+    ) -> Result<Position> {
+        let confirm = || self.sessions.confirm_grant(entry.session, &entry.entry_ref, source);
+        if position.blocker.is_none() && !confirm().await? {
             let gone = Error::new(ErrorKind::Unavailable, "enter", "the entry was removed again");
             return Err(gone.with_effect(Effect::Unknown));
         }

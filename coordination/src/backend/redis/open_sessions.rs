@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use super::client::Connections;
-use super::script::{Answer, Call, Script, queue_path};
+use super::script::{Answer, Call, Script, Source, queue_path};
 use crate::backend::{EntryId, EntryRef, Gone, NewSession, SessionId};
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key;
@@ -127,9 +127,23 @@ impl OpenSessions {
             return Ok(true);
         }
         let call = renewal(session, std::slice::from_ref(entry));
-        let unknown = |error: Error| error.with_effect(Effect::Unknown);
-        let answer = self.connections.run_confirmed(&call).await.map_err(unknown)?;
-        Ok(gone_in(answer)?.is_empty())
+        is_there(self.connections.run_confirmed(&call).await)
+    }
+
+    /// Like [`confirm`](Self::confirm), for a grant that follows from an answer of this `source`: the server that granted has to
+    /// confirm. If another one is in use by now, or the same one with other data, the call fails with `Unavailable`, and the caller
+    /// asks there whether the entry is still blocked.
+    pub(super) async fn confirm_grant(
+        &self,
+        session: SessionId,
+        entry: &EntryRef,
+        source: Source,
+    ) -> Result<bool> {
+        if !source.needs_replicas {
+            return Ok(true);
+        }
+        let call = renewal(session, std::slice::from_ref(entry));
+        is_there(self.connections.run_confirmed_by(source, &call).await)
     }
 
     /// If the server's record has a new name, removes those entries of the session from the server that are not in `known`. A
@@ -180,6 +194,12 @@ fn renewal(session: SessionId, held: &[EntryRef]) -> Call {
     let with =
         |call: Call, entry: &EntryRef| call.with(queue_path(&entry.queue)).with(entry.id.as_str());
     held.iter().fold(call, with)
+}
+
+/// Whether the entry of a [`renewal`] with one entry exists. The entry was entered before, so the effect of an error is `Unknown`.
+fn is_there(renewed: Result<Answer>) -> Result<bool> {
+    let renewed = renewed.map_err(|error| error.with_effect(Effect::Unknown))?;
+    Ok(gone_in(renewed)?.is_empty())
 }
 
 fn gone_in(mut answer: Answer) -> Result<Vec<EntryId>> {

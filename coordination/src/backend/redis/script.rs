@@ -179,11 +179,25 @@ impl Call {
     }
 }
 
+/// Who gave an answer: the connection on which it came, and the record that the server had when it answered. A grant that replicas
+/// have to confirm counts only if its confirmation has the same source. Another server, or the same one with other data, may know of
+/// an entry that blocks ours.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Source {
+    pub(super) epoch: u64,
+    /// The number of the server's record among those that were told on this connection.
+    pub(super) record: u64,
+    /// Whether replicas have to confirm what this server grants (`min-replicas-to-write`).
+    pub(super) needs_replicas: bool,
+}
+
 /// A script's answer: a status such as `ok` or `stale`, and then values that depend on the script. The methods below read the
 /// values one after the other.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) status: String,
+    /// Who gave the answer. [`Connection::run`](super::connection::Connection::run) sets this.
+    pub(super) source: Source,
     rest: std::vec::IntoIter<Value>,
 }
 
@@ -192,7 +206,7 @@ impl Answer {
         let Value::Array(words) = value else { return Err(corrupt()) };
         let mut rest = words.into_iter();
         let Some(Value::BulkString(status)) = rest.next() else { return Err(corrupt()) };
-        Ok(Self { status: text_of(status)?, rest })
+        Ok(Self { status: text_of(status)?, source: Source::default(), rest })
     }
 
     pub(super) fn is_ok(&self) -> bool {

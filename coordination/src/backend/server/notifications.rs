@@ -62,8 +62,9 @@ pub(crate) struct Subscriptions {
     /// What callers of this process wait for, each with what the server last said of it. If the message that ends a wait comes
     /// before the wait has begun, it is kept here for a moment.
     waits: shared_watches::SharedWatches<Wait, Waited>,
-    /// Our entries that nothing blocks any more, each by its queue and its number, and when the message came that said so.
-    turns: BoundedCache<(String, u64), Instant>,
+    /// Our entries that nothing blocks any more, each by its queue and its number. With when the message came that said so, and the
+    /// epoch of the connection on which it came.
+    turns: BoundedCache<(String, u64), (Instant, u64)>,
 }
 
 /// What is known of a wait.
@@ -161,18 +162,18 @@ impl Subscriptions {
         (followed.epoch == Some(epoch)).then_some(followed.count)
     }
 
-    /// Processes a message that has come on a channel.
-    pub(crate) fn told(&self, channel: &str, text: &str) {
+    /// Processes a message that has come on a channel, on the connection of this epoch.
+    pub(crate) fn told(&self, epoch: u64, channel: &str, text: &str) {
         if channel == self.own {
-            Passed::read(text).into_iter().for_each(|passed| self.passed(passed));
+            Passed::read(text).into_iter().for_each(|passed| self.passed(epoch, passed));
         } else if let Some(queue) = channel.strip_prefix(&self.queues) {
             self.happened(queue, happened(text));
         }
     }
 
-    fn passed(&self, passed: Passed) {
+    fn passed(&self, epoch: u64, passed: Passed) {
         if passed.is_turn {
-            self.turns.note((passed.wait.queue.clone(), passed.waiter), Instant::now());
+            self.turns.note((passed.wait.queue.clone(), passed.waiter), (Instant::now(), epoch));
         }
         // A caller may begin to wait only after this message has come, and then has to find that its wait is over. So the message
         // is kept even if nobody waits yet: the call of `wait` creates the state in which it is kept.
@@ -234,11 +235,11 @@ impl Subscriptions {
         self.followed.sweep().iter().map(|queue| self.channel(queue)).collect()
     }
 
-    /// Whether a message within the last [`FRESH`] said that nothing blocks this entry of ours. The message is forgotten, so that
-    /// it is used only once.
-    pub(crate) fn take_turn(&self, queue: &str, seq: u64) -> bool {
+    /// If a message within the last [`FRESH`] said that nothing blocks this entry of ours, the epoch of the connection on which the
+    /// message came. The message is forgotten, so that it is used only once.
+    pub(crate) fn take_turn(&self, queue: &str, seq: u64) -> Option<u64> {
         let told = self.turns.update((queue.to_owned(), seq), Option::take);
-        told.is_some_and(|at| at.elapsed() < FRESH)
+        told.filter(|(at, _)| at.elapsed() < FRESH).map(|(_, epoch)| epoch)
     }
 }
 

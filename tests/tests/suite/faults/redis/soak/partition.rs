@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use coordination::Coordinator;
-use coordination_tests::harness::redis::{MASTER, RedisOptions};
+use coordination_tests::harness::redis::{MASTER, RedisOptions, Reply};
 use coordination_tests::harness::{
     Direction, Protocol, Proxy, Redis, Server, Unit, rerun_if_starved, rerun_on_threads, wait_until,
 };
@@ -14,6 +14,8 @@ use tokio::time::timeout;
 
 use super::{LONG, site, with_url};
 
+/// The key with the exclusive entries of the lock "x".
+const QUEUE: &str = "{coordination}:exclusive:lock/x";
 /// How often each test is repeated.
 const ROUNDS: usize = 10;
 /// Sentinels consider a master down if it has not replied for this long.
@@ -185,6 +187,40 @@ fn f59_a_grant_is_confirmed_also_if_the_connection_ends_with_it() {
             block_in_place(|| redis.node(1).resume());
             drop(lock.acquire(Some(LONG)).await.expect("it is free"));
         }
+    });
+}
+
+/// A waiter is told that its turn has come, and the connection ends with this message. The server that has taken over knows the
+/// waiter's entry, and an entry before it: the waiter is granted nothing, although this server confirms that the entry exists.
+#[test]
+fn f59_a_grant_is_confirmed_by_the_server_that_gave_it() {
+    rerun_on_threads(async || {
+        let (redis, site) = block_in_place(|| site(replicated()));
+        block_in_place(|| redis.wait_replicated(1));
+        let [one, two] = [0, 1].map(|node| redis.node(node).address());
+        let proxy = Proxy::speaking(Protocol::Resp, one);
+        let holder = connected(&site.at(one).url).await;
+        let waiter = connected(&site.at(format!("{},{two}", proxy.address())).url).await;
+        let lock = |client: &Coordinator| client.lock("x").expect("a good name");
+        let held = lock(&holder).acquire(Some(LONG)).await.expect("it is free");
+        let waits = lock(&waiter);
+        let waiting = tokio::spawn(async move { waits.acquire(None).await });
+        block_in_place(|| {
+            let ask = |node, words: &[&str]| redis.try_ask(node, words).expect("it answers");
+            let are_two = || ask(1, &["ZCARD", QUEUE]) == Reply::Number(2);
+            assert!(wait_until(LONG, are_two), "the replica does not hear of the waiter");
+            ask(1, &["REPLICAOF", "NO", "ONE"]);
+            for node in [0, 1] {
+                ask(node, &["CONFIG", "SET", "min-replicas-to-write", "0"]);
+            }
+            proxy.refuse();
+            proxy.cut_after(Direction::ToClient, Unit::Messages, 1);
+        });
+        held.release().await.expect("it is held");
+        let granted = timeout(UNCONFIRMED, waiting).await;
+        assert!(granted.is_err(), "granted behind another entry");
+        assert_eq!(proxy.open_connections(), 0, "it has another server");
+        drop(site);
     });
 }
 
