@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use coordination::{Claim, Coordinator};
+use coordination::{Claim, Coordinator, Effect, Error, LossReason};
 use rustix::io::Errno;
 use rustix::process::{Pid, getpid, set_child_subreaper};
 use tokio::io::AsyncWriteExt;
@@ -156,6 +156,7 @@ impl<'a> Prepared<'a> {
         running.claim = claim;
         let release_at = release_after.map(|after| Instant::now() + after);
         let ended = running.supervise(signals, release_at).await;
+        let was_held = running.hold.as_ref().is_some_and(Hold::is_held);
         let is_done = ended.as_ref().is_ok_and(|ended| ended.code == 0 && !ended.was_stopped);
         if let Some(releasing) = running.releasing.take() {
             let _ = releasing.await;
@@ -163,7 +164,7 @@ impl<'a> Prepared<'a> {
         // While it is held: who holds it next takes over what is not done.
         let settled = running.settle_claim(is_done).await;
         let was_lost = match running.hold.take() {
-            Some(hold) => hold.release().await.is_err_and(|error| is_loss(&error)),
+            Some(hold) => hold.release().await.is_err_and(|error| is_loss_before(&error, was_held)),
             None => false,
         };
         let ended = ended?;
@@ -285,6 +286,13 @@ impl<'a> Prepared<'a> {
         let why = text.split(" (os error").next().unwrap_or_default();
         Failure::new(code, format!("{program}: {why}"))
     }
+}
+
+/// Whether the release says that the lock was lost before the command had ended, and not since: it may be lost while the store is
+/// told of a period that is spent, or of the release itself.
+fn is_loss_before(error: &Error, was_held: bool) -> bool {
+    let is_since = was_held && error.loss_reason() == Some(LossReason::DeadlinePassed);
+    is_loss(error) && error.effect() != Effect::Unknown && !is_since
 }
 
 fn not_started(error: io::Error) -> Failure {

@@ -7,6 +7,7 @@ mod inherited;
 mod kept_apart;
 mod looks;
 mod offices;
+mod outages;
 mod queues;
 mod reach;
 mod serve;
