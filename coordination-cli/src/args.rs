@@ -136,9 +136,11 @@ pub(crate) struct Run {
     /// For more than the hosts' clocks differ. Who comes within it ends with 0. A run that dies does not count.
     #[arg(long, value_name = "D", value_parser = duration, requires = "named")]
     pub(crate) at_least: Option<Duration>,
-    /// How long to wait: a duration, 0, or forever
-    #[arg(long, short, value_name = "D", value_parser = wait, default_value = "forever")]
-    pub(crate) wait: Wait,
+    /// How long to wait: a duration, 0, or forever [default: forever]
+    ///
+    /// Where it is given, and is not 0, a store that is out of reach when we begin is tried again for as long, too. Without it that is told at once, with 69.
+    #[arg(long, short, value_name = "D", value_parser = wait)]
+    pub(crate) wait: Option<Wait>,
     /// What to do when it is not free in time: fail with 75, or skip with 0
     #[arg(long, value_name = "WHAT", default_value = "fail")]
     pub(crate) if_busy: IfBusy,
@@ -227,9 +229,11 @@ pub(crate) struct Elect {
     /// What others see of the leader, by `coordination leader` [default: the member id]
     #[arg(long, value_name = "TEXT")]
     pub(crate) value: Option<String>,
-    /// How long to wait: a duration, 0, or forever
-    #[arg(long, short, value_name = "D", value_parser = wait, default_value = "forever")]
-    pub(crate) wait: Wait,
+    /// How long to wait: a duration, 0, or forever [default: forever]
+    ///
+    /// Where it is given, and is not 0, a store that is out of reach when we begin is tried again for as long, too. Without it that is told at once, with 69.
+    #[arg(long, short, value_name = "D", value_parser = wait)]
+    pub(crate) wait: Option<Wait>,
     #[command(flatten)]
     pub(crate) child: Child,
     /// The command and its arguments, after `--`
@@ -271,9 +275,11 @@ pub(crate) struct Join {
 pub(crate) struct Work {
     /// The queue
     pub(crate) queue: String,
-    /// How long to wait for an item: a duration, 0, or forever
-    #[arg(long, short, value_name = "D", value_parser = wait, default_value = "forever")]
-    pub(crate) wait: Wait,
+    /// How long to wait for an item: a duration, 0, or forever [default: forever]
+    ///
+    /// Where it is given, and is not 0, a store that is out of reach when we begin is tried again for as long, too. Without it that is told at once, with 69.
+    #[arg(long, short, value_name = "D", value_parser = wait)]
+    pub(crate) wait: Option<Wait>,
     /// Run the command for one item only
     #[arg(long)]
     pub(crate) once: bool,

@@ -36,6 +36,7 @@ mod stderr;
 use std::env;
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{CommandFactory, Parser};
 
@@ -44,6 +45,9 @@ use crate::args::{Arguments, Command};
 use crate::elsewhere as run;
 use crate::exit::{Failure, Outcome, print};
 use crate::run::watch;
+
+/// How long our end may be put off by what goes on in threads.
+const FINISH: Duration = Duration::from_millis(200);
 
 fn main() -> ExitCode {
     // Before anything else: a command may be without it.
@@ -109,7 +113,11 @@ fn perform(arguments: &Arguments) -> Outcome<u8> {
 
 fn block_on<T>(work: impl Future<Output = Outcome<T>>) -> Outcome<T> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.map_err(|error| Failure::system("cannot start", &error))?.block_on(work)
+    let runtime = runtime.map_err(|error| Failure::system("cannot start", &error))?;
+    let outcome = runtime.block_on(work);
+    // Whoever looks up a host's name has a thread for as long as the name servers are silent.
+    runtime.shutdown_timeout(FINISH);
+    outcome
 }
 
 /// The manual page: of the command, and of each of its commands.

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use coordination::{Builder, Config, Coordinator, ErrorKind, Template};
+use coordination::{Builder, Config, Coordinator, Error, ErrorKind, Template};
 use serde::Serialize;
 
 use crate::args::Store;
@@ -154,13 +154,22 @@ pub(crate) fn lease(config: &Config) -> Option<Duration> {
 
 /// Connects, with these settings.
 pub(crate) async fn connect(config: Config) -> Outcome<Coordinator> {
-    let url = config.url.clone().unwrap_or_default();
-    Builder::from(config).connect(&url).await.map_err(|error| {
-        match url.strip_prefix("file://").filter(|_| error.kind() == ErrorKind::Permission) {
-            Some(path) => Failure::new(exit::UNAVAILABLE, format!("{error}; {}", sharing(path))),
-            None => error.into(),
-        }
-    })
+    try_connect(&config).await.map_err(|error| not_connected(&config, error))
+}
+
+/// The same for who has more to do about an error than to tell it.
+pub(crate) async fn try_connect(config: &Config) -> Result<Coordinator, Error> {
+    let url = config.url.as_deref().unwrap_or_default();
+    Builder::from(config.clone()).connect(url).await
+}
+
+/// How it is told that there is no connection.
+pub(crate) fn not_connected(config: &Config, error: Error) -> Failure {
+    let path = config.url.as_deref().and_then(|url| url.strip_prefix("file://"));
+    match path.filter(|_| error.kind() == ErrorKind::Permission) {
+        Some(path) => Failure::new(exit::UNAVAILABLE, format!("{error}; {}", sharing(path))),
+        None => error.into(),
+    }
 }
 
 /// What to do about a directory that may not be used: by whoever only looks, too.

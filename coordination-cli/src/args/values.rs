@@ -31,7 +31,7 @@ pub(crate) enum Listen {
 }
 
 /// `None`: for ever.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Wait(pub(crate) Option<Duration>);
 
 #[cfg(feature = "serve")]

@@ -3,6 +3,7 @@
 use coordination::Coordinator;
 
 use super::child::{Prepared, check_grace};
+use super::reach::reach;
 use super::signals::Signals;
 use super::waiting::{Waited, wait};
 use super::wanted::{Budget, Hold, Wanted};
@@ -18,9 +19,11 @@ pub(crate) async fn elect(elect: &Elect, store: &Store) -> Outcome<u8> {
     shorten_heartbeat(&mut config)?;
     check_grace(&elect.child, settings::lease(&config))?;
     let mut signals = Signals::new()?;
-    let coordinator = until_signal(&mut signals, &mut command, settings::connect(config)).await?;
+    let budget = Budget::new(elect.wait);
+    let reaching = reach(config, elect.wait, budget, store.quiet);
+    let coordinator = until_signal(&mut signals, &mut command, reaching).await?;
     command.hand_on(&coordinator, store);
-    let campaign = campaign(elect, &coordinator, store.quiet);
+    let campaign = campaign(elect, &coordinator, budget, store.quiet);
     let elected = until_signal(&mut signals, &mut command, campaign).await;
     let outcome = match elected {
         Ok(hold) => command.run(Some(hold), None, None, &mut signals).await,
@@ -31,9 +34,13 @@ pub(crate) async fn elect(elect: &Elect, store: &Store) -> Outcome<u8> {
     outcome
 }
 
-async fn campaign(elect: &Elect, coordinator: &Coordinator, is_quiet: bool) -> Outcome<Hold> {
+async fn campaign(
+    elect: &Elect,
+    coordinator: &Coordinator,
+    budget: Budget,
+    is_quiet: bool,
+) -> Outcome<Hold> {
     let mut wanted = Wanted::of_election(elect, coordinator)?;
-    let budget = Budget::new(elect.wait.0);
     let hold = match wait(&mut wanted, coordinator.member_id(), budget, is_quiet).await? {
         Waited::Got(hold) => hold,
         Waited::Busy(what) => return Err(Failure::new(exit::BUSY, what)),

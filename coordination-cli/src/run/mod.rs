@@ -7,6 +7,7 @@ pub(crate) mod elect;
 pub(crate) mod family;
 pub(crate) mod join;
 mod progress;
+mod reach;
 pub(crate) mod signals;
 mod started;
 mod waiting;
@@ -19,6 +20,7 @@ use std::time::Duration;
 use coordination::{Claim, Config, Coordinator, LossDetection, OncePer, Scope};
 
 use self::child::{Prepared, check_grace};
+use self::reach::reach;
 use self::signals::Signals;
 use self::waiting::{Waited, wait};
 use self::wanted::{Budget, Hold, Wanted};
@@ -52,8 +54,9 @@ pub(crate) async fn run(run: &Run, store: &Store) -> Outcome<u8> {
     let is_under = run.lock.is_some() || run.semaphore.is_some() || run.singleton.is_some();
     check_grace(&run.child, settings::lease(&config).filter(|_| is_under))?;
     let mut signals = Signals::new()?;
-    let budget = Budget::new(run.wait.0);
-    let coordinator = until_signal(&mut signals, &mut command, settings::connect(config)).await?;
+    let budget = Budget::new(run.wait);
+    let reaching = reach(config, run.wait, budget, store.quiet);
+    let coordinator = until_signal(&mut signals, &mut command, reaching).await?;
     command.hand_on(&coordinator, store);
     let preparing = prepare(run, store.quiet, &coordinator, budget);
     let outcome = until_signal(&mut signals, &mut command, preparing).await;
@@ -92,7 +95,7 @@ async fn prepare(
     coordinator: &Coordinator,
     budget: Budget,
 ) -> Outcome<Ready> {
-    let mut wanted = Wanted::of(run, coordinator, run.wait.0)?;
+    let mut wanted = Wanted::of(run, coordinator, budget.left())?;
     let mut hold = match &mut wanted {
         None => None,
         Some(wanted) => match wait(wanted, coordinator.member_id(), budget, is_quiet).await? {

@@ -10,7 +10,7 @@ use coordination::{
 };
 
 use super::around::Held;
-use crate::args::{Elect, Run};
+use crate::args::{Elect, Run, Wait};
 use crate::exit::{self, Failure, Outcome};
 
 type Result<T, E = Error> = std::result::Result<T, E>;
@@ -395,9 +395,11 @@ fn may_pass(error: &Error) -> bool {
 pub(super) struct Budget(Option<Instant>);
 
 impl Budget {
-    pub(super) fn new(wait: Option<Duration>) -> Self {
+    /// `None`: for ever, as where nothing else is said.
+    pub(super) fn new(wait: Option<Wait>) -> Self {
+        let limit = wait.unwrap_or_default().0;
         // Longer than can be counted is for ever.
-        Self(wait.and_then(|wait| Instant::now().checked_add(wait)))
+        Self(limit.and_then(|limit| Instant::now().checked_add(limit)))
     }
 
     pub(super) fn left(self) -> Option<Duration> {

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use coordination::{ClaimOptions, Coordinator, Error, ErrorKind, WorkClaim, WorkItem, WorkQueue};
 
 use super::child::{Ended, Prepared, check_grace};
+use super::reach::{is_out_of_reach, reach};
 use super::signals::Signals;
 use super::wanted::{Budget, Hold};
 use super::{settle, shorten_heartbeat, until_signal};
@@ -30,7 +31,8 @@ pub(crate) async fn work(work: &Work, store: &Store) -> Outcome<u8> {
     let mut heard = Signals::new()?;
     // Before anything is claimed: such a program may not be there.
     let mut command = Prepared::new(&work.command, &work.child, store.quiet)?;
-    let coordinator = until_signal(&mut signals, &mut command, settings::connect(config)).await?;
+    let reaching = reach(config, work.wait, Budget::new(work.wait), store.quiet);
+    let coordinator = until_signal(&mut signals, &mut command, reaching).await?;
     command.hand_on(&coordinator, store);
     let queue = coordinator.queue(&work.queue)?;
     let outcome = loop {
@@ -76,7 +78,7 @@ async fn next(
     queue: &WorkQueue,
     coordinator: &Coordinator,
 ) -> Outcome<Option<(Hold, WorkItem)>> {
-    let budget = Budget::new(work.wait.0);
+    let budget = Budget::new(work.wait);
     loop {
         let options = ClaimOptions::default().limit(1).ttl(work.ttl).grace(GRACE);
         let Some(mut claim) = queue.claim_wait(options, budget.left()).await? else {
@@ -148,11 +150,6 @@ async fn told(claim: &WorkClaim, tell: impl AsyncFn() -> Result<(), Error>) -> R
             told => return told,
         }
     }
-}
-
-fn is_out_of_reach(error: &Error) -> bool {
-    use ErrorKind::{Dns, Refused, Tls, Unavailable};
-    matches!(error.kind(), Unavailable | Refused | Dns | Tls)
 }
 
 /// A full disk, for one, or a password that is changed at the server first.

@@ -2,10 +2,15 @@
 
 use std::fs::File;
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
-use coordination_tests::harness::{Etcd, rerun_if_starved};
+use coordination_tests::harness::{Etcd, rerun_if_starved, wait_until};
+use rustix::process::Signal;
 
-use crate::{Store, Wrapper, written};
+use crate::{LONG, Store, Wrapper, output, stderr, written};
+
+/// What a wait may take to end by a signal, which takes milliseconds.
+const AT_ONCE: Duration = Duration::from_secs(1);
 
 /// A command on this store, and what it has said so far.
 fn logged(store: &Store, log: &str, words: &str) -> (Wrapper, impl Fn() -> String + use<>) {
@@ -35,5 +40,71 @@ fn a_command_that_ended_in_time_keeps_its_code_whatever_the_release_says() {
         std::fs::write(&end, "").expect("the directory is there");
         assert_eq!((run.code(), log().as_str()), (Some(5), ""));
         server.node(0).resume();
+    });
+}
+
+#[test]
+fn a_store_that_is_down_at_the_start_is_waited_for_if_that_is_wanted() {
+    rerun_if_starved(|| {
+        let server = Etcd::one();
+        let store = Store::at(format!("etcd://{}/cli", server.node(0).address()));
+        let item = output(&mut store.coordination(["post", "q", "item"]));
+        assert_eq!(item.status.code(), Some(0), "{}", stderr(&item));
+        server.node(0).kill();
+        for words in [
+            "run --lock x --wait 0 -- true",
+            "elect x --wait 0 -- true",
+            "work q --wait 0 --once -- true",
+            "elect x -- true",
+            "work q --once -- true",
+            "status",
+        ] {
+            let ended = output(&mut store.coordination(words.split(' ')));
+            assert_eq!(ended.status.code(), Some(69), "{words}: {}", stderr(&ended));
+        }
+        let begun = Instant::now();
+        let ended = store.run("--lock x --wait 1500ms -- true");
+        assert_eq!(ended.status.code(), Some(69), "{}", stderr(&ended));
+        assert!(begun.elapsed() >= Duration::from_millis(1_500), "{:?}", begun.elapsed());
+
+        let waiting = [
+            "run --lock x --wait forever -- true",
+            "run --rate r:1/1s --wait 1m -- true",
+            "elect x --wait 1m -- true",
+            "work q --wait 1m --once -- true",
+        ];
+        let mut waiting: Vec<_> = waiting
+            .iter()
+            .enumerate()
+            .map(|(number, words)| logged(&store, &format!("log-{number}"), words))
+            .collect();
+        let is_told = |log: &str| log.contains("waiting for the store since 1 s: ");
+        for (wrapper, log) in &mut waiting {
+            assert!(wait_until(LONG, || is_told(&log())) && wrapper.is_running(), "{}", log());
+        }
+        let (mut ended, _) = logged(&store, "ended", "run --lock x --wait 1m -- true");
+        std::thread::sleep(Duration::from_millis(500));
+        let begun = Instant::now();
+        ended.signal(Signal::TERM);
+        assert_eq!(ended.code(), Some(143));
+        assert!(begun.elapsed() < AT_ONCE, "after {:?}", begun.elapsed());
+
+        server.node(0).restart();
+        server.wait_ready();
+        for (wrapper, log) in &mut waiting {
+            assert_eq!(wrapper.code(), Some(0), "{}", log());
+            assert!(log().contains("reached the store after "), "{}", log());
+        }
+    });
+}
+
+#[test]
+fn what_cannot_pass_is_told_at_once_however_long_one_would_wait() {
+    rerun_if_starved(|| {
+        let begun = Instant::now();
+        let store = Store::at("ftp://h".to_owned());
+        let refused = store.run("--lock x --wait 1m -- true");
+        assert_eq!(refused.status.code(), Some(64), "{}", stderr(&refused));
+        assert!(begun.elapsed() < LONG, "after {:?}", begun.elapsed());
     });
 }
