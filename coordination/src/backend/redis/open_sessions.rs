@@ -2,12 +2,12 @@
 //! clock. Each heartbeat moves that moment to a later one.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::client::Connections;
 use super::script::{Answer, Call, Script, Source, queue_path};
+use crate::backend::server::batches::Batches;
 use crate::backend::{EntryId, EntryRef, Gone, NewSession, SessionId};
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key;
@@ -15,9 +15,6 @@ use crate::key;
 /// How many of our sessions are remembered, so that `owner` finds the session of an entry. Earlier sessions than the newest are
 /// remembered too, because entries of theirs may still be left while they are being closed.
 const REMEMBERED: usize = 8;
-/// How many held entries one call of the script `renew` checks. More entries take several calls, so that no call keeps the server
-/// busy for long.
-const BATCH: usize = 500;
 
 /// The sessions that this client has opened, and the calls that open, renew and close them.
 pub(super) struct OpenSessions {
@@ -31,15 +28,13 @@ pub(super) struct OpenSessions {
     /// server may have forgotten something, for instance that an entry was removed. As long as the name is the same, the server has
     /// no entries of the newest session that this client does not know of, and `settle` need not be done again.
     settled: Mutex<Option<String>>,
-    /// The index of the batch of held entries with which the next heartbeat begins. A heartbeat may not have time to check all
-    /// batches, so the next heartbeat goes on where the last one stopped.
-    next: AtomicUsize,
+    batches: Batches,
 }
 
 impl OpenSessions {
     pub(super) fn new(connections: Arc<Connections>, channel: String) -> Self {
-        let (ours, settled, next) = (Mutex::default(), Mutex::default(), AtomicUsize::new(0));
-        Self { connections, channel, ours, settled, next }
+        let (ours, settled, batches) = (Mutex::default(), Mutex::default(), Batches::default());
+        Self { connections, channel, ours, settled, batches }
     }
 
     pub(super) fn current(&self) -> Option<SessionId> {
@@ -86,34 +81,19 @@ impl OpenSessions {
         Ok(Duration::from_micros(lease))
     }
 
-    /// Extends the lease, and calls `gone` for each entry in `held` that does not exist at the server any more.
-    ///
-    /// The call of the first batch has extended the lease, and what follows must not make the heartbeat fail. So if the time for a
-    /// heartbeat is not enough for all batches, the next heartbeats ask after the rest.
+    /// Extends the lease, and calls `gone` for each entry in `held` that does not exist at the server any more. If the time for a
+    /// heartbeat is not enough for all entries, the next heartbeats ask after the rest.
     pub(super) async fn renew(
         &self,
         session: SessionId,
         held: &[EntryRef],
         gone: &Gone<'_>,
     ) -> Result<()> {
-        // If no entry is held, one call is made with an empty batch, because the call also extends the lease.
-        let mut batches: Vec<_> =
-            held.chunks(BATCH).chain(held.is_empty().then_some(held)).collect();
-        let next = self.next.load(Ordering::Relaxed) % batches.len();
-        batches.rotate_left(next);
-        let begun = Instant::now();
-        for (done, batch) in batches.into_iter().enumerate() {
-            if done > 0 && begun.elapsed() > self.connections.patience / 4 {
-                break;
-            }
-            // Stored before the call, so that the next heartbeat begins with another batch even if this call fails. Otherwise a
-            // batch whose call always fails would keep the other batches from being checked.
-            self.next.store(next + done + 1, Ordering::Relaxed);
+        let mut round = self.batches.round(held, self.connections.patience);
+        while let Some(batch) = round.next() {
             let call = renewal(session, batch);
-            let answer = match self.connections.run_vouched(&call, true).await {
-                Err(error) if done > 0 && error.loss_reason().is_none() => break,
-                answer => answer?,
-            };
+            let renewing = self.connections.run_vouched(&call, true);
+            let Some(answer) = round.ask(renewing).await? else { break };
             gone_in(answer)?.iter().for_each(gone);
         }
         Ok(())

@@ -16,6 +16,8 @@
 )]
 
 pub(crate) mod access;
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "redis"))]
+pub(crate) mod batches;
 pub(crate) mod bounded_cache;
 pub(crate) mod cause;
 pub(crate) mod connections;

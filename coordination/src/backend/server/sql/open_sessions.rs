@@ -2,11 +2,12 @@
 //! by the server's clock. Each heartbeat moves this moment into the future.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::{Argument, Call, Connections, Dialect, Row as _};
+use crate::backend::server::batches::Batches;
 use crate::backend::server::own_entries::OwnEntries;
 use crate::backend::{EntryId, EntryRef, Gone, NewSession, SessionId};
 use crate::error::{Error, ErrorKind, Result};
@@ -14,8 +15,6 @@ use crate::key;
 
 /// How many of our sessions are remembered. Only one is open, but earlier ones may still be closing.
 const REMEMBERED: usize = 8;
-/// How many held entries one call of `renew` checks.
-const BATCH: usize = 500;
 /// How often `close` tries again to remove entries whose rows are locked. After the last of these tries, `close` leaves the entries
 /// that are still locked in their queues. The next client that would have to wait for such an entry removes it.
 const LOCKED: usize = 20;
@@ -32,16 +31,14 @@ pub(super) struct OpenSessions<D: Dialect> {
     settled: AtomicU64,
     /// Held while [`settle`](Self::settle) runs, so that this function runs only once at a time.
     settling: tokio::sync::Mutex<()>,
-    /// The index of the batch of held entries with which the next heartbeat begins. A heartbeat may not have time to check all
-    /// batches, so the next heartbeat goes on where the last one stopped.
-    next: AtomicUsize,
+    batches: Batches,
 }
 
 impl<D: Dialect> OpenSessions<D> {
     pub(super) fn new(connections: Arc<Connections<D>>, namespace: String) -> Self {
         let (settled, settling) = (AtomicU64::new(0), tokio::sync::Mutex::default());
-        let next = AtomicUsize::new(0);
-        Self { connections, namespace, ours: Mutex::default(), settled, settling, next }
+        let (ours, batches) = (Mutex::default(), Batches::default());
+        Self { connections, namespace, ours, settled, settling, batches }
     }
 
     /// The newest session.
@@ -83,33 +80,21 @@ impl<D: Dialect> OpenSessions<D> {
         Ok(Duration::from_micros(lease))
     }
 
-    /// Extends the lease, and calls `gone` for each of the `held` entries that the server does not have any more.
+    /// Extends the lease, and calls `gone` for each of the `held` entries that the server does not have any more. If the time for a
+    /// heartbeat is not enough for all entries, the next heartbeats ask after the rest.
     pub(super) async fn renew(
         &self,
         session: SessionId,
         held: &[EntryRef],
         gone: &Gone<'_>,
     ) -> Result<()> {
-        // If no entry is held, there is one empty batch, so that a call is made that extends the lease.
-        let mut batches: Vec<_> =
-            held.chunks(BATCH).chain(held.is_empty().then_some(held)).collect();
-        let next = self.next.load(Ordering::Relaxed) % batches.len();
-        batches.rotate_left(next);
-        let begun = Instant::now();
-        for (done, batch) in batches.into_iter().enumerate() {
-            if done > 0 && begun.elapsed() > self.connections.patience / 4 {
-                break;
-            }
-            // Stored before the call, so that the next heartbeat begins with another batch even if this call fails. Otherwise a
-            // batch whose call always fails would keep the other batches from being checked.
-            self.next.store(next + done + 1, Ordering::Relaxed);
+        let mut round = self.batches.round(held, self.connections.patience);
+        while let Some(batch) = round.next() {
             let ids = batch.iter().map(|entry| entry.id.as_str().into()).collect();
             let width = batch.first().map_or(1, |entry| entry.id.as_str().len());
             let call = Call::new("renew", "renew").of(session).with(Argument::Ids(ids));
-            let answer = match self.connections.run_urgently(&call).await {
-                Err(error) if done > 0 && error.kind() != ErrorKind::Lost => break,
-                answer => answer?,
-            };
+            let renewing = self.connections.run_urgently(&call);
+            let Some(answer) = round.ask(renewing).await? else { break };
             // The answer has the ids of the entries that are gone, one after the other, each `width` bytes long.
             for id in answer.row()?.bytes("renew", "gone")?.chunks(width) {
                 gone(&EntryId::from_store(String::from_utf8_lossy(id).into_owned()));

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use coordination::{Coordinator, Error, ErrorKind, State};
 use coordination_tests::harness::{
-    Direction, Mode, Proxy, Redis, Server, eventually_async, rerun_on_threads,
+    Direction, Mode, Protocol, Proxy, Redis, Server, Unit, eventually_async, rerun_on_threads,
 };
 use tokio::task::{JoinHandle, JoinSet, block_in_place};
 use tokio::time::timeout;
@@ -288,6 +288,35 @@ fn f65_many_names_are_held_at_a_server_that_is_far_away() {
         let broken = other.lock(&names[1_234]).expect("a good name");
         broken.break_lock().await.expect("it answers");
         timeout(LONG, held.lost()).await.expect("it is told");
+        drop(site);
+    });
+}
+
+/// With each heartbeat, the answer about the first names comes at once, and that about the others too late. The first one has extended
+/// the lease, so the heartbeat counts.
+#[test]
+fn f65_the_others_of_many_names_are_answered_too_late() {
+    const TTL: Duration = Duration::from_secs(3);
+    rerun_on_threads(async || {
+        let (redis, site) = block_in_place(|| site(Redis::options()));
+        let proxy = block_in_place(|| Proxy::speaking(Protocol::Resp, redis.node(0).address()));
+        let url = redis.url(&proxy.address().to_string(), "coordination");
+        let client = Coordinator::builder().ttl(TTL).connect(&url).await.expect("it is there");
+        let names: Vec<_> = (0..600).map(|name| format!("x-{name}")).collect();
+        let locks = client.locks(&names).expect("good names");
+        let held = locks.acquire(Some(LONG)).await.expect("all are free");
+        for _ in 0..5 {
+            block_in_place(|| proxy.stall_after(Direction::ToClient, Unit::Messages, 1));
+            eventually_async(LONG, async || !proxy.is_cut_pending()).await;
+            // A heartbeat may take a sixth of the lease.
+            let end = Instant::now() + TTL / 5;
+            while Instant::now() < end {
+                assert!(held.is_held(), "lost, though the lease was extended");
+                assert_eq!(client.state().current(), State::Connected);
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            proxy.heal();
+        }
         drop(site);
     });
 }
