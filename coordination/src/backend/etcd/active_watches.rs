@@ -5,6 +5,7 @@
 //! [`shared_watches`](crate::backend::server::shared_watches).
 
 use std::collections::HashMap;
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use etcd_client::{
     WatchResponseStream,
 };
 use tokio::sync::{OnceCell, mpsc, watch};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::client::{Connections, LONGEST_ANSWER};
 use super::txn::revision_in;
@@ -139,10 +140,18 @@ struct Stream {
     /// to which request it belongs. So as long as this is false, the request for a watch is sent only after the request before it
     /// was answered, as in etcd's own client.
     takes_ids: bool,
-    /// Our id of the watch that was asked for and not answered yet. Its answer may come under another id.
-    asking: Option<i64>,
+    /// The watch that was asked for and not answered yet.
+    asking: Option<Asking>,
     /// The pauses before the next stream, after the server has refused a watch.
     refused: DecorrelatedJitter,
+}
+
+/// A watch that was asked for.
+#[derive(Clone, Copy, Debug)]
+struct Asking {
+    /// Our id of the watch. Its answer may come under another id.
+    id: i64,
+    since: Instant,
 }
 
 /// The pauses before the next stream after a refusal. They grow with each refusal.
@@ -248,10 +257,13 @@ impl Stream {
                 return Ended::Broken;
             }
         };
+        // The time until the first answer counts from now: before the first watch could be sent, a connection may have been made.
+        self.asking.iter_mut().for_each(|asking| asking.since = Instant::now());
         let (mut sender, mut answers) = stream.split();
         let mut epochs = self.connections.epochs();
         let mut sweep = tokio::time::interval_at(Instant::now() + SWEEP, SWEEP);
         while *epochs.borrow_and_update() == epoch {
+            let awaited = self.awaited();
             let request = tokio::select! {
                 answer = next_answer(&mut answers) => match answer.map(|answer| self.tell(&answer)) {
                     Some(Told::Nothing) => Request::Nothing,
@@ -271,13 +283,19 @@ impl Stream {
                         return Ended::Broken;
                     }
                 },
-                subject = self.asked.recv(), if self.takes_ids || self.asking.is_none() => {
+                subject = self.asked.recv(), if awaited.is_none() => {
                     match subject.map(|subject| self.add(subject)) {
                         Some(Some((key, options))) => Request::Watch(key, options),
                         Some(None) => Request::Nothing,
                         // The backend was dropped, so no watch will be asked for any more.
                         None => return Ended::Broken,
                     }
+                }
+                // Until the answer comes, no other watch is sent. So without this limit, a watch that the server never answers
+                // would keep all later ones waiting for ever.
+                () = unanswered(awaited, longest) => {
+                    tracing::debug!("a watch is not answered");
+                    return Ended::Broken;
                 }
                 _ = sweep.tick() => Request::Cancel(self.sweep()),
                 _ = epochs.changed() => Request::Nothing,
@@ -316,8 +334,13 @@ impl Stream {
         };
         let key = subject.key.clone();
         self.watched.insert(self.last_id, subject);
-        self.asking = Some(self.last_id);
+        self.asking = Some(Asking { id: self.last_id, since: Instant::now() });
         Some((key, options))
+    }
+
+    /// The watch whose answer has to come before another one may be asked for.
+    fn awaited(&self) -> Option<Asking> {
+        self.asking.filter(|_| !self.takes_ids)
     }
 
     /// Ends the watches that have had no waiter for a while (`LINGER` in `shared_watches.rs`), and returns their ids on the
@@ -345,8 +368,8 @@ impl Stream {
             && !self.takes_ids
             && let Some(asked) = self.asking.take()
         {
-            self.takes_ids = id == asked;
-            match self.watched.remove(&asked) {
+            self.takes_ids = id == asked.id;
+            match self.watched.remove(&asked.id) {
                 Some(subject) => drop(self.watched.insert(id, subject)),
                 None => return Told::Cancel(id),
             }
@@ -376,4 +399,12 @@ impl Stream {
 async fn next_answer(answers: &mut WatchResponseStream) -> Option<WatchResponse> {
     let answer = answers.message().await;
     answer.inspect_err(|error| tracing::debug!(%error, "the watch stream broke")).ok()?
+}
+
+/// Resolves when this watch was not answered for `longest`; never if there is none.
+async fn unanswered(asking: Option<Asking>, longest: Duration) {
+    match asking {
+        Some(asking) => sleep_until(asking.since + longest).await,
+        None => pending().await,
+    }
 }

@@ -178,7 +178,8 @@ async fn pump(
     let lane = shared.lane(direction);
     let (sender, events) = mpsc::channel(AHEAD);
     let reader = async {
-        read(from, shared.protocol.parser(direction), sender, lane, number).await;
+        let parser = shared.protocol.parser(direction);
+        read(from, parser, sender, lane, number, Dropper::new(direction, number, shared)).await;
         Ok(())
     };
     // `number` is used to hold bytes back. Only bytes from the client can be held back, so it is `None` in the other
@@ -208,6 +209,7 @@ async fn read(
     events: mpsc::Sender<Event>,
     lane: &Lane,
     number: u64,
+    mut dropper: Dropper<'_>,
 ) {
     let mut buffer = vec![0; CHUNK];
     loop {
@@ -217,7 +219,10 @@ async fn read(
                 let data = buffer[..length].to_vec();
                 let edges = parser.parse(&data);
                 lane.count(number, length, &edges);
-                What::Data(data, edges)
+                match dropper.dropped() {
+                    Some(stream) => What::Data(dropper.without(stream, &data, &edges), Vec::new()),
+                    None => What::Data(data, edges),
+                }
             }
             Err(_) => What::Broken,
         };
@@ -227,6 +232,45 @@ async fn read(
         if last || sent.is_err() {
             return;
         }
+    }
+}
+
+/// Leaves out the frames of one stream: see [`Proxy::drop_stream`](super::Proxy::drop_stream).
+struct Dropper<'a> {
+    shared: &'a Shared,
+    /// The number of the connection. `None` in the direction to the server, where nothing is left out.
+    number: Option<u64>,
+    /// Whether a frame that is left out has begun in an earlier chunk.
+    is_inside: bool,
+}
+
+impl<'a> Dropper<'a> {
+    fn new(direction: Direction, number: u64, shared: &'a Shared) -> Self {
+        let number = (direction == Direction::ToClient).then_some(number);
+        Self { shared, number, is_inside: false }
+    }
+
+    /// The stream of this connection whose frames are left out.
+    fn dropped(&self) -> Option<u32> {
+        let dropped = *lock(&self.shared.dropped);
+        dropped.filter(|(number, _)| self.number == Some(*number)).map(|(_, stream)| stream)
+    }
+
+    /// The chunk without the frames of this stream. A frame that had begun before is left as it is.
+    fn without(&mut self, stream: u32, data: &[u8], edges: &[Edge]) -> Vec<u8> {
+        let (mut rest, mut from) = (Vec::new(), 0);
+        for edge in edges.iter().filter(|edge| edge.frame.stream == stream) {
+            if !edge.end {
+                rest.extend_from_slice(&data[from..edge.offset]);
+                self.is_inside = true;
+            } else if std::mem::take(&mut self.is_inside) {
+                from = edge.offset;
+            }
+        }
+        if !self.is_inside {
+            rest.extend_from_slice(&data[from..]);
+        }
+        rest
     }
 }
 

@@ -243,6 +243,13 @@ impl Proxy {
         self.shared.kept.send_modify(|kept| (kept.from, kept.held) = (number, number));
     }
 
+    /// From now on drops what the server sends on this stream of this connection, both as
+    /// [`messages_by_stream`](Self::messages_by_stream) counts them. All else is forwarded.
+    pub fn drop_stream(&self, connection: u64, stream: u32) {
+        count_fault();
+        *lock(&self.shared.dropped) = Some((connection, stream));
+    }
+
     /// Closes the clients' side of all connections, without the server noticing it. Requests that were
     /// [held](Self::hold) on them are not lost. Requests on new connections are forwarded at once.
     pub fn part(&self) {
@@ -409,6 +416,8 @@ struct Shared {
     barred: Mutex<BTreeSet<String>>,
     /// If a connection was idle for longer than this, the proxy forgets it.
     forgets: Mutex<Option<Duration>>,
+    /// The connection and the stream on which what the server sends is dropped.
+    dropped: Mutex<Option<(u64, u32)>>,
     end: watch::Sender<Option<Ending>>,
 }
 
@@ -442,6 +451,7 @@ impl Shared {
             kept: watch::Sender::default(),
             barred: Mutex::default(),
             forgets: Mutex::default(),
+            dropped: Mutex::default(),
             end: watch::Sender::new(None),
         }
     }

@@ -3,7 +3,10 @@
 use std::time::{Duration, Instant};
 
 use coordination::{Coordinator, Error, Result};
-use coordination_tests::harness::{Direction, Etcd, Server, Unit, rerun_on_threads};
+use coordination_tests::faults::LONG;
+use coordination_tests::harness::{
+    Direction, Etcd, Proxy, Server, Unit, eventually_async, rerun_on_threads,
+};
 use tokio::task::{JoinSet, block_in_place};
 use tokio::time::{sleep, timeout};
 
@@ -68,4 +71,49 @@ async fn watch_at_a_silent_member() -> Result<()> {
     waiting.abort_all();
     client.stop().await?;
     holder.stop().await
+}
+
+/// A `grpc-proxy` does not answer one request for a watch. Its answers do not say which request they belong to, so the client asks for
+/// no other watch until the answer comes. After a while the client opens another stream, on the same connection.
+#[test]
+fn l2_a_watch_that_is_never_answered_stops_no_other() -> Result<()> {
+    rerun_on_threads(watch_in_vain)
+}
+
+async fn watch_in_vain() -> Result<()> {
+    let etcd = block_in_place(|| Etcd::options().in_setting("proxy").start());
+    let proxy = etcd.proxy_to(0);
+    let holder = Coordinator::connect(&etcd.url(&Server::authority(&etcd), "")).await?;
+    let builder = Coordinator::builder().ttl(etcd.ttl());
+    let client = builder.connect(&etcd.url(&proxy.address().to_string(), "")).await?;
+    let (mut guards, mut waiting) = (Vec::new(), JoinSet::new());
+    for number in 0..4 {
+        if let [stream] = watch_streams(&proxy)[..] {
+            proxy.drop_stream(1, stream);
+        }
+        let name = format!("x-{number}");
+        guards.push(holder.lock(&name)?.acquire(None).await?);
+        let lock = client.lock(&name)?;
+        waiting.spawn(async move { lock.acquire(None).await });
+        eventually_async(LONG, async || {
+            holder.lock(&name).expect("a good name").holders().await.is_ok_and(|all| all.len() == 2)
+        })
+        .await;
+        // Until the request for the watch has been sent.
+        sleep(Duration::from_millis(200)).await;
+    }
+    eventually_async(LONG, async || watch_streams(&proxy).len() == 2).await;
+    drop(guards);
+    while let Some(granted) = timeout(LONG, waiting.join_next()).await.expect("all are told") {
+        drop(granted.expect("no panic")?);
+    }
+    assert_eq!(proxy.connections(), 1);
+    Ok(())
+}
+
+/// The streams of watches on the first connection: no other stream has several requests.
+fn watch_streams(proxy: &Proxy) -> Vec<u32> {
+    let messages = proxy.messages_by_stream(Direction::ToServer);
+    let several = messages.into_iter().filter(|((_, stream), count)| *stream > 0 && *count > 1);
+    several.map(|((_, stream), _)| stream).collect()
 }
