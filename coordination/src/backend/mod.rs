@@ -214,6 +214,12 @@ pub(crate) trait Entries: Send + Sync + 'static {
     /// The position of our own entry with the number `seq`; `None`: the entry is gone, or belongs to another session.
     async fn position(&self, entry: &NewEntry, seq: u64) -> Result<Option<Position>>;
 
+    /// Whether our own entry with the number `seq` is there. The owner of a held entry asks this to find out that somebody has removed
+    /// the entry. So where many calls have to wait for each other, this one does not wait behind them.
+    async fn is_there(&self, entry: &NewEntry, seq: u64) -> Result<bool> {
+        Ok(self.position(entry, seq).await?.is_some())
+    }
+
     /// The live entries and the value of the queue, as of one moment.
     async fn read(&self, queue: &QueueKey) -> Result<Listing>;
 

@@ -72,7 +72,9 @@ use super::Consul;
 use super::client::Agents;
 use super::entry::{blocker_in, check_pair, entry_of};
 use super::keys::{CLOSING, VALUE};
-use super::kv::{BATCH, Operation, Outcome, Pair, Refusal, read_all, read_together};
+use super::kv::{
+    BATCH, Operation, Outcome, Pair, Refusal, read_all, read_together, read_together_on,
+};
 use super::txn::{check, kept};
 use super::values::value_of;
 use crate::backend::server::connections::Ready;
@@ -124,6 +126,15 @@ impl Entries for Consul {
             None => self.look("position", &entry.entry_ref.queue).await?,
         };
         self.place(entry, Some(seq), &pairs)
+    }
+
+    async fn is_there(&self, entry: &NewEntry, seq: u64) -> Result<bool> {
+        let session = self.txn_kv.store.id("watch", entry.session)?;
+        let key = self.txn_kv.key(&entry.entry_ref);
+        let ready = self.connections.ready_soon("watch").await?;
+        let pairs = read_together_on(ready, &[Operation::read(&*key)]).await?;
+        let is_own = |pair: &Pair| pair.key == key && pair.create_index == seq;
+        Ok(pairs.iter().any(|pair| is_own(pair) && pair.is_of(&session)))
     }
 
     async fn read(&self, queue: &QueueKey) -> Result<Listing> {

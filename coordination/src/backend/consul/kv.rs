@@ -281,8 +281,16 @@ pub(super) async fn read_together(
     operation: &'static str,
     reads: &[Operation<'_>],
 ) -> Result<Vec<Pair>> {
-    let request = transaction(reads)?.with("consistent");
-    match outcome(operation, connections.send(operation, request).await?)? {
+    read_together_on(connections.ready(operation).await?, reads).await
+}
+
+/// Like [`read_together`], in the slot `ready`, which the caller has got before.
+pub(super) async fn read_together_on(
+    ready: Ready<'_, Agents>,
+    reads: &[Operation<'_>],
+) -> Result<Vec<Pair>> {
+    let (operation, request) = (ready.operation, transaction(reads)?.with("consistent"));
+    match outcome(operation, ready.send(request).await?)? {
         Outcome::Done(pairs) => Ok(pairs),
         Outcome::Refused(refusal) => Err(garbled(operation, refusal.message)),
     }

@@ -10,6 +10,7 @@
 //! | make the first call of the process | [`Connections::greet`] |
 //! | make a call | [`Connections::call`] |
 //! | make a call that is part of a heartbeat, which waits for no other call | [`Connections::urgent_call`] |
+//! | make a call that finds out whether something was lost | [`Connections::ready_soon`], then [`Ready::make`] |
 //! | do something between getting a slot for a call and sending it | [`Connections::ready`] or [`Connections::urgent`], then [`Ready::make`] |
 //! | send a call to another server than the one in use | the same, then [`Ready::make_elsewhere`] |
 //! | keep a stream open, which is no call and needs no slot | [`Connections::reach_for`], then [`Connections::on_epoch`] for each of its steps |
@@ -24,7 +25,7 @@ mod tests;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use tokio::sync::{Semaphore, SemaphorePermit, watch};
+use tokio::sync::{AcquireError, Semaphore, SemaphorePermit, watch};
 use tokio::time::timeout;
 
 use super::credentials::{Access, Credentials};
@@ -98,6 +99,9 @@ pub(crate) struct Connections<L: Link> {
     /// on the connection in this time, the connection is given up.
     pub(crate) patience: Duration,
     in_flight: Semaphore,
+    /// The slot that [`ready_soon`](Self::ready_soon) takes if calls have taken all others.
+    #[cfg(any(feature = "consul", test))]
+    in_reserve: Semaphore,
     state: Mutex<State<L>>,
 }
 
@@ -138,6 +142,8 @@ impl<L: Link> Connections<L> {
             link,
             patience,
             in_flight: Semaphore::new(L::IN_FLIGHT),
+            #[cfg(any(feature = "consul", test))]
+            in_reserve: Semaphore::new(1),
             state: Mutex::new(State {
                 making: None,
                 refusals: Refusals::default(),
@@ -319,11 +325,36 @@ impl<L: Link> Connections<L> {
     /// the call were sent with too little time left for its answer, the caller would not know whether the call took effect, and the
     /// connection would be given up.
     pub(crate) async fn ready(self: &Arc<Self>, operation: &'static str) -> Result<Ready<'_, L>> {
-        let room = timeout(self.patience / 2, self.in_flight.acquire()).await;
+        self.ready_with(operation, self.in_flight.acquire()).await
+    }
+
+    /// Like [`ready`](Self::ready), for a call that finds out whether something was lost. Such a call does not wait behind the others:
+    /// if they have taken all slots, there is one more, which only these calls take.
+    #[cfg(any(feature = "consul", test))]
+    pub(crate) async fn ready_soon(
+        self: &Arc<Self>,
+        operation: &'static str,
+    ) -> Result<Ready<'_, L>> {
+        let room = async {
+            tokio::select! {
+                biased;
+                room = self.in_flight.acquire() => room,
+                room = self.in_reserve.acquire() => room,
+            }
+        };
+        self.ready_with(operation, room).await
+    }
+
+    async fn ready_with<'a>(
+        self: &'a Arc<Self>,
+        operation: &'static str,
+        room: impl Future<Output = Result<SemaphorePermit<'a>, AcquireError>>,
+    ) -> Result<Ready<'a, L>> {
+        let room = timeout(self.patience / 2, room).await;
         let room = room.map_err(|_| {
             Error::new(ErrorKind::Unavailable, operation, "too many calls are under way")
         })?;
-        // The semaphore is never closed, so there is always a permit here.
+        // The semaphores are never closed, so there is always a permit here.
         Ok(Ready { _room: room.ok(), ..self.urgent(operation).await? })
     }
 

@@ -264,10 +264,10 @@ impl OwnEntry {
                     tokio::time::sleep(delays.next_delay()).await;
                 }
                 // `gone` may resolve early, for example after an update: so the entry is lost only if it is not found.
-                let look = async { session.backend.position(&entry, seq).await };
+                let look = async { session.backend.is_there(&entry, seq).await };
                 match session.attempt(lease.ttl, "watch", look).await {
-                    Ok(None) => return lease.entry_lost(&entry.entry_ref.id),
-                    Ok(Some(_)) => {}
+                    Ok(false) => return lease.entry_lost(&entry.entry_ref.id),
+                    Ok(true) => {}
                     Err(error) => match error.loss_reason() {
                         Some(reason) => return lease.lose(reason),
                         None => tokio::time::sleep(delays.next_delay()).await,

@@ -243,3 +243,21 @@ async fn silence_ends_in_time() -> Result<()> {
     assert!(connections.rotation.connected().is_none(), "silence condemns it");
     Ok(())
 }
+
+/// All slots are taken. A call that finds out whether something was lost does not wait, and a second one waits for the first only.
+#[tokio::test]
+async fn a_look_for_a_loss_does_not_wait_behind_other_calls() -> Result<()> {
+    let connections = connections(&[|_| Ok("a")])?;
+    let mut taken = Vec::new();
+    for _ in 0..Servers::IN_FLIGHT {
+        taken.push(connections.ready("enter").await?);
+    }
+    let look = connections.ready_soon("watch").await?;
+    assert!(connections.ready("enter").await.is_err(), "there is no slot");
+    assert!(connections.ready_soon("watch").await.is_err(), "one at a time");
+    drop(look);
+    let look = connections.ready_soon("watch").await?;
+    taken.pop();
+    drop((connections.ready_soon("watch").await?, look));
+    Ok(())
+}
