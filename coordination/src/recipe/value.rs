@@ -326,8 +326,9 @@ impl<T: DeserializeOwned> ValueWatch<T> {
     /// is no value.
     ///
     /// What it returns may lag behind [`SharedValue::read`] by the time that a notification takes. Versions
-    /// rise. When values follow each other quickly, or the store could not be reached, some may be skipped;
-    /// the last one is always returned. While the store cannot be reached nothing is returned:
+    /// rise, unless the store is restored from older data: then the value that the store has now is returned,
+    /// whatever its version. When values follow each other quickly, or the store could not be reached, some may
+    /// be skipped; the last one is always returned. While the store cannot be reached nothing is returned:
     /// [`Coordinator::state`] reports that.
     ///
     /// # Errors
@@ -339,15 +340,35 @@ impl<T: DeserializeOwned> ValueWatch<T> {
     ///
     /// If the future is dropped, the newest value is not skipped: the next call returns it.
     pub async fn next(&mut self) -> Result<Option<Versioned<T>>> {
+        let mut delays = self.queue.session.retry_delays(None);
         loop {
+            if self.told.is_behind {
+                match self.queue.read("watch").await {
+                    Ok(listing) if self.told.is_news_now(version_of(&listing)) => {
+                        return self.parsed(&listing);
+                    }
+                    Ok(_) => {}
+                    Err(error) if error.kind() == ErrorKind::Closed => return Err(error),
+                    // The store does not answer, so it is asked again. Nothing is forgotten meanwhile if the future is dropped.
+                    Err(_) => tokio::time::sleep(delays.next_delay()).await,
+                }
+                continue;
+            }
             let view = self.queue.named(self.views.next().await)?;
-            let now = view.listing.value.as_ref();
-            if self.told.is_news(now.map(|stored| stored.version)) {
-                let value = now.map(|stored| Versioned::parse("watch", stored));
-                return self.queue.named(value.transpose());
+            if self.told.is_news(version_of(&view.listing)) {
+                return self.parsed(&view.listing);
             }
         }
     }
+
+    fn parsed(&self, listing: &Listing) -> Result<Option<Versioned<T>>> {
+        let value = listing.value.as_ref().map(|stored| Versioned::parse("watch", stored));
+        self.queue.named(value.transpose())
+    }
+}
+
+fn version_of(listing: &Listing) -> Option<u64> {
+    listing.value.as_ref().map(|stored| stored.version)
 }
 
 impl<T> fmt::Debug for ValueWatch<T> {
@@ -361,13 +382,25 @@ impl<T> fmt::Debug for ValueWatch<T> {
 struct Told {
     /// What was returned last: a value's version, or `None` if there was no value. The outer `None`: nothing was returned so far.
     last: Option<Option<u64>>,
-    /// The highest version so far.
+    /// The highest version so far, since the store was last restored.
     highest: u64,
+    /// Whether the newest view has a lower version than `highest`. Either this view is late, or the store was restored from older
+    /// data, and numbers its values anew. Only a read, which is never late, shows which.
+    is_behind: bool,
 }
 
 impl Told {
-    /// Whether `version` is to be returned. If so, it is remembered as the last.
+    /// Whether `version`, which was read just now, is to be returned. If the version is lower than one before, the store was restored.
+    fn is_news_now(&mut self, version: Option<u64>) -> bool {
+        if version.is_some_and(|version| version < self.highest) {
+            self.highest = 0;
+        }
+        self.is_news(version)
+    }
+
+    /// Whether `version`, which a view has, is to be returned. If so, it is remembered as the last.
     fn is_news(&mut self, version: Option<u64>) -> bool {
+        self.is_behind = version.is_some_and(|version| version < self.highest);
         let is_news = match version {
             Some(version) => version > self.highest,
             None => self.last != Some(None),
@@ -489,5 +522,17 @@ mod tests {
         let seen = [None, None, Some(3), Some(3), Some(2), Some(5), None, None, Some(5), Some(6)];
         let news = seen.map(|version| told.is_news(version));
         assert_eq!(news, [true, false, true, false, false, true, true, false, false, true]);
+    }
+
+    #[test]
+    fn a_watch_tells_the_lower_versions_of_a_restored_store() {
+        let mut told = Told::default();
+        assert!(told.is_news(Some(7)) && !told.is_behind);
+        // A late view: the store has the version that was told.
+        assert!(!told.is_news(Some(3)) && told.is_behind);
+        assert!(!told.is_news_now(Some(7)) && !told.is_behind);
+        assert!(!told.is_news(Some(3)) && told.is_behind);
+        assert!(told.is_news_now(Some(3)) && !told.is_behind, "it was restored");
+        assert!(!told.is_news(Some(3)) && told.is_news(Some(4)) && !told.is_behind);
     }
 }

@@ -4,8 +4,11 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use coordination::{Coordinator, ValueWatch};
 use coordination_tests::faults::{LONG, Site};
-use coordination_tests::harness::{Etcd, rerun_if_starved, wait_until};
+use coordination_tests::harness::{Etcd, rerun_if_starved, rerun_on_threads, wait_until};
+use tokio::task::block_in_place;
+use tokio::time::{sleep, timeout};
 
 use crate::WORKER;
 
@@ -77,4 +80,37 @@ fn f68_a_session_that_is_opened_after_the_restore_lives_on() {
         }
         one.release(LOCK);
     });
+}
+
+/// Versions go back with the snapshot. A watcher of a value is told what the store has then, and what is written later.
+#[test]
+fn f68_a_watcher_of_a_value_goes_on_after_the_restore() {
+    rerun_on_threads(async || {
+        let etcd = Arc::new(block_in_place(Etcd::one));
+        let snapshot = etcd.directory().join("snapshot");
+        let site = Site::on(etcd.clone(), WORKER);
+        let client = Coordinator::connect(&site.url).await.expect("the server is there");
+        let value = client.value::<u64>("v").expect("a good name");
+        value.set(&1).await.expect("it answers");
+        block_in_place(|| etcd.save(&snapshot));
+        for number in 2..=40 {
+            value.set(&number).await.expect("it answers");
+        }
+        let mut watch = value.watch();
+        tell(&mut watch, 40).await;
+        block_in_place(|| etcd.restore(&snapshot));
+        tell(&mut watch, 1).await;
+        while value.set(&2).await.is_err() {
+            sleep(SECOND / 10).await;
+        }
+        tell(&mut watch, 2).await;
+    });
+}
+
+/// Waits until the watch has told this value.
+async fn tell(watch: &mut ValueWatch<u64>, number: u64) {
+    let told = async {
+        while watch.next().await.expect("it goes on").map(|told| told.value) != Some(number) {}
+    };
+    timeout(LONG, told).await.unwrap_or_else(|_| panic!("{number} is not told"));
 }
