@@ -49,7 +49,12 @@ struct Open {
 
 impl Open {
     fn is_usable(&self) -> bool {
-        !self.listing.is_over.load(Ordering::Relaxed) && locked(&self.answered).elapsed() < IDLE
+        self.may_be_usable() && locked(&self.answered).elapsed() < IDLE
+    }
+
+    /// Whether the connection may still deliver answers, however long it was idle.
+    fn may_be_usable(&self) -> bool {
+        !self.listing.is_over.load(Ordering::Relaxed)
     }
 }
 
@@ -67,20 +72,28 @@ impl Listings {
 
     /// Begins a listing on the open connection; `None`: no connection is open, and the caller has to use `asked_on`.
     pub(super) fn asked(&self) -> Option<Asked<'_>> {
+        self.asked_if(Open::is_usable)
+    }
+
+    fn asked_if(&self, is_good: impl Fn(&Open) -> bool) -> Option<Asked<'_>> {
         let open = locked(&self.open).clone();
-        let open = open.filter(|open| open.is_usable())?;
+        let open = open.filter(|open| is_good(open))?;
         open.silence.asked();
         Some(Asked { listings: self, open })
     }
 
     /// Begins a listing when no connection is open. `connecting` makes one, unless another caller has made one while this caller
-    /// waited for the mutex `opening`.
+    /// waited for the mutex `opening`. If that fails, for instance because the server has no room for another connection, the one that
+    /// was idle for long is used.
     pub(super) async fn asked_on(&self, connecting: Connecting<'_>) -> Result<Asked<'_>, Failure> {
         let _turn = self.opening.lock().await;
         if let Some(asked) = self.asked() {
             return Ok(asked);
         }
-        let listing = connecting.await?;
+        let listing = match connecting.await {
+            Ok(listing) => listing,
+            Err(failure) => return self.asked_if(Open::may_be_usable).ok_or(failure),
+        };
         let answered = Mutex::new(Instant::now());
         let open = Arc::new(Open { listing, silence: Silence::default(), answered });
         open.silence.asked();

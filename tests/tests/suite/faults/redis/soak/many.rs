@@ -238,6 +238,22 @@ fn f57_the_connection_for_listings_is_forgotten_while_it_is_idle() {
     });
 }
 
+/// The connection for listings was idle for long, and the server takes no further connection. The next listing is made on the idle one.
+#[test]
+fn f57_a_server_that_is_full_still_lists() {
+    rerun_on_threads(async || {
+        let (redis, site) = block_in_place(|| site(Redis::options()));
+        let client = connected(&site.url).await;
+        let lock = client.lock("x").expect("a good name");
+        assert!(lock.holders().await.expect("it answers").is_empty());
+        tokio::time::sleep(Duration::from_secs(61)).await;
+        block_in_place(|| redis.ask(&["CONFIG", "SET", "maxclients", "2"]));
+        let listed = timeout(Duration::from_secs(2), lock.holders()).await;
+        assert!(listed.expect("it does not wait").expect("it answers").is_empty());
+        drop(site);
+    });
+}
+
 /// The server closes the connection for listings, as it does with idle connections. The connection for calls stays,
 /// and the next listing makes a new connection.
 #[test]
