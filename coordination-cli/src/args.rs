@@ -270,8 +270,8 @@ pub(crate) struct Join {
 /// stopped in time, and the item goes to somebody else. If we die, the item comes back as soon as the store knows that.
 #[derive(Args, Debug)]
 #[command(after_help = "Example:\n  coordination work resize-jobs --delay 10s -- ./resize\n\n\
-    Ends with 0 when no item has come in the time given, with 128 + n by signal n once the command has ended.\n\
-    With --once it ends with the command's code, with 75 if no item came, and with 70 if the claim was lost.")]
+    Ends with 0 when no item has come in the time given, by signal n (128 + n in a shell) once the command has ended.\n\
+    With --once it ends as the command has, with 75 if no item came, and with 70 if the claim was lost.")]
 pub(crate) struct Work {
     /// The queue
     pub(crate) queue: String,
@@ -482,7 +482,7 @@ Exit codes:
   71       the system did not let us start what we need
   75       not free in time
   126, 127 the command cannot be run, or is not there
-  128 + n  the command, or our waiting, was ended by signal n
+  128 + n  the command, or our waiting, was ended by signal n, of which we die as well
 
 A command may use the same codes: 64 to 75 are rare, and a shell's 126 to 128 + n mean the same.";
 

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -49,6 +50,18 @@ static void become(const char *state, char **words) {
     _exit(reason == ENOENT ? 127 : 126);
 }
 
+/* Dies of a signal, as the command has. The core is the command's. */
+static void die(int number) {
+    sigset_t none;
+    prctl(PR_SET_DUMPABLE, 0);
+    signal(number, SIG_DFL);
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    raise(number);
+    /* Nothing kills the first process of a container in this way. */
+    _exit(128 + number);
+}
+
 /* What the watch has open, somebody might wait for: a lock of the kernel's, the end of a pipe. */
 static void close_inherited(void) {
     if (syscall(SYS_close_range, 3, ~0U, 0) == 0)
@@ -68,6 +81,8 @@ __attribute__((constructor)) static void begin(int count, char **words, char **e
     const char *state = getenv("COORDINATION_BECOME");
     if (state && count > 2)
         become(state, words + 1);
+    if (count > 2 && strcmp(words[1], "__die") == 0)
+        die(atoi(words[2]));
     if (count > 1 && strcmp(words[1], "__watch") == 0)
         close_inherited();
     sigset_t none, was;

@@ -58,6 +58,11 @@ pub(crate) mod watch {
     }
 }
 
+pub(crate) mod started {
+    /// Nobody has asked for it: there the code says it.
+    pub(crate) fn die(_number: i32) {}
+}
+
 pub(crate) mod family {
     pub(crate) const MARK: &str = "COORDINATION_RUN";
 }
@@ -79,7 +84,7 @@ pub(crate) mod signals {
     use coordination::Coordinator;
     use tokio::signal::unix::{SignalKind, signal};
 
-    use crate::exit::{self, Failure, Outcome};
+    use crate::exit::{Failure, Outcome};
 
     /// What only looks, until it ends or is ended by a signal; the coordinator is stopped then.
     pub(crate) async fn until_stopped(
@@ -91,11 +96,11 @@ pub(crate) mod signals {
         let mut hangup = receive(SignalKind::hangup())?;
         let mut interrupt = receive(SignalKind::interrupt())?;
         let mut terminate = receive(SignalKind::terminate())?;
-        let by_signal = |kind: SignalKind| exit::by_signal(kind.as_raw_value());
+        let by_signal = |kind: SignalKind| Failure::by_signal(kind.as_raw_value());
         let outcome = tokio::select! {
-            _ = hangup.recv() => Err(Failure::silent(by_signal(SignalKind::hangup()))),
-            _ = interrupt.recv() => Err(Failure::silent(by_signal(SignalKind::interrupt()))),
-            _ = terminate.recv() => Err(Failure::silent(by_signal(SignalKind::terminate()))),
+            _ = hangup.recv() => Err(by_signal(SignalKind::hangup())),
+            _ = interrupt.recv() => Err(by_signal(SignalKind::interrupt())),
+            _ = terminate.recv() => Err(by_signal(SignalKind::terminate())),
             outcome = work => outcome,
         };
         let _ = coordinator.stop().await;

@@ -1,10 +1,10 @@
 //! The exit codes that are ours; a command's own come through as they are.
 
 use std::fmt;
-use std::process::ExitCode;
 
 use coordination::{Error, ErrorKind};
 
+use crate::run::started;
 use crate::secrets::masked;
 use crate::stderr;
 
@@ -24,7 +24,7 @@ pub(crate) const NOT_EXECUTABLE: u8 = 126;
 pub(crate) const NOT_FOUND: u8 = 127;
 
 /// The code for the end by a signal, as a shell has it.
-pub(crate) fn by_signal(number: i32) -> u8 {
+fn by_signal(number: i32) -> u8 {
     u8::try_from(number.saturating_add(128)).unwrap_or(u8::MAX)
 }
 
@@ -32,6 +32,8 @@ pub(crate) fn by_signal(number: i32) -> u8 {
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) code: u8,
+    /// The signal of which we die in place of ending with the code, where the system lets us.
+    pub(crate) signal: Option<i32>,
     /// Empty: nothing is to be said.
     message: String,
 }
@@ -40,7 +42,12 @@ pub(crate) type Outcome<T = ()> = Result<T, Failure>;
 
 impl Failure {
     pub(crate) fn new(code: u8, message: impl Into<String>) -> Self {
-        Self { code, message: message.into() }
+        Self { code, signal: None, message: message.into() }
+    }
+
+    /// As whoever sent us this signal wanted, or as the command has died of it.
+    pub(crate) fn by_signal(number: i32) -> Self {
+        Self { signal: Some(number), ..Self::silent(by_signal(number)) }
     }
 
     /// The one who started us knows why.
@@ -57,11 +64,10 @@ impl Failure {
     }
 
     /// Says it on stderr.
-    pub(crate) fn report(&self) -> ExitCode {
+    pub(crate) fn report(&self) {
         if !self.message.is_empty() {
             say(format_args!("{}", masked(&self.message)));
         }
-        ExitCode::from(self.code)
     }
 }
 
@@ -93,6 +99,16 @@ fn code_of(kind: ErrorKind) -> u8 {
         | ErrorKind::NotClaimedBy => LOST,
         _ => UNAVAILABLE,
     }
+}
+
+/// The code to end with now; where a signal ends us, this does not return.
+pub(crate) fn last_code(ended: Outcome<u8>) -> u8 {
+    ended.unwrap_or_else(|failure| {
+        if let Some(number) = failure.signal {
+            started::die(number);
+        }
+        failure.code
+    })
 }
 
 /// A line on stderr; waits for nobody to read it.

@@ -43,7 +43,7 @@ use clap::{CommandFactory, Parser};
 use crate::args::{Arguments, Command};
 #[cfg(not(target_os = "linux"))]
 use crate::elsewhere as run;
-use crate::exit::{Failure, Outcome, print};
+use crate::exit::{Failure, Outcome, last_code, print};
 use crate::run::watch;
 
 /// How long our end may be put off by what goes on in threads.
@@ -72,12 +72,12 @@ fn main() -> ExitCode {
             return ExitCode::from(exit::USAGE);
         }
     };
-    let code = match perform(&arguments) {
-        Ok(code) => ExitCode::from(code),
-        Err(failure) => failure.report(),
-    };
+    let ended = perform(&arguments);
+    if let Err(failure) = &ended {
+        failure.report();
+    }
     stderr::finish();
-    code
+    ExitCode::from(last_code(ended))
 }
 
 fn perform(arguments: &Arguments) -> Outcome<u8> {

@@ -37,10 +37,27 @@ const RAREST_LOOK: Duration = Duration::from_secs(10);
 /// How a command ended.
 #[derive(Debug)]
 pub(crate) struct Ended {
-    /// The command's own code, or the signal's.
+    /// The command's own code; after an end by a signal, something else than 0.
     pub(super) code: u8,
+    /// The signal that it died of.
+    pub(super) signal: Option<i32>,
     /// It was stopped, as what it ran under was lost, or about to be.
     pub(super) was_stopped: bool,
+}
+
+impl Ended {
+    fn new(status: ExitStatus, was_stopped: bool) -> Self {
+        let code = status.code().and_then(|code| u8::try_from(code).ok());
+        Self { code: code.unwrap_or(exit::SYSTEM), signal: status.signal(), was_stopped }
+    }
+
+    /// As we end: as the command has.
+    pub(super) fn outcome(&self) -> Outcome<u8> {
+        match self.signal {
+            Some(number) => Err(Failure::by_signal(number)),
+            None => Ok(self.code),
+        }
+    }
 }
 
 /// A command that runs.
@@ -99,7 +116,7 @@ impl Running<'_> {
                     self.end_family(signals, &status).await;
                     self.watch.look_at(Word::Goodbye);
                     let status = status.map_err(|error| Failure::system("cannot wait for the command", &error))?;
-                    return Ok(Ended { code: code_of(status), was_stopped: self.was_stopped });
+                    return Ok(Ended::new(status, self.was_stopped));
                 }
                 number = signals.next() => self.pass_on(number),
                 reason = lost(bound), if !self.is_lost => {
@@ -257,12 +274,6 @@ impl Running<'_> {
             signals::stop_ourselves();
         }
     }
-}
-
-fn code_of(status: ExitStatus) -> u8 {
-    let by_signal = status.signal().map(exit::by_signal);
-    let own = status.code().and_then(|code| u8::try_from(code).ok());
-    own.or(by_signal).unwrap_or(exit::SYSTEM)
 }
 
 async fn lost(hold: Option<&Hold>) -> coordination::LossReason {

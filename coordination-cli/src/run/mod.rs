@@ -9,7 +9,7 @@ pub(crate) mod join;
 mod progress;
 mod reach;
 pub(crate) mod signals;
-mod started;
+pub(crate) mod started;
 mod waiting;
 mod wanted;
 pub(crate) mod watch;
@@ -82,7 +82,7 @@ async fn until_signal<T>(
 ) -> Outcome<T> {
     tokio::select! {
         biased;
-        number = signals.ending() => Err(Failure::silent(exit::by_signal(number))),
+        number = signals.ending() => Err(Failure::by_signal(number)),
         outcome = work => outcome,
         never = command.reap() => match never {},
     }

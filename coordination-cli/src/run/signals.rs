@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, getpid, kill_process};
 use tokio::signal::unix::{self, SignalKind};
 
 use super::alive::Place;
-use crate::exit::{self, Failure, Outcome};
+use crate::exit::{Failure, Outcome};
 
 pub(super) const HUP: i32 = 1;
 pub(super) const INT: i32 = 2;
@@ -85,7 +85,7 @@ pub(crate) async fn until_stopped(
 ) -> Outcome<u8> {
     let mut signals = Signals::new()?;
     let outcome = tokio::select! {
-        number = signals.ending() => Err(Failure::silent(exit::by_signal(number))),
+        number = signals.ending() => Err(Failure::by_signal(number)),
         outcome = work => outcome,
     };
     let _ = coordinator.stop().await;

@@ -7,7 +7,10 @@
 
 use std::env;
 use std::ffi::{OsStr, OsString};
+use std::io::{self, Write};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process;
 
 use tokio::process::Command;
 
@@ -15,6 +18,21 @@ use tokio::process::Command;
 const STARTED: &str = "COORDINATION_STARTED";
 /// How we are told to become the command.
 const BECOME: &str = "COORDINATION_BECOME";
+
+/// The word by which we are told to die of a signal.
+const DIE: &str = "__die";
+
+/// Dies of this signal, as whoever started us expects of what is killed by it: a shell's script ends then, too. Returns if the system
+/// does not let us, or nothing here knows how.
+///
+/// As we receive the signal, and nothing safe gives that up, we become a program that does not: we ourselves, once more.
+pub(crate) fn die(number: i32) {
+    if cfg!(target_env = "gnu") {
+        let _ = io::stdout().flush();
+        let mut us = process::Command::new("/proc/self/exe");
+        let _ = us.arg0("coordination").arg(DIE).arg(number.to_string()).exec();
+    }
+}
 
 /// A command whose program and words these are.
 pub(super) fn command(program: &Path, words: &[OsString]) -> Command {

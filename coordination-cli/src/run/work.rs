@@ -20,6 +20,14 @@ const GRACE: Duration = Duration::from_secs(900 + 300);
 /// How long it is tried to tell the store how a command has ended, in steps of so long.
 const AGAIN: Duration = Duration::from_millis(200);
 
+/// How one item's turn ended.
+enum End {
+    /// As its command did.
+    OfCommand,
+    /// The claim was lost.
+    Lost,
+}
+
 /// Runs the command for one item after the other; answers the exit code.
 pub(crate) async fn work(work: &Work, store: &Store) -> Outcome<u8> {
     let mut config = settings::read(store)?;
@@ -46,18 +54,21 @@ pub(crate) async fn work(work: &Work, store: &Store) -> Outcome<u8> {
             Err(failure) => break Err(failure),
         };
         let ran = run(command, claim, &item, &mut signals).await;
-        let code = match ran {
-            Ok((ended, hold)) => settled(work, &item, ended, hold).await,
+        let ended = match ran {
+            Ok((ended, hold)) => settled(work, &item, &ended, hold).await.map(|end| match end {
+                End::OfCommand => ended.outcome(),
+                End::Lost => Ok(exit::LOST),
+            }),
             // Before it could start: somebody else has the item.
             Err(failure) if failure.code == exit::LOST && !work.once => {
                 failure.report();
-                Ok(exit::LOST)
+                Ok(Ok(exit::LOST))
             }
             Err(failure) => Err(failure),
         };
-        match (code, heard.end()) {
-            (Ok(code), _) if work.once => break Ok(code),
-            (Ok(_), Some(number)) => break Err(Failure::silent(exit::by_signal(number))),
+        match (ended, heard.end()) {
+            (Ok(outcome), _) if work.once => break outcome,
+            (Ok(_), Some(number)) => break Err(Failure::by_signal(number)),
             (Ok(_), None) => {}
             (Err(failure), _) => break Err(failure),
         }
@@ -105,14 +116,14 @@ async fn run(
     command.fed(item.body().to_vec()).run_under(hold, signals).await
 }
 
-/// Tells the store how the command has ended; answers the exit code.
-async fn settled(work: &Work, item: &WorkItem, ended: Ended, hold: Option<Hold>) -> Outcome<u8> {
-    let Some(Hold::Claim(claim)) = hold else { return Ok(ended.code) };
+/// Tells the store how the command has ended; answers what became of the item.
+async fn settled(work: &Work, item: &WorkItem, ended: &Ended, hold: Option<Hold>) -> Outcome<End> {
+    let Some(Hold::Claim(claim)) = hold else { return Ok(End::OfCommand) };
     if ended.was_stopped || !claim.is_held() {
         if !ended.was_stopped {
             say(format_args!("the claim of {} was lost while the command ran", item.id()));
         }
-        return Ok(exit::LOST);
+        return Ok(End::Lost);
     }
     let told = match ended.code {
         0 => told(&claim, async || claim.ack(item.id()).await.map(drop)).await,
@@ -122,10 +133,10 @@ async fn settled(work: &Work, item: &WorkItem, ended: Ended, hold: Option<Hold>)
         }
     };
     match told {
-        Ok(()) => Ok(ended.code),
+        Ok(()) => Ok(End::OfCommand),
         Err(error) if is_loss(&error) => {
             say(format_args!("the claim of {} was lost as the command ended", item.id()));
-            Ok(exit::LOST)
+            Ok(End::Lost)
         }
         Err(error) => {
             let what = "the command has ended, but runs again, as the store was not told";

@@ -116,7 +116,7 @@ impl Case {
             let place = hosts.iter().position(|host| host.0.id().to_string() == id.trim());
             let mut host = hosts.remove(place.expect("one of them"));
             host.signal(Signal::KILL);
-            killed = host.code();
+            killed = host.status().code();
         };
         if self.first == First::IsKilled && self.skew > self.job / 2 {
             kill(&mut hosts);

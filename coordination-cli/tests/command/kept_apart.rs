@@ -101,7 +101,7 @@ fn assert_kept_apart(pairs: Vec<Pair>, holders_code: Option<i32>) {
         let code = pair.waiter.code();
         must_hold!(code != Some(99), "pair {nth}: both ran");
         assert_eq!(code, Some(0), "pair {nth}");
-        assert_eq!(pair.holder.code(), holders_code, "pair {nth}");
+        assert_eq!(pair.holder.status().code(), holders_code, "pair {nth}");
     }
 }
 

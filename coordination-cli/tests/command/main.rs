@@ -10,6 +10,7 @@ mod killed;
 mod soak;
 
 use std::ffi::OsStr;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
@@ -101,6 +102,11 @@ fn output(command: &mut Command) -> Output {
     command.output().expect("it was built")
 }
 
+/// As a shell has it: 128 + n where it died of signal n.
+fn code(status: ExitStatus) -> Option<i32> {
+    status.code().or_else(|| Some(128 + status.signal()?))
+}
+
 fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
@@ -133,7 +139,7 @@ impl Wrapper {
     }
 
     fn code(&mut self) -> Option<i32> {
-        self.status().code()
+        code(self.status())
     }
 
     fn is_running(&mut self) -> bool {

@@ -7,9 +7,9 @@ use std::time::Duration;
 use rustix::process::Signal;
 use tokio::time::{Instant, sleep};
 
-use super::{Running, code_of};
+use super::{Ended, Running};
 use crate::args::OnLost;
-use crate::exit::{SYSTEM, say};
+use crate::exit::{SYSTEM, last_code, say};
 use crate::run::alive::Process;
 use crate::run::family::named;
 use crate::run::signals::Signals;
@@ -146,7 +146,7 @@ impl Running<'_> {
     /// the watch knows it and has the session's file, and elsewhere until the lease ends.
     fn leave(&self, status: &io::Result<ExitStatus>) -> ! {
         stderr::finish();
-        let code = status.as_ref().map_or(SYSTEM, |status| code_of(*status));
-        exit(i32::from(code))
+        let ended = |status: &ExitStatus| Ended::new(*status, self.was_stopped).outcome();
+        exit(i32::from(last_code(status.as_ref().map_or(Ok(SYSTEM), ended))))
     }
 }

@@ -174,7 +174,7 @@ impl<'a> Prepared<'a> {
             }
             return Ok(exit::LOST);
         }
-        settled.map(|()| ended.code)
+        settled.and_then(|()| ended.outcome())
     }
 
     /// While there is no command: waits for what commands before have left to us, and for whatever comes to the first process

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use coordination_tests::harness::{Etcd, rerun_if_starved, wait_until};
 use rustix::process::{Pid, Signal};
 
-use crate::{LONG, Store, Wrapper, is_alive, output, plain, stderr, stdout, written};
+use crate::{LONG, Store, Wrapper, code, is_alive, output, plain, stderr, stdout, written};
 
 /// Another user than root.
 const NOBODY: u32 = 65534;
@@ -33,7 +33,7 @@ fn the_commands_own_code_comes_through() {
             assert_eq!((ended.status.code(), stderr(&ended).as_str()), (Some(code), ""));
         }
         let killed = store.script("killed", "#!/bin/sh\nkill -KILL $$\n");
-        assert_eq!(store.run(&format!("--lock x -- {killed}")).status.code(), Some(137));
+        assert_eq!(code(store.run(&format!("--lock x -- {killed}")).status), Some(137));
     });
 }
 

@@ -3,6 +3,7 @@
 //! Each row of a table is a way out, each column an end of the run. The work tells by itself: it has a lock of the kernel's for as
 //! long as any of it lives, so that whoever gets that lock too early ends with a code of its own.
 
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::thread::sleep;
@@ -465,7 +466,7 @@ fn what_cannot_be_ended_and_has_left_the_group_keeps_the_lock() {
             sleep(Duration::from_secs(2));
             assert!(wrapper.is_running() && !case.is_free(), "{last:?}");
             wrapper.signal(last);
-            assert_eq!(wrapper.code(), (last == Signal::TERM).then_some(143));
+            assert_eq!(wrapper.status().signal(), Some(last.as_raw()));
             // Longer than the watch looks for what it was not told of.
             sleep(Duration::from_millis(1_500));
             assert!(!case.is_free(), "{last:?}");

@@ -1,6 +1,6 @@
 //! Signals to the wrapper.
 
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::Command;
 
 use coordination_tests::harness::{rerun_if_starved, wait_until};
@@ -127,10 +127,62 @@ fn a_command_may_clean_up_when_its_wrapper_dies() {
             let mut wrapper = store.start(&format!("--lock x{number} -- {command}"));
             let id = written(&ready);
             wrapper.signal(signal);
-            assert_eq!(wrapper.code(), None);
+            assert_eq!(wrapper.status().signal(), Some(number));
             assert!(wait_until(LONG, || !is_alive(&id)));
             let cleaned = std::fs::read_to_string(&cleaned).unwrap_or_default();
             assert_eq!(cleaned, "yes\n", "{number}");
         }
+    });
+}
+
+/// As a command does that is started without us: a shell's script ends then, and a supervisor knows how its service has ended.
+#[test]
+fn we_die_of_the_signal_that_the_command_died_of() {
+    rerun_if_starved(|| {
+        let store = Store::file();
+        for signal in [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::ALARM] {
+            let (mut wrapper, _) = store.running(&format!("--lock x{}", signal.as_raw()));
+            wrapper.signal(signal);
+            assert_eq!(wrapper.status().signal(), Some(signal.as_raw()));
+        }
+        let mut waiter = store.start("--rate r:1/1h -- true");
+        assert_eq!(waiter.code(), Some(0));
+        waiter = store.start("--rate r:1/1h -- true");
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        waiter.signal(Signal::INT);
+        assert_eq!(waiter.status().signal(), Some(Signal::INT.as_raw()), "by a wait");
+        // Of its own accord, and also where whoever started us ignores the signal; and only the command leaves a core.
+        let program = env!("CARGO_BIN_EXE_coordination");
+        for (name, number) in [("KILL", 9), ("SEGV", 11), ("PIPE", 13), ("USR1", 10), ("INT", 2)] {
+            let text = format!("#!/bin/sh\nexec env --default-signal sh -c 'kill -{name} $$'\n");
+            let dies = store.script(name, &text);
+            let text = format!(
+                "#!/bin/sh\nulimit -c unlimited\ntrap '' INT\nexec {program} run --url {} --lock y -- {dies}\n",
+                store.url
+            );
+            let mut starts = Command::new(store.script("starts", &text));
+            // Where the command leaves its core.
+            let status = output(starts.current_dir(store.path("."))).status;
+            assert_eq!((status.signal(), status.core_dumped()), (Some(number), false), "{name}");
+        }
+    });
+}
+
+/// Also that of the first process of a container, which dies of nothing that it does not handle.
+#[test]
+fn a_code_that_means_a_signal_is_a_code() {
+    rerun_if_starved(|| {
+        let store = Store::file();
+        let command = store.script("exits", "#!/bin/sh\nexit 143\n");
+        assert_eq!(store.run(&format!("--lock x -- {command}")).status.code(), Some(143));
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let dies = store.script("dies", "#!/bin/sh\nkill -TERM $$\n");
+        let mut container = Command::new("unshare");
+        container.args(["--pid", "--fork", "--mount-proc", env!("CARGO_BIN_EXE_coordination")]);
+        container.args(["run", "--url", &store.url, "--lock", "x", "--", &dies]);
+        let ended = output(&mut container);
+        assert_eq!(ended.status.code(), Some(143), "{}", crate::stderr(&ended));
     });
 }

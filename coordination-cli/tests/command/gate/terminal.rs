@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -73,9 +74,13 @@ impl Terminal {
         self.seen.lock().expect("no panic").clear();
     }
 
+    fn seen(&self) -> String {
+        self.seen.lock().expect("no panic").clone()
+    }
+
     pub(super) fn sees(&self, wanted: &str) {
-        let seen = || self.seen.lock().expect("no panic").clone();
-        assert!(wait_until(LONG, || seen().contains(wanted)), "{wanted:?} is not in {:?}", seen());
+        let is_seen = || self.seen().contains(wanted);
+        assert!(wait_until(LONG, is_seen), "{wanted:?} is not in {:?}", self.seen());
     }
 }
 
@@ -150,6 +155,32 @@ fn ctrl_c_ends_the_command_and_the_wait() {
         terminal.types("\x03");
         assert_eq!(wrapper.code(), Some(130));
         assert!(!is_alive(&child));
+    });
+}
+
+/// A shell's script goes on after a command that has ended with a code, whatever it means.
+#[test]
+fn ctrl_c_ends_the_script_as_well() {
+    rerun_if_starved(|| {
+        let store = Store::file();
+        let program = env!("CARGO_BIN_EXE_coordination");
+        let started = store.path("started");
+        let text = format!("#!/bin/sh\necho $$ > {}\nexec sleep 60\n", started.display());
+        let command = store.script("command", &text);
+        for run in [format!("--lock x -- {command}"), "--lock x -- true".to_owned()] {
+            let _held = run.ends_with("true").then(|| store.runs("--lock x"));
+            let text = format!("#!/bin/bash\n{program} run {run}\necho went on with $?\n");
+            let script = store.script("script", &text);
+            let mut terminal = Terminal::new();
+            let mut shell = terminal.started(&store, &script);
+            match run.ends_with("true") {
+                true => terminal.sees("waiting for lock"),
+                false => drop(written(&started)),
+            }
+            terminal.types("\x03");
+            assert_eq!(shell.status().signal(), Some(Signal::INT.as_raw()), "{run}");
+            assert!(!terminal.seen().contains("went on"), "{}", terminal.seen());
+        }
     });
 }
 
