@@ -360,20 +360,33 @@ pub(crate) struct Leader {
     pub(crate) json: bool,
 }
 
-/// Take a lock away from its holder, and give it to who waits; for operators
+/// Take away what somebody holds, and give it to who waits; for operators
 ///
-/// The holder is told at once, or with its next heartbeat, and may go on until then. If it is `coordination run`, it
-/// stops its command.
+/// The holder is told at once, or with its next heartbeat, and may go on until then. If it is `coordination run` or
+/// `coordination elect`, it stops its command. Whoever still waits is sent to the end of the queue.
 #[derive(Args, Debug)]
 pub(crate) struct Break {
-    /// The lock
+    /// What is held: a lock, unless --recipe says otherwise
     pub(crate) name: String,
+    /// What it is the name of
+    #[arg(long, value_enum, default_value_t = Broken::Lock)]
+    pub(crate) recipe: Broken,
     /// Only the grant with this token, as `status` shows it: whoever has followed by now keeps it
     #[arg(long, value_name = "N")]
     pub(crate) token: Option<u64>,
     /// Do not ask
     #[arg(long)]
     pub(crate) yes: bool,
+}
+
+/// What can be taken away from its holder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Broken {
+    Lock,
+    Semaphore,
+    #[value(alias = "singleton")]
+    Limiter,
+    Election,
 }
 
 /// Change a number for all who use it: a semaphore's permits, a singleton's places on standby, a rate

@@ -1,60 +1,135 @@
-//! `coordination break`: a lock is taken away from its holder.
+//! `coordination break`: what somebody holds is taken away.
 
 use std::io::{self, IsTerminal, Write};
 
-use coordination::Contender;
+use coordination::{Coordinator, Election, FencingToken, Limiter, Lock, Occupant, Semaphore};
 
-use crate::args::{Break, Store};
+use crate::args::{Break, Broken, Store};
 use crate::exit::{self, Failure, Outcome, printable, say};
 use crate::settings;
 
 /// The code of who was asked and said no.
 const REFUSED: u8 = 1;
 
-pub(crate) async fn break_lock(asked: &Break, store: &Store) -> Outcome<u8> {
+/// What is held, of one recipe.
+enum Held {
+    Lock(Lock),
+    Semaphore(Semaphore),
+    Limiter(Limiter),
+    Election(Election),
+}
+
+/// Who holds some of it, or waits for it.
+struct Who {
+    member: String,
+    token: FencingToken,
+    holds: bool,
+}
+
+pub(crate) async fn break_grant(asked: &Break, store: &Store) -> Outcome<u8> {
     let coordinator = settings::connect(settings::read(store)?).await?;
-    let lock = coordinator.lock(&asked.name)?;
-    let outcome = async {
-        let contenders = lock.holders().await?;
-        let meant = match asked.token {
-            Some(token) => contenders.into_iter().find(|who| who.token.value() == token),
-            // One who shares it may have come to hold it behind one who waits.
-            None => {
-                let holder = contenders.iter().position(|who| who.holding).unwrap_or(0);
-                contenders.into_iter().nth(holder)
-            }
-        };
-        let Some(holder) = meant else {
-            let token = asked.token.map(|token| format!(" with token {token}")).unwrap_or_default();
-            say(format_args!("nobody holds {:?}{token}", lock.name()));
-            return Ok(0);
-        };
-        let shown = shown(lock.name(), &holder);
-        if !asked.yes && !is_confirmed(&shown)? {
-            return Ok(REFUSED);
-        }
-        // Exactly the one that was seen: somebody else may hold it by now.
-        if lock.break_grant(holder.token).await?.is_none() {
-            let what = "the holder has changed meanwhile; nothing was done";
-            return Err(Failure::new(exit::BUSY, what));
-        }
-        if !store.quiet {
-            say(format_args!(
-                "broken: {shown}; a holder with our settings is told within {:?}",
-                coordinator.loss_delay()
-            ));
-        }
-        Ok(0)
-    }
-    .await;
+    let outcome = taken_away(asked, store, &coordinator).await;
     let _ = coordinator.stop().await;
     outcome
 }
 
-fn shown(name: &str, holder: &Contender) -> String {
-    let member = if holder.member.is_empty() { "another program" } else { &holder.member };
-    let how = if holder.holding { "held" } else { "waited for" };
-    format!("{name:?}, {how} by {} with token {}", printable(member), holder.token)
+async fn taken_away(asked: &Break, store: &Store, coordinator: &Coordinator) -> Outcome<u8> {
+    let held = Held::of(coordinator, asked)?;
+    let all = held.all().await?;
+    let meant = match asked.token {
+        Some(token) => all.into_iter().find(|who| who.token.value() == token),
+        None => the_holder(asked, all)?,
+    };
+    let Some(who) = meant else {
+        let token = asked.token.map(|token| format!(" with token {token}")).unwrap_or_default();
+        say(format_args!("nobody holds {:?}{token}", held.name()));
+        return Ok(0);
+    };
+    let shown = shown(held.name(), &who);
+    if !asked.yes && !is_confirmed(&shown)? {
+        return Ok(REFUSED);
+    }
+    // Exactly the one that was seen: somebody else may hold it by now.
+    if !held.break_grant(who.token).await? {
+        let what = "the holder has changed meanwhile; nothing was done";
+        return Err(Failure::new(exit::BUSY, what));
+    }
+    if !store.quiet {
+        let delay = coordinator.loss_delay();
+        say(format_args!("broken: {shown}; a holder with our settings is told within {delay:?}"));
+    }
+    Ok(0)
+}
+
+/// The one that is meant where nobody says which.
+fn the_holder(asked: &Break, all: Vec<Who>) -> Outcome<Option<Who>> {
+    let holders = all.iter().filter(|who| who.holds).count();
+    let is_one = matches!(asked.recipe, Broken::Lock | Broken::Election);
+    if !is_one && holders > 1 {
+        let tokens = all.iter().filter(|who| who.holds).map(|who| who.token.to_string());
+        let tokens = tokens.collect::<Vec<_>>().join(", ");
+        return Err(Failure::usage(format!("{holders} hold it: say by --token which one: {tokens}")));
+    }
+    // One who shares a lock may have come to hold it behind one who waits. If nobody holds it, the first one that waits is meant.
+    let place = all.iter().position(|who| who.holds).unwrap_or(0);
+    Ok(all.into_iter().nth(place))
+}
+
+impl Held {
+    fn of(coordinator: &Coordinator, asked: &Break) -> Outcome<Self> {
+        let name = &asked.name;
+        Ok(match asked.recipe {
+            Broken::Lock => Self::Lock(coordinator.lock(name)?),
+            // Their numbers do not matter to who takes away.
+            Broken::Semaphore => Self::Semaphore(coordinator.semaphore(name, 1)?),
+            Broken::Limiter => Self::Limiter(coordinator.limiter(name)?),
+            Broken::Election => Self::Election(coordinator.election(name)?),
+        })
+    }
+
+    fn name(&self) -> &str {
+        match self {
+            Self::Lock(lock) => lock.name(),
+            Self::Semaphore(semaphore) => semaphore.name(),
+            Self::Limiter(limiter) => limiter.name(),
+            Self::Election(election) => election.name(),
+        }
+    }
+
+    async fn all(&self) -> Outcome<Vec<Who>> {
+        let who = |member, token, holds| Who { member, token, holds };
+        let of = |all: Vec<Occupant>| {
+            all.into_iter().map(|one| who(one.member, one.token, !one.slots.is_empty())).collect()
+        };
+        Ok(match self {
+            Self::Lock(lock) => {
+                let all = lock.holders().await?.into_iter();
+                all.map(|one| who(one.member, one.token, one.holding)).collect()
+            }
+            Self::Semaphore(semaphore) => of(semaphore.holders().await?),
+            Self::Limiter(limiter) => of(limiter.inspect().await?),
+            Self::Election(election) => {
+                let all = election.candidates().await?.into_iter();
+                all.map(|one| who(one.member, one.term, one.leading)).collect()
+            }
+        })
+    }
+
+    /// False: nobody has this token any more.
+    async fn break_grant(&self, token: FencingToken) -> Outcome<bool> {
+        Ok(match self {
+            Self::Lock(lock) => lock.break_grant(token).await?.is_some(),
+            Self::Semaphore(semaphore) => semaphore.break_grant(token).await?.is_some(),
+            Self::Limiter(limiter) => limiter.break_grant(token).await?.is_some(),
+            Self::Election(election) => election.break_grant(token).await?.is_some(),
+        })
+    }
+}
+
+fn shown(name: &str, who: &Who) -> String {
+    let member = if who.member.is_empty() { "another program" } else { &who.member };
+    let how = if who.holds { "held" } else { "waited for" };
+    format!("{name:?}, {how} by {} with token {}", printable(member), who.token)
 }
 
 fn is_confirmed(what: &str) -> Outcome<bool> {

@@ -91,7 +91,7 @@ fn perform(arguments: &Arguments) -> Outcome<u8> {
         Command::Status(status) => block_on(status::status(status, store)),
         Command::Members(members) => block_on(follow::members(members, store)),
         Command::Leader(leader) => block_on(follow::leader(leader, store)),
-        Command::Break(asked) => block_on(breaking::break_lock(asked, store)),
+        Command::Break(asked) => block_on(breaking::break_grant(asked, store)),
         Command::Reset(asked) => block_on(reset::reset(asked, store)),
         Command::Resize(asked) => block_on(resize::resize(asked, store)),
         Command::Prune(asked) => block_on(prune::prune(asked, store)),

@@ -36,7 +36,7 @@ use serde::Serialize;
 
 use crate::env::blocking::Blocking;
 use crate::recipe::multi::{Shared, Take};
-use crate::{Config, Contender, LockGuard, Permit, Result};
+use crate::{Config, Contender, LockGuard, Occupant, Permit, Result};
 
 /// Blocks this thread until a call of an async recipe is done.
 ///
@@ -288,6 +288,24 @@ impl Semaphore {
     /// Those of [`crate::Semaphore::try_acquire`].
     pub fn try_acquire(&self) -> Result<Option<Permit>> {
         wait(self.0.try_acquire())
+    }
+
+    /// Like [`crate::Semaphore::holders`], but blocks the thread until the call is done.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`crate::Semaphore::holders`].
+    pub fn holders(&self) -> Result<Vec<Occupant>> {
+        wait(self.0.holders())
+    }
+
+    /// Like [`crate::Semaphore::break_grant`], but blocks the thread until the call is done.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`crate::Semaphore::break_grant`].
+    pub fn break_grant(&self, token: crate::FencingToken) -> Result<Option<Occupant>> {
+        wait(self.0.break_grant(token))
     }
 }
 

@@ -212,7 +212,7 @@ impl<'a> About<'a> {
 
     /// Warns that this client takes the lock away from its `holder`.
     pub(crate) fn breaks(self, holder: &str, holder_token: u64) {
-        tell!(self, warn, "breaking a lock", ?holder, holder_token,);
+        tell!(self, warn, "taking a grant away", ?holder, holder_token,);
     }
 
     /// A caller is given it.

@@ -145,10 +145,17 @@ async fn is_taken_away(
             Err(_) => Ok(false),
         };
     }
-    if kind != Kind::Lock {
-        let why = "of this recipe only what this instance has granted can be taken away";
-        return Err(Problem::new(Code::Unsupported, why));
-    }
     told();
-    Ok(service.coordinator()?.lock(name)?.break_grant(fence).await?.is_some())
+    let coordinator = service.coordinator()?;
+    Ok(match kind {
+        // Their numbers do not matter to who takes away.
+        Kind::Semaphore => coordinator.semaphore(name, 1)?.break_grant(fence).await?.is_some(),
+        Kind::Limiter => coordinator.limiter(name)?.break_grant(fence).await?.is_some(),
+        Kind::Election => coordinator.election(name)?.break_grant(fence).await?.is_some(),
+        Kind::Lock => coordinator.lock(name)?.break_grant(fence).await?.is_some(),
+        Kind::Group => {
+            let why = "a member is taken away by ?member=ID";
+            return Err(Problem::new(Code::Unsupported, why));
+        }
+    })
 }

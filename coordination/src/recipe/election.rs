@@ -161,11 +161,44 @@ impl Election {
     /// Dropping the future has no effect: it only reads.
     pub async fn candidates(&self) -> Result<Vec<Candidate>> {
         let listing = self.queue.read("candidates").await?;
-        let candidate = |(place, entry): (usize, &Entry)| {
-            let Term { term, leader, data } = Term::of(entry)?;
-            Some(Candidate { member: leader, since: entry.since, term, leading: place == 0, data })
-        };
+        let candidate = |(place, entry)| Candidate::of(entry, place == 0);
         Ok(listing.entries.iter().enumerate().filter_map(candidate).collect())
+    }
+
+    /// Takes the leadership of exactly this term away, or the place of a candidate that still waits for it, and returns whose it
+    /// was; `None` if nobody has this term any more.
+    ///
+    /// For operators, when a leader hangs. The next candidate leads at once. The former leader learns of the loss through its
+    /// [`Leadership`], at once or within a heartbeat; until then it may go on, and only fencing by the term stops its
+    /// writes. A candidate that still waits queues again, at the end.
+    ///
+    /// # Errors
+    ///
+    /// The [kinds of error](crate::ErrorKind) of a store that refuses or does not answer;
+    /// [`effect`](crate::Error::effect) says whether it may have been taken away.
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped call may or may not take it away. It never takes away a later term.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let election = coordinator.election("scheduler")?;
+    /// let hanging = election.campaign("host-1", None).await?;
+    ///
+    /// assert!(election.break_grant(hanging.term()).await?.is_some());
+    /// assert!(election.leader().await?.is_none());
+    /// # Ok(()) }
+    /// ```
+    pub async fn break_grant(&self, term: FencingToken) -> Result<Option<Candidate>> {
+        let listing = self.queue.read("break").await?;
+        let Some(entry) = listing.entry(term.value()) else { return Ok(None) };
+        let leads = listing.entries.first().is_some_and(|first| first.seq == entry.seq);
+        self.queue.take_away(entry).await?;
+        Ok(Candidate::of(entry, leads))
     }
 
     /// Follows the terms without being a candidate; the first [`next`](Terms::next) returns the current
@@ -342,6 +375,11 @@ pub struct Candidate {
 }
 
 impl Candidate {
+    fn of(entry: &Entry, leading: bool) -> Option<Self> {
+        let Term { term, leader, data } = Term::of(entry)?;
+        Some(Self { member: leader, since: entry.since, term, leading, data })
+    }
+
     /// The value given to its campaign, or proclaimed since.
     ///
     /// # Errors

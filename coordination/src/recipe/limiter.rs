@@ -20,6 +20,7 @@ use super::engine::waiting::Waiting;
 use crate::coordinator::Coordinator;
 use crate::error::{ErrorKind, Result};
 use crate::serialize;
+use crate::token::FencingToken;
 
 /// How long a contender without patience waits until the entries before it have decided.
 const ARRIVING: Duration = Duration::from_secs(5);
@@ -408,6 +409,40 @@ impl Limiter {
     /// ```
     pub async fn inspect(&self) -> Result<Vec<Occupant>> {
         slots::occupants(&self.queue, 1).await
+    }
+
+    /// Takes away exactly the slot with this token, or the place of one that still waits, and returns who it
+    /// was; `None` if nobody has this token any more.
+    ///
+    /// For operators, when a holder hangs. Whoever stands by is given the slot at once. The former holder learns of the loss through its guard, at once or within a
+    /// heartbeat; until then it may go on writing, and only fencing stops its writes. One that still waits
+    /// queues again, at the end.
+    ///
+    /// # Errors
+    ///
+    /// The [kinds of error](crate::ErrorKind) of a store that refuses or does not answer;
+    /// [`effect`](crate::Error::effect) says whether it may have been taken away.
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped call may or may not take it away. It never takes away a later grant.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use coordination::Admission;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let nightly = coordinator.singleton("nightly")?;
+    /// let Admission::Working(hanging) = nightly.enter().await? else { panic!("nobody is there") };
+    ///
+    /// assert!(nightly.break_grant(hanging.token()).await?.is_some());
+    /// assert!(nightly.inspect().await?.is_empty());
+    /// # Ok(()) }
+    /// ```
+    pub async fn break_grant(&self, token: FencingToken) -> Result<Option<Occupant>> {
+        slots::break_grant(&self.queue, 1, token).await
     }
 }
 

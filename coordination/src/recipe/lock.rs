@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
@@ -11,9 +10,9 @@ use super::engine::grant::{Grant, guard};
 use super::engine::queue::Queue;
 use super::engine::turn::Request;
 use super::engine::waiting::Waiting;
-use crate::backend::{Data, EntryRef, Mode};
+use crate::backend::{Data, Entry, Mode};
 use crate::coordinator::Coordinator;
-use crate::error::{Effect, Result};
+use crate::error::Result;
 use crate::serialize;
 use crate::template::Template;
 use crate::token::FencingToken;
@@ -238,7 +237,7 @@ impl Lock {
     /// # Ok(()) }
     /// ```
     pub async fn holders(&self) -> Result<Vec<Contender>> {
-        Ok(self.contenders().await?.into_iter().map(|(_, contender)| contender).collect())
+        Ok(self.contenders("list").await?.into_iter().map(|(_, contender)| contender).collect())
     }
 
     /// Takes the lock away from its holder, and returns the former holder; `None` if the lock was free.
@@ -272,10 +271,8 @@ impl Lock {
     /// # Ok(()) }
     /// ```
     pub async fn break_lock(&self) -> Result<Option<Contender>> {
-        match self.contenders().await?.into_iter().next() {
-            Some(first) => self.take_away(first).await.map(Some),
-            None => Ok(None),
-        }
+        let first = self.contenders("break").await?.into_iter().next();
+        self.take_away(first).await
     }
 
     /// Takes away exactly the grant with this token, or the place of a contender that still waits, and returns the former
@@ -308,34 +305,26 @@ impl Lock {
     /// # Ok(()) }
     /// ```
     pub async fn break_grant(&self, token: FencingToken) -> Result<Option<Contender>> {
-        let mut contenders = self.contenders().await?.into_iter();
-        match contenders.find(|(_, contender)| contender.token == token) {
-            Some(meant) => self.take_away(meant).await.map(Some),
-            None => Ok(None),
-        }
+        let mut contenders = self.contenders("break").await?.into_iter();
+        let meant = contenders.find(|(_, contender)| contender.token == token);
+        self.take_away(meant).await
     }
 
-    async fn take_away(&self, (entry, contender): (EntryRef, Contender)) -> Result<Contender> {
-        let about = self.queue.session.about(&self.queue.key);
-        about.breaks(&contender.member, contender.token.value());
-        let session = Arc::clone(&self.queue.session);
-        let seq = Some(contender.token.value());
-        self.queue.call("break", async move { session.backend.leave(&entry, seq).await }).await?;
-        Ok(contender)
+    async fn take_away(&self, meant: Option<(Entry, Contender)>) -> Result<Option<Contender>> {
+        let Some((entry, contender)) = meant else { return Ok(None) };
+        self.queue.take_away(&entry).await?;
+        Ok(Some(contender))
     }
 
-    async fn contenders(&self) -> Result<Vec<(EntryRef, Contender)>> {
-        let (session, key) = (Arc::clone(&self.queue.session), self.queue.key.clone());
-        let read = self.queue.call("list", async move { session.backend.read(&key).await }).await;
-        let read = read.map_err(|error| error.with_effect(Effect::None))?;
+    /// All contenders, each with its entry.
+    async fn contenders(&self, operation: &'static str) -> Result<Vec<(Entry, Contender)>> {
         let mut before = None;
-        let contenders = read.entries.into_iter().filter_map(|entry| {
+        let contenders = self.queue.read(operation).await?.entries.into_iter().filter_map(|entry| {
             // An entry holds the lock if no entry is before it, or if it is shared and so are all entries before it.
             let holding = before.is_none_or(|before: Mode| !before.blocks(entry.mode));
             if entry.mode == Mode::Exclusive || before.is_none() {
                 before = Some(entry.mode);
             }
-            let entry_ref = EntryRef { queue: self.queue.key.clone(), id: entry.id };
             let contender = Contender {
                 member: entry.member.to_string(),
                 since: entry.since,
@@ -343,7 +332,7 @@ impl Lock {
                 holding,
                 shared: entry.mode == Mode::Shared,
             };
-            Some((entry_ref, contender))
+            Some((entry, contender))
         });
         Ok(contenders.collect())
     }

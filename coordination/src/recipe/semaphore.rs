@@ -21,6 +21,7 @@ use super::engine::waiting::Waiting;
 use crate::backend::{Entry, Listing, Mode};
 use crate::coordinator::Coordinator;
 use crate::error::Result;
+use crate::token::FencingToken;
 
 /// A number of permits that all processes share. Made by [`Coordinator::semaphore`], without I/O; cheap to
 /// clone.
@@ -235,6 +236,40 @@ impl Semaphore {
     /// ```
     pub async fn holders(&self) -> Result<Vec<Occupant>> {
         slots::occupants(&self.queue, 0).await
+    }
+
+    /// Takes away exactly the permits with this token, or the place of one that still waits, and returns who it
+    /// was; `None` if nobody has this token any more.
+    ///
+    /// For operators, when a holder hangs. Whoever waits is granted them at once. The former holder learns of the loss through its guard, at once or within a
+    /// heartbeat; until then it may go on writing, and only fencing stops its writes. One that still waits
+    /// queues again, at the end.
+    ///
+    /// # Errors
+    ///
+    /// The [kinds of error](crate::ErrorKind) of a store that refuses or does not answer;
+    /// [`effect`](crate::Error::effect) says whether it may have been taken away.
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped call may or may not take it away. It never takes away a later grant.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let uploads = coordinator.semaphore("uploads", 1)?;
+    /// let hanging = uploads.acquire(None).await?;
+    ///
+    /// let former = uploads.break_grant(hanging.token()).await?.expect("it is held");
+    /// assert_eq!(former.slots, hanging.slots());
+    /// let next = uploads.try_acquire().await?.expect("it is free");
+    /// assert!(next.token() > former.token);
+    /// # Ok(()) }
+    /// ```
+    pub async fn break_grant(&self, token: FencingToken) -> Result<Option<Occupant>> {
+        slots::break_grant(&self.queue, 0, token).await
     }
 
     fn request(&self, count: u32) -> Result<Request> {

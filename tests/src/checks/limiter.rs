@@ -357,6 +357,24 @@ pub async fn lm3_a_lost_session_frees_its_slot(store: &TestStore) -> Result<()> 
     new.release().await
 }
 
+/// LM3: an operator takes a slot away from its worker, and a place on standby; whoever stands by has the slot.
+pub async fn lm3_a_slot_is_taken_away_by_its_token(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
+    let old = working(&limiter(&one, 1, 1)).await?;
+    let standby = in_background(&limiter(&other, 1, 1));
+    until_inside(&limiter(&other, 1, 1), 1, 1).await;
+    let operator = limiter(&other, 1, 1);
+    let taken = operator.break_grant(old.token()).await?.expect("it works");
+    assert_eq!((&taken.member[..], taken.standby), ("one", false));
+    assert_eq!(operator.break_grant(old.token()).await?, None);
+    let Admission::Working(new) = admitted(standby).await? else { panic!("its turn") };
+    timeout(PATIENCE, old.lost()).await.expect("told");
+    assert!(old.release().await.is_err(), "it had been lost");
+    assert!(new.is_held());
+    until_inside(&limiter(&other, 1, 1), 1, 0).await;
+    new.release().await
+}
+
 /// LM3: when the store ends a worker's session, the worker's heartbeats and release do not affect the next holder of
 /// the slot.
 pub async fn lm3_a_revoked_session_frees_its_slot(store: &TestStore) -> Result<()> {

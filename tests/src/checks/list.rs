@@ -211,6 +211,7 @@ macro_rules! conformance {
             semaphore p2_cancelled_acquires_leak_nothing [everywhere] gate;
             semaphore p2_timed_out_waiters_leave [everywhere] two;
             semaphore p2_a_lost_session_frees_its_permits [everywhere] gate;
+            semaphore p2_a_grant_is_taken_away_by_its_token [everywhere] two;
             semaphore p2_a_revoked_session_frees_its_permits [processes] gate;
             semaphore p2_a_killed_holder_frees_its_permits [processes] gate;
             semaphore p2_cut_off [servers] gate;
@@ -224,6 +225,7 @@ macro_rules! conformance {
             limiter lm3_patience_is_kept [everywhere] two;
             limiter lm3_whoever_goes_leaves_nothing [everywhere] gate;
             limiter lm3_a_lost_session_frees_its_slot [everywhere] gate;
+            limiter lm3_a_slot_is_taken_away_by_its_token [everywhere] two;
             limiter lm3_a_revoked_session_frees_its_slot [processes] gate;
             limiter lm3_a_killed_worker_is_followed [processes] gate;
             limiter lm3_cut_off [servers] gate;
@@ -240,6 +242,7 @@ macro_rules! conformance {
             election e2_observers_go_on_after_an_outage [servers] gate;
             election e2_terms_rise_over_a_restart [own_server] gate;
             election e3_a_lost_leader_is_out [everywhere] gate;
+            election e3_a_term_is_taken_away [everywhere] two;
             election e3_an_old_resignation_removes_no_new_leader [everywhere] two;
             election e3_a_leader_cut_off_is_told_in_time [servers] gate;
             election e3_a_paused_leader_is_told_when_it_wakes [servers] gate;

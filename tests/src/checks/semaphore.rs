@@ -247,6 +247,30 @@ pub async fn p2_a_lost_session_frees_its_permits(store: &TestStore) -> Result<()
     all_are_free(&other, 3).await
 }
 
+/// P2: an operator takes exactly one grant away, and no other; whoever waits for it has it.
+pub async fn p2_a_grant_is_taken_away_by_its_token(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
+    let (kept, hanging) =
+        (semaphore(&one, 3).acquire(None).await?, semaphore(&one, 3).acquire_many(2, None).await?);
+    let waiting = in_background(&semaphore(&other, 3), 2);
+    until_entries(&semaphore(&other, 3), 3).await;
+    // Who only takes away need not know the number of permits.
+    let operator = semaphore(&other, 1);
+    let taken = operator.break_grant(hanging.token()).await?.expect("it is held");
+    assert_eq!((&taken.member[..], &taken.slots[..]), ("one", hanging.slots()));
+    assert_eq!(operator.break_grant(hanging.token()).await?, None);
+    assert_eq!(timeout(PATIENCE, hanging.lost()).await.expect("told"), LossReason::EntryDeleted);
+    let next = timeout(PATIENCE, waiting).await.expect("served").expect("no panic")?;
+    must_hold!(next.token() > hanging.token());
+    assert_eq!(next.slots(), hanging.slots());
+    assert!(kept.is_held());
+    assert!(hanging.release().await.is_err());
+    assert!(next.is_held());
+    kept.release().await?;
+    next.release().await?;
+    all_are_free(&other, 3).await
+}
+
 /// P2: also if the store ends a session, the session's permits are free, and their guards report the loss.
 pub async fn p2_a_revoked_session_frees_its_permits(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);

@@ -1,10 +1,11 @@
 //! What an operator sees and does: `status`, `break`, `info`, and what shells and `man` are given.
 
 use coordination_tests::harness::{Etcd, rerun_if_starved, wait_until};
+use rustix::process::Signal;
 use serde_json::Value;
 
 use super::terminal::Terminal;
-use crate::{Store, Wrapper, output, plain, stderr, stdout};
+use crate::{LONG, Store, Wrapper, output, plain, stderr, stdout};
 
 #[test]
 fn status_shows_who_holds_and_who_waits() {
@@ -104,6 +105,51 @@ fn breaking_asks_first() {
         assert_eq!(held.code(), Some(70), "its command was stopped");
         let free = output(&mut store.coordination(["break", "x", "--yes"]));
         assert_eq!((free.status.code(), stderr(&free).contains("nobody holds")), (Some(0), true));
+    });
+}
+
+/// Whatever it is of which somebody holds something.
+#[test]
+fn breaking_takes_away_what_status_shows() {
+    rerun_if_starved(|| {
+        let store = Store::file();
+        let breaks = |words: &str| {
+            let words = format!("break x --yes {words}");
+            output(&mut store.coordination(words.split(' ')))
+        };
+        let mut leads = Wrapper(store.coordination(["elect", "x", "--", "sleep", "60"]).spawn().expect("it was built"));
+        let mut works = store.runs("--singleton x");
+        let mut first = store.runs("--member-id first --semaphore x:2");
+        let status = || -> Vec<Value> {
+            let all = output(&mut store.coordination(["status", "x", "--json"]));
+            serde_json::from_str(&stdout(&all)).expect("an array")
+        };
+        assert!(wait_until(LONG, || status().len() == 3), "{:?}", status());
+        let mut second = store.runs("--member-id second --semaphore x:2");
+        let of = |member: &str| {
+            let row = status().into_iter().find(|row| row["member"] == member);
+            row.expect("it holds a permit")["token"].as_u64().expect("a number")
+        };
+        let unsure = breaks("--recipe semaphore");
+        assert_eq!(unsure.status.code(), Some(64));
+        assert!(stderr(&unsure).contains("--token"), "{}", stderr(&unsure));
+        let token = of("second");
+        let one = breaks(&format!("--recipe semaphore --token {token}"));
+        assert_eq!(one.status.code(), Some(0), "{}", stderr(&one));
+        assert_eq!(second.code(), Some(70), "its command was stopped");
+        assert!(first.is_running());
+        for (recipe, process) in [("semaphore", &mut first), ("limiter", &mut works)] {
+            let broken = breaks(&format!("--recipe {recipe}"));
+            assert_eq!(broken.status.code(), Some(0), "{}", stderr(&broken));
+            assert_eq!(process.code(), Some(70), "{recipe}");
+        }
+        assert_eq!(breaks("--recipe election").status.code(), Some(0));
+        // It stands again after its command was stopped.
+        let led = || status().iter().any(|row| row["recipe"] == "election");
+        assert!(wait_until(LONG, led), "{:?}", status());
+        leads.signal(Signal::TERM);
+        leads.code();
+        assert!(stderr(&breaks("--recipe election")).contains("nobody holds"));
     });
 }
 

@@ -12,7 +12,7 @@ use super::grant::Grant;
 use super::own_entry::Contents;
 use super::turn::Request;
 use super::waiting::Waiting;
-use crate::backend::{Data, Listing, Room, Write};
+use crate::backend::{Data, Entry, EntryRef, Listing, Room, Write};
 use crate::env::Process;
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key::QueueKey;
@@ -116,6 +116,14 @@ impl Queue {
         let (session, key) = (Arc::clone(&self.session), self.key.clone());
         let read = async move { look(&session, operation, &key, Sight::Moment).await };
         self.run(operation, read).await.map_err(|error| error.with_effect(Effect::None))
+    }
+
+    /// Takes away what this entry, which was just listed, holds or waits for. No other entry is removed, whatever happens meanwhile.
+    pub(crate) async fn take_away(&self, entry: &Entry) -> Result<()> {
+        self.session.about(&self.key).breaks(&entry.member, entry.seq);
+        let meant = EntryRef { queue: self.key.clone(), id: entry.id.clone() };
+        let (session, seq) = (Arc::clone(&self.session), Some(entry.seq));
+        self.call("break", async move { session.backend.leave(&meant, seq).await }).await
     }
 
     /// Changes the value by compare-and-set. If others change it in between, starts again with the value that it has then.

@@ -137,21 +137,33 @@ pub struct Occupant {
 /// The holders of slots and the waiters, in the order of the queue. The numbers of slots begin with `first`.
 pub(in crate::recipe) async fn occupants(queue: &Queue, first: u32) -> Result<Vec<Occupant>> {
     let listing = queue.read("list").await?;
-    let mut occupants = Vec::new();
-    for entry in &listing.entries {
-        let claim = queue.named(Claim::of(entry))?;
-        let slots = claim.slots.iter().map(|slot| slot + first).collect();
-        let Some(token) = FencingToken::new(entry.seq) else { continue };
-        occupants.push(Occupant {
-            member: entry.member.to_string(),
-            since: entry.since,
-            token,
-            wants: claim.wants,
-            slots,
-            standby: claim.standby,
-        });
-    }
-    Ok(occupants)
+    let occupant = |entry| occupant(queue, entry, first).transpose();
+    listing.entries.iter().filter_map(occupant).collect()
+}
+
+/// Takes away what the occupant with this token holds or waits for, and answers it as it was.
+pub(in crate::recipe) async fn break_grant(
+    queue: &Queue,
+    first: u32,
+    token: FencingToken,
+) -> Result<Option<Occupant>> {
+    let listing = queue.read("break").await?;
+    let Some(entry) = listing.entry(token.value()) else { return Ok(None) };
+    let occupant = occupant(queue, entry, first)?;
+    queue.take_away(entry).await?;
+    Ok(occupant)
+}
+
+fn occupant(queue: &Queue, entry: &Entry, first: u32) -> Result<Option<Occupant>> {
+    let claim = queue.named(Claim::of(entry))?;
+    Ok(FencingToken::new(entry.seq).map(|token| Occupant {
+        member: entry.member.to_string(),
+        since: entry.since,
+        token,
+        wants: claim.wants,
+        slots: claim.slots.iter().map(|slot| slot + first).collect(),
+        standby: claim.standby,
+    }))
 }
 
 /// Fails if this number of slots is not between 1 and `max`.

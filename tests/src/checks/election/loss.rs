@@ -54,6 +54,25 @@ pub async fn e3_a_lost_leader_is_out(store: &TestStore) -> Result<()> {
     again.resign().await
 }
 
+/// E3: an operator takes a term away from its leader, and no other one; the next candidate leads.
+pub async fn e3_a_term_is_taken_away(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
+    let old = campaign(&one).await?;
+    let waiting = campaign_in_background(&other);
+    until_candidates(&election(&other), &["one", "other"]).await;
+    let operator = election(&other);
+    let taken = operator.break_grant(old.term()).await?.expect("it leads");
+    assert!(taken.leading && taken.member == "one", "{taken:?}");
+    assert!(operator.break_grant(old.term()).await?.is_none());
+    let next = timeout(PATIENCE, waiting).await.expect("elected").expect("no panic")?;
+    assert!(next.term() > old.term());
+    timeout(PATIENCE, old.lost()).await.expect("told");
+    assert!(!old.is_leader());
+    assert!(old.resign().await.is_err(), "it leads no more");
+    assert!(next.is_leader());
+    next.resign().await
+}
+
 /// E3: nothing that is done with an old leadership, however late, affects a later leadership.
 pub async fn e3_an_old_resignation_removes_no_new_leader(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);

@@ -156,30 +156,35 @@ fn resized(store: &Store) {
 }
 
 #[test]
-fn permits_are_taken_away_by_the_instance_that_granted_them() {
-    rerun_if_starved(|| on_stores(permits_taken_away));
+fn what_is_held_is_taken_away_by_its_fence() {
+    rerun_if_starved(|| on_stores(taken_away));
 }
 
-fn permits_taken_away(store: &Store) {
+/// By the instance that granted it, and by another one.
+fn taken_away(store: &Store) {
     let site = Site::start(store);
     let other = Service::start(store, &site.words);
-    let path = "/v1/semaphores/x";
-    let one = site.granted(path, r#"{"permits":1,"title":"one"}"#);
-    let by_fence = format!("{path}?fence={}", one["fence"]);
-    assert_eq!(site.code("DELETE", path, ""), refused(428, "fence-missing"));
-    assert_eq!(
-        site.code("DELETE", &format!("{path}?fence=1000000000"), ""),
-        refused(409, "changed")
-    );
-    let elsewhere = site.ask_at(&other, "DELETE", &by_fence, "");
-    assert_eq!((elsewhere.status, elsewhere.code()), refused(501, "unsupported"));
-    assert_eq!(site.ask("GET", &hold(&one), "").status, 200, "nothing was done");
-    let broken = site.ask("DELETE", &by_fence, "");
-    assert_eq!((broken.status, &broken.json()["broken"]["title"]), (200, &json!("one")));
-    let ended = site.ask("PUT", &hold(&one), "");
-    assert_eq!((ended.status, &ended.json()["reason"]), (410, &json!("broken")));
-    assert_eq!(site.code("DELETE", &by_fence, ""), refused(409, "changed"));
-    assert_eq!(site.granted(path, r#"{"permits":1}"#)["slots"], json!([0]));
+    for (path, body) in [
+        ("/v1/semaphores/x", r#"{"permits":1,"title":"one"}"#),
+        ("/v1/limiters/x", r#"{"title":"one"}"#),
+        ("/v1/elections/x", r#"{"title":"one"}"#),
+    ] {
+        for (at, reason) in [(&site.service, "broken"), (&other, "lost")] {
+            let one = site.granted(path, body);
+            let by_fence = format!("{path}?fence={}", one["fence"]);
+            assert_eq!(site.code("DELETE", path, ""), refused(428, "fence-missing"));
+            let never = format!("{path}?fence=1000000000");
+            assert_eq!(site.code("DELETE", &never, ""), refused(409, "changed"));
+            assert_eq!(site.ask("GET", &hold(&one), "").status, 200, "nothing was done");
+            let broken = site.ask_at(at, "DELETE", &by_fence, "");
+            assert_eq!(broken.status, 200, "{broken:?}");
+            assert_eq!(broken.json()["broken"]["fence"], one["fence"]);
+            let ended = || site.ask("PUT", &hold(&one), "");
+            assert!(wait_until(LONG, || ended().status == 410), "{path}: {:?}", ended());
+            assert_eq!(ended().json()["reason"], json!(reason), "{path}");
+            assert_eq!(site.code("DELETE", &by_fence, ""), refused(409, "changed"));
+        }
+    }
 }
 
 #[test]
