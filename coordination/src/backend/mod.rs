@@ -207,6 +207,11 @@ pub(crate) trait Entries: Send + Sync + 'static {
         Ok(true)
     }
 
+    /// Whether [`confirm`](Self::confirm) waits for anybody.
+    fn confirms(&self) -> bool {
+        false
+    }
+
     /// Removes exactly this entry. If the caller gives `seq`, the entry is removed only if `seq` is its number. A repeated call
     /// succeeds.
     async fn leave(&self, entry: &EntryRef, seq: Option<u64>) -> Result<()>;

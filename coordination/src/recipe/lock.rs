@@ -319,21 +319,22 @@ impl Lock {
     /// All contenders, each with its entry.
     async fn contenders(&self, operation: &'static str) -> Result<Vec<(Entry, Contender)>> {
         let mut before = None;
-        let contenders = self.queue.read(operation).await?.entries.into_iter().filter_map(|entry| {
-            // An entry holds the lock if no entry is before it, or if it is shared and so are all entries before it.
-            let holding = before.is_none_or(|before: Mode| !before.blocks(entry.mode));
-            if entry.mode == Mode::Exclusive || before.is_none() {
-                before = Some(entry.mode);
-            }
-            let contender = Contender {
-                member: entry.member.to_string(),
-                since: entry.since,
-                token: FencingToken::new(entry.seq)?,
-                holding,
-                shared: entry.mode == Mode::Shared,
-            };
-            Some((entry, contender))
-        });
+        let contenders =
+            self.queue.read(operation).await?.entries.into_iter().filter_map(|entry| {
+                // An entry holds the lock if no entry is before it, or if it is shared and so are all entries before it.
+                let holding = before.is_none_or(|before: Mode| !before.blocks(entry.mode));
+                if entry.mode == Mode::Exclusive || before.is_none() {
+                    before = Some(entry.mode);
+                }
+                let contender = Contender {
+                    member: entry.member.to_string(),
+                    since: entry.since,
+                    token: FencingToken::new(entry.seq)?,
+                    holding,
+                    shared: entry.mode == Mode::Shared,
+                };
+                Some((entry, contender))
+            });
         Ok(contenders.collect())
     }
 }

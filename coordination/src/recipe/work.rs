@@ -222,7 +222,7 @@ impl WorkQueue {
         let (id, mut sent) = (ClaimId::random(), BootInstant::now());
         let ask = ask(id, options, holder.own_entry().seq());
         let taken = match self.take(&ask, Some(&holder), &mut sent).await {
-            Ok(Some(seen)) => self.confirmed("claim", &holder).await.map(|()| Some(seen)),
+            Ok(Some(seen)) => self.confirmed("claim", (id, 0), &holder).await.map(|()| Some(seen)),
             taken => taken,
         };
         let taken = match taken {
@@ -245,17 +245,26 @@ impl WorkQueue {
         }
     }
 
-    /// Waits until everything that a claim has to survive is sure to know what was written of it.
-    async fn confirmed(&self, operation: &'static str, holder: &Grant) -> Result<()> {
+    /// Waits until everything that a claim has to survive is sure to know it, as one that lasts until then by the queue's clock.
+    async fn confirmed(
+        &self,
+        operation: &'static str,
+        (id, until): (ClaimId, Micros),
+        holder: &Grant,
+    ) -> Result<()> {
         let (session, own) = (self.session(), holder.own_entry());
+        if !session.backend.confirms() {
+            return Ok(());
+        }
         let confirm = || session.backend.confirm(own.entry());
         let unknown = |error: Error| error.with_effect(Effect::Unknown);
-        match session.retry_briefly(operation, confirm).await.map_err(unknown)? {
-            (true, _) => Ok(()),
-            (false, _) => {
-                Err(holder.loss_error(operation, LossReason::EntryDeleted, Effect::Unknown))
-            }
+        let (is_there, _) = session.retry_briefly(operation, confirm).await.map_err(unknown)?;
+        if !is_there {
+            return Err(holder.loss_error(operation, LossReason::EntryDeleted, Effect::Unknown));
         }
+        // Another server may have confirmed than the one that was written to, which has taken over: does it know the claim?
+        let look = |draft: &mut Draft<'_>| claim::lasts(draft, id, until);
+        self.engine.look_here(operation, look).await.map_err(unknown)
     }
 
     /// Brings back what the dead had, and claims. `sent`: becomes the moment from which the ttl of the claim counts, which is when the
@@ -312,20 +321,20 @@ impl WorkQueue {
         let queue = self.clone();
         let delivering = self.session().spawn(async move {
             // Nothing is to be done if that is under way.
-            if let Ok(_delivering) = queue.engine.delivering.try_lock() {
-                queue.deliver_here().await;
+            if let Ok(mut to) = queue.engine.delivering.try_lock() {
+                queue.deliver_here(&mut to).await;
             }
         });
         drop(tokio::time::timeout(limit.min(DELIVERY), delivering).await);
     }
 
-    async fn deliver_here(&self) {
-        if let Err(error) = self.try_to_deliver().await {
+    async fn deliver_here(&self, to: &mut Option<Arc<Engine>>) {
+        if let Err(error) = self.try_to_deliver(to).await {
             tracing::warn!(%error, queue = self.name(), "dead letters are not delivered yet");
         }
     }
 
-    async fn try_to_deliver(&self) -> Result<()> {
+    async fn try_to_deliver(&self, to: &mut Option<Arc<Engine>>) -> Result<()> {
         while self.engine.has_letters() {
             let pending = |draft: &mut Draft<'_>, _: &[u64]| {
                 let id = draft.head.id;
@@ -340,12 +349,18 @@ impl WorkQueue {
                 continue;
             };
             let last = letters.last().map_or(0, |(number, _)| *number);
-            let other = Engine::new(self.engine.queue.of_name(&first.queue)?);
+            let before = to.take().filter(|before| before.queue.name() == first.queue);
+            let other = match before {
+                Some(before) => before,
+                None => Arc::new(Engine::new(self.engine.queue.of_name(&first.queue)?)),
+            };
+            let other = to.insert(other);
             let from = format!("{} {id:x}", self.name());
             let marks: Vec<u64> = letters.iter().map(|_| env::rng().random()).collect();
             let step =
                 |draft: &mut Draft<'_>, _: &[u64]| letters::receive(draft, &from, &letters, &marks);
             other.run_here("deliver", step).await?;
+            other.follow();
             let step = |draft: &mut Draft<'_>, _: &[u64]| letters::delivered(draft, last);
             self.engine.run_here("deliver", step).await?;
         }

@@ -221,15 +221,13 @@ impl Session {
     }
 }
 
-/// Publishes a view, unless it is the same as the last one.
+/// Publishes a view. If it is the same as the last one, nobody is told; who comes later gets the fresher one.
 fn publish(sender: &Sender, view: View) {
     sender.send_if_modified(|current| {
         let is_new = current.as_ref().is_none_or(|last| {
             (last.listing.revision, last.gaps) != (view.listing.revision, view.gaps)
         });
-        if is_new {
-            *current = Some(Arc::new(view));
-        }
+        *current = Some(Arc::new(view));
         is_new
     });
 }

@@ -125,6 +125,10 @@ impl Entries for Redis {
         self.sessions.confirm(entry.session, &entry.entry_ref).await
     }
 
+    fn confirms(&self) -> bool {
+        self.connections.has_confirming()
+    }
+
     async fn leave(&self, entry: &EntryRef, seq: Option<u64>) -> Result<()> {
         let call = Call::new("leave", Script::Leave);
         let call = match self.sessions.owner(&entry.id) {

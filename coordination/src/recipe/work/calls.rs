@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rand::RngExt;
 
+use super::claim::Renewed;
 use super::draft::{Draft, Outcome};
 use super::layout::{Micros, Poison};
 use super::look::{self, Which};
@@ -375,7 +376,10 @@ impl WorkQueue {
     ) -> Result<Duration> {
         let terms = self.check_renewal(ttl, grace)?;
         let queue = self.clone();
-        let renewing = async move { queue.renew_here(id, terms, SHORT_COURTESY).await };
+        let renewing = async move {
+            let renewed = queue.renew_here(id, terms, SHORT_COURTESY).await?;
+            Ok(duration(renewed.lasts))
+        };
         self.engine.queue.run("renew", renewing).await
     }
 
@@ -397,11 +401,11 @@ impl WorkQueue {
         id: ClaimId,
         (ttl, grace): (Option<Micros>, Option<Micros>),
         courtesy: Duration,
-    ) -> Result<Duration> {
+    ) -> Result<Renewed> {
         let step = move |draft: &mut Draft<'_>, _: &[u64]| claim::renew(draft, id, ttl, grace);
         let renewed = self.engine.run_first("renew", courtesy, step).await;
         self.engine.follow();
-        Ok(duration(renewed?))
+        renewed
     }
 
     /// Ends a claim and answers how many items are free by that: none, if there is no such claim.

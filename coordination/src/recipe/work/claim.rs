@@ -174,13 +174,24 @@ pub(super) fn seen_items(
     items.iter().filter_map(seen).collect()
 }
 
-/// Answers how long the claim lasts now.
+/// An error unless the claim lasts until then, at least.
+pub(super) fn lasts(draft: &mut Draft<'_>, id: ClaimId, until: Micros) -> Step<()> {
+    if standing(draft, id)?.expires >= until { Ok(()) } else { Err(none()) }
+}
+
+/// How long a claim lasts now, and until when by the queue's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Renewed {
+    pub(super) lasts: Micros,
+    pub(super) until: Micros,
+}
+
 pub(super) fn renew(
     draft: &mut Draft<'_>,
     id: ClaimId,
     ttl: Option<Micros>,
     grace: Option<Micros>,
-) -> Step<Outcome<Micros>> {
+) -> Step<Outcome<Renewed>> {
     let (now, mut claim) = (draft.now, standing(draft, id)?);
     (claim.ttl, claim.grace) = (ttl.unwrap_or(claim.ttl), grace.unwrap_or(claim.grace));
     (claim.touched, claim.expires) = (now, now.saturating_add(claim.ttl));
@@ -194,9 +205,9 @@ pub(super) fn renew(
             item.expires = item.expires.max(claim.expires.saturating_add(claim.grace));
         }
     }
-    let lasts = claim.ttl;
+    let renewed = Renewed { lasts: claim.ttl, until: claim.expires };
     draft.claims_mut(id.bucket())?.insert(id, claim);
-    Ok(Outcome::Done(lasts))
+    Ok(Outcome::Done(renewed))
 }
 
 /// Ends a claim, live or not, and answers how many items are free by that.

@@ -22,8 +22,16 @@ const DRIFT: u64 = 200;
 #[derive(Default)]
 pub(super) struct Clock {
     host: OnceLock<Option<HostClock>>,
-    /// The last write that was seen, and when it was seen first.
-    seen: Mutex<Option<(u64, BootInstant)>>,
+    seen: Mutex<Option<LastWrite>>,
+}
+
+/// The last write that was seen.
+#[derive(Clone, Copy)]
+struct LastWrite {
+    by: u64,
+    /// When it was made, if it is our own, or else when it was seen first.
+    at: BootInstant,
+    is_own: bool,
 }
 
 /// A moment of the queue's clock.
@@ -34,8 +42,8 @@ pub(super) struct Moment {
     pub(super) witness: Option<(u64, Micros)>,
     /// Whether the last write is known by that clock.
     pub(super) is_witnessed: bool,
-    /// Whether it is known how long ago the last write was. If not, `now` is the time of that write, and others may know better.
-    pub(super) is_known: bool,
+    /// Whether it is known how long ago the last write was made, and not only when it was seen. If not, others may know better.
+    pub(super) is_exact: bool,
     at: BootInstant,
 }
 
@@ -54,35 +62,28 @@ impl Clock {
         };
         let passed = witness.and_then(|(epoch, shown)| stamp.passed(epoch, shown));
         let is_witnessed = passed.is_some();
-        let since_seen = match of_store {
-            Some(_) => None,
-            None => self.since_seen(stamp, at).map(shorter),
-        };
-        let is_known = is_witnessed || since_seen.is_some();
-        let passed = passed.max(since_seen).unwrap_or_default();
+        let last = of_store.is_none().then(|| self.last(stamp, at));
+        let is_exact = is_witnessed || last.is_some_and(|last| last.is_own);
+        let since = |last: LastWrite| shorter(micros(at.saturating_duration_since(last.at)));
+        let passed = passed.unwrap_or_default().max(last.map_or(0, since));
         let mut now = stamp.now.saturating_add(passed);
         if sings(Canary::ExpiryByClientsClock) {
             now = now.max(at.as_nanos() / 1_000);
         }
-        Moment { now, witness, is_witnessed, is_known, at }
+        Moment { now, witness, is_witnessed, is_exact, at }
     }
 
     /// Notes that this process has made a write, with the time of this moment.
     pub(super) fn wrote(&self, by: u64, moment: Moment) {
-        *self.lock() = Some((by, moment.at));
+        *self.lock() = Some(LastWrite { by, at: moment.at, is_own: true });
     }
 
-    /// How long ago the last write was seen; `None`: it is seen now, for the first time.
-    fn since_seen(&self, stamp: &Stamp, at: BootInstant) -> Option<Micros> {
+    /// The last write, which is seen at this moment, if not before.
+    fn last(&self, stamp: &Stamp, at: BootInstant) -> LastWrite {
         let mut seen = self.lock();
         match *seen {
-            Some((by, since)) if by == stamp.by => {
-                Some(micros(at.saturating_duration_since(since)))
-            }
-            _ => {
-                *seen = Some((stamp.by, at));
-                None
-            }
+            Some(last) if last.by == stamp.by => last,
+            _ => *seen.insert(LastWrite { by: stamp.by, at, is_own: false }),
         }
     }
 
@@ -90,7 +91,7 @@ impl Clock {
         *self.host.get_or_init(HostClock::find)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<(u64, BootInstant)>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<LastWrite>> {
         self.seen.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }

@@ -76,6 +76,8 @@ pub(super) struct Draft<'a> {
     pub(super) entries: Option<&'a [u64]>,
     /// What this step writes has no time in it that is later than those which were there.
     pub(super) sets_no_time: bool,
+    /// The ranks of items that are removed because somebody has removed their bodies.
+    pub(super) without_body: Vec<u64>,
     known: &'a Known,
     pages: Shelf<u64, Page>,
     groups: Shelf<u64, Index>,
@@ -106,6 +108,7 @@ impl<'a> Draft<'a> {
             sent: BootInstant::now(),
             entries: None,
             sets_no_time: false,
+            without_body: Vec::new(),
             known,
             pages: BTreeMap::new(),
             groups: BTreeMap::new(),

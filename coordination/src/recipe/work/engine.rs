@@ -47,8 +47,9 @@ pub(super) struct Engine {
     /// What the last look has shown: whether there are letters on their way; whether the store has no clock; and whether no
     /// clock that this process can read tells when the last write was made, as when the store's server was started since.
     has_letters: AtomicBool,
-    /// Held by who brings letters to where they are to go.
-    pub(super) delivering: tokio::sync::Mutex<()>,
+    /// Held by who brings letters to where they are to go; the queue that got the last ones, which is kept because it knows how
+    /// much time has passed there.
+    pub(super) delivering: tokio::sync::Mutex<Option<Arc<Engine>>>,
     /// When one of those who wait for an item last tried to deliver letters.
     last_delivery: Mutex<Option<Instant>>,
     /// When the last look was asked for that has shown that nothing is ready.
@@ -113,6 +114,8 @@ struct Made<T> {
     writes: Option<(Head, Vec<Beside>)>,
     /// What is written has no new time in it.
     sets_no_time: bool,
+    /// The ranks of items that it removes because their bodies are missing.
+    without_body: Vec<u64>,
     /// The names of the records that were read for it; `known` has all records that are known by then.
     read: Vec<Arc<str>>,
     known: Known,
@@ -178,6 +181,16 @@ impl Engine {
         step: impl FnMut(&mut Draft<'_>, &[u64]) -> Step<Outcome<T>>,
     ) -> Result<T> {
         self.run_until_done(operation, Manner::Writes, step).await
+    }
+
+    /// [`run_here`](Self::run_here) for a step that only reads.
+    pub(super) async fn look_here<T>(
+        &self,
+        operation: &'static str,
+        mut step: impl FnMut(&mut Draft<'_>) -> Step<T>,
+    ) -> Result<T> {
+        let step = |draft: &mut Draft<'_>, _: &[u64]| step(draft).map(Outcome::Done);
+        self.run_until_done(operation, Manner::Reads, step).await
     }
 
     /// [`run_here`](Self::run_here), unless a claim has [found nothing](Self::found_nothing) since then: `None` in that case. This
@@ -261,12 +274,20 @@ impl Engine {
             }
             let is_done = match made.writes {
                 Some((head, beside)) => {
-                    let is_dated = !made.sets_no_time || look.moment.is_known;
+                    let is_dated = !made.sets_no_time || look.moment.is_exact;
                     let write = (head, beside, is_dated);
                     self.write(operation, &look, write, made.known).await?
                 }
                 None => made.read.is_empty() || self.is_still(operation, &look, made.known).await?,
             };
+            if is_done && !made.without_body.is_empty() {
+                let (queue, ranks) = (self.queue.name(), &made.without_body);
+                tracing::warn!(
+                    queue,
+                    ?ranks,
+                    "items were removed whose bodies somebody has removed"
+                );
+            }
             match made.outcome {
                 outcome if is_done => match outcome? {
                     Outcome::Done(answer) => return Ok(answer),
@@ -391,6 +412,7 @@ impl Engine {
             draft.entries = Some(&look.entries);
             let done = step(&mut draft, &look.entries);
             let sets_no_time = draft.sets_no_time;
+            let without_body = std::mem::take(&mut draft.without_body);
             let done = done.and_then(|done| Ok((done, draft.finish()?)));
             let (outcome, writes) = match done {
                 Ok((outcome, writes)) => (Ok(outcome), writes),
@@ -400,7 +422,7 @@ impl Engine {
                     continue;
                 }
             };
-            return Ok(Made { outcome, writes, sets_no_time, read, known });
+            return Ok(Made { outcome, writes, sets_no_time, without_body, read, known });
         }
     }
 

@@ -8,6 +8,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use super::WorkQueue;
+use super::claim::Renewed;
 use super::ids::{ClaimId, ItemId};
 use super::layout::Micros;
 use super::precedence::COURTESY;
@@ -114,8 +115,10 @@ impl Life {
         // Others go first for a quarter of what is left, so that there is time for three more tries.
         let courtesy = COURTESY.min(self.terms().deadline.remaining() / 4);
         let renewed = match queue.renew_here(id, asked, courtesy).await {
-            Ok(lasts) => queue.confirmed("renew", holder).await.map(|()| lasts),
-            refused => refused,
+            Ok(Renewed { lasts, until }) => {
+                queue.confirmed("renew", (id, until), holder).await.map(|()| duration(lasts))
+            }
+            Err(refused) => Err(refused),
         };
         self.renewed(before, sent, renewed)
     }

@@ -3,7 +3,7 @@
 use super::claim::{SeenItem, seen_items};
 use super::draft::{Draft, Step};
 use super::ids::ItemId;
-use super::layout::{GROUP, Micros, State, Summary};
+use super::layout::{GROUP, Item, Micros, State, Summary};
 use super::select::{fetch_ahead, length_of, page_of};
 
 /// How long the bodies of a list are together, in base64, before it ends.
@@ -81,9 +81,26 @@ pub(super) struct Which {
 }
 
 pub(super) fn list(draft: &mut Draft<'_>, which: Which) -> Step<Vec<SeenItem>> {
+    let Some(mut first) = start(draft, which.after)? else { return Ok(Vec::new()) };
+    let mut seen = Vec::new();
+    loop {
+        let left = Which { limit: which.limit - seen.len(), ..which };
+        let items = listed(draft, left, first)?;
+        let found = seen_items(draft, &items)?;
+        // Those whose bodies are missing make room for others.
+        let is_whole = found.len() == items.len();
+        seen.extend(found);
+        match items.last() {
+            Some((last, _)) if !is_whole => first = last + 1,
+            _ => return Ok(seen),
+        }
+    }
+}
+
+/// The items that are to be listed from this rank on.
+fn listed(draft: &mut Draft<'_>, which: Which, first: u64) -> Step<Vec<(u64, Item)>> {
     let now = draft.now;
     let (mut items, mut length) = (Vec::new(), 0);
-    let Some(first) = start(draft, which.after)? else { return Ok(Vec::new()) };
     let mut from = page_of(first);
     let may_be_listed = |all: &Summary| {
         let is_asked_for =
@@ -109,7 +126,7 @@ pub(super) fn list(draft: &mut Draft<'_>, which: Which) -> Step<Vec<SeenItem>> {
         }
         from = page + 1;
     }
-    seen_items(draft, &items)
+    Ok(items)
 }
 
 /// The rank after that of this item; `None`: there is no such item.

@@ -92,7 +92,7 @@ pub(super) fn with_bodies(draft: &mut Draft<'_>, ranks: &[u64]) -> Step<Vec<u64>
 }
 
 fn remove_without_body(draft: &mut Draft<'_>, rank: u64) -> Step<()> {
-    tracing::warn!(rank, "an item's body is missing at the store: the item is removed");
+    draft.without_body.push(rank);
     draft.remove(rank).map(drop)
 }
 

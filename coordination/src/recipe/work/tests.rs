@@ -47,6 +47,22 @@ fn length_of(head: &Head, beside: &[Beside]) -> usize {
     head.len() + data.map(|data| data.len()).sum::<usize>()
 }
 
+/// The latest time that a record of items or of claims has in it; zero: it is another record.
+fn latest(record: &Beside) -> Micros {
+    let has_times = record.name.contains(['p', 'c']);
+    record.data.as_ref().filter(|_| has_times).map_or(0, latest_in)
+}
+
+fn latest_in(record: &Data) -> Micros {
+    let of_item = |item: &super::layout::Item| item.expires.max(item.not_before).max(item.made);
+    let of_claim = |claim: &super::layout::Claim| claim.expires.max(claim.touched);
+    let page = serde_json::from_str::<super::layout::Page>(record).ok();
+    let claims = serde_json::from_str::<super::layout::Claims>(record).ok();
+    let items = page.iter().flat_map(|page| page.values().map(of_item)).max();
+    let claims = claims.iter().flat_map(|claims| claims.values().map(of_claim)).max();
+    items.max(claims).unwrap_or_default()
+}
+
 impl Fake {
     fn run<T>(&mut self, mut step: impl FnMut(&mut Draft<'_>) -> Step<Outcome<T>>) -> Result<T> {
         self.cost = (0, 0, 0);
@@ -65,6 +81,7 @@ impl Fake {
         loop {
             let mut draft = Draft::new(self.head.clone(), self.version, self.now, &known);
             let done = if is_sweeping { sweep(&mut draft) } else { step(&mut draft) };
+            let sets_no_time = draft.sets_no_time;
             let done = done.and_then(|outcome| Ok((outcome, draft.finish()?)));
             let (outcome, writes) = match done {
                 Ok((_, Some(_))) if self.head.is_cluttered() && !is_sweeping => {
@@ -88,6 +105,8 @@ impl Fake {
                 self.length = length_of(&head, &beside);
                 assert!(self.length <= MOST_WRITTEN, "{} bytes", self.length);
                 for record in beside {
+                    let before = self.records.get(&record.name);
+                    assert!(!sets_no_time || latest(&record) <= before.map_or(0, latest_in));
                     let is_there = self.records.contains_key(&record.name);
                     assert!(record.is_new != is_there || self.is_damaged, "{}", record.name);
                     match record.data {
@@ -356,7 +375,9 @@ impl Both {
         match self.model.is_live(id) {
             true => {
                 self.model.renew(id, ttl, grace);
-                assert_eq!(renewed.ok(), self.model.claims.get(&id).map(|claim| claim.ttl));
+                let renewed = renewed.ok().map(|renewed| (renewed.lasts, renewed.until));
+                let expected = self.model.claims.get(&id).map(|claim| (claim.ttl, claim.expires));
+                assert_eq!(renewed, expected);
             }
             false => assert_eq!(renewed.expect_err("it is over").kind(), ErrorKind::NoSuchClaim),
         }
@@ -602,8 +623,10 @@ fn wk2_items_without_bodies_hold_up_nobody() {
     fake.records.retain(|name, _| !is_gone(name));
     fake.is_damaged = true;
     let which = Which { after: None, limit: 10, claimed: true, delayed: true };
-    let listed = fake.look(|draft| list(draft, which));
-    assert_eq!(listed.iter().map(|item| item.id).collect::<Vec<_>>(), [posted[3]]);
+    for limit in [10, 2, 1] {
+        let listed = fake.look(|draft| list(draft, Which { limit, ..which }));
+        assert_eq!(listed.iter().map(|item| item.id).collect::<Vec<_>>(), [posted[3]], "{limit}");
+    }
     fake.head.poison = Some(Poison { max_claims: 0, queue: "dead".into(), ttl: None });
     let mut poisoned = fake.clone();
     assert!(poisoned.claim(&ask(2, 500, 0, None)).is_empty());
