@@ -68,7 +68,9 @@ fn the_holder(asked: &Break, all: Vec<Who>) -> Outcome<Option<Who>> {
     if !is_one && holders > 1 {
         let tokens = all.iter().filter(|who| who.holds).map(|who| who.token.to_string());
         let tokens = tokens.collect::<Vec<_>>().join(", ");
-        return Err(Failure::usage(format!("{holders} hold it: say by --token which one: {tokens}")));
+        return Err(Failure::usage(format!(
+            "{holders} hold it: say by --token which one: {tokens}"
+        )));
     }
     // One who shares a lock may have come to hold it behind one who waits. If nobody holds it, the first one that waits is meant.
     let place = all.iter().position(|who| who.holds).unwrap_or(0);

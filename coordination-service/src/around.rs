@@ -110,6 +110,11 @@ pub(crate) async fn around(
         if problem.code.status().as_u16() >= 400 {
             metrics::refused(problem.code.text());
         }
+        // What is left of the request's body may not have been read: another request would not be understood after it.
+        if matches!(problem.code, Code::TooLarge | Code::TooSlow | Code::Overloaded) {
+            let close = HeaderValue::from_static("close");
+            response.headers_mut().insert(header::CONNECTION, close);
+        }
         if api == Api::Zaqar {
             let status = openstack::status(problem.code);
             *response.status_mut() = status;

@@ -13,8 +13,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError};
 use crate::problem::{Code, Problem};
 use crate::service::Shared;
 
-/// The most bytes of a body, where nothing larger is asked for. There are no more of these than connections.
-const SMALL: usize = 16 * 1024;
+/// The most bytes of a body, where nothing larger is asked for.
+const MOST: usize = 16 * 1024;
+/// What a body may have without taking room from others: no more than connections have it. Renewals are never refused for want of room.
+const SMALL: usize = 64 * 1024;
 /// The most bytes of all larger bodies together that arrive, or whose requests are under way.
 const ALL: usize = if cfg!(test) { 1 } else { 64 } * 1024 * 1024;
 /// How long a body may take to arrive.
@@ -43,7 +45,7 @@ impl AsRef<[u8]> for Kept {
 
 /// Reads the whole body, within a time and a size.
 pub(crate) async fn body(service: &Shared, request: Request) -> Result<Bytes, Problem> {
-    body_within(service, request, SMALL).await
+    body_within(service, request, MOST).await
 }
 
 /// The same of a body that may have so many bytes. Who needs what it says for long keeps the body for as long.
@@ -130,9 +132,9 @@ mod tests {
             kept.push(read(large).await.expect("there is room for three"));
         }
         assert_eq!(code(read(large).await), Err(Code::Overloaded));
-        let small = body(&service, request(SMALL)).await.expect("small ones need none");
-        assert_eq!(small.len(), SMALL);
-        assert_eq!(code(body(&service, request(SMALL + 1)).await), Err(Code::TooLarge));
+        let renewals = body_within(&service, request(SMALL), SMALL).await;
+        assert_eq!(renewals.expect("small ones need none").len(), SMALL);
+        assert_eq!(code(body(&service, request(MOST + 1)).await), Err(Code::TooLarge));
         kept.pop();
         assert_eq!(code(read(large).await), Ok(()));
         assert_eq!(code(read(large).await), Ok(()), "what is dropped frees its room");

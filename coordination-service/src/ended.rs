@@ -52,6 +52,8 @@ impl Ended {
     ) {
         let least = now.saturating_add(REMEMBERED.0);
         let until = promised_until.map_or(least, |until| until.max(least));
+        // Another one of this handle cannot be asked for any more, and what is kept of it would never be forgotten.
+        self.forget(&hold.handle);
         self.forget_old(now, hold.part_count());
         if promised_until.is_some() {
             self.promised.entry(hold.name.clone()).or_default().push(hold.handle.clone());
@@ -150,6 +152,22 @@ mod tests {
             let numbers = [promised("a"), promised("b"), promised("c")];
             assert_eq!(numbers, [0, usize::from(expected[1]), usize::from(expected[2])]);
         }
+    }
+
+    /// What is there twice is there once.
+    #[tokio::test]
+    async fn a_handle_that_comes_again_takes_the_place_of_the_first() {
+        let (service, _other) = tests::instance(Cover::Any).await;
+        let granted = acquire(&service, tests::wanted(0), None).await.expect("it is free");
+        let hold = granted.hold().expect("it is here");
+        let (now, mut ended) = (BootInstant::now(), Ended::default());
+        for seconds in [0, 1] {
+            let at = now.saturating_add(Duration::from_secs(seconds));
+            ended.add(Arc::clone(hold), End::Released, at, None);
+        }
+        assert_eq!((ended.parts, ended.order.len()), (1, 1));
+        ended.forget_old(now.saturating_add(Duration::from_secs(1_200)), 0);
+        assert_eq!((ended.parts, ended.order.len(), ended.holds.len()), (0, 0, 0));
     }
 
     /// H9: whoever has many holds that end has none of another client's forgotten.

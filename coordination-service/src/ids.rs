@@ -5,8 +5,10 @@ use subtle::ConstantTimeEq;
 
 /// Base32 in lower case.
 const LETTERS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
-/// What an instance is called by, and what its holds are called by within it.
+/// What an instance is called by.
 const SHORT: usize = 8;
+/// What its holds are called by within it: so long that no two of them ever have one name.
+const HANDLE: usize = 16;
 /// 130 random bits.
 const SECRET: usize = 26;
 
@@ -44,7 +46,7 @@ impl Secret {
 
 /// A new handle: an instance's tag, and a name within that.
 pub(crate) fn handle(tag: &str) -> String {
-    format!("{tag}.{}", letters(SHORT))
+    format!("{tag}.{}", letters(HANDLE))
 }
 
 /// A hold's id, taken apart: tag, handle and secret.
@@ -54,7 +56,7 @@ pub(crate) fn parse(id: &str) -> Option<(&str, &str, &str)> {
     let is_good = |text: &str, length| {
         text.len() == length && text.bytes().all(|byte| LETTERS.contains(&byte))
     };
-    let known = is_good(tag, SHORT) && is_good(rest, SHORT) && is_good(secret, SECRET);
+    let known = is_good(tag, SHORT) && is_good(rest, HANDLE) && is_good(secret, SECRET);
     known.then_some((tag, handle, secret))
 }
 

@@ -39,24 +39,24 @@ pub(crate) trait Listener: Send + Sync + 'static {
 }
 
 impl Listener for TcpListener {
-    type Stream = TcpStream;
-    type Opening = Ready<io::Result<TcpStream>>;
+    type Stream = Stalled<TcpStream>;
+    type Opening = Ready<io::Result<Self::Stream>>;
 
     async fn next(&self) -> io::Result<(Self::Opening, Peer)> {
         let (stream, address) = self.accept().await?;
         prepare(&stream);
-        Ok((ready(Ok(stream)), Peer::Address(address)))
+        Ok((ready(Ok(Stalled::new(stream))), Peer::Address(address)))
     }
 }
 
 impl Listener for UnixListener {
-    type Stream = UnixStream;
-    type Opening = Ready<io::Result<UnixStream>>;
+    type Stream = Stalled<UnixStream>;
+    type Opening = Ready<io::Result<Self::Stream>>;
 
     async fn next(&self) -> io::Result<(Self::Opening, Peer)> {
         let (stream, _) = self.accept().await?;
         let user = stream.peer_cred()?.uid();
-        Ok((ready(Ok(stream)), Peer::User(user)))
+        Ok((ready(Ok(Stalled::new(stream))), Peer::User(user)))
     }
 }
 
@@ -64,7 +64,8 @@ impl Listener for UnixListener {
 pub(crate) struct Encrypted(pub(crate) TcpListener, pub(crate) Arc<Tls>);
 
 impl Listener for Encrypted {
-    type Stream = TlsStream<TcpStream>;
+    // Beneath TLS, which says of nothing that it was taken until all of it was.
+    type Stream = TlsStream<Stalled<TcpStream>>;
     type Opening = Pin<Box<dyn Future<Output = io::Result<Self::Stream>> + Send>>;
 
     async fn next(&self) -> io::Result<(Self::Opening, Peer)> {
@@ -135,8 +136,7 @@ async fn connection(
         .header_read_timeout(IDLE)
         .max_buf_size(HEAD.0)
         .max_headers(HEAD.1);
-    let mut connection =
-        std::pin::pin!(http.serve_connection(TokioIo::new(Stalled::new(stream)), with_peer));
+    let mut connection = std::pin::pin!(http.serve_connection(TokioIo::new(stream), with_peer));
     let stopped = async { drop(stop.wait_for(|stop| *stop).await) };
     let ended = tokio::select! {
         biased;

@@ -18,12 +18,14 @@ struct Followed {
     /// How they were when they were read last.
     seen: Vec<Option<Seen>>,
     reload: fn(&Shared) -> Result<(), String>,
+    /// What was wrong with them when they were tried last.
+    wrong: Option<String>,
     /// What is said where they are wrong.
     kept: &'static str,
 }
 
-/// When a file was changed, and which file it is: another one may have been put in its place.
-type Seen = (SystemTime, u64, u64);
+/// When a file was changed, its length, and which file it is: another one may have been put in its place.
+type Seen = (SystemTime, u64, u64, u64);
 
 /// Follows the files for as long as the service runs. `told` says to read all of them now.
 pub(crate) async fn follow(service: Shared, mut told: mpsc::Receiver<()>) {
@@ -45,12 +47,14 @@ fn followed(service: &Shared) -> Vec<Followed> {
     let tokens = settings.tokens.iter().map(|file| Followed {
         files: vec![file.clone()],
         seen: Vec::new(),
+        wrong: None,
         reload: |service| service.settings.tokens.iter().try_for_each(|f| service.auth.reload(f)),
         kept: "the tokens stay as they were",
     });
     let tls = settings.tls.iter().map(|files| Followed {
         files: vec![files.certificate.clone(), files.key.clone()],
         seen: Vec::new(),
+        wrong: None,
         reload: |service| service.tls.iter().try_for_each(|tls| tls.reload()),
         kept: "the certificate stays as it was",
     });
@@ -71,15 +75,20 @@ impl Followed {
         if now == self.seen && !is_told {
             return;
         }
-        self.seen = now;
-        if let Err(error) = (self.reload)(service) {
-            metrics::reload_failed();
-            tracing::warn!(error, "{}", self.kept);
+        // What is wrong is tried again: what mends it, such as a mode that is set, may change nothing else.
+        match (self.reload)(service) {
+            Ok(()) => (self.seen, self.wrong) = (now, None),
+            Err(error) if self.wrong.as_ref() != Some(&error) || is_told => {
+                metrics::reload_failed();
+                tracing::warn!(error, "{}", self.kept);
+                self.wrong = Some(error);
+            }
+            Err(_) => {}
         }
     }
 }
 
 fn seen(file: &Path) -> Option<Seen> {
     let there = std::fs::metadata(file).ok()?;
-    Some((there.modified().ok()?, there.dev(), there.ino()))
+    Some((there.modified().ok()?, there.len(), there.dev(), there.ino()))
 }

@@ -18,6 +18,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use crate::settings::TlsFiles;
+use crate::stalled::Stalled;
 
 /// How long a client may take until the connection is encrypted.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -27,6 +28,8 @@ const RECORD: u8 = 0x16;
 const PLAIN: &[u8] =
     b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: text/plain\r\n\r\n\
     This port speaks HTTPS: begin the URL with https://\n";
+
+type Encrypted = TlsStream<Stalled<TcpStream>>;
 
 /// What connections are encrypted with.
 pub(crate) struct Tls {
@@ -66,12 +69,12 @@ impl Tls {
     }
 
     /// Encrypts the connection, within a time.
-    pub(crate) async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+    pub(crate) async fn accept(&self, stream: TcpStream) -> io::Result<Encrypted> {
         let late = |_| Err(io::Error::new(ErrorKind::TimedOut, "no handshake in time"));
         tokio::time::timeout(HANDSHAKE, self.handshake(stream)).await.unwrap_or_else(late)
     }
 
-    async fn handshake(&self, mut stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+    async fn handshake(&self, mut stream: TcpStream) -> io::Result<Encrypted> {
         let mut first = [0];
         if stream.peek(&mut first).await? == 1 && first != [RECORD] {
             // What is left unread would reset the connection, and the answer with it.
@@ -80,7 +83,7 @@ impl Tls {
             stream.shutdown().await?;
             return Err(io::Error::new(ErrorKind::InvalidData, "it does not speak TLS"));
         }
-        TlsAcceptor::from(self.loaded().config).accept(stream).await
+        TlsAcceptor::from(self.loaded().config).accept(Stalled::new(stream)).await
     }
 
     fn loaded(&self) -> Loaded {

@@ -289,7 +289,10 @@ async fn prolonged(
     }
     let extended = extended(service, hold, longer).await;
     let is_away = |problem: &&Problem| matches!(problem.code, Code::StoreAway | Code::InDoubt);
-    *away = extended.as_ref().err().filter(is_away).cloned();
+    // One without a promise did not ask the store.
+    if !hold.promises.is_empty() {
+        *away = extended.as_ref().err().filter(is_away).cloned();
+    }
     extended.map(drop)
 }
 

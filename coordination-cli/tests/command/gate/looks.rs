@@ -117,7 +117,9 @@ fn breaking_takes_away_what_status_shows() {
             let words = format!("break x --yes {words}");
             output(&mut store.coordination(words.split(' ')))
         };
-        let mut leads = Wrapper(store.coordination(["elect", "x", "--", "sleep", "60"]).spawn().expect("it was built"));
+        let mut leads = Wrapper(
+            store.coordination(["elect", "x", "--", "sleep", "60"]).spawn().expect("it was built"),
+        );
         let mut works = store.runs("--singleton x");
         let mut first = store.runs("--member-id first --semaphore x:2");
         let status = || -> Vec<Value> {

@@ -247,7 +247,7 @@ fn a_thousand_holds_are_renewed_by_one_request() {
         let store = Store::file();
         let service = Service::start(&store, "");
         let held = service.acquire("x", r#"{"lease_ms":60000}"#);
-        let unknown = "aaaaaaaa.aaaaaaaa.aaaaaaaaaaaaaaaaaaaaaaaaaa";
+        let unknown = "aaaaaaaa.aaaaaaaaaaaaaaaa.aaaaaaaaaaaaaaaaaaaaaaaaaa";
         let mut ids = vec![unknown.to_owned(); 999];
         ids.push(held["id"].as_str().expect("an id").to_owned());
         let renewed = service.post("/v1/renew", &json!({ "ids": ids }).to_string());
