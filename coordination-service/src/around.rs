@@ -371,6 +371,38 @@ impl Drop for Line {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::acquire::tests::instance;
+    use crate::auth::{Right, make_token};
+    use crate::settings::Cover;
+
+    /// H9: at a Unix socket, too, whoever is neither root nor our own user is asked for a token.
+    #[tokio::test]
+    async fn h9_only_root_and_our_own_user_need_no_token() {
+        let (service, _other) = instance(Cover::Any).await;
+        let who = |user: u32| {
+            let request = Request::builder().header("host", "localhost").uri("/v1/info");
+            let mut request = request.body(Body::empty()).expect("a request");
+            request.extensions_mut().insert(Peer::User(user));
+            check(&service, Api::Native, &request)
+        };
+        let is_administrator = |user: u32| {
+            let principal = who(user).expect("it is let in");
+            assert_eq!(principal.name == format!("uid:{user}"), principal.may(Right::Admin, "x"));
+            principal.may(Right::Admin, "x")
+        };
+        let own = rustix::process::geteuid().as_raw();
+        assert!(is_administrator(0) && is_administrator(own) && !is_administrator(own + 1));
+        let file = std::env::temp_dir().join(format!("coordination-{}", ids::letters(12)));
+        let (_, lines) = make_token("ci", &["*".to_owned()]);
+        std::fs::write(&file, lines).expect("there is room");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(&file, mode).expect("it is ours");
+        service.auth.reload(&file).expect("as it was made");
+        assert!(is_administrator(0) && is_administrator(own));
+        let refused = who(own + 1).map_err(|problem| problem.code);
+        assert_eq!(refused.map(drop), Err(Code::Unauthenticated));
+        drop(std::fs::remove_file(&file));
+    }
 
     #[test]
     fn a_host_is_told_from_its_port() {
