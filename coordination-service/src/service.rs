@@ -24,6 +24,9 @@ use crate::rates::Rates;
 use crate::settings::{Cover, Settings};
 use crate::tls::Tls;
 
+/// The most that is under way at a time: all that may wait, and as much again.
+const UNDER_WAY: usize = 4_000;
+
 /// How far the stop has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
@@ -120,14 +123,27 @@ impl Service {
         *self.phase.borrow()
     }
 
+    /// Begins something that goes on though its client hangs up. A stop waits until what this returns is dropped.
+    ///
+    /// # Errors
+    ///
+    /// Too much is under way: clients that hang up at once are bounded by nothing else.
+    pub(crate) fn begin_any(&self) -> Result<Finishing, Problem> {
+        let finishing = self.under_way.begin();
+        if self.under_way.count() <= UNDER_WAY {
+            return Ok(finishing);
+        }
+        Err(Problem::new(Code::Overloaded, "too many requests are under way at the store"))
+    }
+
     /// Begins something that gives or takes. A stop waits until what this returns is dropped.
     ///
     /// # Errors
     ///
-    /// The service stops.
+    /// The service stops, and those of [`begin_any`](Self::begin_any).
     pub(crate) fn begin(&self) -> Result<Finishing, Problem> {
         // Invariant: it counts before the phase is looked at. A stop that begins in between finds it.
-        let finishing = self.under_way.begin();
+        let finishing = self.begin_any()?;
         if self.phase() == Phase::Serving { Ok(finishing) } else { Err(Problem::draining()) }
     }
 
@@ -188,5 +204,23 @@ impl Drop for Waiting {
                 waits.remove(&self.client);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::acquire::tests::instance;
+    use crate::settings::Cover;
+
+    /// H8: what clients that have hung up have begun is bounded as well.
+    #[tokio::test]
+    async fn h8_no_more_begins_than_there_is_room_for() {
+        let (service, _other) = instance(Cover::Any).await;
+        let begin = || service.begin().map_err(|problem| problem.code);
+        let mut begun: Vec<_> = (0..UNDER_WAY).map(|_| begin().expect("there is room")).collect();
+        assert_eq!(begin().map(drop), Err(Code::Overloaded));
+        begun.pop();
+        assert_eq!(begin().map(drop), Ok(()));
     }
 }

@@ -13,6 +13,7 @@ use crate::around::Noted;
 use crate::auth::Right;
 use crate::bodies::{body, body_within};
 use crate::fields::{Fields, is_shallow};
+use crate::finishing::finished;
 use crate::keys;
 use crate::problem::{Code, Problem};
 use crate::reply::{json, principal, rest};
@@ -120,14 +121,19 @@ async fn write(State(service): State<Shared>, request: Request) -> Result<Respon
     let body = body_within(&service, request, LONGEST).await?;
     let new = of_body(&body)?;
     let value = value(&service, &name)?;
-    let (status, version) = match expected {
-        Expected::Any => (StatusCode::NO_CONTENT, Some(value.set(&new).await?)),
-        Expected::None => (StatusCode::CREATED, value.compare_and_set(None, &new).await?),
-        Expected::This(version) => {
-            (StatusCode::NO_CONTENT, value.compare_and_set(Some(version), &new).await?)
+    let writing = async move {
+        match expected {
+            Expected::Any => value.set(&new).await.map(Some),
+            Expected::None => value.compare_and_set(None, &new).await,
+            Expected::This(version) => value.compare_and_set(Some(version), &new).await,
         }
     };
+    let version = finished((service.begin_any()?, body), writing).await??;
     let version = version.ok_or_else(other_version)?;
+    let status = match expected {
+        Expected::None => StatusCode::CREATED,
+        Expected::Any | Expected::This(_) => StatusCode::NO_CONTENT,
+    };
     Ok(noted(tagged(status.into_response(), version), name))
 }
 

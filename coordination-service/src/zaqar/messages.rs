@@ -13,6 +13,7 @@ use super::asked::{Asked, LONGEST_BODY, number, query, read, seconds};
 use crate::auth::Right;
 use crate::bodies::body_within;
 use crate::fields::is_shallow;
+use crate::finishing::finished;
 use crate::problem::{Code, Problem};
 use crate::reply::json;
 use crate::service::Shared;
@@ -155,9 +156,11 @@ pub(super) async fn post(
         return Err(Problem::new(Code::Invalid, "a body has more than 32 levels"));
     }
     // After the body, which may have taken long.
-    let _finishing = service.begin()?;
+    let finishing = service.begin()?;
     let items: Vec<_> = messages.into_iter().map(Message::item).collect();
-    let posted = asked.queue.post(&items).await?;
+    let queue = asked.queue.clone();
+    let posting = async move { queue.post(&items).await };
+    let posted = finished((finishing, body), posting).await??;
     asked.keep();
     let resources: Vec<_> = posted.into_iter().map(|id| path_of(&asked.shown, id)).collect();
     Ok(asked.noted(json(StatusCode::CREATED, &json!({ "resources": resources }))))
@@ -254,8 +257,8 @@ pub(super) async fn delete_some(
     let wrong = || Problem::new(Code::Invalid, "say which by `ids`, 1 to 20, or how many by `pop`");
     match number(&query, "pop")? {
         Some(count) if ids.is_empty() => {
-            let _finishing = service.begin()?;
-            let items = asked.queue.pop(count).await?;
+            let (finishing, queue) = (service.begin()?, asked.queue.clone());
+            let items = finished(finishing, async move { queue.pop(count).await }).await??;
             asked.keep();
             let told = Messages { messages: shown(&asked.shown, &items, None), links: None };
             Ok(asked.noted(text(&told)?))

@@ -90,3 +90,21 @@ async fn a_queue_whose_claims_are_renewed_is_followed() {
     assert_eq!(status("PATCH", claim, r#"{"ttl":100}"#).await.0, 204);
     assert!(service.queues.has("zaqar/p/work"));
 }
+
+/// H10: a stop waits for what is posted, also if its client has hung up.
+#[tokio::test]
+async fn h10_a_post_that_has_begun_counts_until_it_is_over() {
+    let (service, other) = instance(Cover::Any).await;
+    let one = r#"{"messages":[{"body":1}]}"#;
+    {
+        let mut asked = pin!(ask(&service, request("POST", "work/messages", one)));
+        let is_pending = poll_fn(|context| Poll::Ready(asked.as_mut().poll(context).is_pending()));
+        assert!(is_pending.await);
+    }
+    assert!(!service.under_way.is_over(), "it has begun");
+    while !service.under_way.is_over() {
+        tokio::task::yield_now().await;
+    }
+    let queue = other.queue("zaqar/p/work").expect("a name");
+    assert_eq!(queue.stats().await.expect("memory answers").ready, 1);
+}
