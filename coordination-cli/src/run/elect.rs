@@ -7,7 +7,7 @@ use super::reach::reach;
 use super::signals::Signals;
 use super::waiting::{Waited, wait};
 use super::wanted::{Budget, Hold, Wanted};
-use super::{settle, shorten_heartbeat, until_signal};
+use super::{finish, settle, shorten_heartbeat, until_signal};
 use crate::args::{Elect, Store};
 use crate::exit::{self, Failure, Outcome};
 use crate::settings;
@@ -29,8 +29,7 @@ pub(crate) async fn elect(elect: &Elect, store: &Store) -> Outcome<u8> {
         Ok(hold) => command.run(Some(hold), None, None, &mut signals).await,
         Err(failure) => Err(failure),
     };
-    // What is left there ends with the session in any case.
-    let _ = coordinator.stop().await;
+    finish(&coordinator, &outcome).await;
     outcome
 }
 

@@ -2,7 +2,7 @@
 
 use super::child::Prepared;
 use super::signals::Signals;
-use super::until_signal;
+use super::{finish, until_signal};
 use crate::args::{Child, Join, OnLost, Store};
 use crate::exit::Outcome;
 use crate::settings;
@@ -28,7 +28,6 @@ pub(crate) async fn join(join: &Join, store: &Store) -> Outcome<u8> {
         }
         Err(failure) => Err(failure),
     };
-    // What is left there ends with the session in any case.
-    let _ = coordinator.stop().await;
+    finish(&coordinator, &outcome).await;
     outcome
 }

@@ -11,6 +11,7 @@ use rustix::process::{Pid, Signal, getpid, kill_process};
 use tokio::signal::unix::{self, SignalKind};
 
 use super::alive::Place;
+use super::finish;
 use crate::exit::{Failure, Outcome};
 
 pub(super) const HUP: i32 = 1;
@@ -88,7 +89,7 @@ pub(crate) async fn until_stopped(
         number = signals.ending() => Err(Failure::by_signal(number)),
         outcome = work => outcome,
     };
-    let _ = coordinator.stop().await;
+    finish(coordinator, &outcome).await;
     outcome
 }
 

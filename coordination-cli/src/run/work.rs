@@ -8,7 +8,7 @@ use super::child::{Ended, Prepared, check_grace};
 use super::reach::{is_out_of_reach, reach};
 use super::signals::Signals;
 use super::wanted::{Budget, Hold};
-use super::{settle, shorten_heartbeat, until_signal};
+use super::{finish, settle, shorten_heartbeat, until_signal};
 use crate::args::{Store, Work};
 use crate::exit::{self, Failure, Outcome, say};
 use crate::settings;
@@ -78,8 +78,7 @@ pub(crate) async fn work(work: &Work, store: &Store) -> Outcome<u8> {
         };
         command.hand_on(&coordinator, store);
     };
-    // What is left there ends with the session in any case.
-    let _ = coordinator.stop().await;
+    finish(&coordinator, &outcome).await;
     outcome
 }
 

@@ -21,6 +21,7 @@ fn logged(store: &Store, log: &str, words: &str) -> (Wrapper, impl Fn() -> Strin
     (Wrapper(wrapper), move || std::fs::read_to_string(&log).unwrap_or_default())
 }
 
+/// The store falls silent while the command runs, and the session ends while the store is told that the lock is free.
 #[test]
 fn a_command_that_ended_in_time_keeps_its_code_whatever_the_release_says() {
     rerun_if_starved(|| {
@@ -98,6 +99,7 @@ fn a_store_that_is_down_at_the_start_is_waited_for_if_that_is_wanted() {
     });
 }
 
+/// What is wrong with a URL is not mended by waiting.
 #[test]
 fn what_cannot_pass_is_told_at_once_however_long_one_would_wait() {
     rerun_if_starved(|| {
@@ -106,5 +108,38 @@ fn what_cannot_pass_is_told_at_once_however_long_one_would_wait() {
         let refused = store.run("--lock x --wait 1m -- true");
         assert_eq!(refused.status.code(), Some(64), "{}", stderr(&refused));
         assert!(begun.elapsed() < LONG, "after {:?}", begun.elapsed());
+    });
+}
+
+#[test]
+fn a_wait_ends_at_once_by_a_signal_while_the_store_is_away() {
+    rerun_if_starved(|| {
+        let server = Etcd::one();
+        let at = server.node(0).address();
+        let store = Store::at(format!("etcd://{at}/cli?ttl=10s&heartbeat=200ms"));
+        let _holder = store.runs("--lock x");
+        let _leader = Wrapper::start(&mut store.coordination("elect x -- sleep 60".split(' ')));
+        let leads = || output(&mut store.coordination(["leader", "x"])).status.success();
+        assert!(wait_until(LONG, leads));
+        // When the session does not know of it yet, and when it does.
+        for known in [Duration::ZERO, Duration::from_secs(1)] {
+            let waiting = [
+                "run --lock x -- true",
+                "elect x -- true",
+                "work q -- true",
+                "status --watch --json",
+            ];
+            let mut waiting = waiting.map(|words| (words, logged(&store, words, words).0));
+            std::thread::sleep(Duration::from_secs(1));
+            server.node(0).pause();
+            std::thread::sleep(known);
+            for (words, waiter) in &mut waiting {
+                let begun = Instant::now();
+                waiter.signal(Signal::TERM);
+                assert_eq!(waiter.code(), Some(143), "{words}");
+                assert!(begun.elapsed() < AT_ONCE, "{words}: after {:?}", begun.elapsed());
+            }
+            server.node(0).resume();
+        }
     });
 }
