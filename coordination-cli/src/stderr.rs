@@ -99,8 +99,12 @@ fn put(mut bytes: &[u8]) {
 /// Whether the terminal stops who writes in the background: that would be all of us, and not one thread.
 fn would_stop_us() -> bool {
     let stops = |modes: LocalModes| modes.contains(LocalModes::TOSTOP);
-    tcgetattr(io::stderr()).is_ok_and(|terminal| stops(terminal.local_modes))
-        && tcgetpgrp(io::stderr()).is_ok_and(|foreground| {
-            Place::of_us().is_some_and(|us| us.group != foreground.as_raw_nonzero().get())
-        })
+    tcgetattr(io::stderr()).is_ok_and(|terminal| stops(terminal.local_modes)) && is_in_background()
+}
+
+/// Whether the terminal is another job's, who may have a prompt there, or a page.
+pub(crate) fn is_in_background() -> bool {
+    tcgetpgrp(io::stderr()).is_ok_and(|foreground| {
+        Place::of_us().is_some_and(|us| us.group != foreground.as_raw_nonzero().get())
+    })
 }

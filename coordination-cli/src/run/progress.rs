@@ -20,7 +20,7 @@ const RAREST: Duration = Duration::from_secs(600);
 const WIPING: Duration = Duration::from_millis(100);
 const CLEAR: &str = "\r\x1b[K";
 
-/// A line on the terminal that is drawn again each second, and gone when this is dropped.
+/// A line on the terminal that is drawn again each second while we are its foreground, and gone when this is dropped.
 pub(super) struct Progress {
     is_drawn: bool,
 }
@@ -65,7 +65,8 @@ impl Progress {
     }
 
     fn draw(&mut self, line: &str) {
-        if !stderr::is_idle() {
+        // In the background it would be drawn over a shell's prompt.
+        if !stderr::is_idle() || stderr::is_in_background() {
             return;
         }
         self.is_drawn = true;
@@ -79,7 +80,7 @@ impl Progress {
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        if self.is_drawn {
+        if self.is_drawn && !stderr::is_in_background() {
             stderr::write(CLEAR.to_owned());
             stderr::flush(WIPING);
         }

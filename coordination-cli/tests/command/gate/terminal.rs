@@ -184,6 +184,28 @@ fn ctrl_c_ends_the_script_as_well() {
     });
 }
 
+/// A job of a shell, which has the terminal for itself until the job is fetched.
+#[test]
+fn in_the_background_a_wait_draws_nothing() {
+    rerun_if_starved(|| {
+        let store = Store::file();
+        let _holder = store.runs("--lock x");
+        let program = env!("CARGO_BIN_EXE_coordination");
+        let text = format!(
+            "#!/bin/bash\nset -m\n{program} run --lock x --wait 8s --if-busy skip -- true &\n\
+             sleep 3\necho until here\nfg\n"
+        );
+        let terminal = Terminal::new();
+        let mut shell = terminal.started(&store, &store.script("shell", &text));
+        terminal.sees("until here");
+        let seen = terminal.seen();
+        let (before, _) = seen.split_once("until here").expect("just seen");
+        assert!(!before.contains("waiting for lock") && !before.contains('\x1b'), "{before:?}");
+        terminal.sees("waiting for lock");
+        assert_eq!(shell.code(), Some(0));
+    });
+}
+
 /// As in a container, where the wrapper is all that runs at the terminal.
 #[test]
 fn ctrl_z_does_nothing_where_no_shell_could_let_it_go_on() {
