@@ -7,13 +7,15 @@ use serde::de::{self, Deserialize, Deserializer, Visitor};
 
 use crate::error::{Error, ErrorKind};
 
-const ALLOWED: &str = "a duration is a number of seconds, or a number and a unit out of `ms`, \
-                       `s`, `m` and `h`, as in `0.5`, `500ms` or `2m`; it is not negative";
+const ALLOWED: &str = "a duration is a number of seconds, or numbers with units out of `h`, `m`, `s` and \
+                       `ms`, the largest first, as in `0.5`, `500ms`, `2m` or `1h30m`; it is not negative";
 
 const TOO_LONG: &str = "the duration is longer than any that can be counted";
 
 /// Reads a duration as the options of URLs and the fields of [`Config`](crate::Config) have it: `500ms`, `5s`,
-/// `2m`, `1h`, `0.5s`, or a bare number of seconds.
+/// `2m`, `1h`, `0.5s`, `1h30m`, or a bare number of seconds.
+///
+/// Of several parts each has a unit, the largest comes first, and each unit comes once.
 ///
 /// # Errors
 ///
@@ -26,26 +28,49 @@ const TOO_LONG: &str = "the duration is longer than any that can be counted";
 /// use std::time::Duration;
 ///
 /// assert_eq!(coordination::parse_duration("1.5s").ok(), Some(Duration::from_millis(1_500)));
+/// assert_eq!(coordination::parse_duration("1h30m").ok(), Some(Duration::from_secs(5_400)));
 /// assert!(coordination::parse_duration("soon").is_err());
 /// ```
 pub fn parse_duration(text: &str) -> crate::Result<Duration> {
     parse(text).map_err(|problem| Error::new(ErrorKind::Input, "parse", problem))
 }
 
-/// Reads `500ms`, `5s`, `2m`, `1h`, `0.5s`, or a bare number of seconds.
+/// A unit's name, and how many seconds a number of it is.
+type Unit = (&'static str, fn(f64) -> f64);
+
+/// The largest first.
+const UNITS: [Unit; 4] = [
+    ("h", |number| number * 3600.0),
+    ("m", |number| number * 60.0),
+    ("s", |number| number),
+    ("ms", |number| number / 1000.0),
+];
+
+/// Reads `500ms`, `5s`, `2m`, `1h`, `0.5s`, `1h30m`, or a bare number of seconds.
 ///
 /// The message for anything else says what is allowed and does not repeat the text.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_lowercase());
-    let number = decimal(digits).ok_or(ALLOWED)?;
-    let seconds = match text.strip_prefix(digits) {
-        Some("ms") => number / 1000.0,
-        Some("s" | "") => number,
-        Some("m") => number * 60.0,
-        Some("h") => number * 3600.0,
-        _ => return Err(ALLOWED.to_owned()),
-    };
-    from_seconds(seconds).map_err(str::to_owned)
+    if let Some(seconds) = decimal(text) {
+        return from_seconds(seconds).map_err(str::to_owned);
+    }
+    let (mut sum, mut rest, mut units) = (None::<Duration>, text, &UNITS[..]);
+    while !rest.is_empty() {
+        let (seconds, smaller, after) = part(rest, units).ok_or(ALLOWED)?;
+        let sum_before = sum.unwrap_or_default();
+        sum = Some(sum_before.checked_add(from_seconds(seconds)?).ok_or(TOO_LONG)?);
+        (rest, units) = (after, smaller);
+    }
+    sum.ok_or_else(|| ALLOWED.to_owned())
+}
+
+/// A number and one of these units, in seconds, with the smaller units and the text that are left.
+fn part<'t>(text: &'t str, units: &'static [Unit]) -> Option<(f64, &'static [Unit], &'t str)> {
+    let (number, rest) = text.split_at(text.find(|c: char| c.is_ascii_lowercase())?);
+    let end = rest.find(|c: char| !c.is_ascii_lowercase()).unwrap_or(rest.len());
+    let (unit, after) = rest.split_at(end);
+    let place = units.iter().position(|(name, _)| *name == unit)?;
+    let (_, in_seconds) = units.get(place)?;
+    Some((in_seconds(decimal(number)?), units.get(place + 1..)?, after))
 }
 
 /// For `#[serde(default, with = "…")]` on an `Option<Duration>`; without `default`, serde asks
@@ -160,6 +185,25 @@ mod tests {
             assert_eq!(millis(text), Ok(expected), "{text}");
         }
         assert_eq!(parse("0.1ms"), Ok(Duration::from_micros(100)));
+    }
+
+    #[test]
+    fn reads_several_parts_the_largest_first() {
+        let millis = |text| parse(text).map(|duration| duration.as_millis());
+        for (text, expected) in [
+            ("1h30m", 5_400_000),
+            ("1h0.5s", 3_600_500),
+            ("2m3s4ms", 123_004),
+            ("90m1s", 5_401_000),
+            ("0h0m", 0),
+        ] {
+            assert_eq!(millis(text), Ok(expected), "{text}");
+        }
+        for text in ["30m1h", "1h2h", "1h30", "30 1h", "1h 30m", "1h-30m", "1hm", "h1m", "1ms2s"] {
+            assert_eq!(parse(text), Err(ALLOWED.to_owned()), "{text:?}");
+        }
+        // Each part can be counted.
+        assert_eq!(parse("1h18446744073709549568s"), Err(TOO_LONG.to_owned()));
     }
 
     #[test]
