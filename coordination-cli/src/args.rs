@@ -326,6 +326,9 @@ pub(crate) struct Post {
 pub(crate) struct Status {
     /// Only what has this name
     pub(crate) name: Option<String>,
+    /// End with 1 if nobody has what has this name: nobody holds it, works, leads, or has an item of the queue
+    #[arg(long, requires = "name", conflicts_with = "watch")]
+    pub(crate) exit_code: bool,
     /// Show it again each second, until interrupted
     #[arg(long)]
     pub(crate) watch: bool,
@@ -339,6 +342,9 @@ pub(crate) struct Status {
 pub(crate) struct Members {
     /// The group
     pub(crate) group: String,
+    /// End with 1 if it has no members, or is not there
+    #[arg(long, conflicts_with = "watch")]
+    pub(crate) exit_code: bool,
     /// Go on with who comes (+), goes (-) and changes (~), until interrupted
     #[arg(long)]
     pub(crate) watch: bool,

@@ -8,6 +8,8 @@ use crate::run::started;
 use crate::secrets::masked;
 use crate::stderr;
 
+/// Nobody has it, leads or is there, for who asks that.
+pub(crate) const NOBODY: u8 = 1;
 /// Wrong arguments, a wrong URL or setting (`EX_USAGE`).
 pub(crate) const USAGE: u8 = 64;
 /// The store is out of reach, or refuses (`EX_UNAVAILABLE`).

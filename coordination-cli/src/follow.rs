@@ -1,15 +1,12 @@
 //! `coordination members` and `coordination leader`: who is there now, and each change.
 
-use coordination::{Coordinator, GroupEvent, Member, Term};
+use coordination::{Coordinator, ErrorKind, GroupEvent, Member, Term};
 use serde_json::{Value, json};
 
 use crate::args::{Leader, Members, Store};
-use crate::exit::{Outcome, print, printable};
+use crate::exit::{NOBODY, Outcome, print, printable};
 use crate::run::signals::until_stopped;
 use crate::settings;
-
-/// The code where nobody leads.
-const NOBODY: u8 = 1;
 
 pub(crate) async fn members(members: &Members, store: &Store) -> Outcome<u8> {
     let coordinator = settings::connect(settings::read(store)?).await?;
@@ -28,10 +25,16 @@ async fn follow_members(members: &Members, coordinator: &Coordinator) -> Outcome
         )),
     };
     if !members.watch {
-        for member in &group.members().await? {
+        let there = match group.members().await {
+            Err(error) if members.exit_code && error.kind() == ErrorKind::GroupMissing => {
+                return Ok(NOBODY);
+            }
+            there => there?,
+        };
+        for member in &there {
             line("", "member", member)?;
         }
-        return Ok(0);
+        return Ok(if members.exit_code && there.is_empty() { NOBODY } else { 0 });
     }
     let mut watch = group.watch().await?;
     for member in &watch.members() {

@@ -8,7 +8,7 @@ use coordination::{Coordinator, FencingToken, Occupant, Recipe};
 use serde::Serialize;
 
 use crate::args::{Status, Store};
-use crate::exit::{self, Failure, Outcome, print, printable};
+use crate::exit::{self, Failure, NOBODY, Outcome, print, printable};
 use crate::run::signals::until_stopped;
 use crate::settings;
 
@@ -61,6 +61,14 @@ struct Shown {
     queues: Vec<Queue>,
 }
 
+impl Shown {
+    /// Whether anybody has any of it, and not only waits for it.
+    fn is_held(&self) -> bool {
+        let holds = |row: &Row| !matches!(row.state, "waits" | "stands by");
+        self.rows.iter().any(holds) || self.queues.iter().any(|queue| queue.claimed > 0)
+    }
+}
+
 /// Shows it once, or until interrupted.
 pub(crate) async fn status(status: &Status, store: &Store) -> Outcome<u8> {
     let coordinator = settings::connect(settings::read(store)?).await?;
@@ -72,7 +80,8 @@ pub(crate) async fn status(status: &Status, store: &Store) -> Outcome<u8> {
                 (rows(&coordinator, only).await?, queues(&coordinator, only).await?);
             let now = Shown { rows, queues };
             if !status.watch {
-                return show(status, &now).map(|()| 0);
+                show(status, &now)?;
+                return Ok(if status.exit_code && !now.is_held() { NOBODY } else { 0 });
             }
             // A table shows how old things are, and changes by itself.
             if !status.json || shown.as_ref() != Some(&now) {

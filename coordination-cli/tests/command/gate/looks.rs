@@ -64,6 +64,39 @@ fn status_shows_who_holds_and_who_waits() {
     });
 }
 
+/// For scripts that ask no more than that.
+#[test]
+fn whether_anybody_has_it_is_told_by_the_code() {
+    rerun_if_starved(|| {
+        let store = Store::file();
+        let code = |words: &str| output(&mut store.coordination(words.split(' '))).status.code();
+        let names = ["lock", "semaphore", "singleton"];
+        for name in names {
+            assert_eq!(code(&format!("status {name} --exit-code")), Some(1), "{name}");
+            assert_eq!(code(&format!("status {name}")), Some(0), "{name}");
+        }
+        let held = [
+            store.runs("--lock lock"),
+            store.runs("--semaphore semaphore:2"),
+            store.runs("--singleton singleton"),
+        ];
+        for name in names {
+            assert_eq!(code(&format!("status {name} --exit-code --json")), Some(0), "{name}");
+        }
+        assert_eq!(code("status --exit-code"), Some(64), "of what?");
+        assert_eq!(code("status lock --exit-code --watch"), Some(64), "of when?");
+        drop(held);
+        assert!(wait_until(crate::LONG, || code("status lock --exit-code") == Some(1)));
+
+        assert_eq!(code("members web --exit-code"), Some(1), "nobody has ever joined");
+        let one = Wrapper::start(&mut store.coordination("join web -- sleep 60".split(' ')));
+        assert!(wait_until(crate::LONG, || code("members web --exit-code") == Some(0)));
+        drop(one);
+        assert!(wait_until(crate::LONG, || code("members web --exit-code") == Some(1)));
+        assert_eq!(code("members web"), Some(0));
+    });
+}
+
 #[test]
 fn a_watched_status_is_drawn_again() {
     rerun_if_starved(|| {
