@@ -50,7 +50,7 @@ pub(crate) struct Store {
     pub(crate) config: Option<PathBuf>,
     /// What others see of us, as in `<host>-<pid>`, which are filled in; unique among those who run
     ///
-    /// By default a random number: what is stored can be read by all who use the store.
+    /// By default `<host>-<pid>-<random>`. All who use the store can read it: `<random>` alone says nothing of us.
     #[arg(long, global = true, value_name = "NAME", help_heading = "Store")]
     pub(crate) member_id: Option<String>,
     /// Say nothing but errors

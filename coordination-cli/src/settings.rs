@@ -2,6 +2,7 @@
 
 use std::env;
 use std::fs;
+use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -98,11 +99,16 @@ fn has_secret(url: &str) -> bool {
     has_password(url) || !options.split('&').all(is_plain)
 }
 
+/// What others see of us where nothing else is said: it leads an operator to the process. By itself it would not be unique, as
+/// containers have the same few numbers, and hosts are copied.
+const MEMBER_ID: &str = "<host>-<pid>-<random>";
+
 /// What a member id may be made of.
 #[derive(Serialize)]
 struct Here {
     host: String,
     pid: u32,
+    random: String,
 }
 
 /// The settings, with the URL in them.
@@ -132,9 +138,8 @@ pub(crate) fn read(store: &Store) -> Outcome<Config> {
     if let Some(id) = &store.member_id {
         config.member_id = Some(id.clone());
     }
-    if let Some(id) = &config.member_id {
-        config.member_id = Some(Template::parse(id)?.render(&here())?);
-    }
+    let id = config.member_id.as_deref().unwrap_or(MEMBER_ID);
+    config.member_id = Some(Template::parse(id)?.render(&here())?);
     // We never block our runtime, and a thread takes time to start.
     config.heartbeat_on_current_runtime = true;
     Ok(config)
@@ -270,7 +275,10 @@ fn has_password(url: &str) -> bool {
 
 fn here() -> Here {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    Here { host, pid: std::process::id() }
+    let pid = std::process::id();
+    // Its keys are the system's random numbers.
+    let random = format!("{:016x}", RandomState::new().hash_one(pid));
+    Here { host, pid, random }
 }
 
 #[cfg(test)]

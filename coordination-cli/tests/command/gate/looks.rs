@@ -97,6 +97,33 @@ fn whether_anybody_has_it_is_told_by_the_code() {
     });
 }
 
+/// An operator who sees that finds the process, and two of a container's first processes are not the same.
+#[test]
+fn who_names_himself_not_is_known_by_host_and_process() {
+    rerun_if_starved(|| {
+        let store = Store::file();
+        let members: Vec<_> = ["x", "y"]
+            .map(|name| {
+                let held = store.runs(&format!("--lock {name}"));
+                let status = stdout(&output(&mut store.coordination(["status", name, "--json"])));
+                let rows: Value = serde_json::from_str(&status).expect("an array");
+                (held, text(&rows[0], "member"))
+            })
+            .into();
+        let host = rustix::system::uname();
+        let host = host.nodename().to_str().expect("a name");
+        let mut chance = Vec::new();
+        for (held, member) in &members {
+            let ours = format!("{host}-{}-", held.0.id());
+            let rest = member.strip_prefix(&ours);
+            let rest = rest.unwrap_or_else(|| panic!("{member} does not begin with {ours}"));
+            assert!(rest.len() >= 8, "{member}");
+            chance.push(rest);
+        }
+        assert_ne!(chance[0], chance[1]);
+    });
+}
+
 #[test]
 fn a_watched_status_is_drawn_again() {
     rerun_if_starved(|| {
