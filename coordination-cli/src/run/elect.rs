@@ -3,11 +3,12 @@
 use coordination::Coordinator;
 
 use super::child::{Prepared, check_grace};
+use super::finish::finish;
 use super::reach::reach;
 use super::signals::Signals;
 use super::waiting::{Waited, wait};
 use super::wanted::{Budget, Hold, Wanted};
-use super::{finish, settle, shorten_heartbeat, until_signal};
+use super::{settle, shorten_heartbeat, until_signal};
 use crate::args::{Elect, Store};
 use crate::exit::{self, Failure, Outcome};
 use crate::settings;

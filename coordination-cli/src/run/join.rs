@@ -1,8 +1,9 @@
 //! `coordination join`: a command that runs as a member of a group.
 
 use super::child::Prepared;
+use super::finish::finish;
 use super::signals::Signals;
-use super::{finish, until_signal};
+use super::until_signal;
 use crate::args::{Child, Join, OnLost, Store};
 use crate::exit::Outcome;
 use crate::settings;

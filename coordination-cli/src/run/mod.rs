@@ -5,6 +5,7 @@ mod around;
 pub(crate) mod child;
 pub(crate) mod elect;
 pub(crate) mod family;
+mod finish;
 pub(crate) mod join;
 mod progress;
 mod reach;
@@ -17,10 +18,10 @@ pub(crate) mod work;
 
 use std::time::Duration;
 
-use coordination::{Claim, Config, Coordinator, LossDetection, OncePer, Scope, State};
-use tokio::time::timeout;
+use coordination::{Claim, Config, Coordinator, LossDetection, OncePer, Scope};
 
 use self::child::{Prepared, check_grace};
+use self::finish::finish;
 use self::reach::reach;
 use self::signals::Signals;
 use self::waiting::{Waited, wait};
@@ -31,8 +32,6 @@ use crate::settings;
 
 /// How long a command may take to end whose wrapper was told that its lock is lost.
 const ENDING: Duration = Duration::from_millis(150);
-/// How long the store has to be told that we are gone whom a signal ends.
-const LEAVING: Duration = Duration::from_millis(500);
 /// The heartbeat interval where a loss is told with the heartbeat. The same for all, whatever their URLs say: who comes next
 /// has to know how late the one before may be told.
 const SHORT_HEARTBEAT: Duration = Duration::from_millis(200);
@@ -74,18 +73,6 @@ pub(crate) async fn run(run: &Run, store: &Store) -> Outcome<u8> {
     };
     finish(&coordinator, &outcome).await;
     outcome
-}
-
-/// Ends the session. What is left at the store ends with it in any case: whoever is ended by a signal waits for no store that is
-/// away.
-async fn finish<T>(coordinator: &Coordinator, outcome: &Outcome<T>) {
-    let is_by_signal = outcome.as_ref().is_err_and(|failure| failure.signal.is_some());
-    let limit = match (is_by_signal, coordinator.state().current()) {
-        (false, _) => Duration::MAX,
-        (true, State::Connected) => LEAVING,
-        (true, _) => return,
-    };
-    let _ = timeout(limit, coordinator.stop()).await;
 }
 
 /// Gives up at a signal that ends us, before the command is started.

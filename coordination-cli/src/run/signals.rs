@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, getpid, kill_process};
 use tokio::signal::unix::{self, SignalKind};
 
 use super::alive::Place;
-use super::finish;
+use super::finish::finish;
 use crate::exit::{Failure, Outcome};
 
 pub(super) const HUP: i32 = 1;

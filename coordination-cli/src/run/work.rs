@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 use coordination::{ClaimOptions, Coordinator, Error, ErrorKind, WorkClaim, WorkItem, WorkQueue};
 
 use super::child::{Ended, Prepared, check_grace};
+use super::finish::finish;
 use super::reach::{is_out_of_reach, reach};
 use super::signals::Signals;
 use super::wanted::{Budget, Hold};
-use super::{finish, settle, shorten_heartbeat, until_signal};
+use super::{settle, shorten_heartbeat, until_signal};
 use crate::args::{Store, Work};
 use crate::exit::{self, Failure, Outcome, say};
 use crate::settings;
