@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
@@ -12,7 +13,7 @@ use super::engine::turn::Request;
 use super::engine::waiting::Waiting;
 use crate::backend::{Data, Entry, Mode};
 use crate::coordinator::Coordinator;
-use crate::error::Result;
+use crate::error::{Effect, Result};
 use crate::serialize;
 use crate::template::Template;
 use crate::token::FencingToken;
@@ -318,23 +319,27 @@ impl Lock {
 
     /// All contenders, each with its entry.
     async fn contenders(&self, operation: &'static str) -> Result<Vec<(Entry, Contender)>> {
+        let (session, key) = (Arc::clone(&self.queue.session), self.queue.key.clone());
+        // Asked once: who looks at a lock or breaks it is told soon that the store does not answer.
+        let read =
+            self.queue.call(operation, async move { session.backend.read(&key).await }).await;
+        let read = read.map_err(|error| error.with_effect(Effect::None))?;
         let mut before = None;
-        let contenders =
-            self.queue.read(operation).await?.entries.into_iter().filter_map(|entry| {
-                // An entry holds the lock if no entry is before it, or if it is shared and so are all entries before it.
-                let holding = before.is_none_or(|before: Mode| !before.blocks(entry.mode));
-                if entry.mode == Mode::Exclusive || before.is_none() {
-                    before = Some(entry.mode);
-                }
-                let contender = Contender {
-                    member: entry.member.to_string(),
-                    since: entry.since,
-                    token: FencingToken::new(entry.seq)?,
-                    holding,
-                    shared: entry.mode == Mode::Shared,
-                };
-                Some((entry, contender))
-            });
+        let contenders = read.entries.into_iter().filter_map(|entry| {
+            // An entry holds the lock if no entry is before it, or if it is shared and so are all entries before it.
+            let holding = before.is_none_or(|before: Mode| !before.blocks(entry.mode));
+            if entry.mode == Mode::Exclusive || before.is_none() {
+                before = Some(entry.mode);
+            }
+            let contender = Contender {
+                member: entry.member.to_string(),
+                since: entry.since,
+                token: FencingToken::new(entry.seq)?,
+                holding,
+                shared: entry.mode == Mode::Shared,
+            };
+            Some((entry, contender))
+        });
         Ok(contenders.collect())
     }
 }
