@@ -289,7 +289,7 @@ async fn wk6_time_goes_on_though_another_host_only_posts() -> Result<()> {
         Traits { is_remote: true, has_clock: false, watches: true, renews_on_restart: false };
     let world = World::new(1, traits);
     let client = |boot: u64| world.client(Clocks { boot, ..Clocks::default() });
-    let (works, posts) = (client(1_000_000_000), client(77_000_000_000));
+    let (works, posts) = (client(0), client(77_000_000_000));
     let here = works.connect(crate::Config::default()).await?.queue("jobs")?;
     let there = posts.connect(crate::Config::default()).await?.queue("jobs")?;
     let delayed = NewItem::new("delayed").delay(Duration::from_secs(60));
@@ -315,7 +315,8 @@ async fn wk6_time_goes_on_though_another_host_only_posts() -> Result<()> {
     let passed = tokio::time::timeout(Duration::from_secs(600), found).await;
     let passed = passed.expect("it comes back").expect("no panic")?;
     poster.abort();
-    assert!((60..70).contains(&passed.as_secs()), "{passed:?}");
+    // The first post comes from a process that has not seen the queue before: the ten seconds until then are lost.
+    assert!((60..75).contains(&passed.as_secs()), "{passed:?}");
     Ok(())
 }
 
@@ -329,7 +330,7 @@ async fn wk6_who_only_removes_takes_no_time_from_others() -> Result<()> {
         Traits { is_remote: true, has_clock: false, watches: true, renews_on_restart: false };
     let world = World::new(1, traits);
     let client = |boot: u64| world.client(Clocks { boot, ..Clocks::default() });
-    let (waits, removes) = (client(1_000_000_000), client(77_000_000_000));
+    let (waits, removes) = (client(0), client(77_000_000_000));
     let here = waits.connect(crate::Config::default()).await?.queue("jobs")?;
     let there = removes.connect(crate::Config::default()).await?.queue("jobs")?;
     let delay = |seconds| NewItem::new("later").delay(Duration::from_secs(seconds));
