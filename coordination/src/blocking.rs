@@ -8,7 +8,8 @@
 //! `heartbeat_on_current_runtime`, runs on its caller's runtime. Then the following holds:
 //!
 //! * On the thread of a current-thread runtime, a blocking call that has to wait would wait for itself; it fails with
-//!   [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported). To recognise that thread, the session notes it with each
+//!   [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported). A release that fails so goes on in the background. What has no error
+//!   to return, as [`lost`](crate::Grant::lost), must be awaited there. To recognise that thread, the session notes it with each
 //!   heartbeat: do not move such a runtime from one thread to another, or the call may wait for ever.
 //! * On a multi-thread runtime, even one with a single worker, make the call in `spawn_blocking` or `block_in_place`,
 //!   because the task that the call waits for may be queued on the thread that the call blocks.
@@ -415,6 +416,41 @@ mod tests {
                 coordinator.stop().await
             })
             .expect("nothing else fails");
+    }
+
+    #[test]
+    fn an_update_or_a_watch_that_would_wait_for_itself_fails_at_once() {
+        let (told, is_told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let refused = single_threaded().block_on(async {
+                let coordinator = crate::Coordinator::connect("memory://itself-later").await?;
+                let guard = coordinator.lock("a")?.acquire(None).await?;
+                let leadership = coordinator.election("a")?.campaign("us", None).await?;
+                let membership = coordinator.group("a")?.join_or_create("ssd").await?;
+                let mut events = coordinator.group("a")?.watch().await?;
+                // Nothing is awaited between these two and the calls, so that no view of theirs is there yet.
+                let mut values = coordinator.value::<u32>("a")?.watch();
+                let mut terms = coordinator.election("b")?.observe();
+                let refused = [
+                    wait(guard.downgrade()).map(drop),
+                    wait(leadership.proclaim("them")),
+                    wait(membership.update("hdd")),
+                    wait(values.next()).map(drop),
+                    wait(terms.next()).map(drop),
+                    wait(events.next()).map(drop),
+                ];
+                // What is there already is returned, and the async calls still work.
+                assert!(values.next().await?.is_none());
+                assert!(coordinator.lock("a")?.holders().await?.is_empty(), "it is released");
+                membership.update("hdd").await?;
+                coordinator.stop().await?;
+                Ok::<_, crate::Error>(refused.map(|refused| refused.map_err(|error| error.kind())))
+            });
+            told.send(refused.expect("nothing else fails"))
+        });
+        let refused =
+            is_told.recv_timeout(Duration::from_secs(10)).expect("no call waits for ever");
+        assert_eq!(refused, [Err(ErrorKind::Unsupported); 6]);
     }
 
     #[test]

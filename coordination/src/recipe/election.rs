@@ -422,7 +422,7 @@ impl Terms {
     /// If the future is dropped, no term is skipped: the next call returns what this one would have returned, or something newer.
     pub async fn next(&mut self) -> Result<Option<Term>> {
         loop {
-            let view = self.queue.named(self.views.next().await)?;
+            let view = self.queue.next_view(&mut self.views).await?;
             let now = view.listing.entries.first().and_then(Term::of);
             if self.told.is_news(&now) {
                 return Ok(now);

@@ -354,7 +354,7 @@ impl<T: DeserializeOwned> ValueWatch<T> {
                 }
                 continue;
             }
-            let view = self.queue.named(self.views.next().await)?;
+            let view = self.queue.next_view(&mut self.views).await?;
             if self.told.is_news(version_of(&view.listing)) {
                 return self.parsed(&view.listing);
             }

@@ -345,7 +345,8 @@ impl Session {
 
     /// Removes one entry, and waits for the store to confirm it, but no longer than `stop_timeout`.
     ///
-    /// The removal goes on in the background when the future is dropped, and when the time is over.
+    /// The removal goes on in the background when the future is dropped, when the time is over, and after a blocking call that would
+    /// wait for itself.
     pub(crate) async fn leave_confirmed(
         self: &Arc<Self>,
         lease: &Arc<Lease>,
@@ -354,6 +355,10 @@ impl Session {
     ) -> Result<()> {
         if self.leave_now(entry, seq) {
             return Ok(());
+        }
+        if let Err(error) = self.check_thread("release") {
+            self.leave_by_task(lease, entry.clone(), seq);
+            return Err(error.with_effect(Effect::Unknown));
         }
         let (answer, answered) = oneshot::channel();
         let (session, lease, entry) = (Arc::clone(self), Arc::clone(lease), entry.clone());
@@ -387,9 +392,13 @@ impl Session {
         if lease.loss_reason().is_some() {
             return;
         }
-        if self.leave_now(&entry, seq) {
-            return;
+        if !self.leave_now(&entry, seq) {
+            self.leave_by_task(lease, entry, seq);
         }
+    }
+
+    /// [`leave`](Self::leave) in a task of its own, for which nobody waits.
+    fn leave_by_task(self: &Arc<Self>, lease: &Arc<Lease>, entry: EntryRef, seq: Option<u64>) {
         let (session, lease) = (Arc::clone(self), Arc::clone(lease));
         self.spawn(async move {
             let left = session.leave(&lease, &entry, seq, &Failures::default()).await;

@@ -97,6 +97,13 @@ impl Views {
         }
     }
 
+    /// Whether [`next`](Self::next) would wait.
+    pub(crate) fn would_wait(&self) -> bool {
+        // After the last view, which the channel tells as an error, `next` does not wait. Nor does it in a forked child.
+        let is_open = self.process.is_this().then(|| self.receiver.has_changed());
+        matches!(is_open, Some(Ok(is_new)) if !is_new || self.receiver.borrow().is_none())
+    }
+
     /// What [`next`](Self::next) would return at once; `None`: it would wait.
     pub(crate) fn newest(&mut self) -> Result<Option<Arc<View>>> {
         match self.receiver.has_changed() {

@@ -205,6 +205,7 @@ impl OwnEntry {
         if let Some(reason) = self.loss_reason() {
             return Err(Error::lost(operation, reason));
         }
+        self.session.check_thread(operation)?;
         let (session, lease) = (Arc::clone(&self.session), Arc::clone(&self.lease));
         let (entry, seq) = (NewEntry { mode, data, room, ..self.entry.clone() }, self.seq);
         // Locked before the task starts, because tasks may start in another order than they were spawned.

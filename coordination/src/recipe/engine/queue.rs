@@ -17,7 +17,7 @@ use crate::env::Process;
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key::QueueKey;
 use crate::retry::DecorrelatedJitter;
-use crate::session::{Purpose, Session, Sight, Views, Written, may_pass};
+use crate::session::{Purpose, Session, Sight, View, Views, Written, may_pass};
 
 /// Keeps the coordinator, and with it the session, open as long as somebody has a clone.
 pub(crate) type KeepsOpen = Arc<dyn Send + Sync>;
@@ -179,6 +179,22 @@ impl Queue {
     /// Follows the queue. All in this process who follow it share one task that reads it.
     pub(crate) fn observe(&self, sight: Sight) -> Views {
         self.session.observe(&self.key, sight)
+    }
+
+    /// The next of these views of the queue.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unsupported`]: this blocking call would wait for itself. [`ErrorKind::Closed`]: there are no more views.
+    ///
+    /// # Cancel safety
+    ///
+    /// No view is lost when the future is dropped.
+    pub(crate) async fn next_view(&self, views: &mut Views) -> Result<Arc<View>> {
+        if views.would_wait() {
+            self.named(self.session.check_thread("observe"))?;
+        }
+        self.named(views.next().await)
     }
 
     /// Waits until `find` finds something in the queue, and returns what it found. That was there at some moment during the call.

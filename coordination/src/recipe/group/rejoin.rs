@@ -9,7 +9,7 @@ use tokio::sync::{Mutex, watch};
 use super::Group;
 use super::membership::Membership;
 use crate::backend::Data;
-use crate::error::{ErrorKind, LossReason, Result};
+use crate::error::{Effect, ErrorKind, LossReason, Result};
 use crate::recipe::engine::data::{MAX_ENTRY_BYTES, to_data};
 use crate::token::FencingToken;
 
@@ -196,7 +196,16 @@ impl RejoiningMembership {
     /// If the future is dropped, leaving goes on in the background.
     pub async fn leave(self) -> Result<()> {
         let joining = Arc::clone(&self.joining);
-        let _no_join = joining.lock().await;
+        let _no_join = match joining.try_lock() {
+            Ok(no_join) => no_join,
+            Err(_) => {
+                let waits = self.group.queue.session.check_thread("leave");
+                self.group
+                    .queue
+                    .named(waits.map_err(|error| error.with_effect(Effect::Unknown)))?;
+                joining.lock().await
+            }
+        };
         let current = self.state.lock().await.current.take();
         let (group, member) = (self.group.clone(), Arc::clone(&self.member));
         // This ends the task, before it joins again.

@@ -132,11 +132,10 @@ impl GroupWatch {
                 return Ok(event);
             }
             let seen = match &mut self.views {
-                Some(views) => views.next().await,
-                None => Err(missing("watch")),
+                Some(views) => self.queue.next_view(views).await,
+                None => self.queue.named(Err(missing("watch"))),
             };
-            let view = self.queue.named(seen)?;
-            self.look(view);
+            self.look(seen?);
         }
     }
 

@@ -1,15 +1,19 @@
 //! Checks that a guard reports its loss even if notifications fail, and that errors say why the store does not reply.
 #![cfg(coordination_internals)]
 
+use std::sync::mpsc::channel;
+use std::thread;
 use std::time::Duration;
 
 use coordination::simulation::{Clocks, Run, Traits, Weather, World};
-use coordination::{Config, Coordinator, Effect, ErrorKind, LossReason};
+use coordination::{Config, Coordinator, Effect, ErrorKind, LossReason, blocking};
 use tokio::runtime::Builder;
 use tokio::time::{sleep, timeout};
 
 const TTL: Duration = Duration::from_secs(1);
 const MOMENT: Duration = Duration::from_millis(500);
+/// How long a call that may wait for ever is waited for, by a real clock.
+const REAL: Duration = Duration::from_secs(10);
 
 fn in_a_world(ttl: Duration, work: impl AsyncFnOnce(&World, Coordinator)) {
     let runtime = Builder::new_current_thread().enable_time().start_paused(true).build();
@@ -85,5 +89,26 @@ fn why_a_release_is_not_confirmed_is_told_when_time_is_up() {
             let error = coordinator.stop().await.expect_err("the store does not confirm");
             assert_eq!(error.kind(), kind, "{error}");
         });
+    }
+}
+
+/// A blocking release, on the only thread of the session's runtime.
+#[test]
+fn a_release_that_would_wait_for_itself_goes_on_in_the_background() {
+    let (told, is_told) = channel();
+    thread::spawn(move || {
+        in_a_world(TTL, async |world, coordinator| {
+            let lock = coordinator.lock("a").expect("a good name");
+            let held = lock.acquire(None).await.expect("it is free");
+            let error = blocking::release(held).expect_err("it would wait for itself");
+            let _ = told.send((error.kind(), error.effect()));
+            sleep(MOMENT).await;
+            assert_eq!(world.entries(), 0, "it is released in the background");
+            let _ = told.send((error.kind(), error.effect()));
+        });
+    });
+    for _ in 0..2 {
+        let error = is_told.recv_timeout(REAL);
+        assert_eq!(error, Ok((ErrorKind::Unsupported, Effect::Unknown)));
     }
 }
