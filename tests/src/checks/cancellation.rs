@@ -226,6 +226,7 @@ pub async fn c5_release_tells(store: &TestStore) -> Result<()> {
     let broken = acquire(&one).await?;
     lock(&other).break_lock().await?;
     broken.lost().await;
+    assert_eq!(broken.remaining(), Some(Duration::ZERO));
     let refused = broken.release().await.expect_err("it was lost");
     assert_eq!(
         (refused.kind(), refused.loss_reason(), refused.operation()),

@@ -62,13 +62,14 @@ impl Grant {
     /// The time until which the grant can be relied on if nothing more is heard from the store.
     ///
     /// Each confirmed heartbeat moves the deadline on. `None`: the store has no leases, and the grant is held as long as
-    /// the process lives.
+    /// the process lives. It says nothing of a grant that was lost before, or released:
+    /// [`remaining`](Self::remaining) does.
     pub fn deadline(&self) -> Option<BootInstant> {
         Some(self.own.lease().deadline()).filter(|deadline| *deadline != BootInstant::NEVER)
     }
 
-    /// How long it is until the [`deadline`](Self::deadline): zero when that has passed, `None` if there is
-    /// none.
+    /// How long it is until the [`deadline`](Self::deadline): zero when that has passed, and when the grant is not held any more;
+    /// `None` if there is no deadline.
     ///
     /// # Examples
     ///
@@ -86,7 +87,10 @@ impl Grant {
     /// # Ok(()) }
     /// ```
     pub fn remaining(&self) -> Option<Duration> {
-        self.deadline().map(BootInstant::remaining)
+        match self.is_held() {
+            true => self.deadline().map(BootInstant::remaining),
+            false => Some(Duration::ZERO),
+        }
     }
 
     /// Waits until the grant is lost, and returns the reason.
@@ -343,6 +347,7 @@ mod tests {
         assert!(timed.is_held() && lock.try_acquire().await?.is_none());
         tokio::time::sleep(ms(3)).await;
         assert!(!timed.is_held());
+        assert_eq!(timed.remaining(), Some(Duration::ZERO), "there is no time left");
         let guard = lock.try_acquire().await?.expect("it is free");
         // This release is at a time later than the clock can show, so within a day nothing happens.
         drop(guard.release_after(Duration::MAX));

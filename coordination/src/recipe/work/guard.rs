@@ -256,9 +256,9 @@ impl WorkClaim {
         self.holder.deadline().map_or(of_ttl, |of_session| of_session.min(of_ttl))
     }
 
-    /// How long it is until the [`deadline`](Self::deadline): zero when that has passed.
+    /// How long it is until the [`deadline`](Self::deadline): zero when that has passed, and when the claim is not held any more.
     pub fn remaining(&self) -> Duration {
-        self.deadline().remaining()
+        if self.is_held() { self.deadline().remaining() } else { Duration::ZERO }
     }
 
     /// A file that keeps the claim's session alive when this process dies, as [`Grant::session_file`]: as long as it is open,
