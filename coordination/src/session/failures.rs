@@ -19,11 +19,16 @@ impl Failures {
     /// Notes a failure. If it is the first of a kind that does not pass by waiting, logs a warning.
     pub(crate) fn note(&self, error: &Error) {
         let mut noted = self.noted();
-        if is_lasting(error.kind()) && !noted.warned.contains(&error.kind()) {
+        let is_first = is_lasting(error.kind()) && !noted.warned.contains(&error.kind());
+        if is_first {
             noted.warned.push(error.kind());
-            tracing::warn!(%error, "the store refuses; it is tried again");
         }
         noted.last = Some(error.clone());
+        // A service's own code may run when an event is logged, and call something that asks for the failures.
+        drop(noted);
+        if is_first {
+            tracing::warn!(%error, "the store refuses; it is tried again");
+        }
     }
 
     /// Forgets the failures, because the call succeeded.

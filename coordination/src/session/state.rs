@@ -136,12 +136,14 @@ impl States {
         if subscribers.current == state || subscribers.current == State::Closed {
             return;
         }
-        tracing::info!(?state, "coordinator state");
         subscribers.current = state;
         subscribers.senders.retain(|sender| sender.send(state).is_ok());
         if state == State::Closed {
             subscribers.senders.clear();
         }
+        // A service's own code may run when an event is logged, and ask for the state.
+        drop(subscribers);
+        tracing::info!(?state, "coordinator state");
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Subscribers> {
@@ -151,7 +153,53 @@ impl States {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::channel;
+    use std::thread;
+    use std::time::Duration;
+
+    use tracing::span::{Attributes, Id, Record};
+    use tracing::{Event, Metadata, Subscriber};
+
     use super::*;
+
+    /// Asks for the state whenever something is logged.
+    struct Asking(States);
+
+    impl Subscriber for Asking {
+        fn enabled(&self, _: &Metadata<'_>) -> bool {
+            true
+        }
+
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+        fn event(&self, _: &Event<'_>) {
+            assert_eq!(self.0.current(), State::Suspended, "it is told before it is logged");
+        }
+
+        fn enter(&self, _: &Id) {}
+
+        fn exit(&self, _: &Id) {}
+    }
+
+    #[test]
+    fn a_log_that_asks_for_the_state_is_answered() {
+        let (told, is_told) = channel();
+        thread::spawn(move || {
+            let states = States::new(State::Connected);
+            let _second = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::default());
+            tracing::subscriber::with_default(Asking(states.clone()), || {
+                states.tell(State::Suspended);
+            });
+            told.send(states.current())
+        });
+        assert_eq!(is_told.recv_timeout(Duration::from_secs(5)), Ok(State::Suspended));
+    }
 
     #[tokio::test]
     async fn a_million_looks_leave_nothing() {
