@@ -1,5 +1,8 @@
 //! Shared values: compare-and-set by version, counters, and watches.
 
+#[cfg(test)]
+mod tests;
+
 use std::fmt;
 use std::marker::PhantomData;
 use std::time::Duration;
@@ -270,7 +273,8 @@ impl<T: Serialize + DeserializeOwned> SharedValue<T> {
     /// # Ok(()) }
     /// ```
     pub fn watch(&self) -> ValueWatch<T> {
-        let (views, queue) = (self.queue.observe(Sight::Standing), self.queue.clone());
+        let views = self.queue.observe(Sight::Standing).telling_unreadable();
+        let queue = self.queue.clone();
         ValueWatch { queue, views, told: Told::default(), of: PhantomData }
     }
 
@@ -333,8 +337,11 @@ impl<T: DeserializeOwned> ValueWatch<T> {
     ///
     /// # Errors
     ///
-    /// * [`ErrorKind::Corrupt`]: the last value is of another type. The next call waits for the next value.
+    /// * [`ErrorKind::Corrupt`]: the last value is of another type, or not written by this library. The next call waits for the
+    ///   next value.
     /// * [`ErrorKind::Closed`]: the coordinator was stopped. Final.
+    ///
+    /// A store that refuses is waited for, too; the log has one warning of each time.
     ///
     /// # Cancel safety
     ///
@@ -348,7 +355,18 @@ impl<T: DeserializeOwned> ValueWatch<T> {
                         return self.parsed(&listing);
                     }
                     Ok(_) => {}
-                    Err(error) if error.kind() == ErrorKind::Closed => return Err(error),
+                    Err(error) if error.kind() == ErrorKind::Corrupt => {
+                        // It is told once; the value that the store has is read again later, as no view may come.
+                        if !std::mem::replace(&mut self.told.has_told_corrupt, true) {
+                            return Err(error);
+                        }
+                        self.queue.sleep_until(Instant::now() + delays.next_delay()).await?;
+                    }
+                    Err(error)
+                        if matches!(error.kind(), ErrorKind::Closed | ErrorKind::Unsupported) =>
+                    {
+                        return Err(error);
+                    }
                     // The store does not answer, so it is asked again. Nothing is forgotten meanwhile if the future is dropped.
                     Err(_) => tokio::time::sleep(delays.next_delay()).await,
                 }
@@ -387,6 +405,8 @@ struct Told {
     /// Whether the newest view has a lower version than `highest`. Either this view is late, or the store was restored from older
     /// data, and numbers its values anew. Only a read, which is never late, shows which.
     is_behind: bool,
+    /// Whether the caller was told that the value that the store has cannot be read.
+    has_told_corrupt: bool,
 }
 
 impl Told {
@@ -406,6 +426,7 @@ impl Told {
             None => self.last != Some(None),
         };
         if is_news {
+            self.has_told_corrupt = false;
             self.last = Some(version);
             self.highest = version.unwrap_or(self.highest);
         }
@@ -510,29 +531,4 @@ impl fmt::Debug for Counter {
 
 fn number(operation: &'static str, stored: Option<&Value>) -> Result<i64> {
     stored.map_or(Ok(0), |stored| from_data(operation, &stored.data))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_watch_tells_each_version_once_and_never_goes_back() {
-        let mut told = Told::default();
-        let seen = [None, None, Some(3), Some(3), Some(2), Some(5), None, None, Some(5), Some(6)];
-        let news = seen.map(|version| told.is_news(version));
-        assert_eq!(news, [true, false, true, false, false, true, true, false, false, true]);
-    }
-
-    #[test]
-    fn a_watch_tells_the_lower_versions_of_a_restored_store() {
-        let mut told = Told::default();
-        assert!(told.is_news(Some(7)) && !told.is_behind);
-        // A late view: the store has the version that was told.
-        assert!(!told.is_news(Some(3)) && told.is_behind);
-        assert!(!told.is_news_now(Some(7)) && !told.is_behind);
-        assert!(!told.is_news(Some(3)) && told.is_behind);
-        assert!(told.is_news_now(Some(3)) && !told.is_behind, "it was restored");
-        assert!(!told.is_news(Some(3)) && told.is_news(Some(4)) && !told.is_behind);
-    }
 }

@@ -19,15 +19,20 @@ impl Failures {
     /// Notes a failure. If it is the first of a kind that does not pass by waiting, logs a warning.
     pub(crate) fn note(&self, error: &Error) {
         let mut noted = self.noted();
-        let is_first = is_lasting(error.kind()) && !noted.warned.contains(&error.kind());
+        let is_warned_of = is_lasting(error.kind()) || error.kind() == ErrorKind::Corrupt;
+        let is_first = is_warned_of && !noted.warned.contains(&error.kind());
         if is_first {
             noted.warned.push(error.kind());
         }
         noted.last = Some(error.clone());
         // A service's own code may run when an event is logged, and call something that asks for the failures.
         drop(noted);
-        if is_first {
-            tracing::warn!(%error, "the store refuses; it is tried again");
+        match error.kind() {
+            _ if !is_first => {}
+            ErrorKind::Corrupt => {
+                tracing::warn!(%error, "what is stored cannot be read; it is tried again");
+            }
+            _ => tracing::warn!(%error, "the store refuses; it is tried again"),
         }
     }
 

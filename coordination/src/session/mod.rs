@@ -9,6 +9,8 @@ mod drain;
 mod failures;
 pub(crate) mod keeper;
 mod lease;
+#[cfg(all(test, coordination_internals, feature = "memory"))]
+mod logged;
 mod observer;
 mod runtime;
 mod state;

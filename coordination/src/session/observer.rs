@@ -7,10 +7,11 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::failures::Failures;
 use super::{Phase, Session};
 use crate::backend::Listing;
 use crate::env::Process;
-use crate::error::{Error, LossReason, Result};
+use crate::error::{Error, ErrorKind, LossReason, Result};
 use crate::key::QueueKey;
 use crate::panics::{caught, on_purpose};
 use crate::time::BootInstant;
@@ -55,8 +56,54 @@ pub(crate) enum Sight {
 
 /// A queue that is observed, and how it is read.
 type Observed = (QueueKey, Sight);
-type Sender = watch::Sender<Option<Arc<View>>>;
-type Receiver = watch::Receiver<Option<Arc<View>>>;
+
+/// What tells the observers of a queue.
+#[derive(Clone)]
+struct Sender {
+    views: watch::Sender<Option<Arc<View>>>,
+    /// Why what is stored cannot be read; `None` if the queue was read since.
+    unreadable: watch::Sender<Option<Error>>,
+}
+
+impl Sender {
+    fn new() -> Self {
+        Self { views: watch::Sender::new(None), unreadable: watch::Sender::new(None) }
+    }
+
+    /// Views that begin with the present one.
+    fn subscribe(&self) -> Views {
+        let (mut views, mut unreadable) = (self.views.subscribe(), self.unreadable.subscribe());
+        views.mark_changed();
+        unreadable.mark_changed();
+        Views { views, unreadable, tells_unreadable: false, process: Process::this() }
+    }
+
+    /// Notes that the queue could not be read.
+    fn failed(&self, error: &Error, queue: &QueueKey) {
+        if error.kind() == ErrorKind::Corrupt {
+            self.unreadable.send_if_modified(|unreadable| {
+                let is_first = unreadable.is_none();
+                unreadable.get_or_insert_with(|| error.clone().on_key(queue.name()));
+                is_first
+            });
+        }
+    }
+
+    /// Publishes a view. If it is the same as the last one, nobody is told; who comes later gets the fresher one.
+    fn publish(&self, view: View) {
+        self.unreadable.send_if_modified(|unreadable| {
+            *unreadable = None;
+            false
+        });
+        self.views.send_if_modified(|current| {
+            let is_new = current.as_ref().is_none_or(|last| {
+                (last.listing.revision, last.gaps) != (view.listing.revision, view.gaps)
+            });
+            *current = Some(Arc::new(view));
+            is_new
+        });
+    }
+}
 
 /// The queues that are observed in this process.
 #[derive(Default)]
@@ -71,13 +118,18 @@ impl Observers {
 /// Follows a queue. Every view differs from the one before; some may be left out.
 #[derive(Clone)]
 pub(crate) struct Views {
-    receiver: Receiver,
+    views: watch::Receiver<Option<Arc<View>>>,
+    unreadable: watch::Receiver<Option<Error>>,
+    tells_unreadable: bool,
     process: Process,
 }
 
 impl Views {
-    fn new(receiver: Receiver) -> Self {
-        Self { receiver, process: Process::this() }
+    /// The same views, of which [`next`](Self::next) also says if what is stored cannot be read: [`ErrorKind::Corrupt`], once until
+    /// it can be read again.
+    pub(crate) fn telling_unreadable(mut self) -> Self {
+        self.tells_unreadable = true;
+        self
     }
 
     /// Waits for the next view; the first call returns the current one as soon as there is one.
@@ -86,31 +138,31 @@ impl Views {
     ///
     /// No view is lost when the future is dropped.
     pub(crate) async fn next(&mut self) -> Result<Arc<View>> {
-        loop {
-            let ended = !self.process.is_this() || self.receiver.changed().await.is_err();
-            if ended {
-                return Err(Error::lost("observe", LossReason::Closed));
-            }
-            if let Some(view) = &*self.receiver.borrow_and_update() {
-                return Ok(Arc::clone(view));
-            }
+        if !self.process.is_this() {
+            return Err(over());
+        }
+        tokio::select! {
+            biased;
+            view = newest(&mut self.views) => view.ok_or_else(over),
+            Some(error) = newest(&mut self.unreadable), if self.tells_unreadable => Err(error),
         }
     }
 
     /// Whether [`next`](Self::next) would wait.
     pub(crate) fn would_wait(&self) -> bool {
-        // After the last view, which the channel tells as an error, `next` does not wait. Nor does it in a forked child.
-        let is_open = self.process.is_this().then(|| self.receiver.has_changed());
-        matches!(is_open, Some(Ok(is_new)) if !is_new || self.receiver.borrow().is_none())
+        // When there are no more views, and in a forked child, `next` fails at once.
+        let is_open = self.process.is_this() && self.views.has_changed().is_ok();
+        let is_unreadable = self.tells_unreadable && is_new(&self.unreadable);
+        is_open && !is_unreadable && !is_new(&self.views)
     }
 
     /// What [`next`](Self::next) would return at once; `None`: it would wait.
     pub(crate) fn newest(&mut self) -> Result<Option<Arc<View>>> {
-        match self.receiver.has_changed() {
-            _ if !self.process.is_this() => Err(Error::lost("observe", LossReason::Closed)),
-            Ok(true) => Ok(self.receiver.borrow_and_update().clone()),
+        match self.views.has_changed() {
+            _ if !self.process.is_this() => Err(over()),
+            Ok(true) => Ok(self.views.borrow_and_update().clone()),
             Ok(false) => Ok(None),
-            Err(_) => Err(Error::lost("observe", LossReason::Closed)),
+            Err(_) => Err(over()),
         }
     }
 }
@@ -120,7 +172,26 @@ impl Drop for Views {
         if !self.process.is_this() {
             // The last receiver would notify the sender when it is dropped, and the sender's mutex may be locked for ever by a
             // thread of the parent. A forgotten clone keeps it from being the last.
-            std::mem::forget(self.receiver.clone());
+            std::mem::forget((self.views.clone(), self.unreadable.clone()));
+        }
+    }
+}
+
+/// The error if there are no more views.
+fn over() -> Error {
+    Error::lost("observe", LossReason::Closed)
+}
+
+fn is_new<T>(values: &watch::Receiver<Option<T>>) -> bool {
+    matches!(values.has_changed(), Ok(true)) && values.borrow().is_some()
+}
+
+/// Waits for the next value that is not `None`; `None`: there will be none.
+async fn newest<T: Clone>(values: &mut watch::Receiver<Option<T>>) -> Option<T> {
+    loop {
+        values.changed().await.ok()?;
+        if let Some(value) = &*values.borrow_and_update() {
+            return Some(value.clone());
         }
     }
 }
@@ -142,7 +213,7 @@ impl Session {
     /// Follows a queue. All who follow the same queue share one task, which reads it.
     pub(crate) fn observe(self: &Arc<Self>, queue: &QueueKey, sight: Sight) -> Views {
         // A receiver without a sender reports at once that there are no more views.
-        let ended = || Views::new(watch::channel(None).1);
+        let ended = || Sender::new().subscribe();
         if !self.is_own_process() {
             return ended();
         }
@@ -154,16 +225,15 @@ impl Session {
         }
         let what = (queue.clone(), sight);
         if let Some(sender) = observed.get(&what) {
-            let mut views = sender.subscribe();
-            views.mark_changed();
-            return Views::new(views);
+            return sender.subscribe();
         }
-        let (sender, views) = watch::channel(None);
+        let sender = Sender::new();
+        let views = sender.subscribe();
         observed.insert(what.clone(), sender.clone());
         drop(observed);
         let session = Arc::clone(self);
         self.spawn(async move { session.look_after(what, sender).await });
-        Views::new(views)
+        views
     }
 
     /// Reads the queue whenever it has changed, as long as somebody follows it.
@@ -173,7 +243,7 @@ impl Session {
             tokio::select! {
                 biased;
                 () = self.follow(&what, &sender) => {}
-                () = sender.closed() => {}
+                () = sender.views.closed() => {}
                 _ = phase.wait_for(|phase| matches!(phase, Phase::Closed(_))) => {
                     // Dropping the sender tells the observers that there are no more views.
                     self.observers.by_queue().remove(&what);
@@ -183,7 +253,7 @@ impl Session {
             let mut observed = self.observers.by_queue();
             // The receivers are counted under the mutex: `observe` either has subscribed before and is counted here, or it comes
             // later and starts another task.
-            if sender.receiver_count() == 0 {
+            if sender.views.receiver_count() == 0 {
                 observed.remove(&what);
                 return;
             }
@@ -192,18 +262,20 @@ impl Session {
 
     async fn follow(&self, (queue, sight): &Observed, sender: &Sender) {
         let mut delays = self.retry_delays(Some(self.ttl()));
-        let mut gaps = sender.borrow().as_ref().map_or(0, |view| view.gaps);
+        let mut gaps = sender.views.borrow().as_ref().map_or(0, |view| view.gaps);
         let mut failed = false;
+        let failures = Failures::default();
         loop {
             let ttl = self.ttl();
             let looked = async {
-                let listing = self.attempt(Some(ttl), "observe", self.read(queue, *sight)).await?;
+                let listing = self.attempt(Some(ttl), "observe", self.read(queue, *sight)).await;
+                let listing = listing.inspect_err(|error| sender.failed(error, queue))?;
                 let revision = listing.revision;
                 if failed {
                     gaps += 1;
                     failed = false;
                 }
-                publish(sender, View { listing, came: Came::now(), gaps });
+                sender.publish(View { listing, came: Came::now(), gaps });
                 on_purpose("changed");
                 let recheck = ttl.min(super::LONGEST_RECHECK);
                 let changed = self.backend.changed(queue, revision, recheck).await;
@@ -214,12 +286,15 @@ impl Session {
             let begun = Instant::now();
             match looked.await {
                 Ok(()) => {
+                    failures.clear();
                     delays = self.retry_delays(Some(ttl));
                     // A queue that changes all the time is read only once in a while; observers skip views then.
                     tokio::time::sleep_until(begun + MOST_OFTEN).await;
                 }
                 Err(error) => {
+                    let error = error.on_key(queue.name());
                     tracing::debug!(%error, ?queue, "cannot observe");
+                    failures.note(&error);
                     failed = true;
                     tokio::time::sleep(delays.next_delay()).await;
                 }
@@ -228,13 +303,60 @@ impl Session {
     }
 }
 
-/// Publishes a view. If it is the same as the last one, nobody is told; who comes later gets the fresher one.
-fn publish(sender: &Sender, view: View) {
-    sender.send_if_modified(|current| {
-        let is_new = current.as_ref().is_none_or(|last| {
-            (last.listing.revision, last.gaps) != (view.listing.revision, view.gaps)
-        });
-        *current = Some(Arc::new(view));
-        is_new
-    });
+#[cfg(all(test, coordination_internals, feature = "memory"))]
+mod tests {
+    use tokio::time::timeout;
+
+    use super::super::logged::Warnings;
+    use super::*;
+    use crate::simulation::{Client, Clocks, Run, Traits, World};
+    use crate::{Config, Coordinator};
+
+    const TTL: Duration = Duration::from_secs(30);
+
+    async fn connected() -> (World, Arc<Client>, Coordinator) {
+        let traits =
+            Traits { is_remote: true, has_clock: true, watches: true, renews_on_restart: false };
+        let world = World::new(1, traits);
+        let client = world.client(Clocks::default());
+        let config = Config { ttl: Some(TTL), ..Config::default() };
+        let coordinator = client.connect(config).await.expect("the store is there");
+        (world, client, coordinator)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_observer_that_is_refused_is_warned_of_once() {
+        let warnings = Warnings::begin();
+        let _run = Run::begin(1);
+        let (world, _client, coordinator) = connected().await;
+        let limit = coordinator.value::<u32>("limit").expect("a good name");
+        let mut watch = limit.watch();
+        assert!(watch.next().await.expect("the store is there").is_none());
+        for _ in 0..2 {
+            world.set_failing(Some(ErrorKind::Permission));
+            assert!(timeout(TTL / 2, watch.next()).await.is_err(), "it waits");
+            world.set_failing(None);
+            tokio::time::sleep(TTL / 2).await;
+        }
+        let told = warnings.told();
+        let of_limit = told.iter().filter(|warning| warning.contains("limit"));
+        assert_eq!(of_limit.count(), 2, "one for each time: {told:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_of_what_cannot_be_read_says_so() {
+        let _run = Run::begin(1);
+        let (world, _client, coordinator) = connected().await;
+        let limit = coordinator.value::<u32>("limit").expect("a good name");
+        let mut watch = limit.watch();
+        assert!(watch.next().await.expect("the store is there").is_none());
+        world.set_failing(Some(ErrorKind::Corrupt));
+        let told = timeout(TTL / 2, watch.next()).await.expect("it is told");
+        assert_eq!(told.expect_err("it cannot be read").kind(), ErrorKind::Corrupt);
+        assert!(timeout(TTL / 4, watch.next()).await.is_err(), "it is told once");
+        world.set_failing(None);
+        limit.set(&7).await.expect("the store is there");
+        let told = timeout(TTL, watch.next()).await.expect("it is told");
+        assert_eq!(told.expect("it can be read").map(|told| told.value), Some(7));
+    }
 }
