@@ -299,7 +299,7 @@ impl Group {
                 let error = self.queue.error(ErrorKind::Unavailable, "leave", message);
                 return Err(error.with_effect(Effect::Unknown));
             }
-            tokio::time::sleep(delays.next_delay()).await;
+            self.queue.sleep_until(Instant::now() + delays.next_delay()).await?;
         }
         Ok(())
     }
@@ -415,4 +415,31 @@ fn missing(operation: &'static str) -> Error {
 fn already_joined() -> Error {
     let message = "this session is in the group under this member id already";
     Error::new(ErrorKind::AlreadyJoined, "join", message)
+}
+
+#[cfg(all(test, feature = "memory"))]
+mod tests {
+    use super::*;
+    use crate::Config;
+    use crate::backend::{EntryId, NewEntry};
+    use crate::blocking::{self, wait};
+
+    /// An earlier join is never removed here, and the caller has no runtime.
+    #[test]
+    fn waiting_for_a_removal_needs_no_runtime() {
+        let config = Config { ttl: Some(Duration::from_secs(1)), ..Config::default() };
+        let config = Config { url: Some("memory://no-runtime".to_owned()), ..config };
+        let coordinator = blocking::Coordinator::connect_with(config).expect("it is in memory");
+        let group = coordinator.as_async().group("backups").expect("a good name");
+        let session = &group.queue.session;
+        let lease = session.lease_now().expect("it has just connected");
+        let Contents { member, mode, data, room, .. } = group.queue.contents();
+        let entry_ref = EntryRef { queue: group.queue.key.clone(), id: EntryId::random(lease.id) };
+        let entry =
+            NewEntry { entry_ref, session: lease.id, member: member.clone(), mode, data, room };
+        let entered = session.backend.enter_now(&entry).expect("memory answers at once");
+        entered.expect("there is room");
+        let error = wait(group.until_removed(&member)).expect_err("it is still there");
+        assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::Unknown));
+    }
 }

@@ -8,6 +8,7 @@ use std::marker::PhantomData;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use tokio::time::Instant;
 
 use super::engine::data::{MAX_VALUE_BYTES, from_data, to_data};
 use super::engine::queue::{Change, Queue, in_doubt};
@@ -368,7 +369,7 @@ impl<T: DeserializeOwned> ValueWatch<T> {
                         return Err(error);
                     }
                     // The store does not answer, so it is asked again. Nothing is forgotten meanwhile if the future is dropped.
-                    Err(_) => tokio::time::sleep(delays.next_delay()).await,
+                    Err(_) => self.queue.sleep_until(Instant::now() + delays.next_delay()).await?,
                 }
                 continue;
             }
