@@ -280,7 +280,7 @@ impl Coordinator {
     /// Ends the session. All guards are lost at once, and the store is asked to free what they held.
     ///
     /// Returns within the shorter of the lease and five seconds, plus 100 ms, even when the store is down.
-    /// Stopping twice is harmless.
+    /// Stopping twice is harmless: the second call returns what the first one returned, or would have returned.
     ///
     /// # Errors
     ///
@@ -294,7 +294,7 @@ impl Coordinator {
         self.0.session.check_process("stop")?;
         self.0.session.check_thread("stop")?;
         match &self.0.control {
-            Some(control) => control.stop().await,
+            Some(control) => control.stop(&self.0.session).await,
             None => Ok(()),
         }
     }

@@ -15,7 +15,7 @@ use crate::canary::{Canary, sings};
 use crate::characteristics::LossDetection;
 use crate::config::Settings;
 use crate::env::{self, Process};
-use crate::error::{Error, ErrorKind, LossReason, Result};
+use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
 use crate::events::Origin;
 use crate::panics::{caught, on_purpose};
 use crate::retry::DecorrelatedJitter;
@@ -33,14 +33,15 @@ pub(crate) struct Stop(oneshot::Sender<Result<()>>);
 pub(crate) struct Control(mpsc::UnboundedSender<Stop>);
 
 impl Control {
-    /// Closes the session, within a limited time. Succeeds if the session was closed before.
-    pub(crate) async fn stop(&self) -> Result<()> {
+    /// Closes the session, within a limited time. If it was stopped before, returns what the first stop was told; succeeds if it
+    /// was closed in another way.
+    pub(crate) async fn stop(&self, session: &Session) -> Result<()> {
         let (confirm, confirmed) = oneshot::channel();
         if self.0.send(Stop(confirm)).is_err() {
-            return Ok(());
+            return session.stopped.get().cloned().unwrap_or(Ok(()));
         }
         // The keeper answers every stop that it receives. Without an answer, its runtime has ended.
-        confirmed.await.unwrap_or_else(|_| Err(Error::lost("stop", LossReason::RuntimeEnded)))
+        confirmed.await.unwrap_or_else(|_| session.stopped.get_or_init(unconfirmed).clone())
     }
 
     /// [`stop`](Self::stop), as soon as nothing is held, and after `limit` in any case.
@@ -58,7 +59,7 @@ impl Control {
             Ok(confirmed) => confirmed,
             // Another call has stopped it meanwhile, or its runtime has ended.
             Err(_) => {
-                let stopped = self.stop().await;
+                let stopped = self.stop(session).await;
                 match session.closed() {
                     Some(LossReason::RuntimeEnded) => {
                         Err(Error::lost("stop", LossReason::RuntimeEnded))
@@ -68,6 +69,11 @@ impl Control {
             }
         }
     }
+}
+
+/// What a stop is told whose runtime has ended before the store confirmed it.
+fn unconfirmed() -> Result<()> {
+    Err(Error::lost("stop", LossReason::RuntimeEnded).with_effect(Effect::Unknown))
 }
 
 /// Connects to the store, opens the first session and leaves a task behind that keeps it.
@@ -402,10 +408,12 @@ impl Keeper {
                 "the store did not confirm within {limit:?}; the session ends with its lease"
             );
             let late = self.session.late("stop", &message, failed.last());
-            Err(late.with_effect(crate::Effect::Unknown))
+            Err(late.with_effect(Effect::Unknown))
         });
         self.session.tell(State::Closed);
-        // From here on `Control::stop` finds the channel closed and returns at once, so no request is left without an answer.
+        let _ = self.session.stopped.set(confirmed.clone());
+        // From here on `Control::stop` finds the channel closed and returns at once what was set here, so no request is left
+        // without an answer.
         self.stops.close();
         let mut asked = match why {
             Close::Asked(stop) => Some(stop),
@@ -468,18 +476,13 @@ struct Closing(Arc<Session>);
 
 impl Drop for Closing {
     fn drop(&mut self) {
-        if self.0.closed().is_none() {
-            let ended = LossReason::RuntimeEnded;
-            let lease = self.0.lease_now_or_lost();
-            // As in `Keeper::close`: whoever sees that the session is closed finds its guards lost, and what was cut off.
-            if let Some(lease) = &lease {
-                let held = lease.close(ended);
-                self.0.note_cut_off(lease.id, held);
+        match self.0.closed() {
+            // The runtime has ended during a stop, unless the stop has set its answer.
+            Some(LossReason::Closed) => {
+                let _ = self.0.stopped.set(unconfirmed());
             }
-            self.0.phase.send_replace(Phase::Closed(ended));
-            if let Some(lease) = lease {
-                self.0.backend.close_now(lease.id);
-            }
+            Some(_) => {}
+            None => self.0.runtime_ended(),
         }
         self.0.end_observers();
         self.0.tell(State::Closed);
@@ -487,6 +490,21 @@ impl Drop for Closing {
 }
 
 impl Session {
+    /// Marks the session as closed, and its guards as lost, because its runtime ended before anybody stopped it.
+    fn runtime_ended(&self) {
+        let ended = LossReason::RuntimeEnded;
+        let lease = self.lease_now_or_lost();
+        // As in `Keeper::close`: whoever sees that the session is closed finds its guards lost, and what was cut off.
+        if let Some(lease) = &lease {
+            let held = lease.close(ended);
+            self.note_cut_off(lease.id, held);
+        }
+        self.phase.send_replace(Phase::Closed(ended));
+        if let Some(lease) = lease {
+            self.backend.close_now(lease.id);
+        }
+    }
+
     fn lease_now_or_lost(&self) -> Option<Arc<Lease>> {
         match &*self.phase.borrow() {
             Phase::Open(lease) => Some(Arc::clone(lease)),

@@ -18,7 +18,7 @@ mod stopping;
 
 use std::future::Future;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
@@ -86,6 +86,8 @@ pub(crate) struct Session {
     /// The failures of heartbeats, and of opening the next session.
     failures: Failures,
     drain: Drain,
+    /// What the first stop was told, or would have been; never set if nobody has stopped the session.
+    stopped: OnceLock<Result<()>>,
     handle: Handle,
     /// The thread on which the session's runtime was last seen, if the runtime has only one thread at a time: different threads
     /// may run it, one after the other.
@@ -108,6 +110,7 @@ impl Session {
             observers: Observers::default(),
             failures: Failures::default(),
             drain: Drain::default(),
+            stopped: OnceLock::new(),
             only_thread: runtime::only_thread().map(Mutex::new),
             handle: Handle::current(),
             process: Process::this(),

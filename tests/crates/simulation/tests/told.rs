@@ -88,6 +88,12 @@ fn why_a_release_is_not_confirmed_is_told_when_time_is_up() {
             assert!(error.to_string().contains("the store is out of reach"), "{error}");
             let error = coordinator.stop().await.expect_err("the store does not confirm");
             assert_eq!(error.kind(), kind, "{error}");
+            // Whoever stops it again is told the same.
+            let first = (error.kind(), error.effect());
+            let error = coordinator.stop().await.expect_err("the store has not confirmed");
+            assert_eq!((error.kind(), error.effect()), first, "{error}");
+            let stopped = coordinator.stop_within(Duration::ZERO).await;
+            assert_eq!(stopped.confirmed.map_err(|error| error.kind()), Err(kind));
         });
     }
 }
