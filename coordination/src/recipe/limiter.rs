@@ -18,7 +18,7 @@ use super::engine::slots::{self, Claim, MAX_SLOTS, Occupant};
 use super::engine::turn::Request;
 use super::engine::waiting::Waiting;
 use crate::coordinator::Coordinator;
-use crate::error::{ErrorKind, Result};
+use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::serialize;
 use crate::token::FencingToken;
 
@@ -193,13 +193,15 @@ impl Limiter {
         self.enter_with(|_| {}, None).await
     }
 
-    /// Like [`enter`](Self::enter), but `keep_waiting` decides about patience. While the caller is on standby,
-    /// `keep_waiting` is called at every `interval`, with the number of the call, from 1, and the time waited so
-    /// far. If it returns false, the caller gives up.
+    /// Like [`enter`](Self::enter), but `keep_waiting` decides about patience. From the call on, also before the caller
+    /// is on standby, `keep_waiting` is called at every `interval`, with the number of the call, from 1, and the time
+    /// waited so far. If it returns false, the caller gives up.
     ///
     /// # Errors
     ///
-    /// Those of [`enter`](Self::enter). A caller who gives up while the store refuses to keep his slot is told the store's refusal.
+    /// Those of [`enter`](Self::enter). A caller who gives up before he was on standby, while the store does not answer, is told
+    /// [`ErrorKind::Unavailable`]: his entry may be at the store until it is removed, or its session ends. A caller who gives up
+    /// while the store refuses to keep his slot is told the store's refusal.
     ///
     /// # Cancel safety
     ///
@@ -289,7 +291,10 @@ impl Limiter {
                 outcome = &mut entering => break outcome,
                 Ok(()) = told.changed() => on_standing(*told.borrow_and_update()),
                 () = &mut tired => {
-                    return match gate.refusal_by_store() {
+                    let has_arrived = *told.borrow() != Standing::Arriving;
+                    let has_answered = has_arrived || gate.was_asked() && self.queue.session.is_connected();
+                    let silence = || (!has_answered).then(|| self.silence());
+                    return match gate.refusal_by_store().or_else(silence) {
                         Some(error) => self.queue.named(Err(error)),
                         None => Ok(Admission::Refused(Refusal::GaveUp { waited: start.elapsed() })),
                     };
@@ -309,6 +314,12 @@ impl Limiter {
             _ if !is_patient => Ok(Admission::Refused(Refusal::AllBusy)),
             _ => Ok(Admission::Refused(Refusal::GaveUp { waited: start.elapsed() })),
         }
+    }
+
+    /// The error of a caller who gives up before he was on standby while the store does not answer. His entry may be there.
+    fn silence(&self) -> Error {
+        let message = "the store did not answer within the time given";
+        self.queue.session.late("enter", message, None).with_effect(Effect::Unknown)
     }
 
     /// Calls `keep_waiting` at its interval until it returns false; without a `keep_waiting`, waits for ever.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
@@ -35,6 +36,8 @@ pub(super) struct Gate {
     /// Whether the entry may be put on standby.
     is_patient: bool,
     standing: watch::Sender<Standing>,
+    /// Whether the store has answered: only then the gate is asked.
+    was_asked: AtomicBool,
     /// The reason, if the last decision was to refuse.
     refusal: Mutex<Option<Refusal>>,
     /// Why the store refuses to keep what was decided.
@@ -53,6 +56,7 @@ struct Others {
 
 impl Policy for Gate {
     fn decide(&self, listing: &Listing, own: &Entry) -> Result<Decision> {
+        self.was_asked.store(true, Ordering::Relaxed);
         *lock(&self.refusal) = None;
         let waits = Claim::of(own)?;
         let Some(limits) = slots::stored(listing, &self.limits, waits.standby)? else {
@@ -93,8 +97,14 @@ impl Gate {
     /// A gate, and a channel that reports how far its entry is.
     pub(super) fn new(limits: Limits, is_patient: bool) -> (Arc<Self>, watch::Receiver<Standing>) {
         let (standing, told) = watch::channel(Standing::Arriving);
-        let (refusal, by_store) = (Mutex::default(), Mutex::default());
-        (Arc::new(Self { limits, is_patient, standing, refusal, by_store }), told)
+        let (was_asked, refusal, by_store) = Default::default();
+        let gate = Self { limits, is_patient, standing, was_asked, refusal, by_store };
+        (Arc::new(gate), told)
+    }
+
+    /// Whether the store has told of the queue, with our entry in it.
+    pub(super) fn was_asked(&self) -> bool {
+        self.was_asked.load(Ordering::Relaxed)
     }
 
     fn arriving(&self, limits: Limits, others: &Others, claim: Claim) -> Result<Decision> {

@@ -5,8 +5,10 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-use coordination::simulation::{Clocks, Run, Traits, Weather, World};
-use coordination::{Config, Coordinator, Effect, ErrorKind, LossReason, blocking};
+use coordination::simulation::{Client, Clocks, Link, Run, Traits, Weather, World};
+use coordination::{
+    Admission, Config, Coordinator, Effect, ErrorKind, LossReason, Refusal, blocking,
+};
 use tokio::runtime::Builder;
 use tokio::time::{sleep, timeout};
 
@@ -16,6 +18,10 @@ const MOMENT: Duration = Duration::from_millis(500);
 const REAL: Duration = Duration::from_secs(10);
 
 fn in_a_world(ttl: Duration, work: impl AsyncFnOnce(&World, Coordinator)) {
+    with_a_client(ttl, async |world, _, coordinator| work(world, coordinator).await);
+}
+
+fn with_a_client(ttl: Duration, work: impl AsyncFnOnce(&World, &Client, Coordinator)) {
     let runtime = Builder::new_current_thread().enable_time().start_paused(true).build();
     runtime.expect("a runtime can be made").block_on(async {
         let _run = Run::begin(1);
@@ -25,7 +31,7 @@ fn in_a_world(ttl: Duration, work: impl AsyncFnOnce(&World, Coordinator)) {
         let client = world.client(Clocks::default());
         let config = Config { ttl: Some(ttl), ..Config::default() };
         let coordinator = client.connect(config).await.expect("the store is there");
-        work(&world, coordinator).await;
+        work(&world, &client, coordinator).await;
     });
 }
 
@@ -117,4 +123,33 @@ fn a_release_that_would_wait_for_itself_goes_on_in_the_background() {
         let error = is_told.recv_timeout(REAL);
         assert_eq!(error, Ok((ErrorKind::Unsupported, Effect::Unknown)));
     }
+}
+
+/// Who gives up before the store has answered is not told that others were there first: an entry may have been left.
+#[test]
+fn an_outage_is_no_refusal_for_who_gives_up() {
+    with_a_client(TTL, async |_, client, coordinator| {
+        let limiter = coordinator.limiter("a").expect("a good name").standby(1);
+        client.set_link(Link { replies_cut: true, ..Link::default() });
+        let interval = Duration::from_millis(10);
+        // The session notices the outage between the first and the second.
+        for patience in [20, 200] {
+            let error = limiter.enter_while(interval, |count, _| count < patience).await;
+            let error = error.expect_err("the store does not answer");
+            assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::Unknown));
+        }
+        client.set_link(Link::default());
+        sleep(4 * TTL).await;
+        let Admission::Working(slot) = limiter.enter().await.expect("the store answers") else {
+            panic!("nobody else is there");
+        };
+        // Who gives up on standby is told so, whatever the store does.
+        let giving_up = limiter.enter_while(interval, |count, _| {
+            client.set_link(Link { replies_cut: count > 20, ..Link::default() });
+            count < 200
+        });
+        let gave_up = giving_up.await.expect("he was on standby");
+        assert!(matches!(gave_up, Admission::Refused(Refusal::GaveUp { .. })), "{gave_up:?}");
+        drop(slot);
+    });
 }
