@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -118,7 +118,8 @@ impl DoubleBarrier {
             _ => error,
         })?;
         let through = gate.through.load(Ordering::SeqCst);
-        Ok(Inside { grant, queue: self.queue.clone(), through })
+        let has_left = AtomicBool::new(false);
+        Ok(Inside { grant, queue: self.queue.clone(), through, has_left })
     }
 
     /// The number of parties that wait to be let in.
@@ -232,6 +233,8 @@ pub struct Inside {
     grant: Grant,
     queue: Queue,
     through: u64,
+    /// Whether [`leave`](Self::leave) was called before.
+    has_left: AtomicBool,
 }
 
 guard!(Inside, "the place inside");
@@ -277,8 +280,8 @@ impl Inside {
     /// ```
     pub async fn leave(&self, timeout: Option<Duration>) -> Result<()> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        // A party that has left before may have lost its session since, which does not matter any more.
-        if !self.grant.own_entry().is_given_up() {
+        // A party that has left before only waits, also if its place was lost then, or its session since.
+        if !self.has_left.swap(true, Ordering::SeqCst) {
             match self.released(timeout).await {
                 // The release goes on in the background, and a caller without a timeout waits for it, too.
                 Err(error) if timeout.is_none() && error.kind() == ErrorKind::Unavailable => {}

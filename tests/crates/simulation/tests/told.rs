@@ -153,3 +153,26 @@ fn an_outage_is_no_refusal_for_who_gives_up() {
         drop(slot);
     });
 }
+
+/// A party whose place was lost has left: it is told so once, and waits for the others when it leaves again.
+#[test]
+fn a_party_that_lost_its_place_waits_for_the_others() {
+    with_a_client(TTL, async |world, client, coordinator| {
+        let theirs = world.client(Clocks::default());
+        let config = Config { ttl: Some(TTL), ..Config::default() };
+        let theirs = theirs.connect(config).await.expect("the store is there");
+        let [ours, theirs] = [&coordinator, &theirs]
+            .map(|client| client.double_barrier("a", 2).expect("a good name"));
+        let (ours, theirs) = tokio::join!(ours.enter(None), theirs.enter(None));
+        let (ours, theirs) = (ours.expect("both are there"), theirs.expect("both are there"));
+        client.set_link(Link { replies_cut: true, ..Link::default() });
+        ours.lost().await;
+        client.set_link(Link::default());
+        sleep(4 * TTL).await;
+        let told = |left: coordination::Result<()>| left.map_err(|error| error.kind());
+        assert_eq!(told(ours.leave(None).await), Err(ErrorKind::Lost));
+        assert_eq!(told(ours.leave(Some(MOMENT)).await), Err(ErrorKind::Timeout));
+        assert_eq!(told(theirs.leave(None).await), Ok(()));
+        assert_eq!(told(ours.leave(Some(MOMENT)).await), Ok(()));
+    });
+}
