@@ -1,6 +1,9 @@
 //! The last failures of a session's calls: they explain to a caller whose time is over why the store did not answer.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use crate::error::{Error, ErrorKind};
 
@@ -47,6 +50,31 @@ impl Failures {
 
     fn noted(&self) -> MutexGuard<'_, Noted> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Warns once if the member id is taken for so long that it is not our own lost session that has it.
+pub(super) struct TakenId {
+    since: Option<Instant>,
+    is_told: bool,
+}
+
+impl TakenId {
+    pub(super) fn new() -> Self {
+        Self { since: None, is_told: false }
+    }
+
+    /// Notes a failure to open the next session. `limit`: how long our lost session may have the member id.
+    pub(super) fn note(&mut self, error: &Error, limit: Duration) {
+        if error.kind() != ErrorKind::MemberExists {
+            // While the store is away, or afterwards, our own session may begin its lease anew.
+            self.since = None;
+            return;
+        }
+        let since = *self.since.get_or_insert_with(Instant::now);
+        if since.elapsed() > limit && !std::mem::replace(&mut self.is_told, true) {
+            tracing::warn!(%error, "another process has this member id; no session can be opened until it ends");
+        }
     }
 }
 
@@ -111,5 +139,46 @@ mod tests {
         assert_eq!(failures.noted().warned, [ErrorKind::Auth]);
         failures.clear();
         assert!(failures.last().is_none() && failures.noted().warned.is_empty());
+    }
+}
+
+#[cfg(all(test, coordination_internals, feature = "memory"))]
+mod taken {
+    use std::time::Duration;
+
+    use tokio::time::sleep;
+
+    use super::super::logged::Warnings;
+    use crate::simulation::{Clocks, Link, Run, Traits, World};
+    use crate::{Config, State};
+
+    const TTL: Duration = Duration::from_secs(1);
+
+    /// While a process is cut off for longer than its lease, another one begins under its member id.
+    #[tokio::test(start_paused = true)]
+    async fn a_member_id_that_another_has_is_warned_of_once() {
+        let warnings = Warnings::begin();
+        let _run = Run::begin(1);
+        let traits =
+            Traits { is_remote: true, has_clock: true, watches: true, renews_on_restart: false };
+        let world = World::new(1, traits);
+        let [one, other] = [(); 2].map(|()| world.client(Clocks::default()));
+        let member_id = Some("host-1".to_owned());
+        let config = Config { ttl: Some(TTL), member_id, ..Config::default() };
+        let first = one.connect(config.clone()).await.expect("the store is there");
+        let cut = Link { requests_cut: true, replies_cut: true, ..Link::default() };
+        one.set_link(cut);
+        sleep(2 * TTL).await;
+        let second = other.connect(config).await.expect("the id is free");
+        let taken =
+            || warnings.told().iter().filter(|told| told.contains("has this member id")).count();
+        one.set_link(Link::default());
+        sleep(TTL).await;
+        assert_eq!(taken(), 0, "it could be our own");
+        sleep(20 * TTL).await;
+        assert_eq!(taken(), 1);
+        second.stop().await.expect("the store is there");
+        sleep(10 * TTL).await;
+        assert_eq!(first.state().current(), State::Connected);
     }
 }

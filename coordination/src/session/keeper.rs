@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::failures::Failures;
+use super::failures::{Failures, TakenId};
 use super::{ConfirmedHeartbeats, Lease, Phase, Runtime, Session, State};
 use crate::backend::registry::Target;
 use crate::backend::{EntryId, NewSession, SessionId, Store};
@@ -315,6 +315,7 @@ impl Keeper {
         // over, the next try has a new id.
         let mut new = SessionId::random();
         let mut remains = vec![old];
+        let mut taken = TakenId::new();
         loop {
             let tries = async {
                 while let Some(&old) = remains.last() {
@@ -358,6 +359,7 @@ impl Keeper {
                     // For a recorder that came late, or that forgets what it was not told for a while.
                     session.show_state();
                     session.failures.note(&error);
+                    taken.note(&error, 2 * session.ttl());
                     if error.loss_reason().is_some() {
                         // The store says that the session `new` is over. By the same answer, those that were pushed here by earlier
                         // tries are over too, so only the lost session and this one are still closed before the next try.
