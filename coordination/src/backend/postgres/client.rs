@@ -81,7 +81,7 @@ impl Postgres {
 
     /// Passes a notification on to the hub. If it did not come on this client's own channel, it came on a queue's channel. The
     /// server's name of that channel is a hash, so the queue is found by its path, with which the notification's text begins.
-    fn told(&self, epoch: u64, channel: &str, text: &str) {
+    pub(super) fn told(&self, epoch: u64, channel: &str, text: &str) {
         if channel == self.channel {
             self.hub.told(epoch, OWN, text);
         } else if let Some((path, what)) = text.split_once(' ') {

@@ -22,8 +22,8 @@
 //!
 //! When an entry leaves a queue, the transaction sends a message (`NOTIFY`) for each entry that the leaving entry blocked, on the
 //! channel of the client that owns the blocked entry. The message says whether anything else blocks that entry. If nothing does,
-//! the client has the lock without another request, unless its own deadline has passed by then. A message may be lost, and behind a
-//! pooler no messages come. So waiting clients also ask the server when the lease of the entry that they wait for may be over, and
+//! the client has the lock without another request, unless its own deadline has passed by then, or the message came on a connection
+//! that was given up: that server may have been replaced. A message may be lost, and behind a pooler no messages come. So waiting clients also ask the server when the lease of the entry that they wait for may be over, and
 //! at least once in every `min(T, 5 s)`, where T is the lease. On a queue's own channel, changes are published only while some
 //! client listens to it. Calls and messages of a coordinator share one connection.
 //!
@@ -211,8 +211,8 @@ impl Dialect for Postgres {
         tokio::spawn(async move { watching::sweep(&connections).await });
     }
 
-    fn is_turn(&self, path: &str, seq: u64) -> bool {
-        self.hub.take_turn(path, seq).is_some()
+    fn is_turn(&self, path: &str, seq: u64, epoch: u64) -> bool {
+        self.hub.take_turn(path, seq) == Some(epoch)
     }
 
     fn waits(store: &SqlStore<Self>, entry: &EntryId, before: Option<Before>) {
@@ -265,5 +265,21 @@ impl sql::Row for Row {
 
     fn status(&self) -> Option<String> {
         self.try_get("status").ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_turn_is_taken_on_the_connection_in_use_only() {
+        let postgres = Postgres::new("d".to_owned(), config::Schema::of_tests("coordination"));
+        let told = |epoch| postgres.told(epoch, &postgres.channel, "a/lock/x 6 exclusive 7 free");
+        told(1);
+        assert!(!postgres.is_turn("a/lock/x", 7, 2), "a server that was left said so");
+        told(2);
+        assert!(postgres.is_turn("a/lock/x", 7, 2));
+        assert!(!postgres.is_turn("a/lock/x", 7, 2), "once only");
     }
 }

@@ -130,13 +130,13 @@ impl<D: Dialect> Entries for SqlStore<D> {
 
     async fn position(&self, entry: &NewEntry, seq: u64) -> Result<Option<Position>> {
         let path = self.path(&entry.entry_ref.queue);
+        let epoch = self.epoch();
         // If `is_turn` is true, a notification has come from the transaction that removed the entry's blocker. That transaction has
         // found that nothing else blocks this entry, and that the entry's session is alive. So the server need not be asked.
-        if self.dialect().is_turn(&path, seq) {
+        if self.dialect().is_turn(&path, seq, epoch) {
             D::waits(self, &entry.entry_ref.id, None);
             return Ok(Some(Position { seq, blocker: None }));
         }
-        let epoch = self.epoch();
         let call = Call::new("position", "position")
             .bytes(entry.session.to_string())
             .bytes(path)

@@ -98,8 +98,9 @@ pub(crate) trait Dialect: Sized + Send + Sync + 'static {
     fn tidy(_store: &SqlStore<Self>) {}
 
     /// Whether a notification has said, a moment ago, that nothing blocks our entry with this number. If so, the server need not be
-    /// asked for the entry's position. Each notification is used only once.
-    fn is_turn(&self, _path: &str, _seq: u64) -> bool {
+    /// asked for the entry's position. Each notification is used only once, and only if it came on the connection of this epoch: the
+    /// server of an earlier one may have been replaced, and may have ended sessions that live on at the new one.
+    fn is_turn(&self, _path: &str, _seq: u64, _epoch: u64) -> bool {
         false
     }
 
