@@ -124,6 +124,7 @@ macro_rules! sql_checks {
             x1_another_version_is_refused
             x1_many_make_the_tables_at_once
             r3_however_many_entries_were_left_they_go
+            r3_an_update_that_was_lost_is_made_again
             t1_a_heartbeat_removes_no_more_than_it_has_time_for
             sec3_the_server_is_verified
         }
@@ -297,6 +298,47 @@ pub(crate) async fn r3_however_many_entries_were_left_they_go<S: SqlServer>() {
     }
     assert_eq!(count(&*server, "entries"), "0");
     coordinator.stop().await.expect("stopped");
+}
+
+/// R3: if the server has entries without their newest updates, as a lagging replica that took over may have them, the updates
+/// are made again: a holder that has become a reader keeps no reader out. Of several updates of an entry, the last one is made.
+pub(crate) async fn r3_an_update_that_was_lost_is_made_again<S: SqlServer>() {
+    let server = one::<S>();
+    let url = url(&*server).replace("ttl=2s", "ttl=6s");
+    let holder = Coordinator::connect(&url).await.expect("a server");
+    let other = Coordinator::connect(&url).await.expect("a server");
+    let held = holder.lock("x").expect("a name").acquire(PATIENCE).await.expect("free");
+    let group = holder.group("g").expect("a name");
+    group.create().await.expect("created");
+    let member = group.join(&1).await.expect("joined");
+    let (entries, saved) = (S::table("entries"), S::table("saved"));
+    ask(&*server, &format!("CREATE TABLE {saved} AS SELECT seq, shared, text FROM {entries}"));
+    let reading = held.downgrade().await.expect("still held");
+    member.update(&2).await.expect("updated");
+    member.update(&3).await.expect("updated");
+    let was = |column| format!("(SELECT s.{column} FROM {saved} s WHERE s.seq = e.seq)");
+    let (shared, text) = (was("shared"), was("text"));
+    ask(&*server, &format!("UPDATE {entries} AS e SET shared = {shared}, text = {text}"));
+    block_in_place(|| server.end_connections());
+    let lock = other.lock("x").expect("a name");
+    let another = lock.acquire_shared(PATIENCE).await.expect("its holder only reads");
+    assert!(reading.is_held(), "the holder was told of a loss");
+    let group = other.group("g").expect("a name");
+    let until = Instant::now() + Duration::from_secs(10);
+    let is = loop {
+        let members = group.members().await.expect("listed");
+        let is = members.iter().next().map(|member| member.capabilities.as_json().to_owned());
+        if is.as_deref() == Some("3") || Instant::now() > until {
+            break is;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    };
+    assert_eq!(is.as_deref(), Some("3"), "the last update");
+    another.release().await.expect("released");
+    reading.release().await.expect("released");
+    member.leave().await.expect("left");
+    other.stop().await.expect("stopped");
+    holder.stop().await.expect("stopped");
 }
 
 /// T1: one heartbeat removes only a limited number of dead sessions' entries, so it does not take longer if there are

@@ -52,7 +52,8 @@
 //! used twice, so no newer entry is deleted.
 //!
 //! `update` does (1) and (2), checks that the entry exists, and changes its row. If an `update` was given up, a later one comes on
-//! a newer connection, so (2) refuses the earlier one if it is carried out after the later one. `position` checks that the entry
+//! a newer connection, so (2) refuses the earlier one if it is carried out after the later one. The last `update` of each entry is
+//! made again on each new connection (`updates.rs`), as a replica that took over may lack it. `position` checks that the entry
 //! exists and that its session is alive, and does (5). `position` locks rows only if it has to remove entries of sessions whose
 //! lease has run out.
 //!
@@ -68,6 +69,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 
+use super::updates::Update;
 use super::{Answer, Argument, Before, Call, Dialect, Row, Seen, SqlStore};
 use crate::backend::server::reads;
 use crate::backend::server::stored::{StoredEntry, StoredValue, check_name, queue_name};
@@ -95,22 +97,25 @@ impl<D: Dialect> Entries for SqlStore<D> {
     }
 
     async fn update(&self, entry: &NewEntry, seq: u64) -> Result<bool> {
+        let (id, session) = (&entry.entry_ref.id, entry.session);
         let path = self.path(&entry.entry_ref.queue);
-        let call = Call::new("update", "update")
-            .of(entry.session)
-            .bytes(path.as_str())
-            .bytes(entry.entry_ref.id.as_str())
-            .flag(entry.mode == Mode::Shared)
-            .bytes(self.text(entry)?)
-            .number(seq);
-        let answer = self.connections.run(&call).await?;
+        let is_shared = entry.mode == Mode::Shared;
+        let update = Update { session, path, seq, is_shared, text: self.text(entry)? };
+        let _in_order = self.updates.order.read().await;
+        // From now on the one before may be older than what the server has.
+        self.updates.forget(id);
+        let epoch = self.epoch();
+        let answer = self.connections.run(&update.call(id)).await?;
         if answer.status() == "exclusive" {
             let message = "a shared entry cannot become exclusive";
             return Err(Error::new(ErrorKind::Unsupported, "update", message));
         }
-        self.dialect().touched(&path, Some(seq));
+        self.dialect().touched(&update.path, Some(seq));
         // Forgets which entry blocked this one: in the new mode, another entry may block it, or none.
-        D::waits(self, &entry.entry_ref.id, None);
+        D::waits(self, id, None);
+        if answer.is_ok() && self.entries.own(id).is_some() {
+            self.updates.note(id, update, epoch);
+        }
         Ok(answer.is_ok())
     }
 

@@ -12,6 +12,7 @@ mod connections;
 mod entries;
 mod open_sessions;
 mod sessions;
+mod updates;
 mod values;
 mod watching;
 
@@ -24,6 +25,7 @@ pub(crate) use self::call::{Argument, Call};
 pub(crate) use self::config::{Modes, Servers};
 pub(crate) use self::connections::Sent;
 use self::open_sessions::OpenSessions;
+use self::updates::Updates;
 use super::connections::{self as generic, Failure};
 use super::credentials::Credentials;
 use super::own_entries::OwnEntries;
@@ -187,6 +189,7 @@ pub(crate) struct SqlStore<D: Dialect> {
     pub(crate) connections: Arc<Connections<D>>,
     sessions: Arc<OpenSessions<D>>,
     pub(crate) entries: Arc<OwnEntries<D::Known>>,
+    updates: Arc<Updates>,
     reads: Reads<Seen>,
     /// The encoded namespace, which is the first part of the paths of queues.
     namespace: String,
@@ -215,6 +218,7 @@ impl<D: Dialect> SqlStore<D> {
             sessions: Arc::new(OpenSessions::new(Arc::clone(&connections), namespace.clone())),
             connections,
             entries: Arc::default(),
+            updates: Arc::default(),
             reads: Reads::default(),
             namespace,
             characteristics: characteristics::<D>(D::promises(&first)),
@@ -238,6 +242,7 @@ impl<D: Dialect> SqlStore<D> {
     /// Forgets one of our own entries, and which entry blocked it.
     fn forget(&self, entry: &EntryId) {
         D::waits(self, entry, None);
+        self.updates.forget(entry);
         self.entries.remove(entry);
     }
 }

@@ -21,11 +21,12 @@ impl<D: Dialect> Sessions for SqlStore<D> {
         self.sessions.renew(session, held, gone).await?;
         if !self.sessions.is_settled(epoch) {
             let (sessions, entries) = (Arc::clone(&self.sessions), Arc::clone(&self.entries));
+            let updates = Arc::clone(&self.updates);
             // `settle` runs in the background: the lease is extended already, so the heartbeat need not wait for `settle`, and must
             // not fail if `settle` fails.
             tokio::spawn(async move {
                 // If `settle` fails, the next heartbeat starts it again.
-                let _: Result<()> = sessions.settle(session, epoch, &entries).await;
+                let _: Result<()> = sessions.settle(session, epoch, &entries, &updates).await;
             });
         }
         Ok(())
@@ -34,11 +35,12 @@ impl<D: Dialect> Sessions for SqlStore<D> {
     async fn close(&self, session: SessionId) -> Result<()> {
         // The entries are forgotten before the server is asked, so that nothing is kept of them even if the call fails.
         self.entries.of(session).iter().for_each(|entry| self.forget(entry));
+        self.updates.end(session);
         self.sessions.close(session).await
     }
 
     #[cfg(all(coordination_internals, feature = "memory"))]
     fn kept(&self) -> usize {
-        self.entries.count() + self.sessions.count()
+        self.entries.count() + self.updates.count() + self.sessions.count()
     }
 }
