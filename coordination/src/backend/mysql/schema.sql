@@ -27,7 +27,7 @@
 --   that comes at the same time either has locked the row before and extends the lease, or finds that the session is over.
 -- * A step waits for at most two locks, in this order: that of a queue, and then that of its own session. It takes any other
 --   lock only if that is free; otherwise it leaves undone what it needs the lock for, and later steps do that. InnoDB also
---   locks rows by itself, so two steps may still wait for each other. Then the server rolls one of them back as a whole, and
+--   locks rows by itself, also those that others have locked, so two steps may still wait for each other. Then the server rolls one of them back as a whole, and
 --   the client sends it again.
 -- * No statement in a loop contains a variable whose value may be long: if the server logs statements, it writes the value of
 --   each variable in each statement into the log.
@@ -153,7 +153,8 @@ BEGIN
 END
 //
 -- Checks whether a step of this session is allowed: 'ok', or why it is refused ('lost' or 'stale'). Locks the session's row, so
--- that the session cannot end before the step has ended.
+-- that the session cannot end before the step has ended. The session's heartbeats wait for that lock. So a step that writes
+-- anything else calls this last, when it waits for nothing but its commit, and rolls back what it has written unless this is 'ok'.
 --
 -- If a client has given up a call together with its connection, the call may be carried out late. So a call is refused if an
 -- earlier call of its session came on a newer connection, that is with a higher generation.
@@ -372,21 +373,22 @@ BEGIN
   ROLLBACK;
   START TRANSACTION;
   CALL coordination_lock_queue(of_path, its_queue, its_last);
+  SELECT e.seq INTO its_seq FROM coordination_entries e WHERE e.id = of_id AND e.queue = its_queue;
+  IF its_seq IS NULL THEN
+    SET its_seq = GREATEST(its_last + 1, {now});
+    UPDATE coordination_queues SET last = its_seq, changes = changes + 1 WHERE id = its_queue;
+    INSERT INTO coordination_entries (queue, seq, id, session, shared, generation, text)
+      VALUES (its_queue, its_seq, of_id, of_session, is_shared, of_generation, of_text);
+  END IF;
+  CALL coordination_standing(its_queue, its_seq, is_shared, TRUE, its_blocker, its_before, its_remaining, its_text);
+  IF its_seq > its_last AND its_before IS NULL AND NOT is_shared THEN
+    -- If this entry is exclusive and nothing is before it, there is nothing with a smaller number than its own. `first` says
+    -- so to later steps, so that they do not look there.
+    UPDATE coordination_queues SET first = its_seq WHERE id = its_queue;
+  END IF;
   CALL coordination_admit(of_session, of_generation, its_status);
-  IF its_status = 'ok' THEN
-    SELECT e.seq INTO its_seq FROM coordination_entries e WHERE e.id = of_id AND e.queue = its_queue;
-    IF its_seq IS NULL THEN
-      SET its_seq = GREATEST(its_last + 1, {now});
-      UPDATE coordination_queues SET last = its_seq, changes = changes + 1 WHERE id = its_queue;
-      INSERT INTO coordination_entries (queue, seq, id, session, shared, generation, text)
-        VALUES (its_queue, its_seq, of_id, of_session, is_shared, of_generation, of_text);
-    END IF;
-    CALL coordination_standing(its_queue, its_seq, is_shared, TRUE, its_blocker, its_before, its_remaining, its_text);
-    IF its_seq > its_last AND its_before IS NULL AND NOT is_shared THEN
-      -- If this entry is exclusive and nothing is before it, there is nothing with a smaller number than its own. `first` says
-      -- so to later steps, so that they do not look there.
-      UPDATE coordination_queues SET first = its_seq WHERE id = its_queue;
-    END IF;
+  IF its_status <> 'ok' THEN
+    ROLLBACK;
   END IF;
   COMMIT;
   SELECT its_status AS status, its_seq AS seq, its_blocker AS blocker, its_before AS before_seq,
@@ -398,30 +400,33 @@ CREATE PROCEDURE coordination_update(
   of_text LONGBLOB, of_seq BIGINT
 ) SQL SECURITY INVOKER
 BEGIN
-  DECLARE its_status VARCHAR(10);
+  DECLARE its_status, admitted VARCHAR(10);
   DECLARE its_queue, its_last, locked BIGINT;
   DECLARE was_shared BOOLEAN;
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
   ROLLBACK;
   START TRANSACTION;
   CALL coordination_lock_queue(of_path, its_queue, its_last);
-  CALL coordination_admit(of_session, of_generation, its_status);
-  IF its_status = 'ok' THEN
-    SELECT e.shared INTO was_shared FROM coordination_entries e
-      WHERE e.queue = its_queue AND e.seq = of_seq AND e.id = of_id AND e.session = of_session;
-    SELECT e.seq INTO locked FROM coordination_entries e
-      WHERE e.queue = its_queue AND e.seq = of_seq AND was_shared IS NOT NULL FOR UPDATE SKIP LOCKED;
-    IF was_shared IS NULL THEN
-      SET its_status = 'gone';
-    ELSEIF was_shared AND NOT is_shared THEN
-      SET its_status = 'exclusive';
-    ELSEIF locked IS NULL THEN
-      SET its_status = 'fenced';
-    ELSE
-      UPDATE coordination_entries FORCE INDEX (PRIMARY) SET shared = is_shared, text = of_text
-        WHERE queue = its_queue AND seq = of_seq;
-      UPDATE coordination_queues SET changes = changes + 1 WHERE id = its_queue;
-    END IF;
+  SELECT e.shared INTO was_shared FROM coordination_entries e
+    WHERE e.queue = its_queue AND e.seq = of_seq AND e.id = of_id AND e.session = of_session;
+  SELECT e.seq INTO locked FROM coordination_entries e
+    WHERE e.queue = its_queue AND e.seq = of_seq AND was_shared IS NOT NULL FOR UPDATE SKIP LOCKED;
+  IF was_shared IS NULL THEN
+    SET its_status = 'gone';
+  ELSEIF was_shared AND NOT is_shared THEN
+    SET its_status = 'exclusive';
+  ELSEIF locked IS NULL THEN
+    SET its_status = 'fenced';
+  ELSE
+    UPDATE coordination_entries FORCE INDEX (PRIMARY) SET shared = is_shared, text = of_text
+      WHERE queue = its_queue AND seq = of_seq;
+    UPDATE coordination_queues SET changes = changes + 1 WHERE id = its_queue;
+    SET its_status = 'ok';
+  END IF;
+  CALL coordination_admit(of_session, of_generation, admitted);
+  IF admitted <> 'ok' THEN
+    ROLLBACK;
+    SET its_status = admitted;
   END IF;
   COMMIT;
   SELECT its_status AS status;
@@ -701,7 +706,7 @@ CREATE PROCEDURE coordination_write(
   if_empty BOOLEAN, of_id BIGINT, names LONGBLOB, lengths LONGBLOB, datas LONGBLOB, many BIGINT
 ) SQL SECURITY INVOKER
 BEGIN
-  DECLARE its_status VARCHAR(10);
+  DECLARE its_status, admitted VARCHAR(10);
   DECLARE its_queue, its_last, its_version, its_before, its_remaining, its_now BIGINT;
   DECLARE its_value, its_text, its_data LONGBLOB;
   DECLARE its_blocker VARBINARY(64);
@@ -713,11 +718,7 @@ BEGIN
   ROLLBACK;
   START TRANSACTION;
   CALL coordination_lock_queue(of_path, its_queue, its_last);
-  CALL coordination_admit(of_session, of_generation, its_status);
   writing: BEGIN
-    IF its_status <> 'ok' THEN
-      LEAVE writing;
-    END IF;
     SET its_status = 'other';
     SELECT q.version, q.value INTO its_version, its_value FROM coordination_queues q WHERE q.id = its_queue;
     IF NOT (its_version <=> expected) THEN
@@ -762,6 +763,11 @@ BEGIN
     END WHILE;
     SET its_status = 'ok', its_value = NULL;
   END writing;
+  CALL coordination_admit(of_session, of_generation, admitted);
+  IF admitted <> 'ok' THEN
+    ROLLBACK;
+    SET its_status = admitted;
+  END IF;
   COMMIT;
   SELECT its_status AS status, its_version AS version, its_value AS value;
 END

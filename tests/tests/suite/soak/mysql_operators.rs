@@ -470,6 +470,43 @@ fn x1_a_step_that_is_killed_is_undone() {
     });
 }
 
+/// T4: calls that wait for rows which another transaction has locked do not delay the heartbeats of their process.
+#[test]
+fn t4_calls_that_wait_for_a_row_do_not_keep_heartbeats_back() {
+    rerun_on_threads(async || {
+        let mysql = one();
+        let coordinator = Coordinator::connect(&url(&mysql, SHORT)).await.expect("a server");
+        let lock = |name| coordinator.lock(name).expect("a name");
+        let held = lock("held").acquire(PATIENCE).await.expect("free");
+        let jobs = coordinator.queue("jobs").expect("a name");
+        jobs.post(&[NewItem::new("work")]).await.expect("posted");
+        lock("x").acquire(PATIENCE).await.expect("free").release().await.expect("released");
+        let open = begin(
+            &mysql,
+            "BEGIN; SELECT * FROM coordination.coordination_records FOR UPDATE;
+             SELECT * FROM coordination.coordination_queues WHERE path = 'coordination/lock/x' FOR UPDATE;
+             SELECT * FROM coordination.coordination_created FOR UPDATE; SELECT SLEEP(6)",
+        );
+        let posting = tokio::spawn({
+            let jobs = jobs.clone();
+            async move { jobs.post(&[NewItem::new("more work")]).await }
+        });
+        let acquiring = tokio::spawn({
+            let lock = lock("x");
+            async move { lock.acquire(Some(Duration::from_secs(60))).await?.release().await }
+        });
+        while !open.is_finished() {
+            assert!(held.is_held(), "the session was lost");
+            sleep(Duration::from_millis(20)).await;
+        }
+        posting.await.expect("no panic").expect("posted at last");
+        acquiring.await.expect("no panic").expect("granted and released");
+        assert!(held.is_held(), "the session was lost");
+        held.release().await.expect("released");
+        coordinator.stop().await.expect("stopped");
+    });
+}
+
 /// The ids of connections that run a statement with this beginning.
 fn running(mysql: &Mysql, statement: &str) -> Vec<String> {
     let running = "SELECT id FROM information_schema.processlist WHERE info LIKE";

@@ -35,7 +35,8 @@
 //!    with the lock on the queue's row (1).
 //!
 //!    PostgreSQL takes weaker locks, `FOR NO KEY UPDATE` in (1) and `FOR KEY SHARE` in (2), which are sufficient for all of this. A
-//!    heartbeat changes the session's row. On MySQL it waits for the lock in (2), on PostgreSQL it does not.
+//!    heartbeat changes the session's row. On MySQL it waits for the lock in (2), on PostgreSQL it does not. So on MySQL, (2) is done
+//!    last, when the transaction waits for nothing else, and the transaction is rolled back if (2) refuses it.
 //! 3. The client chooses the entry's id, at random, and a repeated `enter` has the same id. If the queue has an entry with this id,
 //!    an earlier call of this `enter` was carried out, and its answer was lost. Then no second entry is added, and the entry keeps
 //!    its number.
