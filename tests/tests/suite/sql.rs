@@ -34,6 +34,9 @@ pub(crate) trait SqlServer: Server + 'static {
     const DEAD: &'static [&'static str];
     /// Statement with which the session `s0` renews its lease; the server returns `ok`.
     const RENEW: &'static str;
+    /// Statements that add the session `dead`, which is over, and its entry, which cannot be removed; and the statement after
+    /// which it can be.
+    const STUCK: (&'static [&'static str], &'static str);
     /// Statements that make the queue of the lock `x`, give the number [`GIVEN`] in it, and prune it. They are to be run in one
     /// transaction.
     const USED_AND_PRUNED: &'static str;
@@ -126,6 +129,7 @@ macro_rules! sql_checks {
             r3_however_many_entries_were_left_they_go
             r3_an_update_that_was_lost_is_made_again
             t1_a_heartbeat_removes_no_more_than_it_has_time_for
+            l5_what_cannot_be_cleared_up_ends_no_session
             sec3_the_server_is_verified
         }
     };
@@ -354,6 +358,31 @@ pub(crate) async fn t1_a_heartbeat_removes_no_more_than_it_has_time_for<S: SqlSe
         ask(&*server, S::RENEW);
     }
     assert_eq!(count(&*server, "entries"), "0");
+}
+
+/// L5: a session that is over has left an entry that cannot be removed. Others keep their sessions, and the entry is removed as
+/// soon as it can be.
+pub(crate) async fn l5_what_cannot_be_cleared_up_ends_no_session<S: SqlServer>() {
+    let server = one::<S>();
+    let coordinator = Coordinator::connect(&url(&*server)).await.expect("a server");
+    let lock = coordinator.lock("x").expect("a name");
+    let held = lock.acquire(PATIENCE).await.expect("free");
+    let (stuck, no_longer) = S::STUCK;
+    stuck.iter().for_each(|statement| drop(ask(&*server, statement)));
+    let until = Instant::now() + Duration::from_secs(5);
+    while Instant::now() < until {
+        assert!(held.is_held(), "the session was lost");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(count(&*server, "entries"), "2");
+    ask(&*server, no_longer);
+    let until = Instant::now() + Duration::from_secs(10);
+    while count(&*server, "entries") != "1" && Instant::now() < until {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(count(&*server, "entries"), "1", "the holder's own");
+    held.release().await.expect("released");
+    coordinator.stop().await.expect("stopped");
 }
 
 /// SEC-3: over TLS the client verifies the server's certificate. If only one of client and server uses TLS, `connect` fails.

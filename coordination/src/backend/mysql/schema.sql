@@ -632,9 +632,13 @@ BEGIN
   -- Commits before `coordination_sweep` locks rows of other sessions, so that its own session's row is not locked meanwhile.
   COMMIT;
   IF its_status = 'ok' THEN
-    START TRANSACTION;
-    CALL coordination_sweep(FALSE);
-    COMMIT;
+    sweeping: BEGIN
+      -- The lease is extended. So the client must not be told an error that has nothing to do with its session.
+      DECLARE EXIT HANDLER FOR SQLEXCEPTION ROLLBACK;
+      START TRANSACTION;
+      CALL coordination_sweep(FALSE);
+      COMMIT;
+    END sweeping;
   END IF;
   SELECT its_status AS status, its_gone AS gone;
 END

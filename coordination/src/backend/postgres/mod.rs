@@ -15,7 +15,8 @@
 //! entries still block others until a function finds one of them. The function then locks the session's row, marks the session as
 //! over, and removes the entry. If a heartbeat of the session comes at the same time, the row's lock decides: if the heartbeat
 //! locks the row first, it extends the lease; if the function locks the row first, the heartbeat is told that the session is over.
-//! Further entries of sessions that are over are removed a few at a time by heartbeats and reads.
+//! Further entries of sessions that are over are removed a few at a time by reads, and by statements that clients send if a heartbeat
+//! has found such a session.
 //!
 //! An entry's number is one more than the last number in its queue, and at least the time in microseconds. It is the fencing token,
 //! and is committed before the client gets it.
@@ -209,6 +210,11 @@ impl Dialect for Postgres {
     fn tidy(store: &SqlStore<Self>) {
         let connections = Arc::clone(&store.connections);
         tokio::spawn(async move { watching::sweep(&connections).await });
+    }
+
+    fn is_due(heartbeat: &Row) -> Result<Option<bool>> {
+        let all_times = heartbeat.flag("renew", "all_times")?;
+        Ok(heartbeat.flag("renew", "is_due")?.then_some(all_times))
     }
 
     fn is_turn(&self, path: &str, seq: u64, epoch: u64) -> bool {

@@ -315,15 +315,20 @@ BEGIN
 END
 $f$;
 
--- Ends sessions whose time has passed, and removes their entries: only as many as a heartbeat has time for.
+-- Sessions whose time has passed since then are looked for.
 --
 -- As long as any client's transaction is open, each heartbeat leaves a row version that cannot be removed, and a scan of the
 -- index finds all of them. So usually only sessions that ended within the last 30 seconds are looked for. If other clients go
--- on sending heartbeats, these find each session in that time. Only one call in a hundred looks further back.
+-- on sending heartbeats, these find each session in that time. Only one heartbeat in a hundred looks further back (`all_times`).
+CREATE FUNCTION {schema}.since(all_times boolean, now bigint) RETURNS bigint LANGUAGE sql IMMUTABLE AS $f$
+  SELECT CASE WHEN all_times THEN 1 ELSE now - 30000000 END
+$f$;
+
+-- Ends sessions whose time has passed, and removes their entries: only as many as there is time for between two heartbeats.
 CREATE FUNCTION {schema}.sweep(all_times boolean) RETURNS void LANGUAGE plpgsql AS $f$
 DECLARE
   now bigint := {schema}.clock();
-  since bigint := CASE WHEN all_times OR random() < 0.01 THEN 1 ELSE now - 30000000 END;
+  since bigint := {schema}.since(all_times, now);
   dead record;
   budget bigint := 100;
 BEGIN
@@ -553,7 +558,7 @@ DECLARE
 BEGIN
   PERFORM {schema}.begin_step();
   PERFORM {schema}.hear(of_path);
-  PERFORM {schema}.sweep(false);
+  PERFORM {schema}.sweep(random() < 0.01);
   FOR dead IN
     SELECT DISTINCT s.id FROM {schema}.sessions s
       JOIN {schema}.entries e ON e.session = s.id JOIN {schema}.queues q ON q.id = e.queue
@@ -647,12 +652,20 @@ BEGIN
 END
 $f$;
 
--- Extends the lease, and returns the ids of those of the `held` entries that are gone, one after the other.
+-- Extends the lease, and returns the ids of those of the `held` entries that are gone, one after the other. `is_due`: there are
+-- sessions whose time has passed, so that the client calls `clear_up` with this `all_times`. That is a transaction of its own: an
+-- error in it must not undo the heartbeat, and a transaction that notifies others waits for all that do so in the whole cluster.
 CREATE FUNCTION {schema}.renew(
-  of_session bytea, of_generation bigint, held bytea[], OUT status text, OUT gone bytea
+  of_session bytea, of_generation bigint, held bytea[],
+  OUT status text, OUT gone bytea, OUT is_due boolean, OUT all_times boolean
 ) LANGUAGE plpgsql AS $f$
+DECLARE
+  now bigint;
 BEGIN
   PERFORM {schema}.begin_step();
+  now := {schema}.clock();
+  is_due := false;
+  all_times := random() < 0.01;
   UPDATE {schema}.sessions SET expires = {schema}.clock() + lease, generation = of_generation
     WHERE id = of_session AND expires > {schema}.clock() AND generation <= of_generation;
   IF NOT FOUND THEN
@@ -663,7 +676,21 @@ BEGIN
   status := 'ok';
   SELECT coalesce(string_agg(h.id, ''::bytea), ''::bytea) INTO gone FROM unnest(held) AS h (id)
     WHERE NOT EXISTS (SELECT FROM {schema}.entries e WHERE e.id = h.id AND e.session = of_session);
-  PERFORM {schema}.sweep(false);
+  -- Each of these reads a range of an index, as `sweep` does. They ask for the first of its order, so that the planner does not
+  -- read the table in the hope of finding one soon.
+  is_due := (SELECT min(s.expires) FROM {schema}.sessions s WHERE s.expires BETWEEN 0 AND 1) IS NOT NULL
+    OR (SELECT min(s.expires) FROM {schema}.sessions s
+      WHERE s.expires BETWEEN {schema}.since(all_times, now) AND now) IS NOT NULL
+    OR (SELECT min(s.forget_at) FROM {schema}.sessions s WHERE s.forget_at <= now) IS NOT NULL;
+END
+$f$;
+
+-- Removes what ended sessions have left, if `renew` says that there is some.
+CREATE FUNCTION {schema}.clear_up(all_times boolean, OUT status text) LANGUAGE plpgsql AS $f$
+BEGIN
+  PERFORM {schema}.begin_step();
+  PERFORM {schema}.sweep(all_times);
+  status := 'ok';
 END
 $f$;
 

@@ -40,7 +40,24 @@ impl SqlServer for Postgres {
            SELECT id, 1, convert_to('e' || id, 'UTF8'), convert_to('s' || 1 + id % 10, 'UTF8'), false, 1, ''
            FROM coordination.queues WHERE path LIKE 'coordination/lock/dead-%'",
     ];
-    const RENEW: &'static str = "SELECT status FROM coordination.renew('s0', 1, '{}')";
+    /// With the step that the client sends after it, if that is due.
+    const RENEW: &'static str =
+        "SELECT CASE WHEN is_due THEN coordination.clear_up(all_times) ELSE status END
+           FROM coordination.renew('s0', 1, '{}')";
+    const STUCK: (&'static [&'static str], &'static str) = (
+        &[
+            "CREATE FUNCTION public.stuck() RETURNS trigger LANGUAGE plpgsql AS $$
+               BEGIN RAISE EXCEPTION 'it stays'; END $$",
+            "CREATE TRIGGER stuck BEFORE DELETE ON coordination.entries FOR EACH ROW
+               WHEN (OLD.session = 'dead') EXECUTE FUNCTION public.stuck()",
+            "INSERT INTO coordination.queues (path, last) VALUES ('coordination/lock/dead', 1)",
+            "INSERT INTO coordination.sessions (id, namespace, member, channel, lease, expires, generation)
+               VALUES ('dead', 'coordination', 'dead', 'c', 60000000, 1, 1)",
+            "INSERT INTO coordination.entries (queue, seq, id, session, shared, generation, text)
+               SELECT id, 1, 'dead', 'dead', false, 1, '' FROM coordination.queues WHERE path = 'coordination/lock/dead'",
+        ],
+        "DROP TRIGGER stuck ON coordination.entries",
+    );
     const USED_AND_PRUNED: &'static str =
         "INSERT INTO coordination.queues (path, last) VALUES ('coordination/lock/x', 9000000000000000);
          INSERT INTO coordination.floors (namespace, last) VALUES ('coordination', 9000000000000000);

@@ -166,6 +166,7 @@ fn l7_an_open_transaction_slows_nobody_down() {
         }
         for step in [
             "coordination.renew((SELECT id FROM coordination.sessions WHERE member IS NOT NULL), 1000, '{}')",
+            "coordination.clear_up(random() < 0.01)",
             "coordination.read('coordination/lock/x')",
             "coordination.tend('coordination/lock/x')",
             "coordination.list('coordination/lock/', 'coordination/lock0', 100)",
@@ -297,7 +298,9 @@ fn l7_sessions_that_ended_long_ago_go_in_steps() {
         }
         assert_eq!(left, 0);
         // By now these sessions have ended for every client, so heartbeats remove them.
-        let beats = "SELECT count(coordination.renew('n0', 1, '{}')) FROM generate_series(1, 100)";
+        let beats =
+            "SELECT count(ROW(coordination.renew('n0', 1, '{}'), coordination.clear_up(false)))
+                       FROM generate_series(1, 100)";
         ask(&postgres, beats);
         assert_eq!(count("expires = 0"), 0);
         ask(

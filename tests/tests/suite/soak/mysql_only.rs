@@ -44,6 +44,18 @@ impl SqlServer for Mysql {
     const RENEW: &'static str =
         "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; USE coordination;
         CALL coordination_renew('s0', 1, '', 49)";
+    const STUCK: (&'static [&'static str], &'static str) = (
+        &["
+        USE coordination;
+        EXECUTE IMMEDIATE 'CREATE TRIGGER stuck BEFORE DELETE ON coordination_entries FOR EACH ROW
+          IF OLD.session = ''dead'' THEN SIGNAL SQLSTATE ''45000'' SET MESSAGE_TEXT = ''it stays''; END IF';
+        INSERT INTO coordination_queues (path, last, changes) VALUES ('coordination/lock/dead', 1, 1);
+        INSERT INTO coordination_sessions (id, namespace, member, lease, expires, generation)
+          VALUES ('dead', 'coordination', 'dead', 60000000, 1, 1);
+        INSERT INTO coordination_entries (queue, seq, id, session, shared, generation, text)
+          SELECT id, 1, 'dead', 'dead', FALSE, 1, '' FROM coordination_queues WHERE path = 'coordination/lock/dead'"],
+        "USE coordination; DROP TRIGGER stuck",
+    );
     const USED_AND_PRUNED: &'static str = "USE coordination;
         INSERT INTO coordination_queues (path, last, changes) VALUES ('coordination/lock/x', 9000000000000000, 1);
         INSERT INTO coordination_floors (namespace, last) VALUES ('coordination', 9000000000000000);

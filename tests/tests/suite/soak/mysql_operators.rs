@@ -475,7 +475,7 @@ fn x1_a_step_that_is_killed_is_undone() {
 fn t4_calls_that_wait_for_a_row_do_not_keep_heartbeats_back() {
     rerun_on_threads(async || {
         let mysql = one();
-        let coordinator = Coordinator::connect(&url(&mysql, SHORT)).await.expect("a server");
+        let coordinator = Coordinator::connect(&url(&mysql, "ttl=3s")).await.expect("a server");
         let lock = |name| coordinator.lock(name).expect("a name");
         let held = lock("held").acquire(PATIENCE).await.expect("free");
         let jobs = coordinator.queue("jobs").expect("a name");

@@ -99,6 +99,12 @@ pub(crate) trait Dialect: Sized + Send + Sync + 'static {
     /// heartbeat is sent only after it.
     fn tidy(_store: &SqlStore<Self>) {}
 
+    /// Whether the answer to a heartbeat says that sessions are to be cleared up whose time has passed. `Some`: whether all of them
+    /// are looked for, or only the latest. `None`: there are none, or the server has done it with the heartbeat.
+    fn is_due(_heartbeat: &Self::Row) -> Result<Option<bool>> {
+        Ok(None)
+    }
+
     /// Whether a notification has said, a moment ago, that nothing blocks our entry with this number. If so, the server need not be
     /// asked for the entry's position. Each notification is used only once, and only if it came on the connection of this epoch: the
     /// server of an earlier one may have been replaced, and may have ended sessions that live on at the new one.

@@ -33,14 +33,16 @@ pub(super) struct OpenSessions<D: Dialect> {
     settled: AtomicU64,
     /// Held while [`settle`](Self::settle) runs, so that this function runs only once at a time.
     settling: tokio::sync::Mutex<()>,
+    /// Held while [`clear_up`](Self::clear_up) runs.
+    clearing: tokio::sync::Mutex<()>,
     batches: Batches,
 }
 
 impl<D: Dialect> OpenSessions<D> {
     pub(super) fn new(connections: Arc<Connections<D>>, namespace: String) -> Self {
         let (settled, settling) = (AtomicU64::new(0), tokio::sync::Mutex::default());
-        let (ours, batches) = (Mutex::default(), Batches::default());
-        Self { connections, namespace, ours, settled, settling, batches }
+        let (clearing, ours, batches) = Default::default();
+        Self { connections, namespace, ours, settled, settling, clearing, batches }
     }
 
     /// The newest session.
@@ -83,13 +85,15 @@ impl<D: Dialect> OpenSessions<D> {
     }
 
     /// Extends the lease, and calls `gone` for each of the `held` entries that the server does not have any more. If the time for a
-    /// heartbeat is not enough for all entries, the next heartbeats ask after the rest.
+    /// heartbeat is not enough for all entries, the next heartbeats ask after the rest. Returns what
+    /// [`is_due`](Dialect::is_due) says of the heartbeat.
     pub(super) async fn renew(
         &self,
         session: SessionId,
         held: &[EntryRef],
         gone: &Gone<'_>,
-    ) -> Result<()> {
+    ) -> Result<Option<bool>> {
+        let mut is_due = None;
         let mut round = self.batches.round(held, self.connections.patience);
         while let Some(batch) = round.next() {
             let ids = batch.iter().map(|entry| entry.id.as_str().into()).collect();
@@ -101,8 +105,17 @@ impl<D: Dialect> OpenSessions<D> {
             for id in answer.row()?.bytes("renew", "gone")?.chunks(width) {
                 gone(&EntryId::from_store(String::from_utf8_lossy(id).into_owned()));
             }
+            is_due = is_due.or(D::is_due(answer.row()?)?);
         }
-        Ok(())
+        Ok(is_due)
+    }
+
+    /// Removes a limited number of the entries that other clients' sessions have left, whose time has passed. If it is still under way,
+    /// does nothing. The result of the call does not matter: a later heartbeat says again that this is due.
+    pub(super) async fn clear_up(&self, all_times: bool) {
+        let Ok(_alone) = self.clearing.try_lock() else { return };
+        let call = Call::new("renew", "clear_up").flag(all_times);
+        let _ = in_time(self.connections.patience, self.connections.run(&call)).await;
     }
 
     /// Whether [`settle`](Self::settle) is done on the connection of this epoch.

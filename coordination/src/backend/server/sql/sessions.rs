@@ -18,7 +18,11 @@ impl<D: Dialect> Sessions for SqlStore<D> {
     async fn renew(&self, session: SessionId, held: &[EntryRef], gone: &Gone<'_>) -> Result<()> {
         D::tidy(self);
         let epoch = self.epoch();
-        self.sessions.renew(session, held, gone).await?;
+        if let Some(all_times) = self.sessions.renew(session, held, gone).await? {
+            // In the background, as the heartbeat need not wait for this, and must not fail with it.
+            let sessions = Arc::clone(&self.sessions);
+            tokio::spawn(async move { sessions.clear_up(all_times).await });
+        }
         if !self.sessions.is_settled(epoch) {
             let (sessions, entries) = (Arc::clone(&self.sessions), Arc::clone(&self.entries));
             let updates = Arc::clone(&self.updates);
