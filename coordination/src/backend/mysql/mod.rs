@@ -37,8 +37,9 @@
 //! two clients may hold the same lock.
 //!
 //! Tokens rise even over a loss of all data, as long as the server's clock was not set back. If the server's clock is set forward,
-//! leases end earlier by that amount: a holder learns that its session is over with its next heartbeat, and until then the fencing
-//! token protects the resource. If a holder crashes, the next waiter gets the lock when the holder's lease has run out.
+//! or a server takes over whose clock is ahead, leases end earlier by that amount: a holder learns that its session is over with
+//! its next heartbeat, and until then the fencing token protects the resource. If a holder crashes, the next waiter gets the lock
+//! when the holder's lease has run out.
 //!
 //! A holder whose own data are in the same database can use `CALL coordination_fence(name, token)` as the first statement of its
 //! own transaction. The procedure fails unless the token is that of a current holder. It locks the row of the holder's entry, so

@@ -263,7 +263,9 @@ fn characteristics<D: Dialect>(promises: Promises) -> Characteristics {
         survives_failover: promises.survives_failover,
         fifo: true,
         fencing_survives_data_loss: true,
-        early_expiry: Some("the server's clock is set forward"),
+        early_expiry: Some(
+            "the server's clock is set forward, or a fail-over leads to a server whose clock is ahead",
+        ),
         partition_overlap: promises.partition_overlap,
         max_plain_name: 200,
         min_ttl: None,
