@@ -16,6 +16,8 @@ compile_error!("the build script of this crate (build.rs) was not run: it sets `
 
 pub(crate) mod blocking;
 mod host_clock;
+#[cfg(feature = "postgres")]
+pub(crate) mod keepalive;
 #[cfg(feature = "redis")]
 pub(crate) mod local_socket;
 #[cfg(feature = "_network")]

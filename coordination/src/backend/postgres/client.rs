@@ -131,6 +131,7 @@ impl Connection {
         if server.begins_otherwise {
             return Err(Failure::broken(not_set()));
         }
+        server.end_if_silent(&client).await?;
         dialect.is_pooled.store(server.is_pooled, Ordering::Relaxed);
         if !connections.has_connected() {
             Server::check_rights(&client, &dialect.schema).await?;

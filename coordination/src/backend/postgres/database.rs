@@ -42,6 +42,10 @@ SELECT current_setting('server_version_num')::integer AS server_version,
   pg_backend_pid() AS process,
   to_regclass($1) IS NOT NULL AS has_schema,
   set_config('coordination.lock_timeout', '{lock_timeout}ms', false) AS lock_timeout";
+/// Settings by which the server ends a connection whose client has not acknowledged anything for two minutes, for instance because
+/// it has lost its power. By default the server keeps such a connection for hours, and would soon have no room for others.
+const SILENT_CLIENTS: &str = "
+SET tcp_keepalives_idle = 60; SET tcp_keepalives_interval = 10; SET tcp_keepalives_count = 6; SET tcp_user_timeout = 120000";
 /// Our functions wait for a lock for at most `patience / PARTS`, where `patience` is the time that a heartbeat may take. So a
 /// heartbeat is in time even if `PARTS / 2` calls were sent before it on the same connection, and each of them waits for a lock
 /// that long.
@@ -134,6 +138,15 @@ impl Server {
         }
         check_version(client, schema).await?;
         Ok(server)
+    }
+
+    /// Has the server end this connection some time after its client has fallen silent. Behind a pooler this does nothing, because the
+    /// setting would last on a server connection that other clients use later.
+    pub(super) async fn end_if_silent(self, client: &Client) -> Result<(), Failure> {
+        match self.is_pooled {
+            true => Ok(()),
+            false => client.batch_execute(SILENT_CLIENTS).await.map_err(failed),
+        }
     }
 
     /// Fails if the role lacks a right that our functions need. This is checked when the first connection is made. Otherwise a

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject;
@@ -20,12 +21,16 @@ use super::error::{failure, is_not_spoken};
 use crate::backend::server::cause::{causes, connection_kind, is_hang_up};
 use crate::backend::server::connections::Failure;
 use crate::backend::server::credentials::{Credentials, Tls};
+use crate::env::keepalive::probe_if_silent;
 use crate::error::{Error, ErrorKind};
 use crate::url::Host;
 
 /// The first message on a connection with TLS, which asks the server to begin TLS. It consists of its length and of a code, which
 /// stands where other first messages have the protocol's version.
 const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
+
+/// After how long without traffic the operating system probes whether the server is still there.
+const SILENCE: Duration = Duration::from_secs(30);
 
 /// A TCP stream, with or without TLS.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -49,6 +54,8 @@ impl Postgres {
         let stream = TcpStream::connect(address).await.map_err(|error| unreachable_at(&error))?;
         // Turns off Nagle's algorithm, which would delay a small statement until the one before it is acknowledged.
         stream.set_nodelay(true).map_err(|error| unreachable_at(&error))?;
+        // A system that has no such settings notices a silent connection later.
+        let _ = probe_if_silent(&stream, SILENCE);
         let stream: Box<dyn Stream> = match &credentials.tls {
             None => Box::new(stream),
             Some(tls) => secured(stream, tls, host).await?,

@@ -230,6 +230,44 @@ fn l7_a_standby_that_is_away_multiplies_no_connections() {
     });
 }
 
+/// R1, L7: both ends of a connection notice if the other one falls silent: the client's after half a minute, so that nothing on the
+/// way drops an idle connection without a word, and the server's after a minute, so that it does not keep connections of clients
+/// that have lost their power.
+#[test]
+fn r1_silent_connections_are_probed() {
+    rerun_on_threads(async || {
+        let postgres = one();
+        let coordinator = Coordinator::connect(&url(&postgres, "ttl=60s")).await.expect("a server");
+        let port = postgres.node(0).address().port();
+        let until = Instant::now() + Duration::from_secs(10);
+        // The timers count down from 30 s and 60 s. While the kernel waits for an acknowledgement, there is another timer.
+        let are_probed = || {
+            let [client, server] = keepalive_timers(port);
+            client.is_some_and(|left| left <= 30) && server.is_some_and(|left| left <= 60)
+        };
+        while !are_probed() && Instant::now() < until {
+            sleep(Duration::from_millis(50)).await;
+        }
+        assert!(are_probed(), "{:?}", keepalive_timers(port));
+        coordinator.stop().await.expect("stopped");
+    });
+}
+
+/// In how many seconds the kernel probes the connection to this port: its client's end, and its server's. `None`: not at all.
+fn keepalive_timers(port: u16) -> [Option<u64>; 2] {
+    let connections = std::fs::read_to_string("/proc/net/tcp").expect("Linux has it");
+    let of = |place: usize| {
+        connections.lines().find_map(|line| {
+            let words: Vec<_> = line.split_whitespace().collect();
+            // The state 01 is an established connection, and the timer 02 that of keepalive, in hundredths of a second.
+            let is_it = words.get(place)?.ends_with(&format!(":{port:04X}")) && words[3] == "01";
+            let left = words.get(5)?.strip_prefix("02:").filter(|_| is_it)?;
+            u64::from_str_radix(left, 16).ok().map(|hundredths| hundredths / 100)
+        })
+    };
+    [of(2), of(1)]
+}
+
 /// L3: a client that reads a queue and is slow to receive the answer blocks nobody, although the answer is sent before
 /// its transaction ends.
 #[test]
