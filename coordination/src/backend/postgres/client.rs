@@ -118,7 +118,8 @@ impl Connection {
             let all = Arc::downgrade(connections);
             let running = tokio::spawn(run(running, all, epoch, Arc::clone(&is_unconfirmed)));
             let patience = connections.patience;
-            let server = Server::greet(&client, &dialect.schema, patience).await?;
+            let server =
+                Server::greet(&client, &dialect.schema, &dialect.channel, patience).await?;
             Ok((client, running, server))
         };
         let (mut client, running, mut server) = begin(None).await?;

@@ -20,9 +20,9 @@ const SCHEMA: &str = include_str!("schema.sql");
 const VERSION: i32 = 6;
 /// The oldest version that can be used: 12, in the form in which a server reports its version.
 const OLDEST: i32 = 120_000;
-/// If at least this many server processes of this client still wait for a replica's confirmation, no further connection to this
-/// server is made. These processes belong to connections that the client has given up. A call on a new connection would wait for
-/// the replica too.
+/// If at least this many server processes of this client still wait for a replica's confirmation, or are at a statement for longer
+/// than a heartbeat may take, no further connection to this server is made. These processes belong to connections that the client
+/// has given up. A call on a new connection would wait for the replica too, or for the disk.
 const WAITING: i64 = 2;
 /// The namespace that `coordination_fence` uses if its caller names none. It is also the default for a URL without a namespace.
 const NAMESPACE: &str = "coordination";
@@ -38,7 +38,9 @@ SELECT current_setting('server_version_num')::integer AS server_version,
   current_setting('synchronous_standby_names') <> '' AS is_confirmed,
   EXISTS (SELECT FROM pg_stat_replication) AS has_replicas,
   (SELECT count(*) FROM pg_stat_activity
-    WHERE wait_event = 'SyncRep' AND application_name = current_setting('application_name')) AS waiting,
+    WHERE application_name = $2 AND pid <> pg_backend_pid() AND (wait_event = 'SyncRep'
+      OR state = 'active' AND wait_event IS DISTINCT FROM 'ClientWrite'
+        AND query_start < clock_timestamp() - interval '{patience} milliseconds')) AS waiting,
   pg_backend_pid() AS process,
   to_regclass($1) IS NOT NULL AS has_schema,
   set_config('coordination.lock_timeout', '{lock_timeout}ms', false) AS lock_timeout";
@@ -96,17 +98,20 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Checks whether the server can be used, and creates our schema if it does not exist. `patience`: how long a heartbeat may
-    /// take.
+    /// Checks whether the server can be used, and creates our schema if it does not exist. `name`: what the server knows this client's
+    /// connections by, unless a pooler gives them another name. `patience`: how long a heartbeat may take.
     pub(super) async fn greet(
         client: &Client,
         schema: &Schema,
+        name: &str,
         patience: Duration,
     ) -> Result<Self, Failure> {
         let table = format!("{schema}.version");
         let wait = (patience / PARTS).min(LONGEST).as_millis().max(1);
-        let greeting = GREETING.replace("{lock_timeout}", &wait.to_string());
-        let found = one_row(client, &greeting, &table).await?;
+        let greeting = GREETING
+            .replace("{lock_timeout}", &wait.to_string())
+            .replace("{patience}", &patience.as_millis().to_string());
+        let found = one_row(client, &greeting, &[&table, name]).await?;
         if get::<i32>(&found, "server_version")? < OLDEST {
             let message = "the server is older than PostgreSQL 12";
             return Err(Failure::broken(Error::new(ErrorKind::Unsupported, "connect", message)));
@@ -115,10 +120,10 @@ impl Server {
             let message = "the server is a replica, and cannot be written to";
             return Err(Failure::broken(Error::new(ErrorKind::Unavailable, "connect", message)));
         }
-        // A server process that waits for a replica does so until the replica confirms, even after its client has gone. A new call
-        // on this server would wait for the replica too. So this fails, and the next server is tried.
+        // A server process that waits for a replica or for the disk does so until that answers, even after its client has gone. A new
+        // call on this server would wait for that too. So this fails, and the next server is tried.
         if get::<i64>(&found, "waiting")? >= WAITING {
-            let message = "earlier calls wait for a standby yet, which does not confirm them";
+            let message = "earlier calls are not ended yet: they wait for a standby, which does not confirm them, or for the disk";
             return Err(Failure::broken(Error::new(ErrorKind::Unavailable, "connect", message)));
         }
         let server = Self {
@@ -155,7 +160,7 @@ impl Server {
         let rights = RIGHTS
             .replace("{tables}", &names_of(TABLE))
             .replace("{functions}", &names_of(FUNCTION));
-        let row = one_row(client, &rights, schema.name()).await?;
+        let row = one_row(client, &rights, &[schema.name()]).await?;
         let missing: [String; 2] = [get(&row, "tables")?, get(&row, "functions")?];
         let rights = ["SELECT, INSERT, UPDATE and DELETE in the tables", "EXECUTE the functions"];
         let missing = missing.iter().zip(rights).filter(|(names, _)| !names.is_empty());
@@ -250,9 +255,11 @@ async fn process_of(client: &Client) -> Option<i32> {
     request[8..12].try_into().ok().map(i32::from_be_bytes)
 }
 
-async fn one_row(client: &Client, query: &str, argument: &str) -> Result<Row, Failure> {
-    use tokio_postgres::types::Type;
-    client.query_typed_one(query, &[(&argument, Type::TEXT)]).await.map_err(failed)
+async fn one_row(client: &Client, query: &str, arguments: &[&str]) -> Result<Row, Failure> {
+    use tokio_postgres::types::{ToSql, Type};
+    let typed = |argument| (argument as &(dyn ToSql + Sync), Type::TEXT);
+    let arguments: Vec<_> = arguments.iter().map(typed).collect();
+    client.query_typed_one(query, &arguments).await.map_err(failed)
 }
 
 fn get<'a, T: tokio_postgres::types::FromSql<'a>>(row: &'a Row, name: &str) -> Result<T, Failure> {

@@ -268,6 +268,45 @@ fn keepalive_timers(port: u16) -> [Option<u64>; 2] {
     [of(2), of(1)]
 }
 
+/// L7: a server whose statements stand still, as on a disk that does not answer, is given few connections of a client.
+#[test]
+fn l7_a_server_that_stands_still_is_given_few_connections() {
+    rerun_on_threads(async || {
+        let postgres = one();
+        let url = url(&postgres, "ttl=2s&heartbeat=250ms");
+        let coordinator = Coordinator::connect(&url).await.expect("a server");
+        let lock = coordinator.lock("x").expect("a good name");
+        lock.acquire(PATIENCE).await.expect("free").release().await.expect("released");
+        for statement in [
+            "CREATE FUNCTION public.stands() RETURNS trigger LANGUAGE plpgsql AS $$
+               BEGIN PERFORM pg_catalog.pg_sleep(60); RETURN NEW; END $$",
+            "CREATE TRIGGER stands BEFORE INSERT OR UPDATE ON coordination.sessions FOR EACH STATEMENT
+               EXECUTE FUNCTION public.stands()",
+        ] {
+            ask(&postgres, statement);
+        }
+        let ours =
+            "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'coordination%'";
+        let (mut most, until) = (0, Instant::now() + Duration::from_secs(10));
+        while Instant::now() < until {
+            most = most.max(ask(&postgres, ours).parse::<u32>().expect("a number"));
+            sleep(Duration::from_millis(20)).await;
+        }
+        println!("L7 postgres: {most} connections while the server stands still");
+        // The trigger cannot be dropped while statements run that have called it, but its function can be replaced.
+        for statement in [
+            "CREATE OR REPLACE FUNCTION public.stands() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'",
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'PgSleep'",
+        ] {
+            ask(&postgres, statement);
+        }
+        let guard = lock.acquire(PATIENCE).await.expect("the server goes on");
+        guard.release().await.expect("released");
+        assert!((1..=4).contains(&most), "L7: {most} connections");
+        coordinator.stop().await.expect("stopped");
+    });
+}
+
 /// L3: a client that reads a queue and is slow to receive the answer blocks nobody, although the answer is sent before
 /// its transaction ends.
 #[test]
