@@ -72,6 +72,10 @@ impl Server for Mysql {
         Proxy::speaking(Protocol::Mysql, self.node(index).address())
     }
 
+    fn most_connections(&self) -> usize {
+        3
+    }
+
     fn entries(&self, namespace: &str, kind: &str) -> Vec<String> {
         self.lines(&format!(
             "SELECT CONCAT(q.path, ' ', e.id)

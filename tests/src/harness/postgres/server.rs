@@ -88,6 +88,10 @@ impl Server for Postgres {
         Proxy::speaking(Protocol::Postgres, self.nodes[index].address())
     }
 
+    fn most_connections(&self) -> usize {
+        3
+    }
+
     fn entries(&self, namespace: &str, kind: &str) -> Vec<String> {
         self.ask_lines(&format!(
             "SELECT encode(q.path, 'escape') || ' ' || encode(e.id, 'escape')

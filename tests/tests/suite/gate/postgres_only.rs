@@ -154,6 +154,29 @@ fn x1_settings_of_the_role_do_no_harm() {
     });
 }
 
+/// S1, T2: what was answered is on the disk, also for a role whose commits do not wait for that.
+#[test]
+fn s1_a_grant_is_on_the_disk_when_it_is_answered() {
+    rerun_on_threads(async || {
+        let options = Postgres::options().set("wal_writer_delay", "10s");
+        let postgres = block_in_place(|| Arc::new(options.start()));
+        ask(&*postgres, "ALTER ROLE postgres SET synchronous_commit = off");
+        let url = url(&postgres).replace("ttl=2s&heartbeat=250ms", "ttl=60s&heartbeat=20s");
+        let coordinator = Coordinator::connect(&url).await.expect("a server");
+        let lock = coordinator.lock("x").expect("a name");
+        let guard = lock.acquire(PATIENCE).await.expect("free");
+        block_in_place(|| {
+            postgres.node(0).kill();
+            postgres.node(0).restart();
+            postgres.wait_ready();
+        });
+        let token = guard.token().to_string();
+        assert_eq!(ask(&*postgres, "SELECT seq FROM coordination.entries"), token);
+        guard.release().await.expect("released");
+        coordinator.stop().await.expect("stopped");
+    });
+}
+
 /// S8: names that differ are different locks, whatever the database's encoding.
 #[test]
 fn s8_names_are_apart_in_every_encoding() {
