@@ -27,8 +27,8 @@
 --   that comes at the same time either has locked the row before and extends the lease, or finds that the session is over.
 -- * A step waits for at most two locks, in this order: that of a queue, and then that of its own session. It takes any other
 --   lock only if that is free; otherwise it leaves undone what it needs the lock for, and later steps do that. InnoDB also
---   locks rows by itself, also those that others have locked, so two steps may still wait for each other. Then the server rolls one of them back as a whole, and
---   the client sends it again.
+--   locks rows by itself, also those that others have locked, so two steps may still wait for each other. Then the server
+--   rolls one of them back as a whole, and the client sends it again.
 -- * No statement in a loop contains a variable whose value may be long: if the server logs statements, it writes the value of
 --   each variable in each statement into the log.
 -- * Each step begins with a ROLLBACK. If the step before it on the connection was killed, its error handler has not run, and
