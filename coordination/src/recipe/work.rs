@@ -221,8 +221,11 @@ impl WorkQueue {
     ) -> Result<Option<WorkClaim>> {
         let (id, mut sent) = (ClaimId::random(), BootInstant::now());
         let ask = ask(id, options, holder.own_entry().seq());
+        let may_be_replaced = self.session().backend.confirms();
         let taken = match self.take(&ask, Some(&holder), &mut sent).await {
-            Ok(Some(seen)) => self.confirmed("claim", (id, 0), &holder).await.map(|()| Some(seen)),
+            Ok(Some(seen)) if may_be_replaced => {
+                self.confirmed("claim", (id, 0), &holder).await.map(|()| Some(seen))
+            }
             taken => taken,
         };
         let taken = match taken {
@@ -253,9 +256,6 @@ impl WorkQueue {
         holder: &Grant,
     ) -> Result<()> {
         let (session, own) = (self.session(), holder.own_entry());
-        if !session.backend.confirms() {
-            return Ok(());
-        }
         let confirm = || session.backend.confirm(own.entry());
         let unknown = |error: Error| error.with_effect(Effect::Unknown);
         let (is_there, _) = session.retry_briefly(operation, confirm).await.map_err(unknown)?;

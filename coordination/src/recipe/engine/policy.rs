@@ -62,14 +62,13 @@ pub(in crate::recipe) async fn await_decision(
     loop {
         // Invariant (S6 in `docs/guarantees.md`): the queue is read anew for every decision, which also shows that our own entry
         // still exists.
-        let read = || session.backend.read_standing(queue);
-        let listing = match has_waited {
-            false => session.retry_until_settled(lease, "acquire", read).await?,
-            true => session.retry_while_waiting(lease, "acquire", read).await?,
-        };
+        let listing = refusals.retried(has_waited, || session.backend.read_standing(queue)).await?;
         let Some(listed) = listing.entry(seq) else { return Ok(Turn::EntryLost) };
         if let Some(taken) = refusals.taken_nevertheless(listed) {
-            return confirmed(acquire, own, Some(taken), has_waited).await;
+            match refusals.confirmed(Some(taken), has_waited).await? {
+                Some(turn) => return Ok(turn),
+                None => continue,
+            }
         }
         let verdict = policy.decide(&listing, listed)?;
         let has_to_wait = matches!(verdict, Decision::Wait | Decision::WaitFor(_));
@@ -87,7 +86,10 @@ pub(in crate::recipe) async fn await_decision(
                 true => continue,
                 false => return Ok(Turn::EntryLost),
             },
-            Decision::Grant => return confirmed(acquire, own, None, has_waited).await,
+            Decision::Grant => match refusals.confirmed(None, has_waited).await? {
+                Some(turn) => return Ok(turn),
+                None => continue,
+            },
             Decision::Publish(data) => {
                 let room = own.entry().room.after_update();
                 let published = own.update_for("acquire", Mode::Shared, data, room).await;
@@ -99,7 +101,10 @@ pub(in crate::recipe) async fn await_decision(
                 continue;
             }
             Decision::Take(data) => match refusals.take(data, has_waited).await {
-                Ok(Some(taken)) => return confirmed(acquire, own, Some(taken), has_waited).await,
+                Ok(Some(taken)) => match refusals.confirmed(Some(taken), has_waited).await? {
+                    Some(turn) => return Ok(turn),
+                    None => continue,
+                },
                 Ok(None) => continue,
                 Err(error) if error.loss_reason().is_some() => return Ok(Turn::EntryLost),
                 Err(error) => return Err(error),
@@ -132,22 +137,6 @@ pub(in crate::recipe) async fn await_decision(
     }
 }
 
-/// The turn has come, once everything that a grant of the store has to survive knows our entry.
-async fn confirmed(
-    acquire: &Acquire,
-    own: &OwnEntry,
-    taken: Option<Data>,
-    has_waited: bool,
-) -> Result<Turn> {
-    let (session, lease) = (&acquire.session, own.lease());
-    let confirm = || session.backend.confirm(own.entry());
-    let is_there = match has_waited {
-        false => session.retry_until_settled(lease, "acquire", confirm).await?,
-        true => session.retry_while_waiting(lease, "acquire", confirm).await?,
-    };
-    Ok(if is_there { Turn::Mine(taken) } else { Turn::EntryLost })
-}
-
 /// The store's refusals to write what a policy has decided, while its entry waits on.
 ///
 /// For an entry that has waited: that the store has no room, or refuses our login or the call, may pass (`F-36`, `F-56`). So such an
@@ -162,12 +151,15 @@ struct Refusals<'a> {
     is_told: bool,
     /// What was to be taken by updates of our entry that were refused, although the store may have carried them out.
     in_doubt: Option<Data>,
+    /// Whether a server that was told what our entry takes waits until others know it, so that one of them may take over.
+    may_be_replaced: bool,
 }
 
 impl<'a> Refusals<'a> {
     fn new(acquire: &'a Acquire, own: &'a OwnEntry, policy: &'a dyn Policy) -> Self {
         let delays = acquire.session.retry_delays(own.lease().ttl);
-        Self { acquire, own, policy, delays, is_told: false, in_doubt: None }
+        let (is_told, in_doubt, may_be_replaced) = (false, None, false);
+        Self { acquire, own, policy, delays, is_told, in_doubt, may_be_replaced }
     }
 
     /// Stores with our entry what it takes, and returns what that is; `None`: the store has refused it, and it is to be decided anew.
@@ -178,6 +170,7 @@ impl<'a> Refusals<'a> {
     /// slots back, and entries after ours decide only once ours is shared, and see its slots then.
     async fn take(&mut self, data: Data, has_waited: bool) -> Result<Option<Data>> {
         let data = self.in_doubt.clone().unwrap_or(data);
+        self.may_be_replaced |= self.acquire.session.backend.confirms();
         let updated = self.own.update("acquire", Mode::Shared, Arc::clone(&data)).await;
         let may_be_there = updated.as_ref().is_err_and(|refused| refused.effect() != Effect::None);
         if may_be_there {
@@ -191,6 +184,40 @@ impl<'a> Refusals<'a> {
         let taken = self.in_doubt.as_ref().filter(|taken| listed.data == **taken)?;
         self.note(None);
         Some(Arc::clone(taken))
+    }
+
+    /// The turn has come, once everything that a grant of the store has to survive knows our entry and what it has taken. `None`: a
+    /// server that has taken over meanwhile does not know that, and it is to be decided anew.
+    async fn confirmed(&mut self, taken: Option<Data>, has_waited: bool) -> Result<Option<Turn>> {
+        let (session, own) = (&self.acquire.session, self.own);
+        let entry = own.entry();
+        let confirm = || session.backend.confirm(entry);
+        if !self.retried(has_waited, confirm).await? {
+            return Ok(Some(Turn::EntryLost));
+        }
+        // The server that has confirmed may be another one than that which was told what the entry takes.
+        if let Some(taken) = taken.as_ref().filter(|_| self.may_be_replaced) {
+            let read = || session.backend.read_standing(&entry.entry_ref.queue);
+            let listing = self.retried(has_waited, read).await?;
+            let seq = own.seq().unwrap_or_default();
+            let Some(listed) = listing.entry(seq) else { return Ok(Some(Turn::EntryLost)) };
+            if listed.mode != Mode::Shared || listed.data != *taken {
+                self.in_doubt = None;
+                return Ok(None);
+            }
+        }
+        Ok(Some(Turn::Mine(taken)))
+    }
+
+    async fn retried<T, C>(&self, has_waited: bool, call: impl Fn() -> C) -> Result<T>
+    where
+        C: Future<Output = Result<T>>,
+    {
+        let (session, lease) = (&self.acquire.session, self.own.lease());
+        match has_waited {
+            false => session.retry_until_settled(lease, "acquire", call).await,
+            true => session.retry_while_waiting(lease, "acquire", call).await,
+        }
     }
 
     /// If the store has refused this for now, and the entry waits on: waits a moment, and returns `None`.

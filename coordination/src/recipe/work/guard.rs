@@ -114,7 +114,9 @@ impl Life {
         }
         // Others go first for a quarter of what is left, so that there is time for three more tries.
         let courtesy = COURTESY.min(self.terms().deadline.remaining() / 4);
+        let may_be_replaced = queue.session().backend.confirms();
         let renewed = match queue.renew_here(id, asked, courtesy).await {
+            Ok(Renewed { lasts, .. }) if !may_be_replaced => Ok(duration(lasts)),
             Ok(Renewed { lasts, until }) => {
                 queue.confirmed("renew", (id, until), holder).await.map(|()| duration(lasts))
             }

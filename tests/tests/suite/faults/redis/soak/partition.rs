@@ -16,6 +16,8 @@ use super::{LONG, site, with_url};
 
 /// The key with the exclusive entries of the lock "x".
 const QUEUE: &str = "{coordination}:exclusive:lock/x";
+/// The key with the exclusive entries of the semaphore "s": those of callers that wait for their turn to choose permits.
+const WAITS: &str = "{coordination}:exclusive:semaphore/s";
 /// How often each test is repeated.
 const ROUNDS: usize = 10;
 /// Sentinels consider a master down if it has not replied for this long.
@@ -221,6 +223,45 @@ fn f59_a_grant_is_confirmed_by_the_server_that_gave_it() {
         assert!(granted.is_err(), "granted behind another entry");
         assert_eq!(proxy.open_connections(), 0, "it has another server");
         drop(site);
+    });
+}
+
+/// A waiter writes which permit it takes, and its connection ends after that. The server that has taken over knows the waiter's entry
+/// without this permit: it confirms that the entry exists, but the permit is granted only once it knows of that too. Otherwise all
+/// who come later would wait for the entry, which never decides there.
+#[test]
+fn f59_a_permit_is_confirmed_by_the_server_that_knows_it() {
+    rerun_on_threads(async || {
+        // The last answer that arrives is another one each time: the one to the waiter's look, or to its update, or a later one.
+        for answers in 1..=6 {
+            let (redis, site) = block_in_place(|| site(replicated()));
+            block_in_place(|| redis.wait_replicated(1));
+            let [one, two] = [0, 1].map(|node| redis.node(node).address());
+            let proxy = Proxy::speaking(Protocol::Resp, one);
+            let holder = connected(&site.at(one).url).await;
+            let waiter = connected(&site.at(format!("{},{two}", proxy.address())).url).await;
+            let permits = |client: &Coordinator| client.semaphore("s", 1).expect("a good name");
+            let held = permits(&holder).acquire(Some(LONG)).await.expect("it is free");
+            let waits = permits(&waiter);
+            let waiting = tokio::spawn(async move { waits.acquire(None).await });
+            block_in_place(|| {
+                let ask = |node, words: &[&str]| redis.try_ask(node, words).expect("it answers");
+                let waits = || ask(1, &["ZCARD", WAITS]) == Reply::Number(1);
+                assert!(wait_until(LONG, waits), "the replica does not hear of the waiter");
+                ask(1, &["REPLICAOF", "NO", "ONE"]);
+                for node in [0, 1] {
+                    ask(node, &["CONFIG", "SET", "min-replicas-to-write", "0"]);
+                }
+                proxy.refuse();
+                proxy.cut_after(Direction::ToClient, Unit::Messages, answers);
+            });
+            held.release().await.expect("it is held");
+            let granted = timeout(UNCONFIRMED, waiting).await;
+            let undecided = redis.try_ask(1, &["ZCARD", WAITS]).expect("it answers");
+            let is_known = undecided == Reply::Number(0);
+            assert!(granted.is_err() || is_known, "granted after {answers} answers");
+            drop(site);
+        }
     });
 }
 
