@@ -259,10 +259,13 @@ fn formatted(expression: TokenStream) -> Result<String, String> {
     Ok(text + rest)
 }
 
-/// The option of a URL takes the same.
+/// The option of a URL takes the same, and besides several parts, as in `1h30m`, which the attribute refuses.
 fn any_duration(text: &str) -> TestCaseResult {
     let json = serde_json::json!({ "ttl": text });
     let at_run_time = serde_json::from_value::<coordination::Config>(json);
-    prop_assert_eq!(duration(text), at_run_time.ok().and_then(|config| config.ttl));
+    let at_run_time = at_run_time.ok().and_then(|config| config.ttl);
+    let unit = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
+    let is_one_part = unit.chars().all(|c| c.is_ascii_lowercase());
+    prop_assert_eq!(duration(text), at_run_time.filter(|_| is_one_part));
     Ok(())
 }
