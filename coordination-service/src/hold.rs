@@ -169,6 +169,14 @@ impl Hold {
         (BootInstant::now() >= held.end).then_some(End::Expired)
     }
 
+    /// How long it is still good if nothing more is heard from the store.
+    pub(crate) fn good_for(&self) -> Option<Duration> {
+        match &*self.state() {
+            State::Held(held) => held.guard.remaining(),
+            State::Ended(_) => None,
+        }
+    }
+
     /// What is left; with a promise that is the lease alone.
     pub(crate) fn left(&self, held: &Held) -> Duration {
         let lease = held.end.remaining();

@@ -103,6 +103,11 @@ impl Holds {
         self.table().live.values().cloned().collect()
     }
 
+    /// How long all that live are still good if nothing more is heard from the store; none: nothing lives, or the store has no leases.
+    pub(crate) fn good_for(&self) -> Option<Duration> {
+        self.live().iter().filter_map(|hold| hold.good_for()).min()
+    }
+
     /// How many names are held, and how many of them by this client. Each of several locks counts.
     pub(crate) fn count(&self, client: &str) -> (usize, usize) {
         let table = self.table();

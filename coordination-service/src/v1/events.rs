@@ -245,6 +245,7 @@ impl Follower {
         let data = json!({
             "scheme": self.service.scheme, "state": state(&self.service), "instance": self.service.tag,
             "since_ms": since.map(|since: Instant| millis(since.elapsed())),
+            "left_ms": self.service.holds.good_for().map(millis),
         });
         self.told(self.events.send("store", &data).await)
     }
