@@ -2,6 +2,7 @@
 //!
 //! What is in [`gate`] is run by `tests/run`, what is in [`soak`] by `tests/soak`.
 
+mod browser;
 mod crontab;
 mod gate;
 mod http;

@@ -104,13 +104,13 @@ fn python_with(name: &str, imported: &str, install: &str) -> PathBuf {
 }
 
 /// An instance with tokens that may use all names and administer all names.
-struct Tokens {
-    service: Service,
+pub(super) struct Tokens {
+    pub(super) service: Service,
     used: Vec<String>,
-    admin: String,
+    pub(super) admin: String,
 }
 
-fn with_tokens(store: &Store) -> Tokens {
+pub(super) fn with_tokens(store: &Store) -> Tokens {
     with_tokens_and(store, "")
 }
 

@@ -4,4 +4,5 @@ mod clients;
 mod cron;
 mod kept_apart;
 mod killed;
+mod page;
 mod queues;

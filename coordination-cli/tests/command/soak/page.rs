@@ -1,0 +1,173 @@
+//! H12: the page of `coordination serve`, in Chromium.
+//!
+//! On a machine without it these tests do nothing. It is Debian's package `chromium`, which `tests/install` installs if it can.
+
+use coordination_tests::harness::{Redis, Server, rerun_if_starved, wait_until};
+
+use super::clients::with_tokens;
+use crate::browser::Browser;
+use crate::http::{Service, ask, hold, send};
+use crate::{LONG, Store};
+
+/// What is listed now, line by line.
+const LISTED: &str = "document.getElementById('rows').innerText";
+const STATE: &str = "document.getElementById('state').innerText";
+
+/// The page of this service.
+fn page(service: &Service) -> Browser {
+    let mut browser = Browser::start(1_280, 800);
+    browser.open(&format!("http://{}/", service.native));
+    browser
+}
+
+fn shows(browser: &mut Browser, text: &str) {
+    browser.until(&format!("{LISTED}.includes({text:?})"));
+}
+
+fn shows_no_more(browser: &mut Browser, text: &str) {
+    browser.until(&format!("!{LISTED}.includes({text:?})"));
+}
+
+#[test]
+fn h12_the_page_shows_what_is_held_and_each_change() {
+    if !Browser::is_installed() {
+        return;
+    }
+    rerun_if_starved(|| {
+        let store = Store::file();
+        let service = Service::start(&store, "");
+        let post = |path: &str, body: &str| {
+            let answer = service.post(path, body);
+            assert_eq!(answer.status, 201, "{path}: {answer:?}");
+            answer.json()
+        };
+        let lock = post("/v1/locks/backup", r#"{"lease_ms":600000,"title":"nightly"}"#);
+        let _waits =
+            send(&service.native, "POST", "/v1/locks/backup", &[], r#"{"wait_ms":600000}"#);
+        let markup = r#"{"lease_ms":600000,"title":"<b>bold</b>"}"#;
+        post("/v1/locks/%3Cimg%20src=x%20onerror=alert(1)%3E", markup);
+        post("/v1/semaphores/uploads", r#"{"lease_ms":600000,"permits":3,"count":2}"#);
+        post("/v1/limiters/render", r#"{"lease_ms":600000,"slots":2}"#);
+        post("/v1/elections/leader", r#"{"lease_ms":600000,"value":{"at":"h1:9000"}}"#);
+        post("/v1/groups/workers", r#"{"lease_ms":600000,"member":"worker-1"}"#);
+        let mut browser = page(&service);
+        for text in ["nightly", "1, longest", "<img src=x onerror=alert(1)>", "<b>bold</b>"] {
+            shows(&mut browser, text);
+        }
+        let tabs = "document.getElementById('tabs').innerText.replace(/\\s+/g, ' ')";
+        let counted = "All 6 Locks 2 Semaphores 1 Limiters 1 Elections 1 Groups 1";
+        browser.until(&format!("{tabs}.trim() === {counted:?}"));
+
+        let after = post("/v1/locks/after", r#"{"title":"by hand"}"#);
+        shows(&mut browser, "by hand");
+        let _held = store.runs("--member-id cron --lock by-command");
+        shows(&mut browser, "cron");
+        assert_eq!(service.delete(&hold(&after)).status, 204);
+        shows_no_more(&mut browser, "by hand");
+        assert_eq!(service.delete(&hold(&lock)).status, 204);
+        shows_no_more(&mut browser, "nightly");
+
+        for (tab, text) in [
+            ("semaphore", "0, 1: "),
+            ("limiter", "1: "),
+            ("election", r#"{"at":"h1:9000"}"#),
+            ("group", "worker-1 came"),
+        ] {
+            browser.value(&format!("document.getElementById('tab-{tab}').click()"));
+            shows(&mut browser, text);
+        }
+        assert_eq!(browser.value("document.images.length"), 0);
+        assert!(browser.told().is_empty(), "{:?}", browser.told());
+        let own = format!("http://{}/", service.native);
+        let asked = browser.asked();
+        assert!(asked.len() >= 3 && asked.iter().all(|url| url.starts_with(&own)), "{asked:?}");
+    });
+}
+
+/// With nothing but the keyboard, from the token to the end of somebody's lock.
+#[test]
+fn h12_an_administrator_takes_a_lock_away() {
+    if !Browser::is_installed() {
+        return;
+    }
+    rerun_if_starved(|| {
+        let store = Store::file();
+        let tokens = with_tokens(&store);
+        let authorization = format!("Bearer {}", tokens.admin);
+        let credentials = [("Authorization", authorization.as_str())];
+        let native = tokens.service.native.clone();
+        let body = r#"{"lease_ms":600000,"title":"it hangs"}"#;
+        let held = ask(&native, "POST", "/v1/locks/taken", &credentials, body);
+        assert_eq!(held.status, 201, "{held:?}");
+
+        let mut browser = page(&tokens.service);
+        browser.until("document.activeElement.id === 'token'");
+        browser.enter("co_wrong");
+        browser.press_enter();
+        browser.until("document.getElementById('lacking').innerText !== ''");
+        browser.enter(&tokens.admin);
+        browser.press_enter();
+        shows(&mut browser, "it hangs");
+        assert_eq!(browser.value("location.href"), format!("http://{native}/"));
+
+        tab_to(&mut browser, "name");
+        browser.press_enter();
+        browser.until("document.activeElement.id === 'detail'");
+        tab_to(&mut browser, "danger");
+        browser.press_enter();
+        browser.until("document.activeElement.id === 'cancel'");
+        let asked = browser.value("document.getElementById('ask').innerText").to_string();
+        assert!(asked.contains("taken") && asked.contains("it hangs"), "{asked}");
+        browser.press("Tab", 9, None);
+        browser.press_enter();
+        shows_no_more(&mut browser, "it hangs");
+        let is_free = || {
+            let looked = ask(&native, "GET", "/v1/locks/taken", &credentials, "").json();
+            looked["entries"].as_array().is_some_and(Vec::is_empty)
+        };
+        assert!(wait_until(LONG, is_free), "it is held");
+        browser.until("document.getElementById('past').innerText.includes('broken')");
+    });
+}
+
+/// Presses Tab until something of this class has the focus.
+fn tab_to(browser: &mut Browser, class: &str) {
+    let is_there = format!("document.activeElement.classList.contains({class:?})");
+    for _ in 0..40 {
+        if browser.value(&is_there) == true {
+            return;
+        }
+        browser.press("Tab", 9, None);
+    }
+    panic!("no Tab leads to {class}");
+}
+
+#[test]
+fn h12_the_page_says_when_the_store_or_the_service_is_away() {
+    if !Browser::is_installed() {
+        return;
+    }
+    rerun_if_starved(|| {
+        let redis = Redis::one();
+        let url = format!("redis://{}?ttl=40s&quarantine=0", redis.node(0).address());
+        let store = Store::at(url);
+        let mut service = Service::start(&store, "");
+        service.acquire("kept", r#"{"lease_ms":35000,"title":"kept"}"#);
+        let mut browser = page(&service);
+        shows(&mut browser, "kept");
+        browser.until(&format!("{STATE} === 'redis: connected'"));
+
+        redis.node(0).pause();
+        browser.until(&format!("{STATE} === 'redis: store away'"));
+        browser.until("/is good for \\d+ s more/.test(document.getElementById('since').innerText)");
+        browser.until("document.querySelectorAll('#rows .stale').length === 1");
+        redis.node(0).resume();
+        browser.until(&format!("{STATE} === 'redis: connected'"));
+        browser.until("document.querySelectorAll('#rows .stale').length === 0");
+
+        service.process.0.kill().expect("it runs");
+        service.process.status();
+        browser.until(&format!("{STATE} === 'No word from the service'"));
+        shows(&mut browser, "kept");
+    });
+}
