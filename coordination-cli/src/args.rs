@@ -308,7 +308,7 @@ pub(crate) struct Post {
     /// The queue
     pub(crate) queue: String,
     /// How long an item lives that nobody acknowledges, 14 days at most
-    #[arg(long, value_name = "D", value_parser = duration, default_value = "336h")]
+    #[arg(long, value_name = "D", value_parser = duration, default_value = "14d")]
     pub(crate) ttl: Duration,
     /// For how long nobody may claim it, 15 minutes at most
     #[arg(long, value_name = "D", value_parser = duration, default_value = "0")]

@@ -27,8 +27,8 @@ const SHARED_AND_SHARED: &str =
 const SHARED_OR_PERMITS: &str = "`shared` and `permits` exclude each other: a share of a lock goes to any number of \
                                  callers, a permit to as many as `permits` says";
 
-const DURATION: &str = "a duration is a number of seconds, or a number and a unit out of `ms`, `s`, `m` and \
-                        `h`, as in `0.5`, `500ms` or `2m`";
+const DURATION: &str = "a duration is a number of seconds, or numbers with units out of `d`, `h`, `m`, `s` and \
+                        `ms`, the largest first, as in `0.5`, `500ms`, `2m` or `1h30m`";
 
 const GUARD: &str =
     "`guard` is a name for the guard in the body, without quotes, as in `guard = guard`";
@@ -315,18 +315,45 @@ fn literal_timeout(text: &LitStr) -> Result<TokenStream> {
 
 /// Reads what the options of a URL take too.
 pub(crate) fn duration(text: &str) -> Option<Duration> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_lowercase());
-    let plain = digits.chars().all(|c| c.is_ascii_digit() || c == '.');
-    // `f64::from_str` also takes signs, exponents, `inf` and `nan`.
-    let number: f64 = digits.parse().ok().filter(|_| plain)?;
-    let seconds = match text.strip_prefix(digits)? {
-        "ms" => number / 1000.0,
-        "s" | "" => number,
-        "m" => number * 60.0,
-        "h" => number * 3600.0,
-        _ => return None,
-    };
-    Duration::try_from_secs_f64(seconds).ok()
+    if let Some(seconds) = decimal(text) {
+        return Duration::try_from_secs_f64(seconds).ok();
+    }
+    let (mut sum, mut rest, mut units) = (None::<Duration>, text, &UNITS[..]);
+    while !rest.is_empty() {
+        let (seconds, smaller, after) = part(rest, units)?;
+        sum =
+            Some(sum.unwrap_or_default().checked_add(Duration::try_from_secs_f64(seconds).ok()?)?);
+        (rest, units) = (after, smaller);
+    }
+    sum
+}
+
+/// A unit's name, and how many seconds a number of it is.
+type Unit = (&'static str, fn(f64) -> f64);
+
+/// The largest first.
+const UNITS: [Unit; 5] = [
+    ("d", |number| number * 86_400.0),
+    ("h", |number| number * 3600.0),
+    ("m", |number| number * 60.0),
+    ("s", |number| number),
+    ("ms", |number| number / 1000.0),
+];
+
+/// A number and one of these units, in seconds, with the smaller units and the text that are left.
+fn part<'t>(text: &'t str, units: &'static [Unit]) -> Option<(f64, &'static [Unit], &'t str)> {
+    let (number, rest) = text.split_at(text.find(|c: char| c.is_ascii_lowercase())?);
+    let end = rest.find(|c: char| !c.is_ascii_lowercase()).unwrap_or(rest.len());
+    let (unit, after) = rest.split_at(end);
+    let place = units.iter().position(|(name, _)| *name == unit)?;
+    let (_, in_seconds) = units.get(place)?;
+    Some((in_seconds(decimal(number)?), units.get(place + 1..)?, after))
+}
+
+/// Stricter than `f64::from_str`, which takes signs, exponents, `inf` and `nan`.
+fn decimal(text: &str) -> Option<f64> {
+    let plain = text.chars().all(|c| c.is_ascii_digit() || c == '.');
+    text.parse().ok().filter(|_| plain)
 }
 
 #[cfg(test)]
@@ -340,6 +367,9 @@ mod tests {
             ("5s", 5_000),
             ("2m", 120_000),
             ("1h", 3_600_000),
+            ("2d", 172_800_000),
+            ("1h30m", 5_400_000),
+            ("1h0.5s", 3_600_500),
             ("0.5", 500),
             ("0", 0),
         ] {
@@ -349,7 +379,10 @@ mod tests {
 
     #[test]
     fn refuses_what_is_not_a_duration() {
-        for text in ["", "s", ".", "-1", "+1s", "NaN", "inf", "1e3", "5 s", "5S", "5d", "1.2.3"] {
+        for text in [
+            "", "s", ".", "-1", "+1s", "NaN", "inf", "1e3", "5 s", "5S", "5w", "1.2.3", "30m1h",
+            "1h2h", "1h30",
+        ] {
             assert_eq!(duration(text), None, "{text:?}");
         }
     }

@@ -7,13 +7,13 @@ use serde::de::{self, Deserialize, Deserializer, Visitor};
 
 use crate::error::{Error, ErrorKind};
 
-const ALLOWED: &str = "a duration is a number of seconds, or numbers with units out of `h`, `m`, `s` and \
+const ALLOWED: &str = "a duration is a number of seconds, or numbers with units out of `d`, `h`, `m`, `s` and \
                        `ms`, the largest first, as in `0.5`, `500ms`, `2m` or `1h30m`; it is not negative";
 
 const TOO_LONG: &str = "the duration is longer than any that can be counted";
 
 /// Reads a duration as the options of URLs and the fields of [`Config`](crate::Config) have it: `500ms`, `5s`,
-/// `2m`, `1h`, `0.5s`, `1h30m`, or a bare number of seconds.
+/// `2m`, `1h`, `7d`, `0.5s`, `1h30m`, or a bare number of seconds. A day (`d`) is 24 hours.
 ///
 /// Of several parts each has a unit, the largest comes first, and each unit comes once.
 ///
@@ -39,14 +39,15 @@ pub fn parse_duration(text: &str) -> crate::Result<Duration> {
 type Unit = (&'static str, fn(f64) -> f64);
 
 /// The largest first.
-const UNITS: [Unit; 4] = [
+const UNITS: [Unit; 5] = [
+    ("d", |number| number * 86_400.0),
     ("h", |number| number * 3600.0),
     ("m", |number| number * 60.0),
     ("s", |number| number),
     ("ms", |number| number / 1000.0),
 ];
 
-/// Reads `500ms`, `5s`, `2m`, `1h`, `0.5s`, `1h30m`, or a bare number of seconds.
+/// Reads `500ms`, `5s`, `2m`, `1h`, `7d`, `0.5s`, `1h30m`, or a bare number of seconds.
 ///
 /// The message for anything else says what is allowed and does not repeat the text.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
@@ -176,6 +177,7 @@ mod tests {
             ("5s", 5000),
             ("2m", 120_000),
             ("1h", 3_600_000),
+            ("2d", 172_800_000),
             ("0.5s", 500),
             ("1.5h", 5_400_000),
             ("10", 10_000),
@@ -192,6 +194,7 @@ mod tests {
         let millis = |text| parse(text).map(|duration| duration.as_millis());
         for (text, expected) in [
             ("1h30m", 5_400_000),
+            ("1d12h", 129_600_000),
             ("1h0.5s", 3_600_500),
             ("2m3s4ms", 123_004),
             ("90m1s", 5_401_000),
@@ -199,7 +202,9 @@ mod tests {
         ] {
             assert_eq!(millis(text), Ok(expected), "{text}");
         }
-        for text in ["30m1h", "1h2h", "1h30", "30 1h", "1h 30m", "1h-30m", "1hm", "h1m", "1ms2s"] {
+        for text in
+            ["30m1h", "1h1d", "1h2h", "1h30", "30 1h", "1h 30m", "1h-30m", "1hm", "h1m", "1ms2s"]
+        {
             assert_eq!(parse(text), Err(ALLOWED.to_owned()), "{text:?}");
         }
         // Each part can be counted.
@@ -209,7 +214,7 @@ mod tests {
     #[test]
     fn says_what_is_allowed() {
         for text in [
-            "", "s", ".", "-1", "-1s", "+1s", "NaN", "inf", "1e3", "5 s", " 5s", "5S", "5d", "5sm",
+            "", "s", ".", "-1", "-1s", "+1s", "NaN", "inf", "1e3", "5 s", " 5s", "5S", "5w", "5sm",
             "1.2.3", "0x10", "٣s", "5s\n",
         ] {
             assert_eq!(parse(text), Err(ALLOWED.to_owned()), "{text:?}");

@@ -72,7 +72,7 @@
 //!
 //! `require` takes `processes`, `hosts`, `lease`, `restart_safe`, `power_loss_safe`, `failover_safe`,
 //! `fifo`, `no_early_expiry` and `no_partition_overlap`; see [`Characteristics`]. Durations are numbers of seconds, or numbers
-//! with `ms`, `s`, `m` or `h`. An unknown option is an error that lists the known ones.
+//! with `ms`, `s`, `m`, `h` or `d`, as in `1h30m`. An unknown option is an error that lists the known ones.
 //!
 //! | store | option | default | |
 //! | --- | --- | --- | --- |

@@ -275,5 +275,5 @@ fn a_worker_is_stopped_once_and_ended_by_four_signals_only() {
 #[test]
 fn an_item_is_kept_as_long_as_a_queue_can() {
     let help = stdout(&output(plain().args(["post", "--help"])));
-    assert!(help.contains("[default: 336h]"), "{help}");
+    assert!(help.contains("[default: 14d]"), "{help}");
 }
