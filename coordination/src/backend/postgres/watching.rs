@@ -53,7 +53,7 @@ pub(super) async fn gone(
     let mut waiting = dialect.hub.wait(&Wait { queue: path.to_owned(), seq, mode: waiter });
     let waited = *waiting.borrow();
     let mut known = match waited {
-        Waited::Over => return Ok(()),
+        Waited::Over(_) => return Ok(()),
         Waited::Blocks(known) => Some(known),
         Waited::Unknown => None,
     };

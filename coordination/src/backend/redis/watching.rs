@@ -31,7 +31,7 @@ impl Watching for Redis {
         let waited = *waiting.borrow();
         let end = End { entry, queue: &queue, seq, waiter, recheck };
         match waited {
-            Waited::Over => Ok(()),
+            Waited::Over(_) => Ok(()),
             Waited::Blocks(known) => self.gone_as_told(&end, &mut waiting, known).await,
             Waited::Unknown => self.gone_as_overheard(&end, &mut waiting).await,
         }

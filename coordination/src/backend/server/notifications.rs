@@ -76,8 +76,9 @@ pub(crate) enum Waited {
     /// The entry blocks one of our entries. The server will send a message on this process's channel when the entry no longer
     /// blocks ours.
     Blocks(Known),
-    /// The entry is gone, or no longer blocks entries of the mode in question: the wait is over.
-    Over,
+    /// The entry is gone, or no longer blocks entries of the mode in question: the wait is over. With the epoch of the connection on
+    /// which the message came that said so.
+    Over(u64),
 }
 
 /// The epoch of the connection on which the server said that an entry blocks, and until when that entry's lease lasts, unless it is
@@ -167,7 +168,7 @@ impl Subscriptions {
         if channel == self.own {
             Passed::read(text).into_iter().for_each(|passed| self.passed(epoch, passed));
         } else if let Some(queue) = channel.strip_prefix(&self.queues) {
-            self.happened(queue, happened(text));
+            self.happened(epoch, queue, happened(text));
         }
     }
 
@@ -178,15 +179,15 @@ impl Subscriptions {
         // A caller may begin to wait only after this message has come, and then has to find that its wait is over. So the message
         // is kept even if nobody waits yet: the call of `wait` creates the state in which it is kept.
         drop(self.wait(&passed.wait));
-        self.over(&passed.wait);
+        self.over(epoch, &passed.wait);
     }
 
-    fn happened(&self, queue: &str, what: Happened) {
+    fn happened(&self, epoch: u64, queue: &str, what: Happened) {
         if let Some((seq, is_gone)) = what {
             let wait = |mode| Wait { queue: queue.to_owned(), seq, mode };
-            self.over(&wait(Mode::Shared));
+            self.over(epoch, &wait(Mode::Shared));
             if is_gone {
-                self.over(&wait(Mode::Exclusive));
+                self.over(epoch, &wait(Mode::Exclusive));
             }
         }
         self.followed.tell(&queue.to_owned(), |followed| {
@@ -195,10 +196,14 @@ impl Subscriptions {
         });
     }
 
-    fn over(&self, wait: &Wait) {
+    fn over(&self, epoch: u64, wait: &Wait) {
         self.waits.tell(wait, |waited| {
-            *waited = Waited::Over;
-            true
+            // The server of a newer connection has said that the entry blocks ours. A message of an earlier one does not end that.
+            let is_outdated = matches!(waited, Waited::Blocks(known) if known.epoch > epoch);
+            if !is_outdated {
+                *waited = Waited::Over(epoch);
+            }
+            !is_outdated
         });
     }
 
@@ -208,8 +213,9 @@ impl Subscriptions {
         self.waits.join(wait);
         self.waits.tell(wait, |waited| {
             // The server's message that the entry no longer blocks ours may have overtaken the server's answer that it does. The
-            // message tells of the later state, so it is kept.
-            if !waited.is_over() {
+            // message tells of the later state, so it is kept. But if it came on an earlier connection, another server may have
+            // answered since, at which the entry still blocks ours.
+            if !matches!(waited, Waited::Over(epoch) if *epoch >= known.epoch) {
                 *waited = Waited::Blocks(known);
             }
             false
@@ -245,7 +251,7 @@ impl Subscriptions {
 
 impl Waited {
     pub(crate) fn is_over(&self) -> bool {
-        matches!(self, Self::Over)
+        matches!(self, Self::Over(_))
     }
 }
 
@@ -300,6 +306,31 @@ mod tests {
         for other in ["", "entered", "updated", "written 7", "gone", "gone x", "gone 7 8"] {
             assert_eq!(happened(other), None, "{other:?}");
         }
+    }
+
+    /// Otherwise a waiter would ask the new server again and again without a pause, as long as the entry blocks it there.
+    #[test]
+    fn a_message_of_an_earlier_connection_does_not_end_a_wait() {
+        let hub = Subscriptions::new("{a}:", "own");
+        let wait = Wait { queue: "lock/a".to_owned(), seq: 7, mode: Mode::Exclusive };
+        let expect = |epoch| hub.expect(&wait, Known { epoch, until: Instant::now() });
+        let told = |epoch| hub.told(epoch, "{a}:client:own", "lock/a 7 exclusive 9 free");
+        let is_over = || hub.wait(&wait).borrow().is_over();
+        expect(1);
+        told(1);
+        assert!(is_over(), "told on the connection on which it was asked for");
+        expect(1);
+        assert!(is_over(), "the message has overtaken the answer");
+        expect(2);
+        assert!(!is_over(), "the answer of the new server is later than the old one's message");
+        told(1);
+        hub.told(1, "{a}:queue:lock/a", "gone 7");
+        assert!(!is_over(), "a late message of the old server");
+        told(2);
+        assert!(is_over());
+        told(3);
+        expect(2);
+        assert!(is_over(), "an answer to a question of before the message");
     }
 
     #[test]
