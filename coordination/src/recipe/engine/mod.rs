@@ -8,6 +8,7 @@ pub(crate) mod own_entry;
 pub(crate) mod policy;
 pub(crate) mod protect;
 pub(crate) mod queue;
+mod refusals;
 pub(crate) mod slots;
 pub(crate) mod turn;
 pub(crate) mod waiting;

@@ -1,15 +1,14 @@
 //! Whose turn it is, for recipes in which that depends on the whole queue.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::own_entry::OwnEntry;
+use super::refusals::Refusals;
 use super::turn::{Acquire, Turn};
 use super::waiting::Waiting;
 use crate::backend::{Blocker, Data, Entry, Listing, Mode, Write};
-use crate::error::{Effect, Error, ErrorKind, Result};
-use crate::retry::DecorrelatedJitter;
-use crate::session::{Sight, is_refusal};
+use crate::error::{Error, Result};
+use crate::session::Sight;
 
 /// Decides from the whole queue what one entry in it is to do.
 ///
@@ -60,6 +59,7 @@ pub(in crate::recipe) async fn await_decision(
     let (mut views, mut has_waited) = (None, false);
     let mut refusals = Refusals::new(acquire, own, policy);
     loop {
+        refusals.note_server();
         // Invariant (S6 in `docs/guarantees.md`): the queue is read anew for every decision, which also shows that our own entry
         // still exists.
         let listing = refusals.retried(has_waited, || session.backend.read_standing(queue)).await?;
@@ -135,120 +135,6 @@ pub(in crate::recipe) async fn await_decision(
             }
         }
     }
-}
-
-/// The store's refusals to write what a policy has decided, while its entry waits on.
-///
-/// For an entry that has waited: that the store has no room, or refuses our login or the call, may pass (`F-36`, `F-56`). So such an
-/// entry waits on in its place. What was decided may be wrong by then: somebody may have changed the number of slots, for instance. So
-/// the queue is read and it is decided anew.
-struct Refusals<'a> {
-    acquire: &'a Acquire,
-    own: &'a OwnEntry,
-    policy: &'a dyn Policy,
-    delays: DecorrelatedJitter,
-    /// Whether the log was told of one.
-    is_told: bool,
-    /// What was to be taken by updates of our entry that were refused, although the store may have carried them out.
-    in_doubt: Option<Data>,
-    /// Whether a server that was told what our entry takes waits until others know it, so that one of them may take over.
-    may_be_replaced: bool,
-}
-
-impl<'a> Refusals<'a> {
-    fn new(acquire: &'a Acquire, own: &'a OwnEntry, policy: &'a dyn Policy) -> Self {
-        let delays = acquire.session.retry_delays(own.lease().ttl);
-        let (is_told, in_doubt, may_be_replaced) = (false, None, false);
-        Self { acquire, own, policy, delays, is_told, in_doubt, may_be_replaced }
-    }
-
-    /// Stores with our entry what it takes, and returns what that is; `None`: the store has refused it, and it is to be decided anew.
-    ///
-    /// If an earlier update is in doubt, this repeats that update, whatever the policy chooses now (S9). The earlier update may come
-    /// late and then be replaced by this one. Entries after ours that decide in between see the slots of the earlier one as
-    /// taken, and may take those that the policy would choose now. Nobody else has the earlier slots: entries before ours can only give
-    /// slots back, and entries after ours decide only once ours is shared, and see its slots then.
-    async fn take(&mut self, data: Data, has_waited: bool) -> Result<Option<Data>> {
-        let data = self.in_doubt.clone().unwrap_or(data);
-        self.may_be_replaced |= self.acquire.session.backend.confirms();
-        let updated = self.own.update("acquire", Mode::Shared, Arc::clone(&data)).await;
-        let may_be_there = updated.as_ref().is_err_and(|refused| refused.effect() != Effect::None);
-        if may_be_there {
-            self.in_doubt = Some(Arc::clone(&data));
-        }
-        Ok(self.or_pause(updated, has_waited).await?.map(|()| data))
-    }
-
-    /// What our entry has taken by an update that is in doubt, if the entry as it is listed shows that it was carried out.
-    fn taken_nevertheless(&self, listed: &Entry) -> Option<Data> {
-        let taken = self.in_doubt.as_ref().filter(|taken| listed.data == **taken)?;
-        self.note(None);
-        Some(Arc::clone(taken))
-    }
-
-    /// The turn has come, once everything that a grant of the store has to survive knows our entry and what it has taken. `None`: a
-    /// server that has taken over meanwhile does not know that, and it is to be decided anew.
-    async fn confirmed(&mut self, taken: Option<Data>, has_waited: bool) -> Result<Option<Turn>> {
-        let (session, own) = (&self.acquire.session, self.own);
-        let entry = own.entry();
-        let confirm = || session.backend.confirm(entry);
-        if !self.retried(has_waited, confirm).await? {
-            return Ok(Some(Turn::EntryLost));
-        }
-        // The server that has confirmed may be another one than that which was told what the entry takes.
-        if let Some(taken) = taken.as_ref().filter(|_| self.may_be_replaced) {
-            let read = || session.backend.read_standing(&entry.entry_ref.queue);
-            let listing = self.retried(has_waited, read).await?;
-            let seq = own.seq().unwrap_or_default();
-            let Some(listed) = listing.entry(seq) else { return Ok(Some(Turn::EntryLost)) };
-            if listed.mode != Mode::Shared || listed.data != *taken {
-                self.in_doubt = None;
-                return Ok(None);
-            }
-        }
-        Ok(Some(Turn::Mine(taken)))
-    }
-
-    async fn retried<T, C>(&self, has_waited: bool, call: impl Fn() -> C) -> Result<T>
-    where
-        C: Future<Output = Result<T>>,
-    {
-        let (session, lease) = (&self.acquire.session, self.own.lease());
-        match has_waited {
-            false => session.retry_until_settled(lease, "acquire", call).await,
-            true => session.retry_while_waiting(lease, "acquire", call).await,
-        }
-    }
-
-    /// If the store has refused this for now, and the entry waits on: waits a moment, and returns `None`.
-    async fn or_pause<T>(&mut self, outcome: Result<T>, has_waited: bool) -> Result<Option<T>> {
-        let refused = match outcome {
-            Err(error) if has_waited && (is_refusal(&error) || is_full(&error)) => error,
-            outcome => {
-                self.note(None);
-                return outcome.map(Some);
-            }
-        };
-        if !std::mem::replace(&mut self.is_told, true) {
-            tracing::warn!(error = %refused, "refused while it waits; it goes on waiting");
-        }
-        self.note(Some(refused));
-        tokio::select! {
-            biased;
-            _ = self.own.lease().ended() => {}
-            () = tokio::time::sleep(self.delays.next_delay()) => {}
-        }
-        Ok(None)
-    }
-
-    fn note(&self, refused: Option<Error>) {
-        self.policy.refused(refused.as_ref());
-        self.acquire.tries().refused = refused;
-    }
-}
-
-fn is_full(error: &Error) -> bool {
-    error.kind() == ErrorKind::Quota
 }
 
 #[cfg(all(test, coordination_internals, feature = "memory"))]

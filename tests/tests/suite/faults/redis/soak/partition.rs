@@ -18,6 +18,8 @@ use super::{LONG, site, with_url};
 const QUEUE: &str = "{coordination}:exclusive:lock/x";
 /// The key with the exclusive entries of the semaphore "s": those of callers that wait for their turn to choose permits.
 const WAITS: &str = "{coordination}:exclusive:semaphore/s";
+/// The key with how many parties each double barrier is for, and its rounds.
+const PARTIES: &str = "{coordination}:values:double_barrier";
 /// How often each test is repeated.
 const ROUNDS: usize = 10;
 /// Sentinels consider a master down if it has not replied for this long.
@@ -260,6 +262,43 @@ fn f59_a_permit_is_confirmed_by_the_server_that_knows_it() {
             let undecided = redis.try_ask(1, &["ZCARD", WAITS]).expect("it answers");
             let is_known = undecided == Reply::Number(0);
             assert!(granted.is_err() || is_known, "granted after {answers} answers");
+            drop(site);
+        }
+    });
+}
+
+/// A party is let into a double barrier, and its connection ends after that. The server that has taken over knows the party, and not
+/// those that came later: there the party is not in before it has waited for as many again.
+#[test]
+fn f59_a_place_inside_is_confirmed_by_the_server_that_knows_the_round() {
+    rerun_on_threads(async || {
+        for answers in 1..=8 {
+            let (redis, site) = block_in_place(|| site(replicated()));
+            block_in_place(|| redis.wait_replicated(1));
+            let [one, two] = [0, 1].map(|node| redis.node(node).address());
+            let proxy = Proxy::speaking(Protocol::Resp, one);
+            let later = connected(&site.at(one).url).await;
+            let first = connected(&site.at(format!("{},{two}", proxy.address())).url).await;
+            let barrier =
+                |client: &Coordinator| client.double_barrier("d", 2).expect("a good name");
+            let waits = barrier(&first);
+            let waiting = tokio::spawn(async move { waits.enter(None).await });
+            block_in_place(|| {
+                let ask = |node, words: &[&str]| redis.try_ask(node, words).expect("it answers");
+                let is_there = || ask(1, &["HLEN", PARTIES]) == Reply::Number(1);
+                assert!(wait_until(LONG, is_there), "the replica does not hear of the party");
+                ask(1, &["REPLICAOF", "NO", "ONE"]);
+                for node in [0, 1] {
+                    ask(node, &["CONFIG", "SET", "min-replicas-to-write", "0"]);
+                }
+                proxy.refuse();
+                proxy.cut_after(Direction::ToClient, Unit::Messages, answers);
+            });
+            let enters = barrier(&later);
+            let entering = tokio::spawn(async move { enters.enter(None).await });
+            let granted = timeout(UNCONFIRMED, waiting).await;
+            assert!(granted.is_err(), "inside after {answers} answers, alone at its server");
+            entering.abort();
             drop(site);
         }
     });
