@@ -174,9 +174,14 @@ pub(super) fn seen_items(
     items.iter().filter_map(seen).collect()
 }
 
-/// An error unless the claim lasts until then, at least.
+/// An error unless the claim lasts until then, at least. If the claim is there, but for a shorter time, it goes on: a server that has
+/// taken over does not know its last renewal, and the next one is written there.
 pub(super) fn lasts(draft: &mut Draft<'_>, id: ClaimId, until: Micros) -> Step<()> {
-    if standing(draft, id)?.expires >= until { Ok(()) } else { Err(none()) }
+    if standing(draft, id)?.expires >= until {
+        return Ok(());
+    }
+    let message = "the server that has taken over does not know the renewal";
+    Err(Error::new(ErrorKind::Unavailable, "renew", message).into())
 }
 
 /// How long a claim lasts now, and until when by the queue's clock.

@@ -602,6 +602,10 @@ mod tests {
         let lasts = Duration::from_secs(90);
         assert_eq!(life.renewed(terms, sent, Ok(lasts)).expect("it has time left"), lasts);
         assert!(life.terms().deadline > terms.deadline && !life.terms().is_past());
+        let unknown = Error::new(ErrorKind::Unavailable, "renew", "another server has taken over");
+        let unknown = unknown.with_effect(Effect::Unknown);
+        life.renewed(terms, sent, Err(unknown)).expect_err("the store says so");
+        assert!(!life.terms().is_past(), "it can be renewed at the new server");
         let over = Error::new(ErrorKind::NoSuchClaim, "renew", "over");
         life.renewed(terms, sent, Err(over)).expect_err("the store says so");
         assert!(life.terms().is_over && life.terms().is_past());

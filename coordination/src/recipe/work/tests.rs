@@ -9,7 +9,7 @@ use std::sync::Arc;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use super::claim::{Ask, bring_back, claim, detach, release, renew, seen};
+use super::claim::{Ask, bring_back, claim, detach, lasts, release, renew, seen};
 use super::clear::{clean, delete_queue, gc, sweep};
 use super::draft::{Draft, Known, Outcome, Step, Stop, letter_name};
 use super::ids::{ClaimId, ItemId};
@@ -637,6 +637,23 @@ fn wk2_items_without_bodies_hold_up_nobody() {
     assert_eq!(fake.claim(&ask(2, 500, 0, None)), [posted[3]]);
     assert!(fake.claim(&ask(2, 500, 0, None)).is_empty());
     assert_eq!(fake.look(stats).ready, 0);
+}
+
+/// WK4: a claim of which a server that has taken over does not know the last renewal goes on, and is renewed there.
+#[test]
+fn wk4_an_unknown_renewal_does_not_end_a_claim() {
+    let mut fake = Fake::default();
+    posted(&mut fake, 1, 1_000, 0);
+    let held = ask(1, 500, 0, None);
+    fake.claim(&held);
+    let expires = fake.now + 500;
+    let mut lasts_until = |id, until| {
+        let done = fake.run(|draft| lasts(draft, id, until).map(Outcome::Done));
+        done.map_err(|error| error.kind())
+    };
+    assert_eq!(lasts_until(held.id, expires), Ok(()));
+    assert_eq!(lasts_until(held.id, expires + 1), Err(ErrorKind::Unavailable));
+    assert_eq!(lasts_until(ClaimId::random(), 0), Err(ErrorKind::NoSuchClaim));
 }
 
 /// WK3, WK4: with the session the claim is over, also before somebody else has its items.
