@@ -428,6 +428,12 @@ mod tests {
                 let leadership = coordinator.election("a")?.campaign("us", None).await?;
                 let membership = coordinator.group("a")?.join_or_create("ssd").await?;
                 let mut events = coordinator.group("a")?.watch().await?;
+                let rejoining = coordinator.group("c")?.join_or_create("ssd").await?.rejoining();
+                let rejoining = std::sync::Arc::new(rejoining);
+                let other = std::sync::Arc::clone(&rejoining);
+                // It has begun, and goes on only once this thread is free.
+                let updating = tokio::spawn(async move { other.update("hdd").await });
+                tokio::task::yield_now().await;
                 // Nothing is awaited between these two and the calls, so that no view of theirs is there yet.
                 let mut values = coordinator.value::<u32>("a")?.watch();
                 let mut terms = coordinator.election("b")?.observe();
@@ -438,7 +444,9 @@ mod tests {
                     wait(values.next()).map(drop),
                     wait(terms.next()).map(drop),
                     wait(events.next()).map(drop),
+                    wait(rejoining.update("nvme")),
                 ];
+                updating.await.expect("it does not panic")?;
                 // What is there already is returned, and the async calls still work.
                 assert!(values.next().await?.is_none());
                 assert!(coordinator.lock("a")?.holders().await?.is_empty(), "it is released");
@@ -450,7 +458,7 @@ mod tests {
         });
         let refused =
             is_told.recv_timeout(Duration::from_secs(10)).expect("no call waits for ever");
-        assert_eq!(refused, [Err(ErrorKind::Unsupported); 6]);
+        assert_eq!(refused, [Err(ErrorKind::Unsupported); 7]);
     }
 
     #[test]

@@ -170,7 +170,14 @@ impl RejoiningMembership {
             let message = "it is out of the group for good";
             return Err(self.group.queue.error(kind, "update", message));
         }
-        let mut state = self.state.lock().await;
+        let mut state = match self.state.try_lock() {
+            Ok(state) => state,
+            Err(_) => {
+                let queue = &self.group.queue;
+                queue.named(queue.session.check_thread("update"))?;
+                self.state.lock().await
+            }
+        };
         // Set before the store is asked, so that an incarnation that begins during the call has the new capabilities.
         let before = std::mem::replace(&mut state.capabilities, Arc::clone(&data));
         let Some(membership) = &state.current else { return Ok(()) };
