@@ -63,7 +63,8 @@
 //! `position` does (1), checks that the session lives and that the entry exists, and does (3) and (7). `update` does (1) to (3),
 //! checks that the hash has a text of the entry and that the entry has the given number, and writes the new text; if the entry
 //! becomes shared, it moves from `exclusive:` to `shared:` and keeps its number. An `update` that was given up has no effect after
-//! a later one: on the same connection it comes before that one, and on an older connection (2) refuses it.
+//! a later one: on the same connection it comes before that one, and on an older connection (2) refuses it. The last `update` of an
+//! entry that is held is made again when the record has a new name (`server/updates.rs`), as a replica that took over may lack it.
 //!
 //! `enter_fast.lua` and `leave_fast.lua` do the work of `enter` and `leave` with fewer commands in the usual case, a queue without
 //! shared entries. The head of each file lists the checks that it leaves out, and why they are not needed.
@@ -103,22 +104,32 @@ impl Entries for Redis {
     }
 
     async fn update(&self, entry: &NewEntry, seq: u64) -> Result<bool> {
+        let id = &entry.entry_ref.id;
         let call = Call::new("update", Script::Update)
             .of(entry.session)
             .with(queue_path(&entry.entry_ref.queue))
-            .with(entry.entry_ref.id.as_str())
+            .with(id.as_str())
             .with(word_for(entry.mode))
             .with(self.text(entry)?)
             .with_number(seq)
             .quarantined(self.quarantine);
-        let answer = self.connections.run(&call).await?;
-        if answer.status == "exclusive" {
-            let message = "a shared entry cannot become exclusive";
-            return Err(Error::new(ErrorKind::Unsupported, "update", message));
-        }
-        // Forgets which entry blocked this entry before: in its new mode, another entry may block it, or none.
-        self.waits_for(&entry.entry_ref.id, None);
-        Ok(answer.is_ok())
+        let making = async {
+            let record = self.connections.record();
+            let answer = self.connections.run(&call).await?;
+            if answer.status == "exclusive" {
+                let message = "a shared entry cannot become exclusive";
+                return Err(Error::new(ErrorKind::Unsupported, "update", message));
+            }
+            // Forgets which entry blocked this entry before: in its new mode, another entry may block it, or none.
+            self.waits_for(id, None);
+            if answer.is_ok() && self.entries.own(id).is_some() {
+                // When it is made again, it need not wait for the end of quarantine: nothing is granted by it.
+                let again = call.quarantined(Some(Duration::ZERO));
+                self.updates.note(id, entry.session, again, record);
+            }
+            Ok(answer.is_ok())
+        };
+        self.updates.make(id, making).await
     }
 
     async fn confirm(&self, entry: &NewEntry) -> Result<bool> {
@@ -140,6 +151,7 @@ impl Entries for Redis {
             .with(entry.id.as_str())
             .with(seq.map(|seq| seq.to_string()).unwrap_or_default());
         self.connections.run(&call).await?;
+        self.updates.forget(&entry.id);
         if let Some(wait) = self.entries.remove(&entry.id).and_then(|own| own.known) {
             self.hub.forget(&wait);
         }

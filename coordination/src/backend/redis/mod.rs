@@ -103,12 +103,14 @@ use self::client::{Client, Connections};
 use self::config::Config;
 use self::entry::OwnEntries;
 use self::open_sessions::OpenSessions;
+use self::script::Call;
 use self::server::Server;
 use super::{SessionId, Store};
 use crate::backend::descriptor::{Connect, Descriptor};
 use crate::backend::server::notifications::{Subscriptions, Told};
 use crate::backend::server::patience;
 use crate::backend::server::reads::Reads;
+use crate::backend::server::updates::Updates;
 use crate::characteristics::{Characteristics, Durability, Liveness, LossDetection, Scope};
 use crate::config::Settings;
 use crate::error::Result;
@@ -144,6 +146,8 @@ pub(crate) struct Redis {
     hub: Arc<Subscriptions>,
     sessions: OpenSessions,
     entries: OwnEntries,
+    /// The last updates of our own entries, each with the name of the record under which it was made.
+    updates: Arc<Updates<Call, Option<String>>>,
     reads: Reads<Told>,
     /// What the server told about itself when the first connection was made.
     server: Server,
@@ -193,6 +197,7 @@ impl Redis {
             connections,
             hub,
             entries: OwnEntries::default(),
+            updates: Arc::default(),
             reads: Reads::default(),
             server: first.server.clone(),
             partition_overlap,

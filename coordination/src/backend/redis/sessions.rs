@@ -6,6 +6,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::Redis;
+use super::script::Call;
+use crate::backend::server::in_time;
 use crate::backend::{EntryRef, Gone, NewSession, SessionId, Sessions};
 use crate::error::Result;
 
@@ -21,19 +23,43 @@ impl Sessions for Redis {
         // because the heartbeat must not wait for it.
         tokio::spawn(async move { connections.sweep().await });
         self.sessions.renew(session, held, gone).await?;
-        self.sessions.settle(session, || self.entries.of(session)).await
+        self.sessions.settle(session, || self.entries.of(session)).await?;
+        self.update_again(session, held);
+        Ok(())
     }
 
     async fn close(&self, session: SessionId) -> Result<()> {
         // What this process remembers of the session's entries is forgotten before the request is sent: so it is forgotten even if
         // the request fails or this future is dropped (the rule `forgets` of the trait).
         let left = self.entries.forget(session);
+        self.updates.end(session);
         left.iter().filter_map(|own| own.known.as_ref()).for_each(|wait| self.hub.forget(wait));
         self.sessions.close(session).await
     }
 
     #[cfg(all(coordination_internals, feature = "memory"))]
     fn kept(&self) -> usize {
-        self.entries.count() + self.sessions.count()
+        self.entries.count() + self.updates.count() + self.sessions.count()
+    }
+}
+
+impl Redis {
+    /// Makes the last updates of these entries again, in the background, if the server may have forgotten them. An entry that is not
+    /// held decides anew, so what it has decided before is not written again: others may have decided since without seeing it.
+    fn update_again(&self, session: SessionId, held: &[EntryRef]) {
+        let mut due = self.updates.due(session, &self.connections.record());
+        due.retain(|id| held.iter().any(|entry| entry.id == *id));
+        if due.is_empty() {
+            return;
+        }
+        let (connections, updates) = (Arc::clone(&self.connections), Arc::clone(&self.updates));
+        let patience = self.patience;
+        tokio::spawn(async move {
+            let make = |_, call: Arc<Call>| {
+                let connections = &connections;
+                async move { in_time(patience, connections.run(&call)).await.map(drop) }
+            };
+            updates.make_again(&due, || connections.record(), make).await;
+        });
     }
 }

@@ -36,6 +36,8 @@ pub(crate) mod sql;
 pub(crate) mod stored;
 #[cfg(any(feature = "consul", feature = "etcd"))]
 pub(crate) mod txn_kv;
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "redis"))]
+pub(crate) mod updates;
 
 use std::time::Duration;
 

@@ -70,8 +70,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 
-use super::updates::Update;
-use super::{Answer, Argument, Before, Call, Dialect, Row, Seen, SqlStore};
+use super::{Answer, Argument, Before, Call, Dialect, Row, Seen, SqlStore, Update};
 use crate::backend::server::reads;
 use crate::backend::server::stored::{StoredEntry, StoredValue, check_name, queue_name};
 use crate::backend::{
@@ -102,22 +101,22 @@ impl<D: Dialect> Entries for SqlStore<D> {
         let path = self.path(&entry.entry_ref.queue);
         let is_shared = entry.mode == Mode::Shared;
         let update = Update { session, path, seq, is_shared, text: self.text(entry)? };
-        let _in_order = self.updates.order.read().await;
-        // From now on the one before may be older than what the server has.
-        self.updates.forget(id);
-        let epoch = self.epoch();
-        let answer = self.connections.run(&update.call(id)).await?;
-        if answer.status() == "exclusive" {
-            let message = "a shared entry cannot become exclusive";
-            return Err(Error::new(ErrorKind::Unsupported, "update", message));
-        }
-        self.dialect().touched(&update.path, Some(seq));
-        // Forgets which entry blocked this one: in the new mode, another entry may block it, or none.
-        D::waits(self, id, None);
-        if answer.is_ok() && self.entries.own(id).is_some() {
-            self.updates.note(id, update, epoch);
-        }
-        Ok(answer.is_ok())
+        let making = async {
+            let epoch = self.epoch();
+            let answer = self.connections.run(&update.call(id)).await?;
+            if answer.status() == "exclusive" {
+                let message = "a shared entry cannot become exclusive";
+                return Err(Error::new(ErrorKind::Unsupported, "update", message));
+            }
+            self.dialect().touched(&update.path, Some(seq));
+            // Forgets which entry blocked this one: in the new mode, another entry may block it, or none.
+            D::waits(self, id, None);
+            if answer.is_ok() && self.entries.own(id).is_some() {
+                self.updates.note(id, session, update, epoch);
+            }
+            Ok(answer.is_ok())
+        };
+        self.updates.make(id, making).await
     }
 
     async fn leave(&self, entry: &EntryRef, seq: Option<u64>) -> Result<()> {

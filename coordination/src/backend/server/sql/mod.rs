@@ -12,7 +12,7 @@ mod connections;
 mod entries;
 mod open_sessions;
 mod sessions;
-mod updates;
+mod update;
 mod values;
 mod watching;
 
@@ -25,12 +25,13 @@ pub(crate) use self::call::{Argument, Call};
 pub(crate) use self::config::{Modes, Servers};
 pub(crate) use self::connections::Sent;
 use self::open_sessions::OpenSessions;
-use self::updates::Updates;
+use self::update::Update;
 use super::connections::{self as generic, Failure};
 use super::credentials::Credentials;
 use super::own_entries::OwnEntries;
 use super::patience;
 use super::reads::Reads;
+use super::updates::Updates;
 use crate::backend::descriptor::Descriptor;
 use crate::backend::{EntryId, Mode, SessionId, Store};
 use crate::characteristics::{Characteristics, Durability, Liveness, Scope};
@@ -195,7 +196,7 @@ pub(crate) struct SqlStore<D: Dialect> {
     pub(crate) connections: Arc<Connections<D>>,
     sessions: Arc<OpenSessions<D>>,
     pub(crate) entries: Arc<OwnEntries<D::Known>>,
-    updates: Arc<Updates>,
+    updates: Arc<Updates<Update, u64>>,
     reads: Reads<Seen>,
     /// The encoded namespace, which is the first part of the paths of queues.
     namespace: String,

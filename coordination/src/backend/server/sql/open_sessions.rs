@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use super::updates::Updates;
-use super::{Argument, Call, Connections, Dialect, Row as _};
+use super::{Argument, Call, Connections, Dialect, Row as _, Update};
 use crate::backend::server::batches::Batches;
 use crate::backend::server::in_time;
 use crate::backend::server::own_entries::OwnEntries;
+use crate::backend::server::updates::Updates;
 use crate::backend::{EntryId, EntryRef, Gone, NewSession, SessionId};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key;
@@ -123,9 +123,10 @@ impl<D: Dialect> OpenSessions<D> {
         self.settled.load(Ordering::Relaxed) == epoch
     }
 
-    /// Removes the entries of the session that this client does not know, and makes the last updates of those that it knows again,
-    /// once for each new connection. The new connection may lead to a replica that has become the primary. Such a replica may lack
-    /// the newest releases, and so still have entries that this client has left; and it may lack the newest updates.
+    /// Removes the entries of the session that this client does not know, once for each new connection, and makes the last updates of
+    /// those that it knows again, if they were made on an earlier one. The new connection may lead to a replica that has become the
+    /// primary. Such a replica may lack the newest releases, and so still have entries that this client has left; and it may lack the
+    /// newest updates.
     ///
     /// Called after a heartbeat on the connection of this epoch. From that heartbeat on, the server rejects the session's calls
     /// that come on older connections, so that no such call can add an unknown entry afterwards.
@@ -134,39 +135,28 @@ impl<D: Dialect> OpenSessions<D> {
         session: SessionId,
         epoch: u64,
         own: &OwnEntries<D::Known>,
-        updates: &Updates,
+        updates: &Updates<Update, u64>,
     ) -> Result<()> {
         let Ok(_alone) = self.settling.try_lock() else { return Ok(()) };
-        let are_gone = D::settle(&self.connections, session, own).await?;
-        let are_made = self.update_again(session, epoch, updates).await;
-        // If some entries could not be removed or updated, or if the connection was given up meanwhile, the next heartbeat calls this
-        // function again.
-        if are_gone && are_made && self.connections.rotation.epoch() == epoch {
-            self.settled.store(epoch, Ordering::Relaxed);
+        if !self.is_settled(epoch) {
+            let are_gone = D::settle(&self.connections, session, own).await?;
+            // If some entries could not be removed, or if the connection was given up meanwhile, the next heartbeat calls this
+            // function again.
+            if are_gone && self.connections.rotation.epoch() == epoch {
+                self.settled.store(epoch, Ordering::Relaxed);
+            }
         }
+        let make = |id, update| self.update_again(id, update);
+        let now = || self.connections.rotation.epoch();
+        updates.make_again(&updates.due(session, &epoch), now, make).await;
         Ok(())
     }
 
-    /// Makes the last updates of the session's entries again on the connection of this epoch. Returns false if some are left, for
-    /// instance because a transaction of the holder's own has locked the entry.
-    async fn update_again(&self, session: SessionId, epoch: u64, updates: &Updates) -> bool {
-        let mut are_made = true;
-        for id in updates.before(session, epoch) {
-            if self.connections.rotation.epoch() != epoch {
-                return false;
-            }
-            let _in_order = updates.order.write().await;
-            let Some(update) = updates.last(&id) else { continue };
-            let call = update.call(&id);
-            let is_made =
-                in_time(self.connections.patience, self.connections.run(&call)).await.is_ok();
-            if is_made {
-                updates.made_again(&id, epoch);
-                self.connections.link.dialect.touched(&update.path, Some(update.seq));
-            }
-            are_made &= is_made;
-        }
-        are_made
+    async fn update_again(&self, id: EntryId, update: Arc<Update>) -> Result<()> {
+        let call = update.call(&id);
+        in_time(self.connections.patience, self.connections.run(&call)).await?;
+        self.connections.link.dialect.touched(&update.path, Some(update.seq));
+        Ok(())
     }
 
     pub(super) async fn close(&self, session: SessionId) -> Result<()> {

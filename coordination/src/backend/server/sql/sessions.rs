@@ -23,7 +23,7 @@ impl<D: Dialect> Sessions for SqlStore<D> {
             let sessions = Arc::clone(&self.sessions);
             tokio::spawn(async move { sessions.clear_up(all_times).await });
         }
-        if !self.sessions.is_settled(epoch) {
+        if !self.sessions.is_settled(epoch) || !self.updates.due(session, &epoch).is_empty() {
             let (sessions, entries) = (Arc::clone(&self.sessions), Arc::clone(&self.entries));
             let updates = Arc::clone(&self.updates);
             // `settle` runs in the background: the lease is extended already, so the heartbeat need not wait for `settle`, and must

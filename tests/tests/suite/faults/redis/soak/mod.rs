@@ -14,6 +14,7 @@ mod operator;
 mod partition;
 mod persistence;
 mod replicas;
+mod updates;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -80,6 +81,7 @@ fn every_row_has_a_test_or_a_reason() {
         include_str!("partition.rs"),
         include_str!("persistence.rs"),
         include_str!("replicas.rs"),
+        include_str!("updates.rs"),
     ];
     matrix::assert_complete(Backend::Redis, &sources, NOT_APPLICABLE);
 }

@@ -15,10 +15,10 @@ use super::{CLOCK, LONG, granted_once_lost, quarantined, site, with_url};
 use crate::WORKER;
 
 /// The key with the exclusive entries of the lock "x".
-const QUEUE: &str = "{coordination}:exclusive:lock/x";
+pub(super) const QUEUE: &str = "{coordination}:exclusive:lock/x";
 
 /// Makes a node a replica of the server at `of`; `None` makes it a master.
-fn replicate(redis: &Redis, node: usize, of: Option<SocketAddr>) {
+pub(super) fn replicate(redis: &Redis, node: usize, of: Option<SocketAddr>) {
     let port = of.map(|of| of.port().to_string());
     let words = match &port {
         Some(port) => ["REPLICAOF", "127.0.0.1", port],
