@@ -1,50 +1,65 @@
-//! Three workers at one queue, one of which is killed: every job is done, and what was done twice was refused.
+//! Three workers at one queue, one of which is killed between its work and its acknowledgement: every job is done once, and
+//! whatever comes a second time is refused by its token.
 //!
 //! `cargo run --example work_queue`. It starts itself once for each worker, on `file://` in a directory of its own.
 
-use std::collections::BTreeMap;
-use std::fs::OpenOptions;
-use std::io::Write;
-use std::path::Path;
+mod storage;
+
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::Duration;
 
-use coordination::{Ack, ClaimOptions, Coordinator, NewItem, Result};
+use coordination::{Ack, ClaimOptions, Coordinator, FencingToken, NewItem, Result};
 
+use storage::{Request, Storage, append, read};
+
+/// How many jobs are posted at least, and how many at once.
 const JOBS: u32 = 60;
+const AT_ONCE: u32 = 6;
+/// The worker that is killed, and how many jobs it does before, at least.
+const VICTIM: u32 = 1;
+const BEFORE: u32 = 5;
+/// A worker to which nothing comes for so long ends.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 #[tokio::main]
 async fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
-    match (arguments.next(), arguments.next()) {
-        (Some(directory), Some(number)) => work(Path::new(&directory), &number).await,
+    match (arguments.next(), arguments.next().and_then(|number| number.parse().ok())) {
+        (Some(directory), Some(number)) => Worker::new(directory.into(), number).work().await,
         _ => supervise().await,
     }
 }
 
 async fn supervise() -> Result<()> {
     let directory = std::env::temp_dir().join(format!("work-queue-{}", std::process::id()));
-    std::fs::create_dir_all(&directory).expect("a directory for temporary files");
+    fs::create_dir_all(&directory).expect("a directory for temporary files");
     let coordinator = connect(&directory).await?;
     let jobs = coordinator.queue("resize-jobs")?;
-    let items: Vec<_> = (0..JOBS).map(|job| NewItem::json(&job)).collect::<Result<_>>()?;
-    jobs.post(&items).await?;
-
     let mut workers: Vec<_> = (1..=3).map(|number| start(&directory, number)).collect();
-    while jobs.stats().await?.total() > u64::from(JOBS * 2 / 3) {
-        tokio::time::sleep(Duration::from_millis(5)).await;
+    let mut posted = 0;
+    while posted < JOBS || read(&late(&directory)).is_empty() {
+        let ended = workers[VICTIM as usize - 1].try_wait().expect("it was started here");
+        assert!(ended.is_none(), "worker {VICTIM} has ended by itself");
+        let next = posted..posted + AT_ONCE;
+        let items: Vec<_> = next.map(|job| NewItem::json(&job)).collect::<Result<_>>()?;
+        jobs.post(&items).await?;
+        posted += AT_ONCE;
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    println!("worker 1 is killed, with {} items in claims", jobs.stats().await?.claimed);
-    workers[0].kill().expect("it runs");
+    println!("worker {VICTIM} is killed between its work and its acknowledgement");
+    workers[VICTIM as usize - 1].kill().expect("it runs");
     for worker in &mut workers {
         worker.wait().expect("it was started here");
     }
-    let is_right = judge(&directory);
+    let is_right = jobs.stats().await?.total() == 0 && judge(&directory, posted);
     coordinator.stop().await?;
-    std::fs::remove_dir_all(&directory).expect("it was made here");
+    fs::remove_dir_all(&directory).expect("it was made here");
     if !is_right {
         std::process::exit(1);
     }
+    println!("PASSED");
     Ok(())
 }
 
@@ -58,47 +73,91 @@ fn start(directory: &Path, number: u32) -> Child {
     worker.arg(directory).arg(number.to_string()).spawn().expect("it can be started")
 }
 
-/// Works until nothing comes any more.
-async fn work(directory: &Path, number: &str) -> Result<()> {
-    let coordinator = connect(directory).await?;
-    let jobs = coordinator.queue("resize-jobs")?;
-    let options = ClaimOptions::default().limit(3);
-    while let Some(mut claim) =
-        jobs.claim_wait(options.clone(), Some(Duration::from_millis(500))).await?
-    {
-        claim.keep_alive();
-        for item in claim.items() {
-            let job: u32 = item.json()?;
-            tokio::time::sleep(Duration::from_millis(10)).await;
-            note(directory, &format!("{job} {} {number}", claim.token()));
-            // Whoever is killed here has done the job, and somebody else will do it again.
-            assert_eq!(claim.ack(item.id()).await?, Ack::Done);
+/// What the killed worker had sent to the storage, and what has not arrived there yet.
+fn late(directory: &Path) -> PathBuf {
+    directory.join("late")
+}
+
+/// The acknowledgements that were confirmed.
+fn acknowledged(directory: &Path) -> PathBuf {
+    directory.join("acknowledged")
+}
+
+struct Worker {
+    directory: PathBuf,
+    number: u32,
+    storage: Storage,
+    done: u32,
+}
+
+impl Worker {
+    fn new(directory: PathBuf, number: u32) -> Self {
+        let storage = Storage::new(&directory);
+        Self { directory, number, storage, done: 0 }
+    }
+
+    /// Works until nothing comes any more.
+    async fn work(mut self) -> Result<()> {
+        let coordinator = connect(&self.directory).await?;
+        let jobs = coordinator.queue("resize-jobs")?;
+        let options = ClaimOptions::default().limit(3);
+        while let Some(mut claim) = jobs.claim_wait(options.clone(), Some(PATIENCE)).await? {
+            claim.keep_alive();
+            for (nth, item) in claim.items().iter().enumerate() {
+                let job: u32 = item.json()?;
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                let request = self.request(job, claim.token());
+                if let Err(refused) = self.storage.resize(request) {
+                    println!("worker {}: {refused}", self.number);
+                }
+                self.done += 1;
+                let next = claim.items().get(nth + 1).map(coordination::WorkItem::json);
+                if let (VICTIM, BEFORE.., Some(next)) = (self.number, self.done, next) {
+                    self.stand_still(self.request(next?, claim.token())).await;
+                }
+                // What was refused has been done by somebody else: the queue can forget it all the same.
+                assert_eq!(claim.ack(item.id()).await?, Ack::Done);
+                append(&acknowledged(&self.directory), request);
+            }
+        }
+        coordinator.stop().await
+    }
+
+    fn request(&self, job: u32, token: FencingToken) -> Request {
+        Request { job, token: token.value(), worker: self.number }
+    }
+
+    /// Waits to be killed. The last job is done, and not acknowledged. The next one is on its way to the storage: it arrives
+    /// long after the worker's death, as a packet that a network has held up.
+    async fn stand_still(&self, next: Request) {
+        append(&late(&self.directory), next);
+        std::future::pending().await
+    }
+}
+
+/// Every job was done once. What came a second time was refused, and came only because a worker was killed between its work and its
+/// acknowledgement.
+fn judge(directory: &Path, posted: u32) -> bool {
+    let storage = Storage::new(directory);
+    for request in read(&late(directory)) {
+        match storage.resize(request) {
+            Ok(()) => println!("what was late was done a second time"),
+            Err(refused) => println!("what was late: {refused}"),
         }
     }
-    coordinator.stop().await
-}
+    let (done, refused) = (storage.done(), storage.refused());
+    let mut jobs: Vec<_> = done.iter().map(|request| request.job).collect();
+    jobs.sort_unstable();
+    let is_complete = jobs.iter().copied().eq(0..posted);
+    println!("{} jobs were done, every one of them once: {is_complete}", done.len());
 
-/// The resource: one line for each job that was done, with the token of the claim.
-fn note(directory: &Path, line: &str) {
-    let file = OpenOptions::new().create(true).append(true).open(directory.join("done"));
-    let written = file.and_then(|mut file| file.write_all(format!("{line}\n").as_bytes()));
-    written.expect("there is room");
-}
-
-/// Every job was done; one that was done twice had a larger token the second time, by which a resource refuses the first
-/// worker from then on.
-fn judge(directory: &Path) -> bool {
-    let text = std::fs::read_to_string(directory.join("done")).expect("jobs were done");
-    let mut tokens: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
-    for line in text.lines() {
-        let mut words = line.split(' ');
-        let mut number = || words.next().and_then(|word| word.parse::<u64>().ok());
-        let (job, token) = (number().expect("a job"), number().expect("a token"));
-        tokens.entry(u32::try_from(job).expect("few")).or_default().push(token);
-    }
-    let repeated = tokens.values().filter(|tokens| tokens.len() > 1).count();
-    let are_fenced = tokens.values().all(|tokens| tokens.is_sorted_by(|one, other| one < other));
-    println!("{} of {JOBS} jobs were done, {repeated} of them twice", tokens.len());
-    println!("every repetition had a larger token: {are_fenced}");
-    tokens.len() == JOBS as usize && are_fenced
+    let acknowledged = read(&acknowledged(directory));
+    let left_it_open = |first: &Request| first.worker == VICTIM && !acknowledged.contains(first);
+    let repeats =
+        |second: &Request| done.iter().any(|first| first.job == second.job && left_it_open(first));
+    let is_explained = |second: &&Request| second.worker == VICTIM || repeats(second);
+    let explained = refused.iter().filter(is_explained).count();
+    println!("{} were refused, {explained} of them due to worker {VICTIM}", refused.len());
+    // What the worker had done, and another one did again; and what arrived late.
+    is_complete && explained == 2 && refused.len() == 2
 }

@@ -156,6 +156,7 @@ fn the_small_examples_end_well_without_a_server() {
             "election",
             "barrier",
             "values",
+            "work_queue",
         ];
         for name in names {
             let output = example(name).output().expect("it starts");
