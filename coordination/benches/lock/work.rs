@@ -19,6 +19,8 @@ use crate::server::Store;
 /// How many items stand in front, and how many wait in a large queue.
 const IN_FRONT: usize = 20_000;
 const MANY: usize = 100_000;
+/// One less than a process may have of claims.
+const HELD: usize = 999;
 /// How many items are posted in one call.
 const AT_ONCE: usize = 1_000;
 /// How many bytes one writing request of a claim or an acknowledgement has, in a queue of short items.
@@ -45,6 +47,8 @@ struct Measured<'a> {
     /// How many bytes of memory or of disk the store takes.
     size: &'a dyn Fn() -> Outcome<u64>,
     repeats: u32,
+    /// How many live claims a claim is measured beside, at most.
+    claims: usize,
 }
 
 pub(crate) async fn memory() -> Outcome {
@@ -60,8 +64,13 @@ pub(crate) async fn memory() -> Outcome {
         }
     }
     let size = || resident("self");
-    let store =
-        Measured { name: "memory", url: "memory://bench".to_owned(), size: &size, repeats: 500 };
+    let store = Measured {
+        name: "memory",
+        url: "memory://bench".to_owned(),
+        size: &size,
+        repeats: 500,
+        claims: MANY,
+    };
     measure(&store, Nothing).await
 }
 
@@ -74,6 +83,7 @@ pub(crate) async fn file() -> Outcome {
         url: format!("file://{}", path.display()),
         size: &size,
         repeats: 200,
+        claims: IN_FRONT,
     };
     measure(&store, File(directory.path().join("floor"))).await
 }
@@ -113,6 +123,7 @@ pub(crate) async fn server<S: Plain>() -> Outcome {
         url: format!("{}://{}{}", S::NAME, server.address, S::OPTIONS),
         size: &size,
         repeats: 50,
+        claims: IN_FRONT,
     };
     measure(&store, S::plain(&server.address).await?).await
 }
@@ -121,6 +132,7 @@ async fn measure(store: &Measured<'_>, plain: impl Requests) -> Outcome {
     let coordinator = Coordinator::connect(&store.url).await?;
     throughput(store, &coordinator, plain).await?;
     in_front(store, &coordinator).await?;
+    beside_claims(store, &coordinator).await?;
     many(store, &coordinator).await?;
     Ok(coordinator.stop().await?)
 }
@@ -176,25 +188,57 @@ async fn in_front(store: &Measured<'_>, coordinator: &Coordinator) -> Outcome {
             }
         }
         post(&queue, 20 * TIMES, &NewItem::new("a short job")).await?;
-        // The first claims are not counted: they read what is read once.
-        for queue in [&plain, &queue] {
-            claim_and_ack(queue).await?;
-        }
-        let (mut with, mut without) = (Vec::new(), Vec::new());
-        for _ in 0..TIMES {
-            without.push(timed(claim_and_ack(&plain)).await?);
-            with.push(timed(claim_and_ack(&queue)).await?);
-        }
-        let (with, without) = (spread(&mut with).0, spread(&mut without).0);
-        println!(
-            "{}, claim + ack behind 20,000 {what}: {:.2} × as long (less than 1.5 wanted) — \
-             {with:.0} µs beside {without:.0} µs",
-            store.name,
-            with / without
-        );
+        beside(store, &format!("20,000 {what} items"), &queue, &plain).await?;
         queue.delete_queue().await?;
     }
     Ok(plain.delete_queue().await?)
+}
+
+/// A claim and its acknowledgement, beside live claims of one item each; and by a process that has as many as one may have.
+async fn beside_claims(store: &Measured<'_>, coordinator: &Coordinator) -> Outcome {
+    let (plain, queue) = (coordinator.queue("plain")?, coordinator.queue("claims")?);
+    post(&plain, 20 * TIMES, &NewItem::new("a short job").ttl(LONG)).await?;
+    let item = NewItem::new("a short job").ttl(LONG);
+    post(&queue, store.claims + 20 * TIMES, &item).await?;
+    let one = ClaimOptions::default().limit(1).ttl(LONG);
+    let mut there = 0;
+    for count in [1_000, 10_000, 20_000, 100_000].into_iter().filter(|it| *it <= store.claims) {
+        for _ in there..count {
+            queue.claim_as(ClaimId::random(), one.clone()).await?.ok_or("nothing is ready")?;
+        }
+        there = count;
+        beside(store, &format!("{count} live claims"), &queue, &plain).await?;
+    }
+    queue.delete_queue().await?;
+    post(&queue, HELD + 20 * TIMES, &item).await?;
+    let mut held = Vec::new();
+    while held.len() < HELD {
+        held.push(queue.claim(one.clone()).await?.ok_or("nothing is ready")?);
+    }
+    beside(store, &format!("{HELD} claims of this process"), &queue, &plain).await?;
+    drop(held);
+    queue.delete_queue().await?;
+    Ok(plain.delete_queue().await?)
+}
+
+/// Compares a claim and its acknowledgement in two queues.
+async fn beside(store: &Measured<'_>, what: &str, queue: &WorkQueue, plain: &WorkQueue) -> Outcome {
+    // The first claims are not counted: they read what is read once.
+    for queue in [plain, queue] {
+        claim_and_ack(queue).await?;
+    }
+    let (mut with, mut without) = (Vec::new(), Vec::new());
+    for _ in 0..TIMES {
+        without.push(timed(claim_and_ack(plain)).await?);
+        with.push(timed(claim_and_ack(queue)).await?);
+    }
+    let (with, without) = (spread(&mut with).0, spread(&mut without).0);
+    println!(
+        "{}, claim + ack beside {what}: {:.2} × as long (less than 1.5 wanted) — {with:.0} µs beside {without:.0} µs",
+        store.name,
+        with / without
+    );
+    Ok(())
 }
 
 /// A queue of 100,000 items that wait.

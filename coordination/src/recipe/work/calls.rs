@@ -615,7 +615,8 @@ impl WorkQueue {
     }
 
     /// Removes what nobody can see any more, in one step: dead items, and claims that were over a minute ago; `budget` at the
-    /// most, or 100. Claims remove dead items on their way, and posts whole pages of them, so this is needed only where nobody does either.
+    /// most, or 100, and fewer where that is too much for one step: nothing is left once nothing is removed. Claims remove dead
+    /// items on their way, and posts whole pages of them, so this is needed only where nobody does either.
     ///
     /// # Errors
     ///

@@ -1,5 +1,6 @@
 //! Claiming items, and what becomes of a claim.
 
+use super::buckets::is_long;
 use super::draft::{Draft, Outcome, Step, Stop, corrupt};
 use super::ids::{ClaimId, ItemId};
 use super::layout::{Claim, Micros};
@@ -91,9 +92,12 @@ fn take(draft: &mut Draft<'_>, ask: &Ask, ranks: Vec<u64>) -> Step<()> {
         holder: ask.holder,
         ranks,
     };
-    let bucket = draft.claims_mut(ask.id.bucket())?;
+    let bucket = draft.claims_mut(ask.id)?;
     bucket.retain(|_, claim| claim.holder.is_some() || !claim.is_forgotten(now));
     bucket.insert(ask.id, claim);
+    if is_long(bucket) {
+        draft.divide_bucket(ask.id)?;
+    }
     match ask.holder {
         Some(holder) => hold(draft, holder, ask.id),
         None => Ok(()),
@@ -211,7 +215,7 @@ pub(super) fn renew(
         }
     }
     let renewed = Renewed { lasts: claim.ttl, until: claim.expires };
-    draft.claims_mut(id.bucket())?.insert(id, claim);
+    draft.claims_mut(id)?.insert(id, claim);
     Ok(Outcome::Done(renewed))
 }
 
@@ -265,7 +269,7 @@ fn end(draft: &mut Draft<'_>, id: ClaimId, claim: Claim) -> Step<()> {
     if let Some(holder) = claim.holder {
         draft.held(holder)?.remove(&id);
     }
-    let bucket = draft.claims_mut(id.bucket())?;
+    let bucket = draft.claims_mut(id)?;
     bucket.retain(|_, claim| claim.holder.is_some() || !claim.is_forgotten(now));
     bucket.insert(
         id,
@@ -279,7 +283,7 @@ pub(super) fn detach(draft: &mut Draft<'_>, id: ClaimId) -> Step<Outcome<()>> {
     let claim = standing(draft, id)?;
     if let Some(holder) = claim.holder {
         draft.held(holder)?.remove(&id);
-        draft.claims_mut(id.bucket())?.insert(id, Claim { holder: None, ..claim });
+        draft.claims_mut(id)?.insert(id, Claim { holder: None, ..claim });
     }
     Ok(Outcome::Done(()))
 }

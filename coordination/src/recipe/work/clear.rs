@@ -3,8 +3,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use super::buckets::Bucket;
 use super::draft::{Draft, Outcome, Step, name};
-use super::layout::{Body, Contents, GROUP, Index, MOST_LITTER, PAGE, Page, State, Summary};
+use super::layout::{
+    Body, Claims, Contents, GROUP, Index, MOST_LITTER, PAGE, Page, State, Summary,
+};
+use crate::backend::MOST_BESIDE;
 
 /// How many pages whose items are all dead are removed by a step that writes for another reason.
 const DEAD_PAGES: usize = 2;
@@ -21,11 +25,7 @@ pub(super) fn gc(draft: &mut Draft<'_>, budget: usize) -> Step<Outcome<Removed>>
     let mut removed = Removed::default();
     sweep_trash(draft)?;
     remove_dead(draft, budget, &mut removed)?;
-    let buckets: Vec<_> = draft.head.live.buckets.iter().copied().collect();
-    draft.want(buckets.iter().map(|bucket| draft.bucket_name_of(*bucket)))?;
-    for bucket in buckets {
-        forget_claims(draft, bucket, budget, &mut removed)?;
-    }
+    forget_some_claims(draft, budget, &mut removed)?;
     if !draft.head.litter.is_empty() {
         draft.change();
     }
@@ -51,9 +51,25 @@ fn remove_dead(draft: &mut Draft<'_>, budget: usize, removed: &mut Removed) -> S
     Ok(())
 }
 
+/// There may be thousands of records of claims: no more are read than it takes to find claims that are forgotten. Each time twice as
+/// many are, since each time the step is made anew.
+fn forget_some_claims(draft: &mut Draft<'_>, budget: usize, removed: &mut Removed) -> Step<()> {
+    let buckets = draft.head.live.all_buckets();
+    let (mut rest, mut count) = (&buckets[..], MOST_BESIDE);
+    while !rest.is_empty() && removed.claims == 0 && removed.items < budget && !draft.is_full() {
+        let (some, others) = rest.split_at(count.min(rest.len()));
+        draft.want(some.iter().map(|bucket| draft.bucket_name_of(*bucket)))?;
+        for bucket in some {
+            forget_claims(draft, *bucket, budget, removed)?;
+        }
+        (rest, count) = (others, 2 * count);
+    }
+    Ok(())
+}
+
 fn forget_claims(
     draft: &mut Draft<'_>,
-    bucket: u8,
+    bucket: Bucket,
     budget: usize,
     removed: &mut Removed,
 ) -> Step<()> {
@@ -69,7 +85,7 @@ fn forget_claims(
         if draft.is_full() {
             break;
         }
-        draft.claims_mut(bucket)?.remove(&id);
+        draft.bucket_mut(bucket)?.remove(&id);
         if let Some(holder) = holder {
             draft.held(holder)?.remove(&id);
         }
@@ -165,13 +181,23 @@ fn sweep_trash(draft: &mut Draft<'_>) -> Step<()> {
             );
         }
         litter.extend(names.into_iter().chain([group_name]));
+    } else if !old.parts.is_empty() {
+        let parts = old.divided_buckets(MOST_BESIDE).into_iter().flatten();
+        let names: Vec<_> = parts.map(|part| name('c', generation, part.into())).collect();
+        draft.want(names.iter().cloned())?;
+        for part in names {
+            // A part without claims has no record.
+            litter.extend((!draft.old::<Claims>(&part)?.is_empty()).then_some(part));
+        }
     } else {
-        litter.extend(old.buckets.iter().map(|bucket| name('c', generation, (*bucket).into())));
+        let buckets = old.all_buckets().into_iter();
+        litter.extend(buckets.map(|bucket| name('c', generation, bucket.into())));
         litter.extend(old.holders.iter().map(|holder| name('h', generation, *holder)));
     }
     let head = draft.change();
     match head.trash.last_mut() {
         Some(old) if !old.groups.is_empty() => drop(old.groups.pop_first()),
+        Some(old) if !old.parts.is_empty() => old.remove_divided_buckets(MOST_BESIDE),
         _ => drop(head.trash.pop()),
     }
     head.litter.extend(litter.iter().map(|name| name.to_string()));

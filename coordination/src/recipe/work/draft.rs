@@ -9,6 +9,7 @@ use std::sync::Arc;
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
+use super::buckets::Bucket;
 use super::ids::ClaimId;
 use super::layout::{
     Bodies, Body, Claims, GROUP, Head, Held, Index, Item, Kept, Letter, Micros, PAGE, Page,
@@ -81,7 +82,7 @@ pub(super) struct Draft<'a> {
     known: &'a Known,
     pages: Shelf<u64, Page>,
     groups: Shelf<u64, Index>,
-    buckets: Shelf<u8, Claims>,
+    buckets: Shelf<Bucket, Claims>,
     holders: Shelf<u64, Held>,
     bodies: Shelf<u64, Bodies>,
     letters: Shelf<u64, Option<Letter>>,
@@ -158,10 +159,10 @@ impl<'a> Draft<'a> {
     }
 
     pub(super) fn bucket_name(&self, claim: ClaimId) -> Arc<str> {
-        self.bucket_name_of(claim.bucket())
+        self.bucket_name_of(self.head.live.bucket_of(claim))
     }
 
-    pub(super) fn bucket_name_of(&self, bucket: u8) -> Arc<str> {
+    pub(super) fn bucket_name_of(&self, bucket: Bucket) -> Arc<str> {
         name('c', self.head.live.generation, bucket.into())
     }
 
@@ -192,18 +193,36 @@ impl<'a> Draft<'a> {
     }
 
     pub(super) fn claims(&mut self, of: ClaimId) -> Step<&Claims> {
-        self.bucket(of.bucket())
+        self.bucket(self.head.live.bucket_of(of))
     }
 
-    pub(super) fn bucket(&mut self, bucket: u8) -> Step<&Claims> {
-        let name = name('c', self.head.live.generation, bucket.into());
+    /// The same record, which then is to be written.
+    pub(super) fn claims_mut(&mut self, of: ClaimId) -> Step<&mut Claims> {
+        self.bucket_mut(self.head.live.bucket_of(of))
+    }
+
+    pub(super) fn bucket(&mut self, bucket: Bucket) -> Step<&Claims> {
+        let name = self.bucket_name_of(bucket);
         self.buckets.open(bucket, &name, self.known).map(|slot| &slot.value)
     }
 
-    pub(super) fn claims_mut(&mut self, bucket: u8) -> Step<&mut Claims> {
+    pub(super) fn bucket_mut(&mut self, bucket: Bucket) -> Step<&mut Claims> {
         self.has_changed = true;
-        let name = name('c', self.head.live.generation, bucket.into());
+        let name = self.bucket_name_of(bucket);
         self.buckets.open(bucket, &name, self.known).map(Slot::change)
+    }
+
+    /// Adds a part to the bucket of this claim, which takes its share of the claims of another part.
+    pub(super) fn divide_bucket(&mut self, of: ClaimId) -> Step<()> {
+        let live = &self.head.live;
+        let Some((from, to)) = live.next_division(live.bucket_of(of)) else { return Ok(()) };
+        self.want([self.bucket_name_of(from), self.bucket_name_of(to)])?;
+        self.change().live.divide_bucket(from);
+        let claims = std::mem::take(self.bucket_mut(from)?);
+        for (id, claim) in claims {
+            self.claims_mut(id)?.insert(id, claim);
+        }
+        Ok(())
     }
 
     pub(super) fn held(&mut self, holder: u64) -> Step<&mut Held> {
@@ -397,12 +416,10 @@ impl<'a> Draft<'a> {
     /// Notes in the head which buckets and holders there are.
     fn note_which_are_there(&mut self) {
         let live = &mut self.head.live;
-        for (bucket, slot) in &self.buckets {
-            match slot.is_nothing() {
-                true => live.buckets.remove(bucket),
-                false => live.buckets.insert(*bucket),
-            };
-        }
+        let is_nothing =
+            |bucket| self.buckets.get(&bucket).is_some_and(|slot: &Slot<Claims>| slot.is_nothing());
+        let opened: Vec<_> = self.buckets.keys().copied().collect();
+        live.note_buckets(&opened, is_nothing);
         for (holder, slot) in &self.holders {
             match slot.is_nothing() {
                 true => live.holders.remove(holder),

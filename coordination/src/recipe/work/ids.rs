@@ -89,8 +89,12 @@ impl ClaimId {
         self.0 == 0
     }
 
-    /// The number of the record that the claim stands in: claims are spread over 256 records.
+    /// Claims are spread over buckets by this byte, and within a bucket by the [`rest`](Self::rest).
     pub(super) fn bucket(self) -> u8 {
         self.0 as u8
+    }
+
+    pub(super) fn rest(self) -> u128 {
+        self.0 >> 8
     }
 }

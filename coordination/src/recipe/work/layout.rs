@@ -3,7 +3,7 @@
 //! Items stand in pages by their rank, and pages in groups. A group has a [`Summary`] of each of its pages, and the head
 //! one of each group: how many items are ready, and when the next one changes by time alone. So whoever looks for ready
 //! items passes over those that are claimed, delayed or dead, many at once. Claims are spread over buckets by their
-//! name. For each process that holds claims there is a list of them, by the number of its entry in the queue.
+//! name, see [`buckets`](super::buckets). For each process that holds claims there is a list of them, by the number of its entry in the queue.
 //!
 //! Why it is so: `docs/decisions/work-queues.md`.
 
@@ -82,8 +82,10 @@ pub(super) struct Contents {
     /// What the names of its records begin with.
     pub(super) generation: u64,
     pub(super) groups: Index,
-    /// The buckets that there are.
+    /// The buckets of claims that there are, and how many parts a bucket has, if it has several.
     pub(super) buckets: BTreeSet<u8>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) parts: BTreeMap<u8, u8>,
     /// The entries whose sessions hold claims.
     pub(super) holders: BTreeSet<u64>,
 }
@@ -285,7 +287,7 @@ impl Item {
     }
 }
 
-/// The claims of a bucket.
+/// The claims of a record.
 pub(super) type Claims = BTreeMap<ClaimId, Claim>;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

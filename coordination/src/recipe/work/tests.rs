@@ -30,8 +30,9 @@ struct Fake {
     records: HashMap<Arc<str>, Data>,
     /// Of the last step: records read and written, and rounds of reading.
     cost: (usize, usize, usize),
-    /// How many bytes the last step has written.
+    /// How many bytes the last step has written, and how many it has read in records.
     length: usize,
+    heard: usize,
     /// Somebody has removed records.
     is_damaged: bool,
 }
@@ -65,7 +66,7 @@ fn latest_in(record: &Data) -> Micros {
 
 impl Fake {
     fn run<T>(&mut self, mut step: impl FnMut(&mut Draft<'_>) -> Step<Outcome<T>>) -> Result<T> {
-        self.cost = (0, 0, 0);
+        (self.cost, self.heard) = ((0, 0, 0), 0);
         loop {
             if let Outcome::Done(answer) = self.once(&mut step)? {
                 return Ok(answer);
@@ -95,7 +96,10 @@ impl Fake {
                     self.cost.2 += 1;
                     let record =
                         |name: Arc<str>| (Arc::clone(&name), self.records.get(&name).cloned());
-                    known.extend(names.into_iter().map(record));
+                    let read: Vec<_> = names.into_iter().map(record).collect();
+                    let lengths = read.iter().flat_map(|(_, data)| data).map(|data| data.len());
+                    self.heard += lengths.sum::<usize>();
+                    known.extend(read);
                     continue;
                 }
             };
@@ -140,6 +144,13 @@ fn new(mark: u64, ttl: Micros, delay: Micros, length: usize) -> New {
 
 fn ask(limit: usize, ttl: Micros, grace: Micros, holder: Option<u64>) -> Ask {
     Ask { id: ClaimId::random(), limit, ttl, grace, holder }
+}
+
+/// The same under a name that is in one of so many buckets, a power of two.
+fn in_buckets(count: u8, ask: Ask) -> Ask {
+    let random = u128::from_str_radix(&ask.id.to_string(), 16).expect("hexadecimal");
+    let name = format!("{:032x}", random & !u128::from(u8::MAX - (count - 1)));
+    Ask { id: name.parse().unwrap_or_else(|never| match never {}), ..ask }
 }
 
 /// What a queue is to be: all items in one list.
@@ -272,6 +283,8 @@ struct Both {
     model: Model,
     rng: StdRng,
     entries: Vec<u64>,
+    /// All claims are in one bucket, which has several parts before long.
+    is_crowded: bool,
     /// The names so far: steps also use names of items and claims that are gone or over.
     seen: (Vec<ItemId>, Vec<ClaimId>),
 }
@@ -279,7 +292,8 @@ struct Both {
 impl Both {
     fn new(seed: u64) -> Self {
         let (fake, model, rng) = (Fake::default(), Model::default(), StdRng::seed_from_u64(seed));
-        Self { fake, model, rng, entries: vec![1, 2, 3], seen: Default::default() }
+        let is_crowded = seed % 2 == 0;
+        Self { fake, model, rng, entries: vec![1, 2, 3], is_crowded, seen: Default::default() }
     }
 
     fn item(&mut self) -> ItemId {
@@ -363,6 +377,7 @@ impl Both {
         let holder = self.rng.random_bool(0.5).then_some(holder);
         let (ttl, grace) = (self.rng.random_range(1..200), self.rng.random_range(0..50));
         let ask = ask(self.rng.random_range(1..9), ttl, grace, holder);
+        let ask = if self.is_crowded { in_buckets(1, ask) } else { ask };
         assert_eq!(self.fake.claim(&ask), self.model.claim(&ask));
         self.seen.1.push(ask.id);
     }

@@ -12,6 +12,37 @@ fn claimed(count: u64) -> Fake {
     fake
 }
 
+/// A claim of one item. It is in one of sixteen buckets, so that these have as many claims as otherwise all have of sixteen times as
+/// many.
+fn ask_one(holder: Option<u64>) -> Ask {
+    in_buckets(16, ask(1, LIFE / 2, 0, holder))
+}
+
+/// How many bytes a claim of one item reads and writes, on average.
+fn bytes_of_a_claim(fake: &mut Fake, holder: Option<u64>) -> (usize, usize) {
+    const TIMES: usize = 100;
+    let (mut read, mut written) = (0, 0);
+    for _ in 0..TIMES {
+        assert_eq!(fake.claim(&ask_one(holder)).len(), 1);
+        (read, written) = (read + fake.heard, written + fake.length);
+    }
+    (read / TIMES, written / TIMES)
+}
+
+/// C8: also where each claimed item has a claim of its own.
+#[test]
+fn c8_a_claim_costs_the_same_beside_40_000_live_claims() {
+    let mut fake = Fake::default();
+    posted(&mut fake, 40_000 / 16 + 1_000, LIFE, 0);
+    let few = bytes_of_a_claim(&mut fake, None);
+    for _ in 0..40_000 / 16 {
+        fake.claim(&ask_one(None));
+    }
+    let many = bytes_of_a_claim(&mut fake, None);
+    let is_alike = |many: usize, few: usize| 2 * many < 3 * few;
+    assert!(is_alike(many.0, few.0) && is_alike(many.1, few.1), "{many:?}, else {few:?}");
+}
+
 #[test]
 fn a_list_passes_over_what_it_does_not_list() {
     let mut fake = claimed(20_000);
@@ -44,6 +75,20 @@ fn claims_that_are_over_are_read_at_once() {
     fake.now += 20 + REMEMBERED;
     fake.run(|draft| gc(draft, 100)).expect("never refused");
     assert!(fake.cost.2 <= 12, "{} rounds of reading", fake.cost.2);
+}
+
+#[test]
+fn of_claims_that_are_over_only_some_are_read_if_only_some_are_removed() {
+    let mut fake = Fake::default();
+    posted(&mut fake, 640, LIFE, 0);
+    for _ in 0..640 {
+        fake.claim(&ask(1, 10, 0, None));
+    }
+    fake.now += 20 + REMEMBERED;
+    let removed = fake.run(|draft| gc(draft, 10)).expect("never refused");
+    assert_eq!(removed.claims, 10);
+    // And eleven pages and groups of items whose claims are over.
+    assert!(fake.cost.0 <= MOST_BESIDE + 11, "{} records read", fake.cost.0);
 }
 
 #[test]

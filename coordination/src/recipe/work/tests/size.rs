@@ -119,6 +119,26 @@ fn queues_that_were_deleted_do_not_pile_up_in_the_head() {
     assert_eq!(fake.records.len(), 0);
 }
 
+/// Also if it had more records of claims than buckets.
+#[test]
+fn a_queue_that_was_deleted_is_removed_in_few_steps() {
+    const LIFE: Micros = 1_000_000_000;
+    let mut fake = Fake::default();
+    posted(&mut fake, 2_500, LIFE, 0);
+    for _ in 0..2_500 {
+        fake.claim(&in_buckets(64, ask(1, LIFE / 2, 0, None)));
+    }
+    let divided = fake.head.live.parts.len();
+    assert!(divided > 32, "{divided} buckets have several parts");
+    fake.run(delete_queue).expect("never refused");
+    let (records, before) = (fake.records.len(), fake.version);
+    fake.run(clean).expect("never refused");
+    let steps = (fake.version - before) as usize;
+    // Each one removes 40 records.
+    assert!(steps <= records / 40 + 10, "{steps} steps for {records} records");
+    assert_eq!(fake.records.len(), 0);
+}
+
 #[test]
 fn claims_of_many_dead_processes_are_forgotten_in_several_steps() {
     let mut fake = Fake::default();
