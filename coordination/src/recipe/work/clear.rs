@@ -13,6 +13,9 @@ use crate::backend::MOST_BESIDE;
 /// How many pages whose items are all dead are removed by a step that writes for another reason.
 const DEAD_PAGES: usize = 2;
 
+/// How many groups the head has before some of them are joined.
+const MOST_GROUPS: usize = 16;
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Removed {
     pub(super) items: usize,
@@ -130,6 +133,22 @@ fn dead_pages(draft: &mut Draft<'_>) -> Step<Vec<u64>> {
     let Some(group) = dead.or_else(other) else { return Ok(Vec::new()) };
     let pages = draft.group(group)?.iter().filter(|(_, summary)| is_dead(summary));
     Ok(pages.map(|(page, _)| *page).take(DEAD_PAGES).collect())
+}
+
+/// When the head has many groups, two neighbours with few pages become one. Whatever lives for long would stand in a group of its own
+/// otherwise, one for every few thousand items that come and go. A post that fills a page does it; the last group, to which the next
+/// posts add pages, is left alone.
+pub(super) fn join_groups(draft: &mut Draft<'_>) -> Step<()> {
+    let newest = draft.head.rank / PAGE / GROUP;
+    let groups = || draft.head.live.groups.range(..newest);
+    if groups().count() < MOST_GROUPS {
+        return Ok(());
+    }
+    let alive = |all: &Summary| all.ready + all.claimed + all.delayed;
+    let pairs = groups().zip(groups().skip(1));
+    let fewest = pairs.min_by_key(|((_, one), (_, next))| alive(one) + alive(next));
+    let pair = fewest.map(|((first, _), (second, _))| (*first, *second));
+    pair.map_or(Ok(()), |(first, second)| draft.join_groups(first, second))
 }
 
 /// Everything in the queue goes at once; what it leaves is removed by and by.

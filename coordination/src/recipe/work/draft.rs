@@ -155,7 +155,7 @@ impl<'a> Draft<'a> {
     }
 
     pub(super) fn group_name(&self, page: u64) -> Arc<str> {
-        name('g', self.head.live.generation, page / GROUP)
+        name('g', self.head.live.generation, self.head.live.group_of(page))
     }
 
     pub(super) fn bucket_name(&self, claim: ClaimId) -> Arc<str> {
@@ -190,6 +190,24 @@ impl<'a> Draft<'a> {
     pub(super) fn group(&mut self, group: u64) -> Step<&Index> {
         let name = self.group_name(group * GROUP);
         self.groups.open(group, &name, self.known).map(|slot| &slot.value)
+    }
+
+    fn group_mut(&mut self, group: u64) -> Step<&mut Index> {
+        let name = self.group_name(group * GROUP);
+        self.groups.open(group, &name, self.known).map(Slot::change)
+    }
+
+    /// The pages of a group are in another one from now on, the next one before it, if both have no more than a group may have. Those
+    /// that this step makes are not counted yet.
+    pub(super) fn join_groups(&mut self, first: u64, second: u64) -> Step<()> {
+        self.want([self.group_name(first * GROUP), self.group_name(second * GROUP)])?;
+        if self.group(first)?.len() + self.group(second)?.len() > GROUP as usize {
+            return Ok(());
+        }
+        let pages = std::mem::take(self.group_mut(second)?);
+        self.group_mut(first)?.extend(pages);
+        self.change().live.join(first, second);
+        Ok(())
     }
 
     pub(super) fn claims(&mut self, of: ClaimId) -> Step<&Claims> {
@@ -273,7 +291,7 @@ impl<'a> Draft<'a> {
         from: u64,
         is_so: impl Fn(&Summary) -> bool,
     ) -> Step<Option<u64>> {
-        let groups = self.head.live.groups.range(from / GROUP..);
+        let groups = self.head.live.groups.range(self.head.live.group_of(from)..);
         let groups: Vec<_> =
             groups.filter(|(_, all)| is_so(all)).map(|(group, _)| *group).collect();
         for group in groups {
@@ -361,7 +379,9 @@ impl<'a> Draft<'a> {
 
     fn changed(&self) -> usize {
         let pages = self.pages.changed();
-        let groups = pages.iter().map(|page| **page / GROUP).collect::<BTreeSet<_>>();
+        let of_pages = pages.iter().map(|page| self.head.live.group_of(**page));
+        let groups: BTreeSet<_> =
+            of_pages.chain(self.groups.changed().into_iter().copied()).collect();
         let others = self.buckets.changed().len() + self.holders.changed().len();
         let bodies = self.bodies.changed().len() + self.letters.changed().len();
         pages.len() + groups.len() + others + bodies + self.received.changed().len()
@@ -397,18 +417,16 @@ impl<'a> Draft<'a> {
         for page in changed {
             let summary = self.pages.get(&page).map(|slot| Summary::of(&slot.value, self.now));
             let name = self.group_name(page);
-            let group = self.groups.open(page / GROUP, &name, self.known)?.change();
+            let number = self.head.live.group_of(page);
+            let group = self.groups.open(number, &name, self.known)?.change();
             match summary {
                 Some(summary) if !self.pages.get(&page).is_some_and(Slot::is_nothing) => {
                     group.insert(page, summary)
                 }
                 _ => group.remove(&page),
             };
-            let all = Summary::of_all(group);
-            match group.is_empty() {
-                true => self.head.live.groups.remove(&(page / GROUP)),
-                false => self.head.live.groups.insert(page / GROUP, all),
-            };
+            let all = (!group.is_empty()).then(|| Summary::of_all(group));
+            self.head.live.note_group(number, all);
         }
         Ok(())
     }

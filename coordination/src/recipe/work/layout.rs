@@ -82,12 +82,44 @@ pub(super) struct Contents {
     /// What the names of its records begin with.
     pub(super) generation: u64,
     pub(super) groups: Index,
+    /// Groups that others were joined to, each with the number of the last one.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) joined: BTreeMap<u64, u64>,
     /// The buckets of claims that there are, and how many parts a bucket has, if it has several.
     pub(super) buckets: BTreeSet<u8>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) parts: BTreeMap<u8, u8>,
     /// The entries whose sessions hold claims.
     pub(super) holders: BTreeSet<u64>,
+}
+
+impl Contents {
+    /// The group that a page is in.
+    pub(super) fn group_of(&self, page: u64) -> u64 {
+        let number = page / GROUP;
+        let before = self.joined.range(..=number).next_back();
+        before.filter(|(_, last)| number <= **last).map_or(number, |(first, _)| *first)
+    }
+
+    /// From now on the pages of a group are in another one, the next one before it.
+    pub(super) fn join(&mut self, first: u64, second: u64) {
+        let last = self.joined.remove(&second).unwrap_or(second);
+        self.joined.insert(first, last);
+        let pages = self.groups.remove(&second);
+        let all = [self.groups.get(&first).copied(), pages].into_iter().flatten();
+        self.groups.insert(first, all.fold(Summary::NOTHING, Summary::with));
+    }
+
+    /// Notes what is in a group; `None`: it has no pages.
+    pub(super) fn note_group(&mut self, group: u64, all: Option<Summary>) {
+        match all {
+            Some(all) => drop(self.groups.insert(group, all)),
+            None => {
+                self.groups.remove(&group);
+                self.joined.remove(&group);
+            }
+        }
+    }
 }
 
 /// The queue's clock as of the last write.

@@ -1,6 +1,6 @@
 //! Posting items.
 
-use super::clear::remove_dead_pages;
+use super::clear::{join_groups, remove_dead_pages};
 use super::draft::{Draft, Outcome, Step};
 use super::ids::ItemId;
 use super::layout::{Bodies, Body, Item, MOST_LITTER, Micros, PAGE};
@@ -61,6 +61,9 @@ pub(super) fn post(draft: &mut Draft<'_>, items: &[New]) -> Step<Outcome<Vec<Ite
     let is_short = items.iter().map(|new| new.body.len()).sum::<usize>() <= LONG;
     if is_short && draft.head.litter.len() < MOST_LITTER / 2 {
         remove_dead_pages(draft)?;
+        if first / PAGE < next / PAGE {
+            join_groups(draft)?;
+        }
     }
     Ok(Outcome::Done(
         ranks.iter().zip(items).map(|(rank, new)| ItemId::new(*rank, new.mark)).collect(),

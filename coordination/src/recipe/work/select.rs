@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::draft::{Draft, Step, Stop};
-use super::layout::{Body, GROUP, Item, Letter, PAGE, State, Summary};
+use super::layout::{Body, Item, Letter, PAGE, State, Summary};
 use super::letters;
 use crate::canary::{Canary, sings};
 
@@ -57,8 +57,11 @@ pub(super) fn fetch_ahead(
     let Err(Stop::Fetch(_)) = draft.want([draft.page_name(page)]) else { return Ok(()) };
     let now = draft.now;
     let mut names = Vec::new();
-    let pages: Vec<_> =
-        draft.group(page / GROUP)?.range(page..).map(|(page, all)| (*page, *all)).collect();
+    let pages: Vec<_> = draft
+        .group(draft.head.live.group_of(page))?
+        .range(page..)
+        .map(|(page, all)| (*page, *all))
+        .collect();
     for (page, summary) in pages.into_iter().filter(|(_, summary)| is_so(summary)) {
         names.push(draft.page_name(page));
         let (all, ready) = (summary.when_dead().dead - summary.dead, summary.ready);

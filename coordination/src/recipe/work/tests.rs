@@ -362,6 +362,10 @@ impl Both {
             new(rng.random(), ttl, rng.random_range(0..3) * rng.random_range(0..ttl), length)
         };
         let items: Vec<_> = (0..count).map(some).collect();
+        if self.is_crowded {
+            // Other items have come and gone.
+            self.fake.head.rank += [0, 4_096][self.rng.random_range(0..2)];
+        }
         let ids = self.fake.post(&items);
         for (id, new) in ids.iter().zip(&items) {
             let (expires, not_before) = (self.model.now + new.ttl, self.model.now + new.delay);

@@ -106,6 +106,34 @@ fn what_was_acknowledged_does_not_pile_up_in_the_head() {
     assert!(fake.head.litter.len() < 1_300, "{}", fake.head.litter.len());
 }
 
+/// A few items live for weeks, while thousands of others come and go between them.
+#[test]
+fn items_that_live_for_long_do_not_fill_the_head() {
+    const LIFE: Micros = 1_000_000_000;
+    let (mut fake, mut left) = (Fake::default(), Vec::new());
+    for group in 0..3_000 {
+        for page in [0, 5] {
+            // The last one of a page.
+            fake.head.rank = group * 4_096 + page * 64 + 63;
+            left.extend(fake.post(&[new(group, LIFE, LIFE / 2, 8)]));
+        }
+    }
+    let length = serde_json::to_string(&fake.head).expect("it can be written").len();
+    assert!(length < 24 * 1024, "{length} bytes");
+    assert_eq!(fake.look(stats).delayed, 6_000);
+    fake.now += LIFE / 2;
+    let mut came = Vec::new();
+    while came.len() < left.len() {
+        let ask = ask(1_000, 10, 0, None);
+        let items = fake.claim(&ask);
+        assert!(!items.is_empty(), "{} of {} came", came.len(), left.len());
+        fake.run(|draft| ack(draft, &items, ask.id)).expect("it has them");
+        came.extend(items);
+    }
+    assert_eq!(came, left);
+    assert!(fake.head.live.groups.is_empty() && fake.head.live.joined.is_empty());
+}
+
 #[test]
 fn queues_that_were_deleted_do_not_pile_up_in_the_head() {
     let mut fake = Fake::default();
