@@ -412,8 +412,8 @@ impl WorkQueue {
         };
         let mut letters_at = Instant::now() + LETTERS_AGAIN;
         loop {
-            let look =
-                self.engine.queue.named(self.engine.read("claim", &view.listing, view.came))?;
+            let look = self.engine.read("claim", &view.listing, view.came.elapsed());
+            let look = self.engine.queue.named(look)?;
             let wake = match is_ready(&look) {
                 Ok(()) if self.engine.is_new(&look) => return Ok(()),
                 // It is told of late, or the store was given back older data.

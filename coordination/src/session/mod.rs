@@ -43,8 +43,10 @@ pub use self::drain::CutOff;
 use self::drain::Drain;
 pub(crate) use self::drain::Purpose;
 use self::failures::Failures;
+#[cfg(test)]
+pub(crate) use self::observer::Came;
 use self::observer::Observers;
-pub(crate) use self::observer::{Came, Sight, View, Views};
+pub(crate) use self::observer::{Sight, View, Views};
 use lease::ConfirmedHeartbeats;
 pub(crate) use lease::{Hold, Lease};
 pub(crate) use runtime::Runtime;

@@ -18,7 +18,7 @@ use crate::env::Process;
 use crate::error::{Effect, ErrorKind, Result};
 use crate::recipe::engine::data::{MAX_VALUE_BYTES, from_data, to_data};
 use crate::recipe::engine::queue::{Queue, in_doubt};
-use crate::session::{Came, Sight, Written};
+use crate::session::{Sight, Written};
 use crate::time::BootInstant;
 
 /// How many of the last writes are remembered.
@@ -320,7 +320,7 @@ impl Engine {
         let seen_before = self.newest.load(Ordering::Acquire);
         let read = session.retry_briefly(operation, || session.backend.read_standing(key)).await;
         let (listing, _) = read.map_err(|error| error.with_effect(Effect::None))?;
-        let look = Look { asked, sent, ..self.read(operation, &listing, Came::now())? };
+        let look = Look { asked, sent, ..self.read(operation, &listing, Duration::ZERO)? };
         if look.version.unwrap_or_default() < seen_before {
             // The store has lost its data, or was given back older ones: what was seen there counts no more.
             self.newest.store(0, Ordering::Release);
@@ -360,19 +360,20 @@ impl Engine {
         self.has_letters.load(Ordering::Acquire)
     }
 
-    /// Reads a listing that came at this moment, as of now.
+    /// Reads a listing that came this long ago. The time is that of the store's answer and no later, where the store has a clock: what
+    /// it takes here to read the answer is no time that has passed for the queue.
     pub(super) fn read(
         &self,
         operation: &'static str,
         listing: &Listing,
-        came: Came,
+        passed: Duration,
     ) -> Result<Look> {
         let at = BootInstant::now();
         let value = listing.value.as_ref();
         let head: Option<Head> =
             value.map(|value| from_data(operation, &value.data)).transpose()?;
         let head = head.unwrap_or_else(Head::of_new_queue);
-        let of_store = listing.clock.map(|clock| later(clock, came.elapsed()));
+        let of_store = listing.clock.map(|clock| later(clock, passed));
         let moment = self.clock.read(&head.clock, of_store, at);
         Ok(Look {
             head,
@@ -530,7 +531,7 @@ impl Engine {
             while let Ok(view) = views.next().await {
                 let Some(engine) = engine.upgrade() else { return };
                 // If the value is corrupt, the next call fails with that.
-                let _ = engine.read("observe", &view.listing, view.came);
+                let _ = engine.read("observe", &view.listing, view.came.elapsed());
             }
         });
         *follower = Some((task.abort_handle(), Process::this()));
