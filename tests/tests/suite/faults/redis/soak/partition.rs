@@ -19,7 +19,7 @@ const QUEUE: &str = "{coordination}:exclusive:lock/x";
 /// The key with the exclusive entries of the semaphore "s": those of callers that wait for their turn to choose permits.
 const WAITS: &str = "{coordination}:exclusive:semaphore/s";
 /// The key with how many parties each double barrier is for, and its rounds.
-const PARTIES: &str = "{coordination}:values:double_barrier";
+const PARTIES: &str = "{coordination}:values:double-barrier";
 /// How often each test is repeated.
 const ROUNDS: usize = 10;
 /// Sentinels consider a master down if it has not replied for this long.

@@ -63,10 +63,13 @@ fn after_a_fail_over(quarantine: &str, check: impl AsyncFn(Coordinator, &Held)) 
         let url = quarantined(&site.at(format!("{one},{two}")), quarantine).url;
         let [holder, other] = [connected(&url).await, connected(&url).await];
         let group = holder.group("g").expect("a good name");
+        // A new server grants nothing before its quarantine is over.
+        let lock = holder.lock("x").expect("a good name");
+        let free = lock.acquire(Some(2 * LONG)).await.expect("it is free");
+        free.release().await.expect("it is held");
         let member = group.join_or_create(&1).await.expect("it joins");
         let election = holder.election("e").expect("a good name");
         let leadership = election.campaign("old", Some(LONG)).await.expect("nobody leads");
-        let lock = holder.lock("x").expect("a good name");
         let guard = lock.acquire(Some(LONG)).await.expect("it is free");
         block_in_place(|| {
             let has_all = || redis.try_ask(1, &["ZCARD", QUEUE]).ok() == Some(Reply::Number(1));
