@@ -2,13 +2,13 @@
 
 pub(crate) mod acquire;
 pub(crate) mod data;
+mod deciding;
 pub(crate) mod grant;
 pub(crate) mod loss;
 pub(crate) mod own_entry;
 pub(crate) mod policy;
 pub(crate) mod protect;
 pub(crate) mod queue;
-mod refusals;
 pub(crate) mod slots;
 pub(crate) mod turn;
 pub(crate) mod waiting;

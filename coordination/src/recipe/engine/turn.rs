@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use super::deciding::await_decision;
 use super::own_entry::{Contents, OwnEntry};
-use super::policy::{Policy, await_decision};
+use super::policy::Policy;
 use super::waiting::Waiting;
 use super::waits::Waits;
 use crate::backend::{Blocker, Data, EntryId, EntryRef, Mode, Position};
