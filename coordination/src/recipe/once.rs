@@ -345,7 +345,7 @@ impl Claim {
     ///
     /// # Errors
     ///
-    /// Those of [`OncePer::try_claim`].
+    /// Those of [`OncePer::try_claim`]. It can be called again then; twice has the effect of once.
     ///
     /// # Cancel safety
     ///
@@ -367,7 +367,7 @@ impl Claim {
     /// assert!(hourly.try_claim().await?.is_some());
     /// # Ok(()) }
     /// ```
-    pub async fn give_back(self) -> Result<bool> {
+    pub async fn give_back(&self) -> Result<bool> {
         let at_least = self.at_least;
         self.settle("give_back", move |last| last.settled(at_least)).await
     }
