@@ -45,19 +45,19 @@ struct Row {
 
 type Steady = [u8; 32];
 
-/// Rounds, each of which reads all names of the recipes that somebody looks at when it begins. They have numbers from 1 on.
+/// Rounds, each of which reads all names of one or more recipes. They have numbers from 1 on.
 #[derive(Debug, Default)]
 struct Rounds {
     /// How many were begun.
     begun: u64,
-    /// The last one that has read all names of a recipe.
-    completed: BTreeMap<Kind, u64>,
+    /// The last one of each recipe that is over, whether or not it could read all names.
+    over: BTreeMap<Kind, u64>,
 }
 
 impl Rounds {
-    /// Whether each of these recipes was read by a round that was begun after this one.
-    fn are_after(&self, round: u64, kinds: &[Kind]) -> bool {
-        kinds.iter().all(|kind| self.completed.get(kind).is_some_and(|last| *last > round))
+    /// Whether a round of this recipe is over that was begun after this one.
+    fn is_after(&self, round: u64, kind: Kind) -> bool {
+        self.over.get(&kind).is_some_and(|last| *last > round)
     }
 }
 
@@ -68,9 +68,34 @@ pub(crate) type Of = (Kind, String);
 struct Board {
     rows: BTreeMap<Of, Row>,
     gone: VecDeque<(u64, Of)>,
+    /// Of each name that is gone and has not come back, when that was, as long as it is remembered.
+    gone_at: BTreeMap<Of, u64>,
     last: u64,
     /// The recipes of which all names were read since their rows were forgotten, and when that was so last.
     read: BTreeMap<Kind, Instant>,
+    /// The recipes of which the store does not tell all names, though it answers.
+    failing: BTreeSet<Kind>,
+}
+
+impl Board {
+    /// Whether this row was put there or taken away after this change.
+    fn has_changed(&self, of: &Of, since: u64) -> bool {
+        self.rows.get(of).is_some_and(|row| row.number > since)
+            || self.gone_at.get(of).is_some_and(|number| *number > since)
+    }
+
+    /// Takes a row away, by the change of this number.
+    fn remove(&mut self, number: u64, of: Of) {
+        self.rows.remove(&of);
+        if self.gone.len() >= GONE
+            && let Some((oldest, forgotten)) = self.gone.pop_front()
+            && self.gone_at.get(&forgotten) == Some(&oldest)
+        {
+            self.gone_at.remove(&forgotten);
+        }
+        self.gone_at.insert(of.clone(), number);
+        self.gone.push_back((number, of));
+    }
 }
 
 /// Somebody who looks; not any more when it is dropped.
@@ -140,23 +165,29 @@ impl Mirror {
         kinds.iter().filter_map(|kind| board.read.get(kind)).map(Instant::elapsed).max()
     }
 
-    /// Waits until all names of these recipes were read after now. If that takes long, until they were read at all: what was not read is
-    /// not told as empty.
+    /// Waits until all names of these recipes were read after now, or could not be. If that takes long, until they were read at all: what
+    /// was not read is not told as empty.
     pub(crate) async fn fresh(&self, kinds: &[Kind]) {
         let mut rounds = self.rounds.subscribe();
         // A round that is under way may have begun when nobody looked at these.
         let now = rounds.borrow_and_update().begun;
-        let fresh = rounds.wait_for(|rounds| rounds.are_after(now, kinds));
-        if tokio::time::timeout(FRESH, fresh).await.is_ok() {
+        let all = |rounds: &Rounds| kinds.iter().all(|kind| rounds.is_after(now, *kind));
+        if tokio::time::timeout(FRESH, rounds.wait_for(all)).await.is_ok() {
             return;
         }
-        let is_read = |rounds: &Rounds| rounds.are_after(now, kinds) || self.has_read(kinds);
-        drop(rounds.wait_for(is_read).await);
+        let is_known = |rounds: &Rounds| {
+            let unread = self.unread(kinds);
+            unread.into_iter().all(|kind| rounds.is_after(now, kind))
+        };
+        drop(rounds.wait_for(is_known).await);
     }
 
-    fn has_read(&self, kinds: &[Kind]) -> bool {
+    /// Those of these recipes of which not all names were read yet, or cannot be: there may be more than their rows.
+    pub(crate) fn unread(&self, kinds: &[Kind]) -> Vec<Kind> {
         let board = self.board();
-        kinds.iter().all(|kind| board.read.contains_key(kind))
+        let is_unread =
+            |kind: &&Kind| !board.read.contains_key(kind) || board.failing.contains(kind);
+        kinds.iter().filter(is_unread).copied().collect()
     }
 
     /// Told of each change.
@@ -183,34 +214,48 @@ impl Mirror {
         Some(Changes { rows, gone, last: board.last })
     }
 
+    /// The number of the last change.
+    pub(crate) fn last(&self) -> u64 {
+        self.board().last
+    }
+
     /// Puts the entries of a name in place of those before; none: the name is gone.
     pub(crate) fn put(&self, kind: Kind, name: &str, entries: &[Value]) {
+        self.put_since(u64::MAX, kind, name, entries);
+    }
+
+    /// The same with what was read after this change. False: another one of this row came while it was read, and stays.
+    pub(crate) fn put_since(&self, since: u64, kind: Kind, name: &str, entries: &[Value]) -> bool {
         let of = (kind, name.to_owned());
         let mut board = self.board();
+        if board.has_changed(&of, since) {
+            return false;
+        }
         let is_there = board.rows.contains_key(&of);
         if entries.is_empty() && !is_there {
-            return;
+            return true;
         }
         board.last += 1;
         let number = board.last;
         if entries.is_empty() {
-            board.rows.remove(&of);
-            if board.gone.len() >= GONE {
-                board.gone.pop_front();
-            }
-            board.gone.push_back((number, of));
+            board.remove(number, of);
         } else {
             let text = json!({ "kind": kind.text(), "name": name, "entries": entries }).to_string();
             let (steady, text) = (steady(entries), Bytes::from(text));
+            board.gone_at.remove(&of);
             board.rows.insert(of, Row { number, steady, text });
         }
         drop(board);
         self.changed.send_replace(number);
+        true
     }
 
     /// Forgets all rows of this recipe.
     pub(crate) fn clear(&self, kind: Kind) {
-        self.board().read.remove(&kind);
+        let mut board = self.board();
+        board.read.remove(&kind);
+        board.failing.remove(&kind);
+        drop(board);
         for name in self.names(kind) {
             self.put(kind, &name, &[]);
         }
@@ -239,9 +284,24 @@ impl Mirror {
     /// The round of this number has read all names of these recipes.
     pub(crate) fn completed(&self, round: u64, kinds: &[Kind]) {
         let now = Instant::now();
-        self.board().read.extend(kinds.iter().map(|kind| (*kind, now)));
-        let completed = kinds.iter().map(|kind| (*kind, round));
-        self.rounds.send_modify(|rounds| rounds.completed.extend(completed));
+        let mut board = self.board();
+        board.read.extend(kinds.iter().map(|kind| (*kind, now)));
+        board.failing.retain(|kind| !kinds.contains(kind));
+        drop(board);
+        self.over(round, kinds);
+    }
+
+    /// The round of this number could not read all names of this recipe, though the store answers. True: that is new.
+    pub(crate) fn failed(&self, round: u64, kind: Kind) -> bool {
+        let is_new = self.board().failing.insert(kind);
+        self.over(round, &[kind]);
+        is_new
+    }
+
+    /// The round of this number is over, of these recipes, whatever it has read.
+    pub(crate) fn over(&self, round: u64, kinds: &[Kind]) {
+        let over = kinds.iter().map(|kind| (*kind, round));
+        self.rounds.send_modify(|rounds| rounds.over.extend(over));
     }
 }
 
@@ -300,6 +360,59 @@ mod tests {
         mirror.clear(Kind::Lock);
         let mut locks = pin!(mirror.fresh(&[Kind::Lock]));
         assert!(tokio::time::timeout(FRESH + FRESH / 2, locks.as_mut()).await.is_err());
+    }
+
+    /// A recipe that cannot be read is waited for until that is known, and is not taken for one of which nothing is held.
+    #[tokio::test]
+    async fn what_cannot_be_read_is_not_waited_for() {
+        let mirror = Arc::new(Mirror::default());
+        let kinds = [Kind::Lock, Kind::Semaphore];
+        let _both = mirror.watching(9, &kinds).expect("there is room");
+        let mut both = pin!(mirror.fresh(&kinds));
+        assert!(is_pending(both.as_mut()).await);
+        let round = mirror.begin_round();
+        mirror.completed(round, &[Kind::Lock]);
+        assert!(is_pending(both.as_mut()).await);
+        assert!(mirror.failed(round, Kind::Semaphore) && !mirror.failed(round, Kind::Semaphore));
+        both.await;
+        assert_eq!(mirror.unread(&kinds), [Kind::Semaphore]);
+        mirror.completed(mirror.begin_round(), &kinds);
+        assert!(mirror.unread(&kinds).is_empty());
+    }
+
+    /// What was read while the row changed may be of before that.
+    #[test]
+    fn what_changes_while_it_is_read_stays() {
+        let mirror = Mirror::default();
+        let (kind, entries) = (Kind::Lock, |fence| [json!({ "fence": fence })]);
+        mirror.put(kind, "x", &entries(1));
+        let since = mirror.last();
+        assert!(mirror.put_since(since, kind, "x", &entries(2)));
+        assert!(mirror.has(kind, "x", &entries(2)));
+        assert!(!mirror.put_since(since, kind, "x", &[]));
+        assert!(mirror.has(kind, "x", &entries(2)));
+        mirror.put(kind, "x", &[]);
+        assert!(!mirror.put_since(since, kind, "x", &entries(2)));
+        assert!(mirror.names(kind).is_empty());
+        // What comes back is no longer gone.
+        let since = mirror.last();
+        assert!(mirror.put_since(since, kind, "x", &entries(3)));
+        assert!(mirror.has(kind, "x", &entries(3)) && mirror.board().gone_at.is_empty());
+    }
+
+    /// However many names go, no more of them are remembered than is told.
+    #[test]
+    fn so_many_names_that_are_gone_are_remembered() {
+        let mirror = Mirror::default();
+        for number in 0..GONE + 2 {
+            let name = number.to_string();
+            mirror.put(Kind::Lock, &name, &[json!({ "fence": 1 })]);
+            mirror.put(Kind::Lock, &name, &[]);
+        }
+        let board = mirror.board();
+        assert_eq!((board.gone.len(), board.gone_at.len()), (GONE, GONE));
+        let of = |number: usize| (Kind::Lock, number.to_string());
+        assert!(!board.has_changed(&of(1), 0) && board.has_changed(&of(2), 0));
     }
 
     #[test]

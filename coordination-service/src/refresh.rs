@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use coordination::{Coordinator, ErrorKind};
 use serde_json::Value;
+use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -25,9 +26,11 @@ const COALESCE: Duration = Duration::from_millis(50);
 
 /// Keeps the rows up to date for as long as the service runs.
 pub(crate) async fn run(service: Arc<Service>) {
-    let mut cursors = BTreeMap::new();
+    let mut rounds = Rounds::default();
     loop {
         if service.mirror.watchers() == 0 {
+            // Nothing that a round reads from now on is to be found by who looks next.
+            rounds = Rounds::default();
             if !service.mirror.watched().await {
                 return;
             }
@@ -36,7 +39,7 @@ pub(crate) async fn run(service: Arc<Service>) {
             drop(service.holds.take_touched());
         }
         if let Ok(coordinator) = service.coordinator() {
-            round(&service, &coordinator, &mut cursors).await;
+            rounds.begin(&service, &coordinator);
         }
         let end = Instant::now() + ROUND;
         let mut pause = COALESCE;
@@ -54,71 +57,139 @@ pub(crate) async fn run(service: Arc<Service>) {
     }
 }
 
-/// Reads what this instance has changed.
-async fn touched(service: &Service) {
-    let touched = service.holds.take_touched();
+/// Reads what this instance has changed, each recipe for itself. What the store is slow to tell of is left to the rounds.
+async fn touched(service: &Arc<Service>) {
     let Ok(coordinator) = service.coordinator() else { return };
-    for (kind, name) in touched.into_iter().filter(|(kind, _)| service.mirror.shows(*kind)) {
-        if let Ok(entries) = entries(service, &coordinator, kind, &name).await {
-            service.mirror.put(kind, &name, &entries);
+    let mut names = BTreeMap::<Kind, Vec<String>>::new();
+    for (kind, name) in service.holds.take_touched() {
+        names.entry(kind).or_default().push(name);
+    }
+    let mut looks = JoinSet::new();
+    for (kind, names) in names.into_iter().filter(|(kind, _)| service.mirror.shows(*kind)) {
+        let (service, coordinator) = (Arc::clone(service), coordinator.clone());
+        looks.spawn(async move {
+            for name in names {
+                while let Ok(false) = touch(&service, &coordinator, kind, &name).await {}
+            }
+        });
+    }
+    let all = async { while looks.join_next().await.is_some() {} };
+    drop(tokio::time::timeout(ROUND, all).await);
+}
+
+/// Reads a name of which something is known to have changed. False: its row was put there by a round meanwhile, perhaps from before that.
+async fn touch(
+    service: &Service,
+    coordinator: &Coordinator,
+    kind: Kind,
+    name: &str,
+) -> coordination::Result<bool> {
+    let since = service.mirror.last();
+    let entries = entries(service, coordinator, kind, name).await?;
+    Ok(service.mirror.put_since(since, kind, name, &entries))
+}
+
+/// The rounds of each recipe that somebody looks at. One that the store is slow to tell of, or does not tell of, has none of the others wait for
+/// it.
+#[derive(Default)]
+struct Rounds {
+    /// Of each recipe; locked while a round of it is under way.
+    cursors: BTreeMap<Kind, Arc<Mutex<Cursor>>>,
+    under_way: JoinSet<()>,
+}
+
+/// How far the rounds of a recipe are.
+#[derive(Default)]
+struct Cursor {
+    /// The name that was read last.
+    last: String,
+    /// Those that could not be read.
+    failed: BTreeSet<String>,
+}
+
+impl Cursor {
+    /// What is read of these names: those that have no row or could not be read, and of the others as many as may be, one round after
+    /// the other.
+    fn next(
+        &mut self,
+        names: &BTreeSet<String>,
+        known: &BTreeSet<String>,
+        reads: usize,
+    ) -> Vec<String> {
+        self.failed.retain(|name| names.contains(name));
+        let (old, first): (Vec<_>, Vec<_>) =
+            names.iter().partition(|name| known.contains(*name) && !self.failed.contains(*name));
+        let start = old.partition_point(|name| **name <= self.last);
+        let again = old.iter().cycle().skip(start).take(reads.min(old.len())).copied();
+        let next: Vec<_> = first.into_iter().chain(again).cloned().collect();
+        if let Some(last) = next.last() {
+            self.last.clone_from(last);
+        }
+        next
+    }
+}
+
+impl Rounds {
+    /// Begins a round of each recipe that somebody looks at, unless the last one is under way still.
+    fn begin(&mut self, service: &Arc<Service>, coordinator: &Coordinator) {
+        while self.under_way.try_join_next().is_some() {}
+        let number = service.mirror.begin_round();
+        let (shown, others) =
+            Kind::ALL.into_iter().partition::<Vec<_>, _>(|kind| service.mirror.shows(*kind));
+        others.into_iter().for_each(|kind| service.mirror.clear(kind));
+        let reads = READS / shown.len().max(1);
+        for kind in shown {
+            let cursor = Arc::clone(self.cursors.entry(kind).or_default());
+            let Ok(mut cursor) = cursor.try_lock_owned() else { continue };
+            let (service, coordinator) = (Arc::clone(service), coordinator.clone());
+            self.under_way.spawn(async move {
+                match round_of(&service, &coordinator, kind, &mut cursor, reads).await {
+                    Ok(()) => service.mirror.completed(number, &[kind]),
+                    Err(error) => failed(&service, number, kind, &error),
+                }
+            });
         }
     }
 }
 
-/// One round of each recipe that somebody looks at, all at the same time: one that the store is slow to tell of, or does not
-/// tell of, has none of the others wait for it.
-async fn round(
-    service: &Arc<Service>,
-    coordinator: &Coordinator,
-    cursors: &mut BTreeMap<Kind, String>,
-) {
-    let number = service.mirror.begin_round();
-    let (shown, others) =
-        Kind::ALL.into_iter().partition::<Vec<_>, _>(|kind| service.mirror.shows(*kind));
-    others.into_iter().for_each(|kind| service.mirror.clear(kind));
-    let reads = READS / shown.len().max(1);
-    let mut rounds = JoinSet::new();
-    for kind in shown {
-        let (service, coordinator) = (Arc::clone(service), coordinator.clone());
-        let mut cursor = cursors.remove(&kind).unwrap_or_default();
-        rounds.spawn(async move {
-            match round_of(&service, &coordinator, kind, &mut cursor, reads).await {
-                Ok(()) => service.mirror.completed(number, &[kind]),
-                Err(error) => {
-                    tracing::debug!(kind = kind.text(), %error, "the rows could not be read");
-                }
-            }
-            (kind, cursor)
-        });
-    }
-    while let Some(ended) = rounds.join_next().await {
-        cursors.extend(ended.ok());
+/// That the store is away is told as such. What else keeps a recipe from being read is told once.
+fn failed(service: &Service, round: u64, kind: Kind, error: &coordination::Error) {
+    let recipe = kind.text();
+    tracing::debug!(recipe, %error, "the rows could not be read");
+    if error.kind() == ErrorKind::Unavailable {
+        service.mirror.over(round, &[kind]);
+    } else if service.mirror.failed(round, kind) {
+        tracing::warn!(recipe, %error, "not all that is held of a recipe can be read and shown");
     }
 }
 
-/// Lists the names, reads those that are new, and of the others as many as may be, one round after the other.
+/// Lists the names and reads those whose turn it is. A name that cannot be read keeps no other one from being read.
 async fn round_of(
     service: &Service,
     coordinator: &Coordinator,
     kind: Kind,
-    cursor: &mut String,
+    cursor: &mut Cursor,
     reads: usize,
 ) -> coordination::Result<()> {
+    let (since, before) = (service.mirror.last(), service.mirror.names(kind));
     let names: BTreeSet<_> = coordinator.in_use(kind.recipe()).await?.into_iter().collect();
-    let known = service.mirror.names(kind);
-    for name in known.difference(&names) {
-        service.mirror.put(kind, name, &[]);
+    for name in before.difference(&names) {
+        service.mirror.put_since(since, kind, name, &[]);
     }
-    for name in names.difference(&known) {
-        read(service, coordinator, kind, name).await?;
+    let mut unread = Ok(());
+    for name in cursor.next(&names, &service.mirror.names(kind), reads) {
+        match read(service, coordinator, kind, &name).await {
+            Err(error) if error.kind() == ErrorKind::Unavailable => return Err(error),
+            Err(error) => {
+                cursor.failed.insert(name);
+                unread = Err(error);
+            }
+            Ok(()) => {
+                cursor.failed.remove(&name);
+            }
+        }
     }
-    let old: Vec<_> = known.intersection(&names).collect();
-    let start = old.partition_point(|name| name.as_str() <= cursor.as_str());
-    for name in old.iter().cycle().skip(start).take(reads.min(old.len())) {
-        read(service, coordinator, kind, name).await?;
-        cursor.clone_from(name);
-    }
-    Ok(())
+    unread
 }
 
 async fn read(
@@ -127,14 +198,15 @@ async fn read(
     kind: Kind,
     name: &str,
 ) -> coordination::Result<()> {
+    let since = service.mirror.last();
     let entries = entries(service, coordinator, kind, name).await?;
     if !service.mirror.has(kind, name, &entries) {
-        service.mirror.put(kind, name, &entries);
+        service.mirror.put_since(since, kind, name, &entries);
     }
     Ok(())
 }
 
-/// None of a group that was deleted meanwhile, and of what nobody can read: neither is to keep the others from being shown.
+/// None of a group that was deleted meanwhile.
 async fn entries(
     service: &Service,
     coordinator: &Coordinator,
@@ -150,9 +222,7 @@ async fn entries(
             }
             Ok(entries)
         }
-        Err(error) if matches!(error.kind(), ErrorKind::GroupMissing | ErrorKind::Corrupt) => {
-            Ok(Vec::new())
-        }
+        Err(error) if error.kind() == ErrorKind::GroupMissing => Ok(Vec::new()),
         entries => entries,
     }
 }
@@ -254,5 +324,49 @@ mod tests {
         assert!(service.mirror.names(Kind::Election).contains("x"));
         let (locks, elections) = ([Kind::Lock], [Kind::Election]);
         assert!(service.mirror.age(&locks).is_none() && service.mirror.age(&elections).is_some());
+        // Nor is who looks at all of them kept waiting.
+        let fresh = service.mirror.fresh(&Kind::ALL);
+        tokio::time::timeout(15 * ROUND, fresh).await.expect("it is known what is not read");
+        assert_eq!(service.mirror.unread(&Kind::ALL), locks);
+    }
+
+    /// As long as a name cannot be read its recipe is not taken for one of which all was read, however many names it has.
+    #[test]
+    fn a_name_that_could_not_be_read_is_read_in_each_round() {
+        let of = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let (names, known): (BTreeSet<_>, BTreeSet<_>) =
+            (of(&["a", "b", "c", "new"]), of(&["a", "b", "c", "gone"]));
+        let mut cursor = Cursor { failed: of(&["b", "gone"]), ..Cursor::default() };
+        for last in ["a", "c", "a"] {
+            assert_eq!(cursor.next(&names, &known, 1), ["b", "new", last]);
+        }
+        assert_eq!(cursor.next(&names, &known, 9), ["b", "new", "c", "a"]);
+        cursor.failed.clear();
+        assert_eq!(cursor.next(&names, &names, 2), ["b", "c"]);
+    }
+
+    /// While the store takes long to tell of one recipe, the others have their rounds.
+    #[tokio::test]
+    async fn a_recipe_that_is_slow_holds_up_no_other_one() {
+        let (service, other) = instance(Cover::Any).await;
+        let election = other.election("x").expect("a name");
+        let _leads = election.campaign(&(), None).await.expect("nobody else is there");
+        let kinds = [Kind::Lock, Kind::Election];
+        let _watching = service.mirror.watching(1, &kinds).expect("nobody else looks");
+        let mut rounds = Rounds::default();
+        let slow = rounds.cursors.entry(Kind::Lock).or_default();
+        let slow = Arc::clone(slow).try_lock_owned().expect("no round was begun");
+        let coordinator = service.coordinator().expect("it is connected");
+        for _ in 0..2 {
+            let fresh = service.mirror.fresh(&[Kind::Election]);
+            let (fresh, ()) = tokio::join!(tokio::time::timeout(ROUND, fresh), async {
+                rounds.begin(&service, &coordinator);
+            });
+            fresh.expect("it was read");
+        }
+        assert!(service.mirror.age(&[Kind::Lock]).is_none());
+        drop(slow);
+        rounds.begin(&service, &coordinator);
+        service.mirror.fresh(&[Kind::Lock]).await;
     }
 }

@@ -204,6 +204,7 @@ impl Follower {
         let mut fresh = pin!(service.mirror.fresh(&self.kinds));
         // The last change that was told; none, before the rows were.
         let mut last = None;
+        let mut unread = Vec::new();
         // Through all turns of the loop: changes of which nothing is told put off no sign of life.
         let mut beat = pin!(tokio::time::sleep(BEAT));
         loop {
@@ -215,9 +216,15 @@ impl Follower {
                 () = &mut beat => {
                     let age = service.mirror.age(&self.kinds).map(millis);
                     self.told(self.events.send("beat", &json!({ "age_ms": age })).await)?;
+                    if last.is_some() {
+                        self.unread(&mut unread).await?;
+                    }
                     beat.as_mut().reset(tokio::time::Instant::now() + BEAT);
                 }
-                () = &mut fresh, if last.is_none() => last = Some(self.snapshot().await?),
+                () = &mut fresh, if last.is_none() => {
+                    self.unread(&mut unread).await?;
+                    last = Some(self.snapshot().await?);
+                }
                 changed = changes.changed(), if last.is_some() => {
                     changed.ok()?;
                     last = Some(self.changes(last.unwrap_or_default()).await?);
@@ -248,6 +255,17 @@ impl Follower {
             "left_ms": self.service.holds.good_for().map(millis),
         });
         self.told(self.events.send("store", &data).await)
+    }
+
+    /// Tells of which recipes not all could be read, if these are others than were told.
+    async fn unread(&self, told: &mut Vec<Kind>) -> Option<()> {
+        let unread = self.service.mirror.unread(&self.kinds);
+        if unread == *told {
+            return Some(());
+        }
+        let kinds: Vec<_> = unread.iter().map(|kind| kind.text()).collect();
+        *told = unread;
+        self.told(self.events.send("unread", &json!({ "kinds": kinds })).await)
     }
 
     async fn snapshot(&self) -> Option<u64> {
@@ -322,12 +340,14 @@ mod tests {
         assert_eq!(in_one_event(&rows(9, BYTES / 4)), 4);
         assert_eq!(in_one_event(&rows(2, BYTES + 1)), 1);
     }
-    use crate::acquire::tests::instance;
+    use crate::acquire::tests::{Disk, instance};
+    use crate::refresh;
     use crate::settings::Cover;
 
-    /// Somebody who follows the locks of this prefix, and what that one is told.
+    /// Somebody who follows these recipes, under this prefix, and what that one is told.
     fn follow(
         service: &Shared,
+        kinds: &[Kind],
         prefix: &str,
     ) -> (tokio::task::JoinHandle<Option<()>>, mpsc::Receiver<Bytes>) {
         let (sender, reader) = mpsc::channel(1);
@@ -335,7 +355,7 @@ mod tests {
         let follower = Follower {
             service: Arc::clone(service),
             who,
-            kinds: vec![Kind::Lock],
+            kinds: kinds.to_owned(),
             prefix: prefix.to_owned(),
             events: Events(sender),
         };
@@ -347,7 +367,7 @@ mod tests {
     async fn changes_of_others_put_nothing_off() {
         let (service, _other) = instance(Cover::Any).await;
         service.mirror.completed(service.mirror.begin_round(), &[Kind::Lock]);
-        let (mut following, mut reader) = follow(&service, "quiet/");
+        let (mut following, mut reader) = follow(&service, &[Kind::Lock], "quiet/");
         let changing = tokio::spawn(async move {
             for number in 0.. {
                 let row = [json!({ "fence": number, "state": "held" })];
@@ -377,7 +397,7 @@ mod tests {
         for number in 0..2 * ROWS + 1 {
             service.mirror.put(Kind::Lock, &number.to_string(), &row(1));
         }
-        let (following, mut reader) = follow(&service, "");
+        let (following, mut reader) = follow(&service, &[Kind::Lock], "");
         let mut next = async || loop {
             // Whoever waits for a round gets one.
             service.mirror.completed(service.mirror.begin_round(), &[Kind::Lock]);
@@ -394,6 +414,34 @@ mod tests {
         let told = next().await;
         let told = text(&told);
         assert!(told.starts_with("event: row") && told.contains("\"fence\":2"), "{told}");
+        following.abort();
+    }
+
+    /// Whoever follows a recipe that cannot be read is told so, and is told of the others.
+    #[tokio::test]
+    async fn a_recipe_that_cannot_be_read_is_told_as_such() {
+        let disk = Disk::new();
+        let (service, other) = disk.instance().await;
+        let election = other.election("of-all").expect("a name");
+        let _leads = election.campaign(&(), None).await.expect("nobody else is there");
+        let out_of_reach = disk.0.join("x/coordination/queues/lock.y");
+        std::os::unix::fs::symlink(&out_of_reach, &out_of_reach).expect("there is room");
+        let _watching = service.mirror.watching(1, &Kind::ALL).expect("nobody else looks");
+        tokio::spawn(refresh::run(Arc::clone(&service)));
+        let (following, mut reader) = follow(&service, &Kind::ALL, "");
+        let mut all = String::new();
+        let mut until = async |wanted: &str| {
+            while !all.contains(wanted) {
+                let told = tokio::time::timeout(8 * BEAT, reader.recv()).await;
+                all.push_str(text(&told.expect("it goes on").expect("it goes on")));
+            }
+            std::mem::take(&mut all)
+        };
+        let told = until("event: live").await;
+        assert!(told.contains("of-all"), "{told}");
+        assert!(told.contains("event: unread\ndata: {\"kinds\":[\"lock\"]}"), "{told}");
+        std::fs::remove_file(&out_of_reach).expect("it is there");
+        until("event: unread\ndata: {\"kinds\":[]}").await;
         following.abort();
     }
 }
