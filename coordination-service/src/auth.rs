@@ -33,27 +33,30 @@ impl Right {
 }
 
 /// Who asks.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Principal {
     /// The name that goes with the token.
     pub(crate) name: String,
     /// Prefixes that end in `/`, whole names, or `*`, each with the most that is allowed there.
     spaces: Vec<(String, Right)>,
+    /// Of the token that was sent.
+    token: Option<Hash>,
 }
 
 impl Principal {
     fn anonymous() -> Self {
-        Self { name: "anonymous".to_owned(), spaces: vec![("*".to_owned(), Right::Use)] }
+        let spaces = vec![("*".to_owned(), Right::Use)];
+        Self { name: "anonymous".to_owned(), spaces, token: None }
     }
 
     /// Who may do everything.
     pub(crate) fn administrator(name: String) -> Self {
-        Self { name, spaces: vec![("*".to_owned(), Right::Admin)] }
+        Self { name, spaces: vec![("*".to_owned(), Right::Admin)], token: None }
     }
 
     /// Who is not asked for a token, and may do nothing that needs a right.
     pub(crate) fn nobody() -> Self {
-        Self { name: String::new(), spaces: Vec::new() }
+        Self { name: String::new(), spaces: Vec::new(), token: None }
     }
 
     /// Whether this is allowed on this name.
@@ -134,6 +137,14 @@ impl Auth {
         Ok(())
     }
 
+    /// Whether this one may still do what it might when it asked: for what goes on after that.
+    pub(crate) fn knows(&self, who: &Principal) -> bool {
+        let Some(hash) = who.token else { return true };
+        let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let now = all.as_ref().and_then(|all| all.get(&hash));
+        now.is_some_and(|now| now.is_valid() && *now.principal == *who)
+    }
+
     /// Who sends these headers.
     pub(crate) fn principal(&self, headers: &HeaderMap) -> Result<Arc<Principal>, Problem> {
         let refused = |why: &str| Problem::new(Code::Unauthenticated, why);
@@ -156,10 +167,16 @@ impl Auth {
             .ok_or_else(|| refused("Bearer or Basic is wanted"))?;
         let hash: Hash = Sha256::digest(token.as_bytes()).into();
         let found = known.get(&hash).filter(|known| known.hash.ct_eq(&hash).into());
-        let valid = found.filter(|known| known.expires.is_none_or(|end| SystemTime::now() < end));
+        let valid = found.filter(|known| known.is_valid());
         valid
             .map(|known| Arc::clone(&known.principal))
             .ok_or_else(|| refused("nobody has this token"))
+    }
+}
+
+impl Known {
+    fn is_valid(&self) -> bool {
+        self.expires.is_none_or(|end| SystemTime::now() < end)
     }
 }
 
@@ -204,7 +221,8 @@ fn read(path: &Path) -> Result<HashMap<Hash, Known>, String> {
         let spaces = spaces
             .into_iter()
             .flat_map(|(names, right)| names.into_iter().map(move |name| (name, right)));
-        let principal = Arc::new(Principal { name: entry.name, spaces: spaces.collect() });
+        let (name, spaces) = (entry.name, spaces.collect());
+        let principal = Arc::new(Principal { name, spaces, token: Some(hash) });
         known.insert(hash, Known { principal, hash, expires });
     }
     Ok(known)
@@ -258,7 +276,7 @@ mod tests {
     fn a_right_reaches_as_far_as_its_space() {
         let spaces = [("build/", Right::Use), ("deploy", Right::Admin), ("*", Right::Read)];
         let spaces = spaces.map(|(space, right)| (space.to_owned(), right)).into();
-        let who = Principal { name: "ci".to_owned(), spaces };
+        let who = Principal { name: "ci".to_owned(), spaces, token: None };
         assert!(who.may(Right::Use, "build/x") && !who.may(Right::Use, "build"));
         assert!(who.may(Right::Admin, "deploy") && !who.may(Right::Use, "deploy/x"));
         assert!(who.may(Right::Read, "anything") && !who.may(Right::Admin, "build/x"));

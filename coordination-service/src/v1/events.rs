@@ -112,7 +112,7 @@ pub(super) async fn of_hold(
     let (events, response) = Events::new();
     tokio::spawn(async move {
         let (mut changes, mut phases) = (hold.changes(), service.phase.subscribe());
-        loop {
+        while service.auth.knows(&who) {
             match service.holds.now(&hold) {
                 Ok(now) => {
                     let mut data = json!({ "expires_in_ms": millis(now.expires_in) });
@@ -136,7 +136,9 @@ pub(super) async fn of_hold(
                         if !events.send("draining", &json!({})).await { break false }
                     }
                     () = tokio::time::sleep(BEAT) => {
-                        if !events.write(":\n\n".to_owned()).await { break false }
+                        if !service.auth.knows(&who) || !events.write(":\n\n".to_owned()).await {
+                            break false;
+                        }
                     }
                 }
             };
@@ -215,6 +217,7 @@ impl Follower {
                 _ = session.changed() => self.store().await?,
                 () = &mut beat => {
                     let age = service.mirror.age(&self.kinds).map(millis);
+                    self.told(service.auth.knows(&self.who))?;
                     self.told(self.events.send("beat", &json!({ "age_ms": age })).await)?;
                     if last.is_some() {
                         self.unread(&mut unread).await?;
@@ -268,6 +271,12 @@ impl Follower {
         self.told(self.events.send("unread", &json!({ "kinds": kinds })).await)
     }
 
+    /// Tells of rows as long as the reader may see them: a slow one takes them long after its token was taken out.
+    async fn rows(&self, event: &str, around: [&str; 2], rows: &[Bytes]) -> Option<()> {
+        self.told(self.service.auth.knows(&self.who))?;
+        self.told(self.events.send_rows(event, around, rows).await)
+    }
+
     async fn snapshot(&self) -> Option<u64> {
         let changes = self.service.mirror.since(0)?;
         let rows = changes.rows.into_iter().filter(|(of, _)| self.may_see(of));
@@ -275,8 +284,7 @@ impl Follower {
         let mut left = rows.as_slice();
         while !left.is_empty() {
             let (some, others) = left.split_at(in_one_event(left));
-            let around = ["{\"rows\":[", "]}"];
-            self.told(self.events.send_rows("snapshot", around, some).await)?;
+            self.rows("snapshot", ["{\"rows\":[", "]}"], some).await?;
             left = others;
         }
         self.told(self.events.send("live", &json!({ "count": rows.len() })).await)?;
@@ -292,7 +300,7 @@ impl Follower {
             self.told(self.events.send("gone", &gone).await)?;
         }
         for (_, row) in changes.rows.into_iter().filter(|(of, _)| self.may_see(of)) {
-            self.told(self.events.send_rows("row", [""; 2], &[row]).await)?;
+            self.rows("row", [""; 2], &[row]).await?;
         }
         Some(changes.last)
     }

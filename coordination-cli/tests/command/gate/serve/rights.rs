@@ -2,9 +2,10 @@
 
 use std::io::Read;
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use coordination_tests::harness::{rerun_if_starved, wait_until};
+use rustix::process::Signal;
 
 use super::safety::{made, tokens};
 use crate::http::{Answer, Service, ask, hold, send};
@@ -133,6 +134,39 @@ fn h9_a_stream_of_events_tells_what_its_reader_may_see() {
         let mut others = stream(&reader, "/v1/events?prefix=out/");
         let others = until(&mut others, "event: live");
         assert!(others.contains("\"count\":0") && !others.contains("out/before"), "{others}");
+    });
+}
+
+/// H9: whose token is taken out of the file is told nothing more, within 10 s after that was read; others are.
+#[test]
+fn h9_a_stream_ends_with_its_token() {
+    rerun_if_starved(|| {
+        let store = Store::file();
+        let made = [made(&store, "reader", "*", "read"), made(&store, "boss", "*", "admin")];
+        let file = tokens(&store, &made);
+        let [reader, boss] = made.clone().map(|(token, _)| format!("Bearer {token}"));
+        let service = Service::start(&store, &format!("--tokens {}", file.display()));
+        let stream = |who: &str, path: &str| {
+            send(&service.native, "GET", path, &[("Authorization", who)], "")
+        };
+        let held = ask(&service.native, "POST", "/v1/locks/x", &[("Authorization", &boss)], "");
+        let of_hold = format!("{}/events", hold(&held.json()));
+        let (mut gone, mut stays) = (stream(&reader, "/v1/events"), stream(&boss, &of_hold));
+        until(&mut gone, "event: live");
+        until(&mut stays, "event: held");
+        tokens(&store, &made[1..]);
+        service.process.signal(Signal::HUP);
+        let (mut rest, begun) = (Vec::new(), Instant::now());
+        gone.read_to_end(&mut rest).expect("it ends in order");
+        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+        let mut head = [0; 12];
+        stream(&reader, "/v1/events").read_exact(&mut head).expect("an answer");
+        assert_eq!(&head, b"HTTP/1.1 401");
+        until(&mut stays, ":");
+        // Nor is one told of its own hold.
+        tokens(&store, &made[..1]);
+        service.process.signal(Signal::HUP);
+        stays.read_to_end(&mut rest).expect("it ends in order");
     });
 }
 
