@@ -44,8 +44,7 @@ pub(crate) async fn serve(asked: &Serve, store: &Store) -> Outcome<u8> {
         ..Settings::default()
     };
     settings.long.extend(asked.long.iter().cloned());
-    let most = &mut settings.limits.connections;
-    *most = most_connections(descriptors()).min(*most);
+    limit(&mut settings.limits.connections, store.quiet);
     let told = Told {
         stops: told_by(&[SignalKind::terminate(), SignalKind::interrupt()])?,
         reloads: told_by(&[SignalKind::hangup()])?,
@@ -98,6 +97,18 @@ fn descriptors() -> usize {
     let raised = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
     let limit = if raised.is_ok() { limit.maximum } else { limit.current };
     limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX))
+}
+
+/// No more connections than there are descriptors for.
+fn limit(most: &mut usize, quiet: bool) {
+    let room = most_connections(descriptors());
+    if room < *most {
+        if !quiet {
+            let of = "the hard limit of descriptors leaves room for";
+            say(format_args!("{of} {room} connections instead of {most}: see ulimit -Hn"));
+        }
+        *most = room;
+    }
 }
 
 /// How many connections there may be with so many descriptors: without one for itself the store cannot be asked.

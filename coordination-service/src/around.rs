@@ -26,6 +26,7 @@ use crate::openstack;
 use crate::problem::{Code, Problem};
 use crate::service::Shared;
 use crate::text::{millis, rfc3339};
+use crate::tls::Certificate;
 
 /// Which of our APIs a listener has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -199,6 +200,8 @@ fn check_host(service: &Shared, request: &Request) -> Result<(), Problem> {
     let mut given = request.headers().get_all(header::HOST).iter();
     let (first, more) = (given.next(), given.next());
     let host = first.and_then(|host| host.to_str().ok()).filter(|_| more.is_none());
+    // Whoever speaks to us without encryption could be led here by any name in a certificate for many.
+    let certificate = request.extensions().get::<Certificate>();
     let is_ours = host.is_some_and(|host| {
         let name = host_name(host);
         let address = name.trim_matches(['[', ']']).parse::<IpAddr>().ok();
@@ -213,7 +216,7 @@ fn check_host(service: &Shared, request: &Request) -> Result<(), Problem> {
                 .hosts
                 .iter()
                 .any(|known| known.eq_ignore_ascii_case(name) || known.eq_ignore_ascii_case(host))
-            || service.tls.as_ref().is_some_and(|tls| tls.is_for(name.trim_matches(['[', ']'])))
+            || certificate.is_some_and(|own| own.is_for(name.trim_matches(['[', ']'])))
     });
     let refused = || Problem::new(Code::WrongHost, "name the service's hosts by --host NAME");
     if is_ours { Ok(()) } else { Err(refused()) }

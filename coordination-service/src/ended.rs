@@ -79,7 +79,7 @@ impl Ended {
         (*until < now).then(|| handle.clone())
     }
 
-    /// If there is no room for so many more names, one of the client that has most of them: nobody has those of others forgotten.
+    /// If there is no room for so many more names, one of the client that has most of them: each keeps its share.
     fn in_the_way(&self, more: usize) -> Option<String> {
         if self.parts + more <= REMEMBERED.1 {
             return None;

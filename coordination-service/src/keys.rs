@@ -146,7 +146,7 @@ impl Keys {
 
 impl Table {
     /// One more key stands for a grant. If there are too many of those, the oldest one of the principal that has most is forgotten:
-    /// nobody has those of others forgotten.
+    /// each keeps its share.
     fn remember(&mut self, (client, key): &Key, order: u64) {
         self.granted.entry(client.clone()).or_default().insert(order, key.clone());
         self.granted_count += 1;

@@ -10,7 +10,7 @@
 //!   asked for, `bodies` reads bodies, and `fields` what they say.
 //! * `v1/` is our own API; `rdlm` and `lockable` are those of others, over the same holds.
 //! * `mirror` has what the page shows, `refresh` and `look` ask the store for it, `history` has the hand-overs.
-//! * `listen` accepts (at a path: `unix`; encrypted: `tls`), `stalled` ends what nobody reads, `reload` reads files again, `store` connects, [`serve`] starts all of it, and `stop` ends it in order: `finishing` is what that waits for. `notify`
+//! * `listen` accepts (at a path: `unix`; encrypted: `tls`, which computes in `turns`), `stalled` ends what nobody reads, `reload` reads files again, `store` connects, [`serve`] starts all of it, and `stop` ends it in order: `finishing` is what that waits for. `notify`
 //!   tells a supervisor.
 #![forbid(unsafe_code)]
 
@@ -55,6 +55,7 @@ mod stop;
 mod store;
 mod text;
 mod tls;
+mod turns;
 mod undeleted;
 mod unix;
 mod v1;

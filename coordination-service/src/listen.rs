@@ -18,8 +18,9 @@ use tokio::sync::{Semaphore, watch};
 use tokio_rustls::server::TlsStream;
 
 use crate::around::Peer;
+use crate::metrics;
 use crate::stalled::Stalled;
-use crate::tls::Tls;
+use crate::tls::{Certificate, Tls};
 
 /// How long a connection may be without a request, and how long the head of one may take.
 const IDLE: Duration = Duration::from_secs(30);
@@ -28,6 +29,20 @@ const HEAD: (usize, usize) = (16 * 1024, 64);
 /// How long nothing is accepted when the system refuses.
 const REFUSED: Duration = Duration::from_millis(50);
 
+/// What is the same for all requests of a connection.
+#[derive(Clone)]
+pub(crate) struct Origin {
+    peer: Peer,
+    /// What it is encrypted with, whose names are ours for it.
+    certificate: Option<Certificate>,
+}
+
+impl From<Peer> for Origin {
+    fn from(peer: Peer) -> Self {
+        Self { peer, certificate: None }
+    }
+}
+
 /// Where connections come from.
 pub(crate) trait Listener: Send + Sync + 'static {
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
@@ -35,17 +50,17 @@ pub(crate) trait Listener: Send + Sync + 'static {
     type Opening: Future<Output = io::Result<Self::Stream>> + Send + 'static;
 
     /// The next connection, and where it is from.
-    fn next(&self) -> impl Future<Output = io::Result<(Self::Opening, Peer)>> + Send;
+    fn next(&self) -> impl Future<Output = io::Result<(Self::Opening, Origin)>> + Send;
 }
 
 impl Listener for TcpListener {
     type Stream = Stalled<TcpStream>;
     type Opening = Ready<io::Result<Self::Stream>>;
 
-    async fn next(&self) -> io::Result<(Self::Opening, Peer)> {
+    async fn next(&self) -> io::Result<(Self::Opening, Origin)> {
         let (stream, address) = self.accept().await?;
         prepare(&stream);
-        Ok((ready(Ok(Stalled::new(stream))), Peer::Address(address)))
+        Ok((ready(Ok(Stalled::new(stream))), Peer::Address(address).into()))
     }
 }
 
@@ -53,10 +68,10 @@ impl Listener for UnixListener {
     type Stream = Stalled<UnixStream>;
     type Opening = Ready<io::Result<Self::Stream>>;
 
-    async fn next(&self) -> io::Result<(Self::Opening, Peer)> {
+    async fn next(&self) -> io::Result<(Self::Opening, Origin)> {
         let (stream, _) = self.accept().await?;
         let user = stream.peer_cred()?.uid();
-        Ok((ready(Ok(Stalled::new(stream))), Peer::User(user)))
+        Ok((ready(Ok(Stalled::new(stream))), Peer::User(user).into()))
     }
 }
 
@@ -68,11 +83,13 @@ impl Listener for Encrypted {
     type Stream = TlsStream<Stalled<TcpStream>>;
     type Opening = Pin<Box<dyn Future<Output = io::Result<Self::Stream>> + Send>>;
 
-    async fn next(&self) -> io::Result<(Self::Opening, Peer)> {
+    async fn next(&self) -> io::Result<(Self::Opening, Origin)> {
         let (stream, address) = self.0.accept().await?;
         prepare(&stream);
-        let tls = Arc::clone(&self.1);
-        Ok((Box::pin(async move { tls.accept(stream).await }), Peer::Address(address)))
+        let (tls, certificate) = (Arc::clone(&self.1), self.1.certificate());
+        let origin =
+            Origin { peer: Peer::Address(address), certificate: Some(certificate.clone()) };
+        Ok((Box::pin(async move { tls.accept(stream, certificate).await }), origin))
     }
 }
 
@@ -94,7 +111,7 @@ pub(crate) async fn serve(listener: impl Listener, router: Router, mut common: C
             _ = common.stop.wait_for(|stop| *stop) => return,
             accepted = listener.next() => accepted,
         };
-        let (opening, peer) = match accepted {
+        let (opening, origin) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
                 // Of this connection, or the process has no descriptor left: others end by and by.
@@ -111,8 +128,11 @@ pub(crate) async fn serve(listener: impl Listener, router: Router, mut common: C
                 _ = stop.wait_for(|stop| *stop) => return,
             };
             match opened {
-                Ok(stream) => connection(stream, peer, router, stop).await,
-                Err(error) => tracing::debug!(%error, %peer, "a connection was not encrypted"),
+                Ok(stream) => connection(stream, origin, router, stop).await,
+                Err(error) => {
+                    metrics::handshake_failed();
+                    tracing::debug!(%error, peer = %origin.peer, "a connection was not encrypted");
+                }
             }
             drop(permit);
         });
@@ -121,7 +141,7 @@ pub(crate) async fn serve(listener: impl Listener, router: Router, mut common: C
 
 async fn connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    peer: Peer,
+    Origin { peer, certificate }: Origin,
     router: Router,
     mut stop: watch::Receiver<bool>,
 ) {
@@ -129,6 +149,9 @@ async fn connection(
     let with_peer =
         hyper::service::service_fn(move |mut request: Request<hyper::body::Incoming>| {
             request.extensions_mut().insert(peer);
+            if let Some(certificate) = &certificate {
+                request.extensions_mut().insert(certificate.clone());
+            }
             hyper::service::Service::call(&service, request)
         });
     let mut http = http1::Builder::new();

@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::mpsc;
@@ -36,9 +37,13 @@ pub(crate) async fn follow(service: Shared, mut told: mpsc::Receiver<()>) {
             said = told.recv(), if !told.is_closed() => said.is_some(),
             () = tokio::time::sleep(LOOK) => false,
         };
-        for some in &mut all {
-            some.follow(&service, is_told);
-        }
+        // A file system that hangs is not to stop the thread that serves all.
+        let (of, mut some) = (Arc::clone(&service), std::mem::take(&mut all));
+        let follow = move || {
+            some.iter_mut().for_each(|some| some.follow(&of, is_told));
+            some
+        };
+        all = tokio::task::spawn_blocking(follow).await.unwrap_or_else(|_| followed(&service));
     }
 }
 

@@ -19,6 +19,7 @@ use tokio_rustls::server::TlsStream;
 
 use crate::settings::TlsFiles;
 use crate::stalled::Stalled;
+use crate::turns::Turns;
 
 /// How long a client may take until the connection is encrypted.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -34,21 +35,34 @@ type Encrypted = TlsStream<Stalled<TcpStream>>;
 /// What connections are encrypted with.
 pub(crate) struct Tls {
     files: TlsFiles,
-    loaded: RwLock<Loaded>,
+    loaded: RwLock<Certificate>,
+    /// A handshake costs us a signature, and who asks for it hardly anything.
+    turns: Turns,
 }
 
+/// A certificate with its key.
 #[derive(Clone)]
-struct Loaded {
+pub(crate) struct Certificate {
     config: Arc<ServerConfig>,
-    /// Whose names are ours.
-    certificate: CertificateDer<'static>,
+    own: Arc<CertificateDer<'static>>,
+}
+
+impl Certificate {
+    /// Whether it is for this host, a name or an address.
+    pub(crate) fn is_for(&self, host: &str) -> bool {
+        let certificate = ParsedCertificate::try_from(&*self.own);
+        let (Ok(certificate), Ok(name)) = (certificate, ServerName::try_from(host)) else {
+            return false;
+        };
+        verify_server_name(&certificate, &name).is_ok()
+    }
 }
 
 impl Tls {
     /// Reads the files.
     pub(crate) fn new(files: TlsFiles) -> Result<Self, String> {
         let loaded = RwLock::new(read(&files)?);
-        Ok(Self { files, loaded })
+        Ok(Self { files, loaded, turns: Turns::default() })
     }
 
     /// Reads the files again, for connections from now on; what is wrong changes nothing.
@@ -58,23 +72,27 @@ impl Tls {
         Ok(())
     }
 
-    /// Whether our certificate is for this host, a name or an address.
-    pub(crate) fn is_for(&self, host: &str) -> bool {
-        let loaded = self.loaded();
-        let certificate = ParsedCertificate::try_from(&loaded.certificate);
-        let (Ok(certificate), Ok(name)) = (certificate, ServerName::try_from(host)) else {
-            return false;
-        };
-        verify_server_name(&certificate, &name).is_ok()
+    /// The one for connections from now on.
+    pub(crate) fn certificate(&self) -> Certificate {
+        self.loaded.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Encrypts the connection, within a time.
-    pub(crate) async fn accept(&self, stream: TcpStream) -> io::Result<Encrypted> {
+    pub(crate) async fn accept(
+        &self,
+        stream: TcpStream,
+        certificate: Certificate,
+    ) -> io::Result<Encrypted> {
         let late = |_| Err(io::Error::new(ErrorKind::TimedOut, "no handshake in time"));
-        tokio::time::timeout(HANDSHAKE, self.handshake(stream)).await.unwrap_or_else(late)
+        let handshake = self.handshake(stream, certificate);
+        tokio::time::timeout(HANDSHAKE, handshake).await.unwrap_or_else(late)
     }
 
-    async fn handshake(&self, mut stream: TcpStream) -> io::Result<Encrypted> {
+    async fn handshake(
+        &self,
+        mut stream: TcpStream,
+        certificate: Certificate,
+    ) -> io::Result<Encrypted> {
         let mut first = [0];
         if stream.peek(&mut first).await? == 1 && first != [RECORD] {
             // What is left unread would reset the connection, and the answer with it.
@@ -83,15 +101,12 @@ impl Tls {
             stream.shutdown().await?;
             return Err(io::Error::new(ErrorKind::InvalidData, "it does not speak TLS"));
         }
-        TlsAcceptor::from(self.loaded().config).accept(Stalled::new(stream)).await
-    }
-
-    fn loaded(&self) -> Loaded {
-        self.loaded.read().unwrap_or_else(PoisonError::into_inner).clone()
+        let acceptor = TlsAcceptor::from(certificate.config);
+        self.turns.take(acceptor.accept(Stalled::new(stream))).await
     }
 }
 
-fn read(files: &TlsFiles) -> Result<Loaded, String> {
+fn read(files: &TlsFiles) -> Result<Certificate, String> {
     let (certificate, key) = (files.certificate.display(), files.key.display());
     let unreadable = |what: &str, error: io::Error| format!("cannot read {what}: {error}");
     let pem =
@@ -117,7 +132,7 @@ fn read(files: &TlsFiles) -> Result<Loaded, String> {
         .with_single_cert(chain, private);
     let mut config = config.map_err(|error| format!("{certificate} and {key}: {error}"))?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(Loaded { config: Arc::new(config), certificate: own })
+    Ok(Certificate { config: Arc::new(config), own: Arc::new(own) })
 }
 
 /// Whether others may read this key than its owner, us or root, and a group of root's.

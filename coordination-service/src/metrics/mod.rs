@@ -22,6 +22,7 @@ const REFUSED: &str = "coordination_refused_total";
 const CLIENT_HOLD: &str = "coordination_client_hold_seconds";
 const RATE_PERMITS: &str = "coordination_rate_permits_total";
 const RELOAD_FAILURES: &str = "coordination_reload_failures_total";
+const HANDSHAKE_FAILURES: &str = "coordination_tls_handshake_failures_total";
 const STREAMS: &str = "coordination_event_streams";
 const AGE: &str = "coordination_mirror_age_seconds";
 
@@ -37,6 +38,9 @@ static REGISTRY: LazyLock<Registry> = LazyLock::new(|| {
     registry.describe_counter(RATE_PERMITS.into(), None, permits);
     let failures = text("Files that were read again, of tokens or TLS, and were wrong.");
     registry.describe_counter(RELOAD_FAILURES.into(), None, failures);
+    let failures =
+        text("Connections that were not encrypted: the client broke off or was refused.");
+    registry.describe_counter(HANDSHAKE_FAILURES.into(), None, failures);
     registry.describe_gauge(STREAMS.into(), None, text("Streams of events."));
     registry.describe_gauge(AGE.into(), None, text("How old the rows of the page are."));
     registry
@@ -82,6 +86,11 @@ pub(crate) fn ended(kind: Kind, granted: SystemTime, end: End) {
 /// A file that was to be read again is wrong.
 pub(crate) fn reload_failed() {
     count(Key::from_static_name(RELOAD_FAILURES));
+}
+
+/// A connection was to be encrypted, and was not.
+pub(crate) fn handshake_failed() {
+    count(Key::from_static_name(HANDSHAKE_FAILURES));
 }
 
 /// So many streams of events are open.

@@ -17,6 +17,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use crate::http::{Answer, Service, answered, ask, raw};
 use crate::{LONG, Store, output, stderr};
 
+const HANDSHAKES: &str = "coordination_tls_handshake_failures_total ";
 const FAILURES: &str = "coordination_reload_failures_total ";
 
 /// A client that trusts this authority.
@@ -109,6 +110,23 @@ fn h9_a_certificates_names_are_the_services() {
         let is_ready = || get("elsewhere.example").is_ok_and(|answer| answer.status == 200);
         assert!(wait_until(LONG, is_ready), "{:?}", get("elsewhere.example"));
         assert!(get("localhost").is_err(), "the client is to refuse it");
+        let metrics = || {
+            asked(&service.native, &certificates.authority, "elsewhere.example", "GET", "/metrics")
+        };
+        let counted = || {
+            let text = metrics().expect("it is the name").body;
+            let count = text.lines().find_map(|line| line.strip_prefix(HANDSHAKES));
+            count.is_some_and(|count| count.trim() != "0")
+        };
+        assert!(wait_until(LONG, counted), "{:?}", metrics());
+        // Where nothing is encrypted, the name of another page may lead to us.
+        let mut plain = TcpStream::connect(&service.rdlm).expect("it listens");
+        let head =
+            "GET /resources HTTP/1.1\r\nHost: elsewhere.example\r\nConnection: close\r\n\r\n";
+        plain.write_all(head.as_bytes()).expect("it reads");
+        let mut bytes = Vec::new();
+        plain.read_to_end(&mut bytes).expect("it answers");
+        assert_eq!(answered(&bytes).code(), "wrong-host");
         // Who does not look at the certificate is asked for the same names.
         drop(service);
         let service = start(&store, &certificates, "");
