@@ -103,6 +103,31 @@ fn a_stream_is_of_the_recipes_that_were_asked_for() {
     });
 }
 
+/// Who has never seen the service: the commands of the README, as they stand there, and the page.
+#[test]
+fn the_first_minute_is_as_in_the_readme() {
+    rerun_if_starved(|| {
+        let readme = include_str!("../../../../../README.md");
+        let (_, section) = readme.split_once("## A service\n").expect("there is one");
+        let block = section.split("```").nth(1).expect("there is one");
+        let commands: Vec<_> = block.lines().skip(1).filter(|line| !line.is_empty()).collect();
+        let [serve, commands @ ..] = commands.as_slice() else { panic!("{block}") };
+        let serve = serve.split('#').next().unwrap_or_default().trim();
+        assert_eq!(serve, "coordination serve --url file:///run/lock/coordination");
+        let store = Store::file();
+        let service = Service::start(&store, "");
+        let mut told = String::new();
+        for command in commands {
+            let command = command.replace("localhost:8420", &service.native);
+            let ran = output(Command::new("timeout").args(["60", "sh", "-euc", &command]));
+            assert!(ran.status.success(), "{command}\n{}{}", stdout(&ran), stderr(&ran));
+            told.push_str(&stdout(&ran));
+        }
+        assert!(told.contains("\"fence\":") && told.contains("\"state\":\"held\""), "{told}");
+        assert_eq!((commands.len(), service.get("/").status), (2, 200));
+    });
+}
+
 /// The examples of the page of docs, as they stand there, at this instance.
 #[test]
 fn the_examples_of_the_page_run() {
