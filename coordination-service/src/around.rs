@@ -326,6 +326,7 @@ fn route(api: Api, path: &str) -> &'static str {
             ("/v1/rates/", "/v1/rates/{name}"),
             ("/v1/values/", "/v1/values/{name}"),
             ("/v1/counters/", "/v1/counters/{name}"),
+            ("/v1/once/", "/v1/once/{name}"),
             ("/v1/holds/", "/v1/holds/{id}"),
             ("/v1/renew", "/v1/renew"),
             ("/v1/info", "/v1/info"),

@@ -1,4 +1,4 @@
-//! `Idempotency-Key`: a request whose answer was lost is sent again, and gets the same hold, or the same number.
+//! `Idempotency-Key`: a request whose answer was lost is sent again, and gets the same hold, number or claim.
 
 mod settled;
 
@@ -9,7 +9,7 @@ use axum::http::HeaderMap;
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 
-use self::settled::{Number, Settled};
+use self::settled::{Answer, Settled};
 use crate::problem::{Code, Problem};
 
 /// So many keys are remembered that were granted something; those that wait are as many as there may be waits.
@@ -49,7 +49,7 @@ enum State {
     /// The handle of what it was granted, and the number of that among all grants.
     Granted { handle: String, order: u64 },
     /// What its request was answered, as soon as that is known.
-    Settled(Number),
+    Settled(Answer),
 }
 
 /// What a key says of a request.
@@ -91,7 +91,7 @@ pub(crate) fn refuse(headers: &HeaderMap) -> Result<(), Problem> {
     match headers.contains_key("idempotency-key") {
         true => Err(Problem::new(
             Code::Unsupported,
-            "an Idempotency-Key is for what is held, and for counters",
+            "an Idempotency-Key is for what is held, for counters, and for jobs",
         )),
         false => Ok(()),
     }
@@ -121,7 +121,7 @@ impl Keys {
                 _ if entry.content != content => return Asked::Reused,
                 State::Granted { handle, .. } => return Asked::Granted(handle.clone()),
                 State::Waiting(told) => before = Some((entry.number, Arc::downgrade(told))),
-                // Invariant: what is held is never asked for with the content of a counter.
+                // Invariant: what is held is never asked for with the content of a counter or a job.
                 State::Settled(_) => return Asked::Reused,
             }
         }

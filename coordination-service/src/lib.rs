@@ -18,6 +18,7 @@ mod acquire;
 mod around;
 mod auth;
 mod bodies;
+mod claims;
 mod delivery;
 mod ended;
 mod ends;

@@ -45,6 +45,7 @@ codes! {
     MemberExists "member-exists" 409 "The group has a member of this id";
     GroupNotEmpty "group-not-empty" 409 "The group has members";
     Mismatch "mismatch" 409 "The store has other settings under this name";
+    Spent "spent" 409 "The job was claimed for this period";
     Ended "ended" 410 "The hold has ended";
     Version "version" 412 "The value has another version";
     TooLarge "too-large" 413 "The body is too large";

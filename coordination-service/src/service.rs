@@ -10,6 +10,7 @@ use tokio::sync::watch;
 
 use crate::auth::Auth;
 use crate::bodies::Bodies;
+use crate::claims::Claims;
 use crate::finishing::{Finishing, UnderWay};
 use crate::history::History;
 use crate::holds::Holds;
@@ -59,6 +60,7 @@ pub(crate) struct Service {
     pub(crate) keys: Arc<Keys>,
     pub(crate) sights: Sights,
     pub(crate) rates: Rates,
+    pub(crate) claims: Claims,
     pub(crate) queues: Queues,
     pub(crate) bodies: Bodies,
     pub(crate) phase: watch::Sender<Phase>,
@@ -101,6 +103,7 @@ impl Service {
             keys: Arc::default(),
             sights: Sights::default(),
             rates: Rates::default(),
+            claims: Claims::default(),
             queues: Queues::default(),
             bodies: Bodies::default(),
             phase: watch::Sender::new(Phase::Serving),

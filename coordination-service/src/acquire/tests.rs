@@ -264,7 +264,7 @@ async fn a_promise_of_a_lost_hold_is_deleted_when_its_lease_is_over() {
     assert!(begun.elapsed() >= lease, "after {:?}", begun.elapsed());
 }
 
-/// A store in a directory, of which the file of the promise of `x` can be put out of reach.
+/// A store in a directory, of which a file can be put out of reach.
 pub(crate) struct Disk(pub(crate) std::path::PathBuf);
 
 impl Disk {
@@ -279,25 +279,26 @@ impl Disk {
             .await
     }
 
-    fn promise(&self) -> std::path::PathBuf {
+    /// The file with this in its name.
+    fn file(&self, word: &str) -> std::path::PathBuf {
         let queues = self.0.join("x/coordination/queues");
         let files = std::fs::read_dir(queues).expect("it is there");
         let mut paths = files.map(|file| file.expect("it is there").path());
-        let is_meant = |path: &std::path::PathBuf| path.to_string_lossy().contains("promise");
+        let is_meant = |path: &std::path::PathBuf| path.to_string_lossy().contains(word);
         paths.find(is_meant).expect("it was written")
     }
 
     /// A link to itself in its place: the store refuses to read and to write it at once. One takes the other's place in one step
     /// each way, as a promise that is not there for a moment counts as deleted.
-    fn take(&self) -> std::path::PathBuf {
-        let (path, link) = (self.promise(), self.0.join("link"));
+    pub(crate) fn take(&self, word: &str) -> std::path::PathBuf {
+        let (path, link) = (self.file(word), self.0.join("link"));
         std::fs::hard_link(&path, self.0.join("taken")).expect("there is room");
         std::os::unix::fs::symlink(&path, &link).expect("there is room");
         std::fs::rename(&link, &path).expect("there is room");
         path
     }
 
-    fn give_back(&self, path: &std::path::Path) {
+    pub(crate) fn give_back(&self, path: &std::path::Path) {
         std::fs::rename(self.0.join("taken"), path).expect("there is room");
     }
 }
@@ -316,7 +317,7 @@ async fn a_promise_that_could_not_be_deleted_is_deleted_when_the_store_lets_us()
     let mut granted = acquire(&service, wanted(0), None).await.expect("it is free");
     let hold = granted.hold().expect("it is here").clone();
     granted.deliver();
-    let path = disk.take();
+    let path = disk.take("promise");
     let released = service.holds.give_up(&hold, End::Released).await.expect("it was held");
     released.expect("the lock itself is within reach");
     disk.give_back(&path);
@@ -334,7 +335,7 @@ async fn a_promise_that_was_perhaps_written_is_deleted() {
     let (value, lease) = (promise::of(&other, "x").expect("a name"), Duration::from_secs(60));
     let twin = Promise::new(value.clone(), 1, "tag.one");
     assert!(twin.write(None, lease).await.expect("the store answers"));
-    let path = disk.take();
+    let path = disk.take("promise");
     let ours = promise::of(&coordinator, "x").expect("a name");
     let ours = Arc::new(Promise::new(ours, 1, "tag.one"));
     assert!(written(&service, ours, None, lease).await.is_err());

@@ -1,5 +1,6 @@
-//! Requests that are settled by one answer, such as an addition to a counter: a repetition gets the same answer.
+//! Requests that are settled by one answer, such as an addition to a counter, or the claim of a job: a repetition gets the same answer.
 
+use std::any::Any;
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
 use std::sync::Arc;
@@ -12,8 +13,8 @@ use crate::problem::{Code, Problem};
 /// So many answers are remembered, and so many of each principal.
 const REMEMBERED: (usize, usize) = (10_000, 1_000);
 
-/// An answer, as soon as it is known.
-pub(super) type Number = watch::Receiver<Option<Result<i64, Problem>>>;
+/// An answer, as soon as it is known. Of which type it is follows from the content of the request.
+pub(super) type Answer = watch::Receiver<Option<Result<Arc<dyn Any + Send + Sync>, Problem>>>;
 
 /// The keys whose answers are remembered.
 #[derive(Default)]
@@ -62,26 +63,28 @@ impl Keys {
     /// # Cancel safety
     ///
     /// If the future is dropped, the request goes on.
-    pub(crate) async fn settled(
+    pub(crate) async fn settled<T: Any + Clone + Send + Sync>(
         self: &Arc<Self>,
         client: &str,
         key: &str,
         content: Content,
-        work: impl Future<Output = Result<i64, Problem>> + Send + 'static,
-    ) -> Result<i64, Problem> {
+        work: impl Future<Output = Result<T, Problem>> + Send + 'static,
+    ) -> Result<T, Problem> {
         let mut answer = self.answer(&(client.to_owned(), key.to_owned()), content, work)?;
         let failed = |_| Problem::new(Code::Internal, "the request ended without an answer");
         let known = answer.wait_for(Option::is_some).await.map_err(failed)?;
-        known.clone().unwrap_or_else(|| Err(Problem::new(Code::Internal, "there is no answer")))
+        let none = || Problem::new(Code::Internal, "there is no answer");
+        let answer = known.clone().ok_or_else(none)??;
+        answer.downcast_ref().cloned().ok_or_else(none)
     }
 
     /// Where the answer will be.
-    fn answer(
+    fn answer<T: Any + Clone + Send + Sync>(
         self: &Arc<Self>,
         key: &Key,
         content: Content,
-        work: impl Future<Output = Result<i64, Problem>> + Send + 'static,
-    ) -> Result<Number, Problem> {
+        work: impl Future<Output = Result<T, Problem>> + Send + 'static,
+    ) -> Result<Answer, Problem> {
         let mut table = self.table();
         match table.entries.get(key) {
             Some(Entry { content: known, state: State::Settled(answer), .. })
@@ -107,17 +110,17 @@ impl Keys {
             let failed = |_| Err(Problem::new(Code::InDoubt, "the service failed meanwhile"));
             let answer = tokio::spawn(work).await.unwrap_or_else(failed);
             // Before it is told: whoever knows the answer finds the key as it stays.
-            keys.table().settle(key, number, &answer);
-            tell.send_replace(Some(answer));
+            keys.table().settle(key, number, answer.as_ref().err());
+            tell.send_replace(Some(answer.map(|answer| Arc::new(answer) as _)));
         });
         Ok(answer)
     }
 }
 
 impl Table {
-    fn settle(&mut self, key: Key, number: u64, answer: &Result<i64, Problem>) {
+    fn settle(&mut self, key: Key, number: u64, failure: Option<&Problem>) {
         // A lost answer is one too: with another try it might count twice.
-        let is_settled = answer.as_ref().err().is_none_or(|problem| problem.code == Code::InDoubt);
+        let is_settled = failure.is_none_or(|problem| problem.code == Code::InDoubt);
         if !is_settled {
             self.remove(&key, number);
         } else if let Some((oldest, number)) = self.settled.add(key, number) {
@@ -197,7 +200,7 @@ mod tests {
     async fn a_request_that_fails_half_way_is_not_carried_out_again() {
         let (keys, count) = (Arc::new(Keys::default()), Arc::new(AtomicI64::new(0)));
         let work = async { panic!("on purpose") };
-        let failed = keys.settled("me", "k", content(&["n"]), work).await;
+        let failed = keys.settled::<i64>("me", "k", content(&["n"]), work).await;
         assert_eq!(failed.map_err(|problem| problem.code), Err(Code::InDoubt));
         assert_eq!(add(&keys, "me", "k", &count).await, Err(Code::InDoubt));
         assert_eq!(count.load(Ordering::SeqCst), 0);

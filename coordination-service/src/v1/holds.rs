@@ -22,7 +22,7 @@ use crate::reply::{json, principal, rest};
 use crate::service::{Phase, Service, Shared};
 use crate::text::{millis, rfc3339};
 
-const PATH: &str = "/v1/holds/";
+pub(super) const PATH: &str = "/v1/holds/";
 const SHORTEST_LEASE: u64 = 100;
 /// 24 hours.
 const LONGEST_LEASE: u64 = 86_400_000;

@@ -5,6 +5,7 @@ mod events;
 mod groups;
 pub(crate) mod holds;
 pub(crate) mod info;
+mod once;
 mod path;
 mod rates;
 mod recipes;
@@ -24,12 +25,13 @@ use crate::service::Shared;
 
 /// All routes of the native API.
 pub(crate) fn routes(service: &Shared) -> Router {
-    let held = put(holds::renew).get(holds::look).delete(holds::release);
+    let held = put(holds::renew).get(holds::look).delete(once::release);
     Router::new()
         .route("/", get(page::page))
         .merge(recipes::routes())
         .merge(rates::routes())
         .merge(values::routes())
+        .merge(once::routes())
         .route("/v1/holds/{id}", held)
         .route("/v1/holds/{id}/events", get(events::of_hold))
         .route("/v1/renew", post(holds::renew_many))

@@ -2,13 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use coordination_tests::harness::rerun_if_starved;
+use coordination_tests::harness::{rerun_if_starved, wait_until};
 use serde_json::json;
 
 use super::locks::on_stores;
 use super::safety::{made, tokens};
-use crate::Store;
-use crate::http::{Answer, Service, ask, send};
+use crate::http::{Answer, Service, ask, hold, send};
+use crate::{LONG, Store};
 
 const JSON: &str = "application/json";
 
@@ -181,4 +181,58 @@ fn rates(store: &Store) {
     let metrics = ask(&service.native, "GET", "/metrics", &[("Authorization", &boss)], "").body;
     let series = "coordination_rate_permits_total{outcome=\"granted\"} 6";
     assert!(metrics.lines().any(|line| line == series), "{metrics}");
+}
+
+#[test]
+fn a_job_is_claimed_once_per_period() {
+    rerun_if_starved(|| on_stores(once));
+}
+
+fn once(store: &Store) {
+    let service = Service::start(store, "");
+    let job = "{\"period_ms\":3600000}";
+    let claim = |name: &str| service.post(&format!("/v1/once/{name}"), job);
+    let first = claim("team/report");
+    let told = first.json();
+    assert_eq!((first.status, &told["name"]), (201, &json!("team/report")), "{first:?}");
+    assert_eq!(first.header("fencing-token"), Some(told["fence"].to_string().as_str()));
+    let spent = claim("team/report");
+    assert_eq!((spent.status, spent.code().as_str()), (409, "spent"), "{spent:?}");
+    let due = spent.json()["due_in_ms"].as_u64().expect("a time");
+    assert!((3_500_000..=3_600_000).contains(&due), "{spent:?}");
+    assert_eq!(claim("team/other").status, 201, "it is another job");
+
+    // The job could not be done: somebody else may try, and his claim has a larger fence.
+    assert_eq!(service.get(&hold(&told)).status, 404, "nobody holds anything");
+    assert_eq!(service.delete(&hold(&told)).status, 204);
+    let again = service.delete(&hold(&told));
+    assert_eq!((again.status, again.code().as_str()), (410, "ended"), "{again:?}");
+    let second = claim("team/report").json();
+    assert!(second["fence"].as_u64() > told["fence"].as_u64(), "{second}");
+    // The command has the same job under the same name.
+    let reset = store.coordination(["reset", "team/report"]).status();
+    assert!(reset.expect("it was built").success());
+    let third = claim("team/report");
+    assert_eq!(third.status, 201, "{third:?}");
+    let late = service.delete(&hold(&second));
+    assert_eq!((late.status, late.code().as_str()), (410, "ended"), "somebody claimed after it");
+
+    // A repetition is told of the same claim, and one with other settings of none.
+    let keyed = |body: &str| {
+        ask(&service.native, "POST", "/v1/once/keyed", &[("Idempotency-Key", "k")], body)
+    };
+    let claimed = keyed(job);
+    assert_eq!(claimed.status, 201, "{claimed:?}");
+    assert_eq!(keyed(job).json(), claimed.json());
+    assert_eq!(keyed("{\"period_ms\":3600001}").code(), "key-reused");
+    // When it was given back, somebody else may do the job.
+    assert_eq!(service.delete(&hold(&claimed.json())).status, 204);
+    assert_eq!(claim("keyed").status, 201);
+    let late = keyed(job);
+    assert_eq!((late.status, late.code().as_str()), (410, "ended"), "{late:?}");
+
+    // Aligned ones are soon over, by the clock on the wall.
+    let short = "{\"period_ms\":100,\"aligned\":true,\"at_least_ms\":0}";
+    assert_eq!(service.post("/v1/once/short", short).status, 201);
+    assert!(wait_until(LONG, || service.post("/v1/once/short", short).status == 201));
 }
