@@ -17,7 +17,7 @@ const FRESH: Duration = Duration::from_secs(2);
 const GONE: usize = 10_000;
 
 /// The fields of an entry that do not change by the passing of time.
-const STEADY: [&str; 5] = ["fence", "state", "slots", "value", "capabilities"];
+const STEADY: [&str; 6] = ["fence", "state", "slots", "value", "capabilities", "lease_ms"];
 
 /// The rows as they were read last.
 #[derive(Debug, Default)]
@@ -43,7 +43,7 @@ struct Row {
     text: Bytes,
 }
 
-type Steady = [u8; 32];
+pub(crate) type Steady = [u8; 32];
 
 /// Rounds, each of which reads all names of one or more recipes. They have numbers from 1 on.
 #[derive(Debug, Default)]
@@ -219,6 +219,15 @@ impl Mirror {
         self.board().last
     }
 
+    /// Waits until the row of this name changes after this change.
+    pub(crate) async fn changed(&self, kind: Kind, name: &str, since: u64) {
+        let (of, mut changes) = ((kind, name.to_owned()), self.changed.subscribe());
+        while !self.board().has_changed(&of, since) {
+            // It ends with us.
+            drop(changes.changed().await);
+        }
+    }
+
     /// Puts the entries of a name in place of those before; none: the name is gone.
     pub(crate) fn put(&self, kind: Kind, name: &str, entries: &[Value]) {
         self.put_since(u64::MAX, kind, name, entries);
@@ -306,7 +315,7 @@ impl Mirror {
 }
 
 /// What of these entries does not change by the passing of time, in short.
-fn steady(entries: &[Value]) -> Steady {
+pub(crate) fn steady(entries: &[Value]) -> Steady {
     let mut hash = Sha256::new();
     for entry in entries {
         let fields = STEADY.map(|field| entry.get(field));
@@ -423,6 +432,9 @@ mod tests {
         mirror.put(Kind::Election, "x", &entries(1, 1));
         assert!(mirror.has(Kind::Election, "x", &entries(1, 2)), "only time has passed");
         assert!(!mirror.has(Kind::Election, "x", &entries(2, 2)));
+        let mut other_lease = entries(1, 1);
+        other_lease[0]["lease_ms"] = 1.into();
+        assert!(!mirror.has(Kind::Election, "x", &other_lease));
         assert!(!mirror.has(Kind::Election, "y", &entries(1, 1)));
         assert!(!mirror.has(Kind::Election, "x", &[]));
         let row = || mirror.since(0).expect("nothing was forgotten").rows.remove(0).1;

@@ -151,7 +151,7 @@ pub(super) async fn of_hold(
     Ok(response)
 }
 
-fn too_many() -> Problem {
+pub(super) fn too_many() -> Problem {
     Problem::new(Code::Overloaded, "there are too many event streams")
 }
 

@@ -5,6 +5,7 @@ mod events;
 mod groups;
 pub(crate) mod holds;
 pub(crate) mod info;
+mod known;
 mod once;
 mod path;
 mod rates;

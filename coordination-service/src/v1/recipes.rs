@@ -6,8 +6,10 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
 use coordination::FencingToken;
+use data_encoding::HEXLOWER;
 use serde_json::{Value, json};
 
+use super::known::{Known, not_modified, tagged};
 use super::path::{named, of_path};
 use super::{acquire, groups, resize};
 use crate::acquire::forget_promise;
@@ -16,6 +18,7 @@ use crate::auth::{Principal, Right};
 use crate::holds::End;
 use crate::kind::Kind;
 use crate::look;
+use crate::mirror::steady;
 use crate::problem::{Code, Problem};
 use crate::reply::{json, principal};
 use crate::service::Shared;
@@ -82,7 +85,26 @@ async fn list(State(service): State<Shared>, request: Request) -> Result<Respons
 async fn look(State(service): State<Shared>, request: Request) -> Result<Response, Problem> {
     let (kind, name) = named(&request)?;
     principal(&request)?.needs(Right::Read, &name)?;
-    let entries = look::entries(&service, &service.coordinator()?, kind, &name, look::SAID).await?;
+    let known = Known::of(&service, request.headers(), &[kind])?;
+    let mut is_over = !known.is_waiting();
+    loop {
+        let since = service.mirror.last();
+        let coordinator = service.coordinator()?;
+        let entries = look::entries(&service, &coordinator, kind, &name, look::SAID).await?;
+        let tag = format!("W/\"{}\"", &HEXLOWER.encode(&steady(&entries))[..16]);
+        if !known.has(&tag) {
+            return Ok(tagged(looked(kind, &name, entries), &tag));
+        }
+        if is_over {
+            return Ok(not_modified(&tag));
+        }
+        // Not all that is told here is in the mirror, nor at once: when the time is over it is looked at again.
+        is_over = !known.changed(&service, service.mirror.changed(kind, &name, since)).await?;
+    }
+}
+
+/// Who holds it and who waits, as it is told.
+fn looked(kind: Kind, name: &str, entries: Vec<Value>) -> Response {
     let mut told = json!({ "kind": kind.text(), "name": name });
     if kind == Kind::Election {
         let leader = entries.first().filter(|entry| entry["state"] == "leading");
@@ -91,7 +113,7 @@ async fn look(State(service): State<Shared>, request: Request) -> Result<Respons
         }
     }
     told["entries"] = entries.into();
-    Ok(json(StatusCode::OK, &told))
+    json(StatusCode::OK, &told)
 }
 
 /// `DELETE /v1/{recipe}/{name}?fence=N`
@@ -158,4 +180,46 @@ async fn is_taken_away(
             return Err(Problem::new(Code::Unsupported, why));
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use axum::body::Body;
+    use hyper::service::Service as _;
+    use hyper_util::service::TowerToHyperService;
+
+    use super::*;
+    use crate::acquire::tests::instance;
+    use crate::settings::Cover;
+    use crate::v1;
+
+    /// What no row tells of, or not yet, is looked at when the time is over, before somebody is told that nothing has changed.
+    #[tokio::test]
+    async fn what_the_rows_do_not_tell_is_looked_at() {
+        let (service, other) = instance(Cover::Any).await;
+        let group = other.group("x").expect("a name");
+        group.create().await.expect("there is none");
+        let member = group.join_as("m", &1).await.expect("nobody is there");
+        let routes = TowerToHyperService::new(v1::routes(&service));
+        let look = async |headers: &[(&str, &str)]| {
+            let mut asked = Request::builder().uri("/v1/groups/x").header("host", "localhost");
+            for (name, value) in headers {
+                asked = asked.header(*name, *value);
+            }
+            routes.call(asked.body(Body::empty()).expect("a request")).await.expect("an answer")
+        };
+        let first = look(&[]).await;
+        let tag = first.headers()["etag"].to_str().expect("a text").to_owned();
+        let known = [("if-none-match", tag.as_str()), ("prefer", "wait=1")];
+        assert_eq!(look(&known).await.status(), StatusCode::NOT_MODIFIED);
+        // Nobody reads rows here.
+        let (told, ()) = tokio::join!(look(&known), async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            member.update(&2).await.expect("it is a member");
+        });
+        assert_eq!(told.status(), StatusCode::OK);
+        assert_ne!(told.headers()["etag"], tag.as_str());
+    }
 }

@@ -2,13 +2,14 @@
 
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use coordination::{Counter, SharedValue, Version};
 use serde_json::json;
 use serde_json::value::RawValue;
 
+use super::known::{Known, not_modified, tagged};
 use crate::around::Noted;
 use crate::auth::Right;
 use crate::bodies::{body, body_within};
@@ -83,11 +84,8 @@ fn noted(mut response: Response, name: String) -> Response {
     response
 }
 
-fn tagged(mut response: Response, version: Version) -> Response {
-    if let Ok(tag) = HeaderValue::from_str(&format!("\"{version}\"")) {
-        response.headers_mut().insert(header::ETAG, tag);
-    }
-    response
+fn tag(version: Version) -> String {
+    format!("\"{version}\"")
 }
 
 /// The name in a path, if the caller has this right to it.
@@ -108,10 +106,25 @@ fn counter(service: &Shared, name: &str) -> Result<Counter, Problem> {
 /// `GET /v1/values/{name}`
 async fn read(State(service): State<Shared>, request: Request) -> Result<Response, Problem> {
     let name = named(&request, VALUES, Right::Read)?;
-    let found = value(&service, &name)?.read().await?.ok_or_else(no_value)?;
+    let known = Known::of(&service, request.headers(), &[])?;
+    let value = value(&service, &name)?;
+    let (mut watch, mut is_over) = (None, !known.is_waiting());
+    let found = loop {
+        let found = value.read().await?.ok_or_else(no_value)?;
+        let tag = tag(found.version);
+        if !known.has(&tag) {
+            break found;
+        }
+        if is_over {
+            return Ok(noted(not_modified(&tag), name));
+        }
+        // What it tells may be what was read before: it is read again.
+        let watch = watch.get_or_insert_with(|| value.watch());
+        is_over = !known.changed(&service, watch.next()).await?;
+    };
     let kind = [(header::CONTENT_TYPE, "application/json")];
     let response = (StatusCode::OK, kind, found.value.get().to_owned()).into_response();
-    Ok(noted(tagged(response, found.version), name))
+    Ok(noted(tagged(response, &tag(found.version)), name))
 }
 
 /// `PUT /v1/values/{name}`
@@ -134,7 +147,7 @@ async fn write(State(service): State<Shared>, request: Request) -> Result<Respon
         Expected::None => StatusCode::CREATED,
         Expected::Any | Expected::This(_) => StatusCode::NO_CONTENT,
     };
-    Ok(noted(tagged(status.into_response(), version), name))
+    Ok(noted(tagged(status.into_response(), &tag(version)), name))
 }
 
 /// The value that a body is.
@@ -206,6 +219,8 @@ async fn add(State(service): State<Shared>, request: Request) -> Result<Response
 
 #[cfg(test)]
 mod tests {
+    use axum::http::HeaderValue;
+
     use super::*;
 
     fn expected(pairs: &[(header::HeaderName, &str)]) -> Option<Expected> {

@@ -1,6 +1,7 @@
 //! `coordination serve`: real processes, real HTTP, on a directory and on a server.
 
 mod each;
+mod known;
 mod locks;
 mod others;
 mod page;
