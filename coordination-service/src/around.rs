@@ -168,8 +168,8 @@ fn check(service: &Shared, api: Api, request: &Request) -> Result<Arc<Principal>
     if headers.contains_key(header::CONTENT_ENCODING) {
         return Err(Problem::new(Code::Encoding, "send the body as it is"));
     }
-    // The page asks for a token itself.
-    if api == Api::Native && matches!(path, "/" | "/favicon.ico") {
+    // The page asks for a token itself, and what the API is like is no secret.
+    if api == Api::Native && matches!(path, "/" | "/favicon.ico" | "/openapi.json") {
         return Ok(Arc::new(Principal::nobody()));
     }
     // rdlm's clients send no credentials with a lock's URL: the id in it is enough.
@@ -332,6 +332,7 @@ fn route(api: Api, path: &str) -> &'static str {
             ("/v1/info", "/v1/info"),
             ("/v1/history", "/v1/history"),
             ("/v1/events", "/v1/events"),
+            ("/openapi.json", "/openapi.json"),
             ("/metrics", "/metrics"),
             ("/problems/", "/problems/{code}"),
         ],

@@ -9,6 +9,7 @@ use serde_json::json;
 use crate::auth::Right;
 use crate::kind::Kind;
 use crate::metrics;
+use crate::openapi;
 use crate::problem::{Code, Problem, explained};
 use crate::reply::{json, principal, rest};
 use crate::service::{Phase, Service, Shared};
@@ -72,14 +73,7 @@ pub(super) async fn info(
                 "connections": limits.connections, "waits": limits.waits.0, "waits_of_one": limits.waits.1,
                 "holds": limits.holds.0, "holds_of_one": limits.holds.1, "streams": limits.streams,
             },
-            "routes": [
-                "/v1/locks", "/v1/locks/{name}", "/v1/semaphores", "/v1/semaphores/{name}",
-                "/v1/limiters", "/v1/limiters/{name}", "/v1/elections", "/v1/elections/{name}",
-                "/v1/groups", "/v1/groups/{name}",
-                "/v1/rates/{name}", "/v1/values/{name}", "/v1/counters/{name}",
-                "/v1/holds/{id}", "/v1/holds/{id}/events", "/v1/renew", "/v1/events",
-                "/v1/history", "/v1/info", "/livez", "/readyz", "/metrics", "/problems/{code}",
-            ],
+            "routes": *openapi::PATHS,
         }),
     ))
 }

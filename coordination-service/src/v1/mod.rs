@@ -20,6 +20,7 @@ use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post, put};
 
 use crate::around::{Api, around};
+use crate::openapi;
 use crate::page;
 use crate::reply::{not_so, nowhere};
 use crate::service::Shared;
@@ -39,6 +40,7 @@ pub(crate) fn routes(service: &Shared) -> Router {
         .route("/v1/events", get(events::all))
         .route("/v1/history", get(info::history))
         .route("/v1/info", get(info::info))
+        .route("/openapi.json", get(openapi::openapi))
         .route("/livez", get(info::live))
         .route("/readyz", get(info::ready))
         .route("/metrics", get(info::metrics))

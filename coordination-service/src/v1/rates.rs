@@ -23,8 +23,10 @@ use crate::service::{Phase, Shared};
 use crate::text::{self, LONGEST_WAIT, millis};
 
 const PATH: &str = "/v1/rates/";
-/// The most permits of a limit, and of a request.
-const PERMITS: u32 = 1_000_000;
+/// The most permits of a request, and of a limit whose permits may be had at once.
+const PERMITS: u32 = 10_000;
+/// The most permits of a limit that gives one after the other.
+const PACED_PERMITS: u32 = 1_000_000;
 /// The longest window and the longest margin, in milliseconds.
 const LONGEST_WINDOW: u64 = 86_400_000;
 
@@ -35,15 +37,17 @@ pub(super) fn routes() -> Router<Shared> {
 
 /// The settings that a body has.
 fn rate(fields: &mut Fields) -> Rate {
+    let is_paced = fields.flag("paced").unwrap_or(false);
+    let most = if is_paced { PACED_PERMITS } else { PERMITS };
     let limits = fields.objects("limits", 1..=8, |limit| {
         limit.needs("permits");
         limit.needs("per_ms");
-        let permits = limit.count("permits", 1..=PERMITS).unwrap_or(1);
+        let permits = limit.count("permits", 1..=most).unwrap_or(1);
         let per = limit.millis("per_ms", 1..=LONGEST_WINDOW).unwrap_or(Duration::from_secs(1));
         Limit { permits, per }
     });
     let margin = fields.millis("margin_ms", 0..=LONGEST_WINDOW).unwrap_or_default();
-    Rate { limits, margin, is_paced: fields.flag("paced").unwrap_or(false) }
+    Rate { limits, margin, is_paced }
 }
 
 fn noted(mut response: Response, name: String) -> Response {

@@ -6,6 +6,7 @@ mod locks;
 mod others;
 mod page;
 mod plain;
+mod ranges;
 mod recipes;
 mod rights;
 mod safety;

@@ -169,6 +169,11 @@ fn rates(store: &Store) {
         ("{\"limits\":[]}", "limits"),
         ("{\"limits\":[{\"permits\":0,\"per_ms\":1}]}", "limits[0].permits"),
         ("{\"limits\":[{\"permits\":1,\"per_ms\":86400001}]}", "limits[0].per_ms"),
+        ("{\"limits\":[{\"permits\":10001,\"per_ms\":1000}]}", "limits[0].permits"),
+        (
+            "{\"limits\":[{\"permits\":1000001,\"per_ms\":1000}],\"paced\":true}",
+            "limits[0].permits",
+        ),
         ("{\"limits\":[{\"permits\":1}]}", "limits[0].per_ms"),
         ("{\"limits\":[{\"permits\":1,\"per_ms\":1,\"x\":1}]}", "limits[0].x"),
     ] {
@@ -178,6 +183,8 @@ fn rates(store: &Store) {
     }
     let never = take("{\"limits\":[{\"permits\":1,\"per_ms\":1}],\"permits\":2}");
     assert_eq!((never.status, never.code().as_str()), (400, "invalid"), "{never:?}");
+    let paced = "{\"limits\":[{\"permits\":1000000,\"per_ms\":1000}],\"paced\":true}";
+    assert_eq!(ask_as(&boss, "PUT", paced).status, 204);
     let metrics = ask(&service.native, "GET", "/metrics", &[("Authorization", &boss)], "").body;
     let series = "coordination_rate_permits_total{outcome=\"granted\"} 6";
     assert!(metrics.lines().any(|line| line == series), "{metrics}");
