@@ -246,10 +246,14 @@ impl Group {
                 Err(error) if error.kind() == ErrorKind::GroupMissing => {}
                 outcome => return outcome,
             }
-            match self.create().await {
-                Err(error) if error.kind() != ErrorKind::GroupExists => return Err(error),
-                _ => {}
-            }
+            self.create_if_missing().await?;
+        }
+    }
+
+    async fn create_if_missing(&self) -> Result<()> {
+        match self.create().await {
+            Err(error) if error.kind() != ErrorKind::GroupExists => Err(error),
+            _ => Ok(()),
         }
     }
 

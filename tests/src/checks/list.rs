@@ -377,6 +377,7 @@ macro_rules! conformance {
             group g2_joins_leaves_and_updates_in_order [everywhere] gate;
             group g2_a_rolling_replacement_is_never_empty [everywhere] gate;
             group g2_replay_gives_the_last_snapshot [everywhere] gate;
+            group g2_watchers_may_come_first [everywhere] gate;
             group g2_a_missing_group_is_not_watched [everywhere] two;
             group g2_a_deleted_group_ends_the_watch [everywhere] gate;
             group g2_a_removed_member_is_told [everywhere] gate;

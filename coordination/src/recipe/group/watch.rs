@@ -7,11 +7,11 @@ use std::sync::Arc;
 use super::members::{GroupEvent, Member, Members, present};
 use super::{Group, LONGEST_JOIN, missing};
 use crate::backend::{Entry, Listing};
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::recipe::engine::queue::Queue;
 use crate::session::{Sight, View, Views};
 
-/// Follows the members of a group. Made by [`Group::watch`].
+/// Follows the members of a group. Made by [`Group::watch`] and [`Group::watch_or_create`].
 ///
 /// Replaying the events over the first snapshot gives the last snapshot. A watch reports the difference between one read of the
 /// store and the next. The changes of one such difference are reported in an order that may differ from watcher to watcher: first
@@ -105,6 +105,41 @@ impl Group {
         });
         let (views, view) = starting.await?;
         Ok(GroupWatch { queue: queue.clone(), views: Some(views), changes: Changes::from(view) })
+    }
+
+    /// Like [`watch`](Self::watch), but creates the group if it does not exist: for watchers that may start before the first
+    /// member.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`watch`](Self::watch) but `GroupMissing`, and those of [`create`](Self::create) but `GroupExists`.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind but the group, which may have been created.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let group = coordinator.group("backups")?;
+    /// let mut watch = group.watch_or_create().await?;
+    /// assert!(watch.members().is_empty());
+    ///
+    /// let _membership = group.join("ssd").await?;
+    /// assert!(matches!(watch.next().await?, coordination::GroupEvent::Joined(_)));
+    /// # Ok(()) }
+    /// ```
+    pub async fn watch_or_create(&self) -> Result<GroupWatch> {
+        loop {
+            match self.watch().await {
+                Err(error) if error.kind() == ErrorKind::GroupMissing => {
+                    self.create_if_missing().await?
+                }
+                outcome => return outcome,
+            }
+        }
     }
 }
 

@@ -84,6 +84,34 @@ pub async fn g2_a_rolling_replacement_is_never_empty(store: &TestStore) -> Resul
     Ok(())
 }
 
+/// G2: watchers that come before the group make it, whichever of them is first, and see the first member.
+pub async fn g2_watchers_may_come_first(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
+    let (here, there) = (group(&one), group(&other));
+    let (first, second) = tokio::try_join!(here.watch_or_create(), there.watch_or_create())?;
+    let mut watches = [first, second, here.watch_or_create().await?];
+    assert!(here.exists().await?);
+    let member = there.join(&()).await?;
+    for watch in &mut watches {
+        assert!(watch.members().is_empty());
+        assert_eq!(short(&next(watch).await?), "+other");
+    }
+    member.leave().await?;
+    for watch in &mut watches {
+        assert_eq!(short(&next(watch).await?), "-other");
+    }
+    // A watch of a group that was deleted says so: it is not made again under the watch.
+    here.delete().await?;
+    for watch in &mut watches {
+        assert_eq!(next(watch).await?, GroupEvent::Deleted);
+        assert_eq!(kind(next(watch).await), Some(ErrorKind::GroupMissing));
+    }
+    assert!(!here.exists().await?);
+    assert!(there.watch_or_create().await?.members().is_empty());
+    assert!(here.exists().await?);
+    Ok(())
+}
+
 /// G2: whatever many clients do at the same time, replaying the events over the first snapshot gives the last snapshot.
 pub async fn g2_replay_gives_the_last_snapshot(store: &TestStore) -> Result<()> {
     let (_one, here) = with_group(store, "one").await?;
