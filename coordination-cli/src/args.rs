@@ -383,6 +383,11 @@ pub(crate) struct Break {
     /// Do not ask
     #[arg(long)]
     pub(crate) yes: bool,
+    /// Only ask all holders of the lock to let go of it; ends with 1 if nobody holds it
+    ///
+    /// Programs that use the library learn of it, if they want to know. `coordination run` does not stop its command.
+    #[arg(long, conflicts_with_all = ["token", "yes", "recipe"])]
+    pub(crate) ask: bool,
 }
 
 /// What can be taken away from its holder.
@@ -531,6 +536,8 @@ mod tests {
             "coordination resize",
             "coordination resize --semaphore x:2 --standby 1",
             "coordination break x --token y",
+            "coordination break x --ask --yes",
+            "coordination break x --ask --recipe semaphore",
             "coordination run --rate x:1/1s --every 1h -- true",
             "coordination run --rate x:1/1s --at-least 1h -- true",
             "coordination run --lock x --wait soon -- true",
@@ -554,6 +561,7 @@ mod tests {
             "coordination resize --singleton x --standby 1",
             "coordination resize --rate x:2/1s",
             "coordination break x --token 7 --yes",
+            "coordination break x --ask",
             "coordination join g --capabilities {} -- true",
             "coordination status x --watch --json",
             "coordination work jobs --wait 0 --once --on-lost kill -- true",

@@ -1,4 +1,4 @@
-//! `coordination break`: what somebody holds is taken away.
+//! `coordination break`: what somebody holds is taken away, or its holders are asked to let go of it.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -10,6 +10,8 @@ use crate::settings;
 
 /// The code of who was asked and said no.
 const REFUSED: u8 = 1;
+/// The code if there is nobody who could be asked to let go.
+const NOBODY: u8 = 1;
 
 /// What is held, of one recipe.
 enum Held {
@@ -28,9 +30,27 @@ struct Who {
 
 pub(crate) async fn break_grant(asked: &Break, store: &Store) -> Outcome<u8> {
     let coordinator = settings::connect(settings::read(store)?).await?;
-    let outcome = taken_away(asked, store, &coordinator).await;
+    let outcome = match asked.ask {
+        true => asked_to_let_go(asked, store, &coordinator).await,
+        false => taken_away(asked, store, &coordinator).await,
+    };
     let _ = coordinator.stop().await;
     outcome
+}
+
+/// Takes nothing away, and so needs no confirmation.
+async fn asked_to_let_go(asked: &Break, store: &Store, coordinator: &Coordinator) -> Outcome<u8> {
+    let lock = coordinator.lock(&asked.name)?;
+    let holders = lock.request_release().await?;
+    if holders.is_empty() {
+        say(format_args!("nobody holds {:?}", lock.name()));
+        return Ok(NOBODY);
+    }
+    for holder in holders.into_iter().filter(|_| !store.quiet) {
+        let who = Who { member: holder.member, token: holder.token, holds: true };
+        say(format_args!("asked to let go: {}", shown(lock.name(), &who)));
+    }
+    Ok(0)
 }
 
 async fn taken_away(asked: &Break, store: &Store, coordinator: &Coordinator) -> Outcome<u8> {

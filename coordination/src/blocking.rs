@@ -237,6 +237,15 @@ impl Lock {
         wait(self.0.break_lock())
     }
 
+    /// Like [`crate::Lock::request_release`], but blocks the thread until the call is done.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`crate::Lock::request_release`].
+    pub fn request_release(&self) -> Result<Vec<Contender>> {
+        wait(self.0.request_release())
+    }
+
     /// Like [`crate::Lock::break_grant`], but blocks the thread until the call is done.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
@@ -17,6 +17,10 @@ use crate::error::{Effect, Result};
 use crate::serialize;
 use crate::template::Template;
 use crate::token::FencingToken;
+
+mod asked;
+
+use asked::Asked;
 
 /// A named lock. Made by [`Coordinator::lock`], without I/O; cheap to clone.
 ///
@@ -191,12 +195,12 @@ impl Lock {
 
     async fn acquire_as(&self, mode: Mode, timeout: Option<Duration>) -> Result<LockGuard> {
         let grant = self.queue.acquire_within(&self.request(mode), timeout).await?;
-        Ok(LockGuard { grant, is_shared: mode == Mode::Shared })
+        Ok(LockGuard::new(grant, mode == Mode::Shared))
     }
 
     async fn try_acquire_as(&self, mode: Mode) -> Result<Option<LockGuard>> {
         let grant = self.queue.acquire(&self.request(mode), Waiting::Never).await?;
-        Ok(grant.map(|grant| LockGuard { grant, is_shared: mode == Mode::Shared }))
+        Ok(grant.map(|grant| LockGuard::new(grant, mode == Mode::Shared)))
     }
 
     fn request(&self, mode: Mode) -> Request {
@@ -378,11 +382,17 @@ pub struct Contender {
 pub struct LockGuard {
     grant: Grant,
     is_shared: bool,
+    /// Whether somebody asks for the lock; empty until the holder wants to know.
+    asked: OnceLock<Arc<Asked>>,
 }
 
 guard!(LockGuard, "the lock");
 
 impl LockGuard {
+    fn new(grant: Grant, is_shared: bool) -> Self {
+        Self { grant, is_shared, asked: OnceLock::new() }
+    }
+
     pub(super) fn into_grant(self) -> Grant {
         self.grant
     }
@@ -425,7 +435,7 @@ impl LockGuard {
         let update =
             self.grant.own_entry().update("downgrade", Mode::Shared, Data::default()).await;
         self.grant.named(update)?;
-        Ok(Self { grant: self.grant, is_shared: true })
+        Ok(Self { is_shared: true, ..self })
     }
 }
 

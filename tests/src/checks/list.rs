@@ -176,6 +176,13 @@ macro_rules! conformance {
             rwlock w1_own_entry_check_on_both_sides [processes] gate;
             rwlock w1_killed_readers_and_writers_are_followed [processes] gate;
             rwlock w1_a_reader_cut_off_knows_before_a_writer_is_let_in [servers] gate;
+            release_request rr1_the_holder_is_asked [everywhere] gate;
+            release_request rr1_asked_before_it_listens [everywhere] two;
+            release_request rr1_who_follows_is_not_asked [everywhere] gate;
+            release_request rr1_all_who_share_are_asked [everywhere] gate;
+            release_request rr1_dropped_futures_forget_nothing [everywhere] two;
+            release_request rr1_a_loss_ends_the_wait [everywhere] two;
+            release_request rr1_a_lost_notification_only_delays [servers] gate;
             timed_release tr1_never_early_and_soon_after [everywhere] gate;
             timed_release tr1_a_time_that_has_passed [everywhere] two;
             timed_release tr1_a_time_without_end [everywhere] two;

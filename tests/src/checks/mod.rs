@@ -31,6 +31,7 @@ pub mod partition;
 pub mod rate_limiter;
 pub mod recipes;
 pub mod reconnect;
+pub mod release_request;
 pub mod rwlock;
 pub mod safety;
 pub mod semaphore;

@@ -65,6 +65,7 @@ pub const RECIPES: &[Recipe] = &[
             "errors",
             "effects",
             "with",
+            "release_request",
         ],
         title: "lock",
         page: "docs/recipes/lock.md",

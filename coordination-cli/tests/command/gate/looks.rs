@@ -1,5 +1,6 @@
 //! What an operator sees and does: `status`, `break`, `info`, and what shells and `man` are given.
 
+use coordination::blocking;
 use coordination_tests::harness::{Etcd, rerun_if_starved, wait_until};
 use serde_json::Value;
 
@@ -164,6 +165,29 @@ fn breaking_asks_first() {
         assert_eq!(held.code(), Some(70), "its command was stopped");
         let free = output(&mut store.coordination(["break", "x", "--yes"]));
         assert_eq!((free.status.code(), stderr(&free).contains("nobody holds")), (Some(0), true));
+    });
+}
+
+#[test]
+fn breaking_may_only_ask_the_holders() {
+    rerun_if_starved(|| {
+        let store = Store::file();
+        let asks = || output(&mut store.coordination(["break", "x", "--ask"]));
+        let free = asks();
+        assert_eq!((free.status.code(), stderr(&free).contains("nobody holds")), (Some(1), true));
+        let mut held = store.runs("--member-id busy --lock x");
+        let asked = asks();
+        assert_eq!(asked.status.code(), Some(0), "{}", stderr(&asked));
+        let shown = stderr(&asked);
+        assert!(shown.contains("asked to let go: \"x\", held by busy with token"), "{shown}");
+        assert!(held.is_running(), "nothing was taken away");
+
+        let coordinator = blocking::Coordinator::connect(&store.url).expect("it is there");
+        let guard = coordinator.lock("y").expect("a name").acquire(None).expect("it is free");
+        let asked = output(&mut store.coordination(["break", "y", "--ask", "--quiet"]));
+        assert_eq!((asked.status.code(), stderr(&asked)), (Some(0), String::new()));
+        assert!(wait_until(LONG, || guard.is_release_requested()), "the holder is told");
+        assert!(guard.is_held());
     });
 }
 

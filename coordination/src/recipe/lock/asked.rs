@@ -1,0 +1,368 @@
+//! Holders of a lock are asked to let go of it.
+//!
+//! What is asked is the value of a second queue of the lock's name: a number. Whoever holds the lock with a token up to that
+//! number is asked. The holders of a lock are the first entries of its queue, and whoever comes later has a larger number. So one
+//! number stands for all present holders and for nobody who follows, and of two numbers the larger one stands for both. A number
+//! that concerns nobody any more is removed.
+//!
+//! The lock's own queue is not touched, because it may be shared with other libraries. Nobody reads the second queue but who asks,
+//! and holders that call [`LockGuard::release_requested`] or [`LockGuard::is_release_requested`].
+
+use std::future::pending;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::{Contender, Lock, LockGuard};
+use crate::backend::{Value, Write};
+use crate::error::{Effect, Result};
+use crate::key::QueueKey;
+use crate::recipe::engine::data::from_data;
+use crate::recipe::engine::loss::LossWatch;
+use crate::retry::DecorrelatedJitter;
+use crate::session::{Session, Sight, Written};
+
+const KIND: &str = "asked";
+const ASK: &str = "ask";
+
+impl Lock {
+    /// Asks all present holders to let go of the lock, and returns them; empty if nobody holds it.
+    ///
+    /// A request is a hint, and takes nothing away: a holder learns of it through
+    /// [`LockGuard::release_requested`], and keeps the lock for as long as it likes. A holder that does not call that, or is of
+    /// another library or of an older version of this one, learns of nothing. [`break_lock`](Self::break_lock) takes the lock
+    /// away from a holder that does not answer.
+    ///
+    /// A request concerns those who hold the lock while this call runs, by their tokens, and nobody who holds it later. To ask again
+    /// changes nothing. The store keeps a request until its holders have gone, that of a single holder until the holder has learned
+    /// of it. If they end without having listened, it keeps the request until the next call for this lock, or until the next
+    /// holder listens.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable), [`ErrorKind::Quota`](crate::ErrorKind::Quota) and the other kinds of
+    /// a store that refuses or does not answer; [`effect`](crate::Error::effect) says whether the holders may have been asked.
+    /// The call may be repeated.
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped call may or may not ask the holders. It never asks a later holder.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let lock = coordinator.lock("vol-7")?;
+    /// let guard = lock.acquire(None).await?;
+    ///
+    /// let asked = lock.request_release().await?;
+    /// assert_eq!(asked[0].token, guard.token());
+    /// guard.release_requested().await?;
+    /// guard.release().await?;
+    /// assert!(lock.request_release().await?.is_empty());
+    /// # Ok(()) }
+    /// ```
+    pub async fn request_release(&self) -> Result<Vec<Contender>> {
+        let asked = self.queue.of_kind(KIND)?;
+        let mut delays =
+            DecorrelatedJitter::new(Duration::from_millis(1), Duration::from_millis(50));
+        loop {
+            // Invariant: the number is read before the lock's queue. An entry up to that number is in the queue by then, or never
+            // will be. So if nobody is in the queue, the number concerns nobody.
+            let standing = asked.read(ASK).await?.value;
+            let mut holders = self.holders().await?;
+            holders.retain(|contender| contender.holding);
+            let newest = holders.iter().map(|holder| holder.token.value()).max();
+            let data = match (newest, &standing) {
+                (Some(newest), Some(standing)) if newest <= number(standing) => return Ok(holders),
+                (Some(newest), _) => Some(newest.to_string().into()),
+                (None, Some(_)) => None,
+                (None, None) => return Ok(holders),
+            };
+            let version = standing.map(|standing| standing.version);
+            let write = Write::new(&asked.key, version, data);
+            if let Written::Yes(_) = asked.write(ASK, write).await? {
+                return Ok(holders);
+            }
+            asked.sleep_until(Instant::now() + delays.next_delay()).await?;
+        }
+    }
+}
+
+impl LockGuard {
+    /// Waits until somebody [asks](Lock::request_release) this holder to let go of the lock.
+    ///
+    /// It returns at once if that has happened before, also before the first call. From the first call on, the session follows
+    /// what is asked until the lock is released or lost, at the cost of [a watch](crate::SharedValue::watch). A request of
+    /// which the store's notification was lost is seen later, with the next look at the store. Nothing happens to the lock by itself.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost), [`ErrorKind::Closed`](crate::ErrorKind::Closed): the lock was lost before
+    /// anybody asked.
+    ///
+    /// # Cancel safety
+    ///
+    /// No request is forgotten when the future is dropped: the next call returns at once.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # async fn next_part() {}
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let lock = coordinator.lock("reindex")?;
+    /// let guard = lock.acquire(None).await?;
+    /// # lock.request_release().await?;
+    /// loop {
+    ///     tokio::select! {
+    ///         biased;
+    ///         asked = guard.release_requested() => break asked?,
+    ///         () = next_part() => {}
+    ///     }
+    /// }
+    /// guard.release().await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn release_requested(&self) -> Result<()> {
+        let told = async {
+            match self.asked() {
+                Some(asked) => asked.wait().await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = told => Ok(()),
+            reason = self.grant.lost() => Err(self.grant.loss_error("wait", reason, Effect::None)),
+        }
+    }
+
+    /// Whether this process knows that somebody has [asked](Lock::request_release) this holder to let go of the lock.
+    ///
+    /// It does not wait for the store. The first call begins to follow what is asked, as
+    /// [`release_requested`](Self::release_requested) does, so it returns false.
+    pub fn is_release_requested(&self) -> bool {
+        self.asked().is_some_and(|asked| asked.is_set())
+    }
+
+    /// What is known of requests, which are followed from the first call on; `None`: there will be none.
+    fn asked(&self) -> Option<&Asked> {
+        let session = self.grant.own_entry().session();
+        // In a forked child every guard is lost. A thread of the parent may be about to set the cell, for ever as the child sees it.
+        if !session.is_own_process() {
+            return None;
+        }
+        let asked = self.asked.get_or_init(|| {
+            let asked = Arc::new(Asked::default());
+            let lock = self.grant.key();
+            let queue = QueueKey::new(KIND, lock.name(), session.settings.max_name_bytes);
+            // The name is that of the lock, so it is accepted.
+            if let Ok(queue) = queue {
+                let following = Following {
+                    session: Arc::clone(session),
+                    lock: lock.clone(),
+                    queue,
+                    token: self.grant.token().value(),
+                    asked: Arc::clone(&asked),
+                };
+                session.spawn(following.run(self.grant.loss_watch()));
+            }
+            asked
+        });
+        Some(asked)
+    }
+}
+
+/// Whether a holder was asked.
+#[derive(Default)]
+pub(super) struct Asked {
+    is_asked: AtomicBool,
+    changed: Notify,
+}
+
+impl Asked {
+    fn is_set(&self) -> bool {
+        self.is_asked.load(Ordering::SeqCst)
+    }
+
+    fn set(&self) {
+        self.is_asked.store(true, Ordering::SeqCst);
+        self.changed.notify_waiters();
+    }
+
+    async fn wait(&self) {
+        let changed = self.changed.notified();
+        tokio::pin!(changed);
+        // Listen before looking, so that a request that comes between the two is not missed.
+        changed.as_mut().enable();
+        if !self.is_set() {
+            changed.await;
+        }
+    }
+}
+
+/// What follows the requests for a holder, until its hold is over.
+struct Following {
+    session: Arc<Session>,
+    lock: QueueKey,
+    queue: QueueKey,
+    token: u64,
+    asked: Arc<Asked>,
+}
+
+impl Following {
+    async fn run(self, hold: LossWatch) {
+        let mut views = self.session.observe(&self.queue, Sight::Standing);
+        let mut newest = None;
+        let over = hold.lost();
+        tokio::pin!(over);
+        loop {
+            let view = tokio::select! {
+                biased;
+                _ = &mut over => break,
+                view = views.next() => view,
+            };
+            // There are no more views when the coordinator has stopped.
+            let Ok(view) = view else { return };
+            newest.clone_from(&view.listing.value);
+            if let Some(standing) = &newest {
+                if number(standing) >= self.token {
+                    self.asked.set();
+                }
+                self.clear(standing).await;
+            }
+        }
+        if let Some(standing) = &newest {
+            self.clear(standing).await;
+        }
+    }
+
+    /// Removes the number that the store has, unless it concerns somebody but this holder, who knows it by now.
+    async fn clear(&self, standing: &Value) {
+        if let Err(error) = self.try_to_clear(standing).await {
+            // Whoever asks next removes it.
+            tracing::debug!(%error, queue = ?self.queue, "cannot remove what was asked");
+        }
+    }
+
+    async fn try_to_clear(&self, standing: &Value) -> Result<()> {
+        // Read after the number, as in `Lock::request_release`.
+        let read = || self.session.read(&self.lock, Sight::Standing);
+        let (listing, _) = self.session.retry_briefly(ASK, read).await?;
+        let concerned = |seq: u64| seq <= number(standing) && seq != self.token;
+        if !listing.entries.iter().any(|entry| concerned(entry.seq)) {
+            let write = Write::new(&self.queue, Some(standing.version), None);
+            self.session.write(ASK, &write).await?;
+        }
+        Ok(())
+    }
+}
+
+/// The largest token that is asked. What cannot be read concerns nobody: it is not written by this version, and only a hint.
+fn number(standing: &Value) -> u64 {
+    from_data(ASK, &standing.data).unwrap_or(0)
+}
+
+#[cfg(all(test, feature = "memory"))]
+mod tests {
+    use super::*;
+    use crate::Coordinator;
+
+    /// What the store has of requests for this lock.
+    async fn standing(lock: &Lock) -> Option<u64> {
+        let queue = lock.queue.of_kind(KIND).expect("the name of a lock");
+        queue.read(ASK).await.expect("memory answers").value.as_ref().map(number)
+    }
+
+    async fn until_cleared(lock: &Lock) {
+        let cleared = async {
+            while standing(lock).await.is_some() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), cleared).await.expect("it is cleared");
+    }
+
+    async fn lock(store: &str) -> Lock {
+        let coordinator = Coordinator::connect(store).await.expect("it is in memory");
+        coordinator.lock("vol-7").expect("a good name")
+    }
+
+    #[tokio::test]
+    async fn a_request_is_removed_when_it_concerns_nobody_any_more() -> Result<()> {
+        let lock = lock("memory://asked").await;
+        let guard = lock.acquire(None).await?;
+        lock.request_release().await?;
+        assert_eq!(standing(&lock).await, Some(guard.token().value()));
+        guard.release_requested().await?;
+        until_cleared(&lock).await;
+        // Asked once more, and told already.
+        lock.request_release().await?;
+        until_cleared(&lock).await;
+        guard.release().await?;
+
+        let (one, other) = (lock.acquire_shared(None).await?, lock.acquire_shared(None).await?);
+        let newest = Some(other.token().value());
+        lock.request_release().await?;
+        other.release_requested().await?;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert_eq!(standing(&lock).await, newest, "the first one does not know it yet");
+        one.release_requested().await?;
+        other.release().await?;
+        assert_eq!(standing(&lock).await, newest, "whether the other one knew it, nobody can tell");
+        one.release().await?;
+        until_cleared(&lock).await;
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn a_request_for_holders_that_are_gone_is_removed_by_who_looks_next() -> Result<()> {
+        let lock = lock("memory://gone").await;
+        let ask_in_vain = async || -> Result<Option<u64>> {
+            let guard = lock.acquire(None).await?;
+            lock.request_release().await?;
+            guard.release().await?;
+            Ok(standing(&lock).await)
+        };
+        assert!(ask_in_vain().await?.is_some());
+        assert!(lock.request_release().await?.is_empty());
+        assert_eq!(standing(&lock).await, None);
+
+        assert!(ask_in_vain().await?.is_some());
+        let next = lock.acquire(None).await?;
+        assert!(!next.is_release_requested());
+        until_cleared(&lock).await;
+        assert!(!next.is_release_requested());
+        next.release().await
+    }
+
+    /// Two who ask at once may have seen different holders.
+    #[tokio::test]
+    async fn of_two_requests_the_later_holders_count() -> Result<()> {
+        let lock = lock("memory://two").await;
+        let queue = lock.queue.of_kind(KIND)?;
+        let guard = lock.acquire(None).await?;
+        let later = guard.token().value() + 5;
+        queue.write(ASK, Write::new(&queue.key, None, Some(later.to_string().into()))).await?;
+        lock.request_release().await?;
+        assert_eq!(standing(&lock).await, Some(later));
+        guard.release_requested().await
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_read_asks_nobody_and_is_replaced() -> Result<()> {
+        let lock = lock("memory://unread").await;
+        let queue = lock.queue.of_kind(KIND)?;
+        let guard = lock.acquire(None).await?;
+        queue.write(ASK, Write::new(&queue.key, None, Some("{}".into()))).await?;
+        assert_eq!(standing(&lock).await, Some(0));
+        lock.request_release().await?;
+        assert_eq!(standing(&lock).await, Some(guard.token().value()));
+        guard.release().await
+    }
+}
