@@ -149,7 +149,10 @@ mod tests {
     async fn the_newest_update_is_made_again_unless_a_newer_one_may_be_there() {
         let (updates, session) = (Updates::default(), SessionId::random());
         let id = EntryId::random(session);
-        let noted = async { Ok(updates.note(&id, session, 1, "a")) };
+        let noted = async {
+            updates.note(&id, session, 1, "a");
+            Ok(())
+        };
         updates.make(&id, noted).await.expect("it is made");
         let refused = async { Err::<(), _>(failed(Effect::None)) };
         updates.make(&id, refused).await.expect_err("refused");

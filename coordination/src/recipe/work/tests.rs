@@ -292,7 +292,7 @@ struct Both {
 impl Both {
     fn new(seed: u64) -> Self {
         let (fake, model, rng) = (Fake::default(), Model::default(), StdRng::seed_from_u64(seed));
-        let is_crowded = seed % 2 == 0;
+        let is_crowded = seed.is_multiple_of(2);
         Self { fake, model, rng, entries: vec![1, 2, 3], is_crowded, seen: Default::default() }
     }
 
