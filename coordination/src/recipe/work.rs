@@ -488,7 +488,11 @@ fn bring_back_then<T>(
     step: impl FnOnce(&mut Draft<'_>) -> Step<Outcome<T>>,
 ) -> Step<Outcome<T>> {
     match bring_back(draft, entries)? {
-        Outcome::Done(()) => step(draft),
+        Outcome::Done(()) => {
+            // Otherwise the step would pass over the pages on which nothing but that is ready.
+            draft.sum_up()?;
+            step(draft)
+        }
         Outcome::Again => Ok(Outcome::Again),
     }
 }

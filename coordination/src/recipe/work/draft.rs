@@ -412,7 +412,8 @@ impl<'a> Draft<'a> {
         Ok(Some((self.head, beside)))
     }
 
-    fn sum_up(&mut self) -> Step<()> {
+    /// Brings the summaries of the pages up to date that have changed so far.
+    pub(super) fn sum_up(&mut self) -> Step<()> {
         let changed: Vec<_> = self.pages.changed().into_iter().copied().collect();
         for page in changed {
             let summary = self.pages.get(&page).map(|slot| Summary::of(&slot.value, self.now));

@@ -9,12 +9,13 @@ use std::sync::Arc;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
+use super::bring_back_then;
 use super::claim::{Ask, bring_back, claim, detach, lasts, release, renew, seen};
 use super::clear::{clean, delete_queue, gc, sweep};
 use super::draft::{Draft, Known, Outcome, Step, Stop, letter_name};
 use super::ids::{ClaimId, ItemId};
 use super::items::{ack, delete, nack, pop};
-use super::layout::{Head, Micros, Poison, REMEMBERED};
+use super::layout::{Head, Micros, PAGE, Poison, REMEMBERED};
 use super::letters;
 use super::look::{Counts, Which, list, stats};
 use super::post::{New, post};
@@ -540,6 +541,34 @@ fn c1_random_steps_are_those_of_the_model() {
             both.clear();
         }
     }
+}
+
+#[test]
+fn who_brings_back_what_the_dead_had_gets_it_in_the_same_step() {
+    let mut fake = Fake::default();
+    let mut ids = fake.post(&[new(0, 1_000_000, 0, 8)]);
+    let claimed = fake.claim(&ask(1, 500_000, 0, Some(9)));
+    assert_eq!(claimed, ids);
+    // Nothing is ready on its page, and others are on the next ones.
+    let later: Vec<_> = (1..=3 * PAGE).map(|mark| new(mark, 1_000_000, 0, 8)).collect();
+    ids.extend(fake.post(&later));
+    let first_page = fake.claim(&ask(PAGE as usize - 1, 500_000, 0, None));
+    assert_eq!(first_page, ids[1..PAGE as usize]);
+    let ask = ask(2, 500_000, 0, Some(10));
+    let taken = fake.run(|draft| bring_back_then(draft, &[10], |draft| claim(draft, &ask)));
+    let taken = taken.expect("it is a new id").expect("items are ready");
+    let taken: Vec<_> = taken.items.iter().map(|item| item.id).collect();
+    assert_eq!(taken, [ids[0], ids[PAGE as usize]]);
+}
+
+#[test]
+fn what_a_dead_process_had_is_found_where_nothing_else_is_ready() {
+    let mut fake = Fake::default();
+    let ids = fake.post(&[new(0, 1_000_000, 0, 8)]);
+    assert_eq!(fake.claim(&ask(1, 500_000, 0, Some(9))), ids);
+    let popped = fake.run(|draft| bring_back_then(draft, &[], |draft| pop(draft, 1)));
+    let popped: Vec<_> = popped.expect("it is there").iter().map(|item| item.id).collect();
+    assert_eq!(popped, ids);
 }
 
 /// What is read and written for a claim of one item and its acknowledgement.
