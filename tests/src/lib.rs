@@ -7,6 +7,7 @@
 //! * [`faults`] checks the guarantees under faults that are the same on several stores.
 //! * [`store_suite`] runs the library's own suite for stores.
 //! * [`chaos`] lets several processes contend while servers, processes and networks fail, and checks their histories.
+//! * [`work_model`] compares random calls on a work queue with a model.
 //! * `tooz-inventory.md` lists which checks correspond to the tests of Tooz.
 //! * `tests/suite` is the one test program that runs all this: `tests/run` runs its folder `gate`, `tests/soak` its
 //!   folder `soak`.
@@ -26,3 +27,4 @@ pub mod harness;
 mod inventory;
 pub mod store_suite;
 pub mod stores;
+pub mod work_model;

@@ -26,5 +26,6 @@ mod settings;
 mod short_ways_redis;
 mod store_suite;
 mod testing;
+pub(crate) mod work_model;
 
 coordination_tests::conformance!(gate);

@@ -19,6 +19,7 @@ pub(crate) mod shortage;
 pub(crate) mod sql_load;
 mod store_suite;
 mod work_crowd;
+mod work_model;
 
 coordination_tests::conformance!(soak);
 coordination_tests::conformance!(optional);
