@@ -20,6 +20,7 @@ pub(crate) mod sql_load;
 mod store_suite;
 mod work_crowd;
 mod work_model;
+mod work_size;
 
 coordination_tests::conformance!(soak);
 coordination_tests::conformance!(optional);
