@@ -112,7 +112,7 @@ impl LockGuard {
     /// # Examples
     ///
     /// ```
-    /// # async fn next_part() {}
+    /// # async fn next_part() { tokio::task::yield_now().await }
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
     /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
     /// let lock = coordinator.lock("reindex")?;

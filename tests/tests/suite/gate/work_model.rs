@@ -14,5 +14,5 @@ pub(crate) fn on_memory(steps: usize) {
 
 #[test]
 fn c1_random_calls_are_those_of_the_model() {
-    on_memory(10_000);
+    on_memory(3_000);
 }
