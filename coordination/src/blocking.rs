@@ -392,6 +392,8 @@ pub fn release(guard: LockGuard) -> Result<()> {
 
 #[cfg(all(test, feature = "memory"))]
 mod tests {
+    use std::task::Poll;
+
     use super::*;
     use crate::ErrorKind;
 
@@ -434,6 +436,7 @@ mod tests {
             let refused = single_threaded().block_on(async {
                 let coordinator = crate::Coordinator::connect("memory://itself-later").await?;
                 let guard = coordinator.lock("a")?.acquire(None).await?;
+                let asked = coordinator.lock("b")?.acquire(None).await?;
                 let leadership = coordinator.election("a")?.campaign("us", None).await?;
                 let membership = coordinator.group("a")?.join_or_create("ssd").await?;
                 let mut events = coordinator.group("a")?.watch().await?;
@@ -441,8 +444,9 @@ mod tests {
                 let rejoining = std::sync::Arc::new(rejoining);
                 let other = std::sync::Arc::clone(&rejoining);
                 // It has begun, and goes on only once this thread is free.
-                let updating = tokio::spawn(async move { other.update("hdd").await });
-                tokio::task::yield_now().await;
+                let mut updating = std::pin::pin!(other.update("hdd"));
+                let begun = std::future::poll_fn(|cx| Poll::Ready(updating.as_mut().poll(cx)));
+                assert!(begun.await.is_pending());
                 // Nothing is awaited between these two and the calls, so that no view of theirs is there yet.
                 let mut values = coordinator.value::<u32>("a")?.watch();
                 let mut terms = coordinator.election("b")?.observe();
@@ -454,8 +458,9 @@ mod tests {
                     wait(terms.next()).map(drop),
                     wait(events.next()).map(drop),
                     wait(rejoining.update("nvme")),
+                    wait(asked.release_requested()),
                 ];
-                updating.await.expect("it does not panic")?;
+                updating.await?;
                 // What is there already is returned, and the async calls still work.
                 assert!(values.next().await?.is_none());
                 assert!(coordinator.lock("a")?.holders().await?.is_empty(), "it is released");
@@ -467,7 +472,7 @@ mod tests {
         });
         let refused =
             is_told.recv_timeout(Duration::from_secs(10)).expect("no call waits for ever");
-        assert_eq!(refused, [Err(ErrorKind::Unsupported); 7]);
+        assert_eq!(refused, [Err(ErrorKind::Unsupported); 8]);
     }
 
     #[test]

@@ -320,6 +320,10 @@ impl Policy for Fifo {
             None => Ok(Decision::Wait),
         }
     }
+
+    fn stands(&self, listing: &Listing, own: &Entry) -> Result<bool> {
+        slots::stand(listing, own)
+    }
 }
 
 /// Holds permits of a semaphore; releases them when dropped.

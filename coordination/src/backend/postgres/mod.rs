@@ -219,7 +219,7 @@ impl Dialect for Postgres {
     }
 
     fn is_turn(&self, path: &str, seq: u64, epoch: u64) -> bool {
-        self.hub.take_turn(path, seq) == Some(epoch)
+        self.hub.take_turn(path, seq).is_some_and(|turn| turn.epoch == epoch)
     }
 
     fn waits(store: &SqlStore<Self>, entry: &EntryId, before: Option<Before>) {

@@ -50,7 +50,8 @@ pub(super) async fn gone(
     recheck: Duration,
 ) -> Result<()> {
     let dialect = store.dialect();
-    let mut waiting = dialect.hub.wait(&Wait { queue: path.to_owned(), seq, mode: waiter });
+    let wait = Wait { queue: path.to_owned(), seq, mode: waiter };
+    let mut waiting = dialect.hub.wait(&wait, store.epoch());
     let waited = *waiting.borrow();
     let mut known = match waited {
         Waited::Over(_) => return Ok(()),

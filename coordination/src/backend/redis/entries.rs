@@ -129,7 +129,7 @@ impl Entries for Redis {
             }
             Ok(answer.is_ok())
         };
-        self.updates.make(id, making).await
+        self.updates.make(id, || self.entries.own(id).is_some(), making).await
     }
 
     async fn confirm(&self, entry: &NewEntry) -> Result<bool> {
@@ -164,10 +164,12 @@ impl Entries for Redis {
         // message is used as the answer, and no request is sent. The script has checked that the entry exists and its session
         // lives, and that no lease that the server may have forgotten can still run. But this client's URL may ask for a longer
         // quarantine than the script has checked. So `is_out` says whether the server has forgotten nothing for as long as the URL
-        // asks. If the message came on an earlier connection, another server may be in use, which is asked.
+        // asks. If the message came on an earlier connection, or (in a cluster) was published by a server with another record, another
+        // server may be in use, which is asked.
         let is_out = self.quarantine.is_none_or(|length| self.connections.reaches(length));
-        let told_on = self.hub.take_turn(&queue, seq);
-        if let Some(source) = told_on.and_then(|epoch| self.connections.source(epoch))
+        let told = self.hub.take_turn(&queue, seq);
+        let told = told.filter(|turn| turn.record == self.connections.record());
+        if let Some(source) = told.and_then(|turn| self.connections.source(turn.epoch))
             && is_out
         {
             self.waits_for(&entry.entry_ref.id, None);

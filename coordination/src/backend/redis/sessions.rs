@@ -1,5 +1,6 @@
 //! The trait `Sessions` for Redis. The work is done in [`open_sessions`](super::open_sessions).
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -48,10 +49,11 @@ impl Redis {
     /// held decides anew, so what it has decided before is not written again: others may have decided since without seeing it.
     fn update_again(&self, session: SessionId, held: &[EntryRef]) {
         let mut due = self.updates.due(session, &self.connections.record());
-        due.retain(|id| held.iter().any(|entry| entry.id == *id));
         if due.is_empty() {
             return;
         }
+        let held: HashSet<_> = held.iter().map(|entry| &entry.id).collect();
+        due.retain(|id| held.contains(id));
         let (connections, updates) = (Arc::clone(&self.connections), Arc::clone(&self.updates));
         let patience = self.patience;
         tokio::spawn(async move {

@@ -27,7 +27,8 @@ impl Watching for Redis {
         recheck: Duration,
     ) -> Result<()> {
         let queue = queue_path(&entry.queue);
-        let mut waiting = self.hub.wait(&Wait { queue: queue.clone(), seq, mode: waiter });
+        let wait = Wait { queue: queue.clone(), seq, mode: waiter };
+        let mut waiting = self.hub.wait(&wait, self.epoch());
         let waited = *waiting.borrow();
         let end = End { entry, queue: &queue, seq, waiter, recheck };
         match waited {

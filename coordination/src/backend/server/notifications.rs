@@ -45,6 +45,9 @@ pub(crate) struct Passed {
     pub(crate) waiter: u64,
     /// Whether nothing else blocks our entry, so that its turn has come.
     pub(crate) is_turn: bool,
+    /// The name of the record of the server that has published this, where servers have records (Redis). In a cluster, a connection
+    /// to one server also gets what another one publishes, such as a master that was replaced and does not know it yet.
+    pub(crate) record: Option<String>,
 }
 
 /// A message on a queue's channel. `Some`: the number of an entry, with true if the entry is gone, and with false if the entry has
@@ -62,9 +65,19 @@ pub(crate) struct Subscriptions {
     /// What callers of this process wait for, each with what the server last said of it. If the message that ends a wait comes
     /// before the wait has begun, it is kept here for a moment.
     waits: shared_watches::SharedWatches<Wait, Waited>,
-    /// Our entries that nothing blocks any more, each by its queue and its number. With when the message came that said so, and the
-    /// epoch of the connection on which it came.
-    turns: BoundedCache<(String, u64), (Instant, u64)>,
+    /// Our entries that nothing blocks any more, each by its queue and its number, with the message that said so.
+    turns: BoundedCache<(String, u64), Turn>,
+}
+
+/// A message that the turn of an entry of ours has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Turn {
+    at: Instant,
+    /// The epoch of the connection on which it came.
+    pub(crate) epoch: u64,
+    /// As in [`Passed`].
+    #[cfg_attr(not(feature = "redis"), expect(dead_code, reason = "only Redis has records"))]
+    pub(crate) record: Option<String>,
 }
 
 /// What is known of a wait.
@@ -76,9 +89,15 @@ pub(crate) enum Waited {
     /// The entry blocks one of our entries. The server will send a message on this process's channel when the entry no longer
     /// blocks ours.
     Blocks(Known),
-    /// The entry is gone, or no longer blocks entries of the mode in question: the wait is over. With the epoch of the connection on
-    /// which the message came that said so.
-    Over(u64),
+    /// The entry is gone, or no longer blocks entries of the mode in question: the wait is over.
+    Over(Said),
+}
+
+/// When the message came that a wait is over, and the epoch of the connection on which it came.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Said {
+    at: Instant,
+    epoch: u64,
 }
 
 /// The epoch of the connection on which the server said that an entry blocks, and until when that entry's lease lasts, unless it is
@@ -174,11 +193,12 @@ impl Subscriptions {
 
     fn passed(&self, epoch: u64, passed: Passed) {
         if passed.is_turn {
-            self.turns.note((passed.wait.queue.clone(), passed.waiter), (Instant::now(), epoch));
+            let turn = Turn { at: Instant::now(), epoch, record: passed.record };
+            self.turns.note((passed.wait.queue.clone(), passed.waiter), turn);
         }
         // A caller may begin to wait only after this message has come, and then has to find that its wait is over. So the message
-        // is kept even if nobody waits yet: the call of `wait` creates the state in which it is kept.
-        drop(self.wait(&passed.wait));
+        // is kept even if nobody waits yet: the call of `join` creates the state in which it is kept.
+        self.waits.join(&passed.wait);
         self.over(epoch, &passed.wait);
     }
 
@@ -201,7 +221,7 @@ impl Subscriptions {
             // The server of a newer connection has said that the entry blocks ours. A message of an earlier one does not end that.
             let is_outdated = matches!(waited, Waited::Blocks(known) if known.epoch > epoch);
             if !is_outdated {
-                *waited = Waited::Over(epoch);
+                *waited = Waited::Over(Said { at: Instant::now(), epoch });
             }
             !is_outdated
         });
@@ -215,7 +235,7 @@ impl Subscriptions {
             // The server's message that the entry no longer blocks ours may have overtaken the server's answer that it does. The
             // message tells of the later state, so it is kept. But if it came on an earlier connection, another server may have
             // answered since, at which the entry still blocks ours.
-            if !matches!(waited, Waited::Over(epoch) if *epoch >= known.epoch) {
+            if !matches!(waited, Waited::Over(said) if said.epoch >= known.epoch) {
                 *waited = Waited::Blocks(known);
             }
             false
@@ -228,10 +248,23 @@ impl Subscriptions {
         self.waits.end_if_idle(wait);
     }
 
-    /// Begins to wait. If the receiver has [`Waited::Unknown`], the caller has to ask the server, because the server sends a
-    /// message only to those who have asked.
-    pub(crate) fn wait(&self, wait: &Wait) -> watch::Receiver<Waited> {
-        self.waits.join(wait).0
+    /// Begins to wait; `epoch`: that of the connection in use. If the receiver has [`Waited::Unknown`], the caller has to ask the
+    /// server, because the server sends a message only to those who have asked.
+    ///
+    /// That the wait is over is believed only of a message of the last moment, on the connection in use. Somebody who begins to wait
+    /// has just read that the entry still blocks his: if an earlier message were believed, which another server may have sent, he
+    /// would read again and again without a pause.
+    pub(crate) fn wait(&self, wait: &Wait, epoch: u64) -> watch::Receiver<Waited> {
+        let waiting = self.waits.join(wait).0;
+        self.waits.tell(wait, |waited| {
+            if let Waited::Over(said) = waited
+                && (said.epoch < epoch || said.at.elapsed() >= FRESH)
+            {
+                *waited = Waited::Unknown;
+            }
+            false
+        });
+        waiting
     }
 
     /// Forgets the waits, and the queues' channels, that no caller has used during their linger times. Returns those channels, so
@@ -241,11 +274,10 @@ impl Subscriptions {
         self.followed.sweep().iter().map(|queue| self.channel(queue)).collect()
     }
 
-    /// If a message within the last [`FRESH`] said that nothing blocks this entry of ours, the epoch of the connection on which the
-    /// message came. The message is forgotten, so that it is used only once.
-    pub(crate) fn take_turn(&self, queue: &str, seq: u64) -> Option<u64> {
+    /// The message within the last [`FRESH`] that nothing blocks this entry of ours. It is forgotten, so that it is used only once.
+    pub(crate) fn take_turn(&self, queue: &str, seq: u64) -> Option<Turn> {
         let told = self.turns.update((queue.to_owned(), seq), Option::take);
-        told.filter(|(at, _)| at.elapsed() < FRESH).map(|(_, epoch)| epoch)
+        told.filter(|turn| turn.at.elapsed() < FRESH)
     }
 }
 
@@ -257,13 +289,14 @@ impl Waited {
 
 impl Passed {
     /// Parses five words: the queue; the number of the entry that no longer blocks ours; the mode of our entry; the number of our
-    /// entry; and `free` if nothing else blocks our entry, otherwise `blocked`.
+    /// entry; and `free` if nothing else blocks our entry, otherwise `blocked`. A sixth one is the name of the server's record.
     pub(crate) fn read(text: &str) -> Option<Self> {
         let mut words = text.split(' ');
         let mut word = || words.next();
         let (queue, gone, mode, waiter, turn) = (word()?, word()?, word()?, word()?, word()?);
         let wait = Wait { queue: queue.to_owned(), seq: gone.parse().ok()?, mode: mode_of(mode)? };
-        Some(Self { wait, waiter: waiter.parse().ok()?, is_turn: turn == "free" })
+        let record = word().map(str::to_owned);
+        Some(Self { wait, waiter: waiter.parse().ok()?, is_turn: turn == "free", record })
     }
 }
 
@@ -315,7 +348,7 @@ mod tests {
         let wait = Wait { queue: "lock/a".to_owned(), seq: 7, mode: Mode::Exclusive };
         let expect = |epoch| hub.expect(&wait, Known { epoch, until: Instant::now() });
         let told = |epoch| hub.told(epoch, "{a}:client:own", "lock/a 7 exclusive 9 free");
-        let is_over = || hub.wait(&wait).borrow().is_over();
+        let is_over = || hub.waits.join(&wait).0.borrow().is_over();
         expect(1);
         told(1);
         assert!(is_over(), "told on the connection on which it was asked for");
@@ -333,12 +366,42 @@ mod tests {
         assert!(is_over(), "an answer to a question of before the message");
     }
 
+    /// As above, of a wait for an entry of which the server was never asked.
+    #[test]
+    fn who_begins_to_wait_believes_no_message_of_an_earlier_connection_or_of_long_ago() {
+        let hub = Subscriptions::new("{a}:", "own");
+        let wait = Wait { queue: "lock/a".to_owned(), seq: 7, mode: Mode::Shared };
+        let is_over = |epoch| hub.wait(&wait, epoch).borrow().is_over();
+        assert!(!is_over(1));
+        hub.told(1, "{a}:queue:lock/a", "shared 7");
+        assert!(is_over(1), "it was told just now");
+        assert!(!is_over(2), "another server may be in use, at which the entry is as it was");
+        hub.told(2, "{a}:queue:lock/a", "shared 7");
+        assert!(is_over(2));
+        sleep(FRESH);
+        assert!(!is_over(2), "whoever still finds the entry has read later");
+    }
+
+    #[test]
+    fn a_turn_names_the_record_of_the_server_that_has_told_of_it() {
+        let hub = Subscriptions::new("{a}:", "own");
+        for (text, record) in [
+            ("lock/a 7 exclusive 9 free", None),
+            ("lock/a 7 exclusive 9 free f00:5", Some("f00:5".to_owned())),
+        ] {
+            hub.told(3, "{a}:client:own", text);
+            let turn = hub.take_turn("lock/a", 9).expect("it was told just now");
+            assert_eq!((turn.epoch, turn.record), (3, record));
+            assert_eq!(hub.take_turn("lock/a", 9), None, "once only");
+        }
+    }
+
     #[test]
     fn what_nobody_waits_for_is_forgotten() {
         let followed = shared_watches::SharedWatches::lingering(MOMENT / 2);
         let hub = Subscriptions { followed, ..Subscriptions::new("{a}:", "own") };
         let wait = Wait { queue: "lock/a".to_owned(), seq: 7, mode: Mode::Exclusive };
-        let waiting = hub.wait(&wait);
+        let waiting = hub.wait(&wait, 1);
         hub.expect(&wait, Known { epoch: 1, until: Instant::now() });
         // Our entry is lost with its session. Another caller still waits for the end of the same blocking entry.
         hub.forget(&wait);

@@ -38,10 +38,12 @@ impl<U, At> Default for Updates<U, At> {
 }
 
 impl<U, At: PartialEq> Updates<U, At> {
-    /// Makes an update of the entry, of which `making` takes a [`note`](Self::note) once the server has carried it out.
+    /// Makes an update of the entry, of which `making` takes a [`note`](Self::note) once the server has carried it out. `is_own`:
+    /// whether this process still has the entry.
     pub(crate) async fn make<T>(
         &self,
         id: &EntryId,
+        is_own: impl Fn() -> bool,
         making: impl Future<Output = Result<T>>,
     ) -> Result<T> {
         let _in_order = self.order.read().await;
@@ -49,7 +51,7 @@ impl<U, At: PartialEq> Updates<U, At> {
         let before = self.made().remove(id);
         let outcome = making.await;
         let has_no_effect = outcome.as_ref().is_err_and(|error| error.effect() == Effect::None);
-        if let Some(before) = before.filter(|_| has_no_effect) {
+        if let Some(before) = before.filter(|_| has_no_effect && is_own()) {
             self.made().insert(id.clone(), before);
         }
         outcome
@@ -153,9 +155,9 @@ mod tests {
             updates.note(&id, session, 1, "a");
             Ok(())
         };
-        updates.make(&id, noted).await.expect("it is made");
+        updates.make(&id, || true, noted).await.expect("it is made");
         let refused = async { Err::<(), _>(failed(Effect::None)) };
-        updates.make(&id, refused).await.expect_err("refused");
+        updates.make(&id, || true, refused).await.expect_err("refused");
         assert_eq!(updates.last(&id).as_deref(), Some(&1), "the server still has it");
         let again = Mutex::new(Vec::new());
         let make = |_, update: Arc<i32>| {
@@ -168,7 +170,11 @@ mod tests {
         updates.make_again(&updates.due(session, &"b"), || "b", make).await;
         assert_eq!(*again.lock().expect("no panic"), [1]);
         let unknown = async { Err::<(), _>(failed(Effect::Unknown)) };
-        updates.make(&id, unknown).await.expect_err("no answer");
+        updates.make(&id, || true, unknown).await.expect_err("no answer");
         assert!(updates.last(&id).is_none(), "the server may have a newer one");
+        updates.note(&id, session, 1, "a");
+        let refused = async { Err::<(), _>(failed(Effect::None)) };
+        updates.make(&id, || false, refused).await.expect_err("refused");
+        assert_eq!(updates.made().len(), 0, "the entry was given up meanwhile");
     }
 }

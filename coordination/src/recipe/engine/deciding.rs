@@ -132,7 +132,8 @@ impl<'a> Refusals<'a> {
     /// If an earlier update is in doubt, this repeats that update, whatever the policy chooses now (S9). The earlier update may come
     /// late and then be replaced by this one. Entries after ours that decide in between see the slots of the earlier one as
     /// taken, and may take those that the policy would choose now. Nobody else has the earlier slots: entries before ours can only give
-    /// slots back, and entries after ours decide only once ours is shared, and see its slots then.
+    /// slots back, and entries after ours decide only once ours is shared, and see its slots then. If another server has taken over
+    /// meanwhile, that need not be so there: then [`confirmed`](Self::confirmed) looks.
     async fn take(&mut self, data: Data, has_waited: bool) -> Result<Option<Data>> {
         let data = self.in_doubt.clone().unwrap_or(data);
         let updated = self.own.update("acquire", Mode::Shared, Arc::clone(&data)).await;
@@ -174,15 +175,18 @@ impl<'a> Refusals<'a> {
         let Some(listed) = listing.entry(own.seq().unwrap_or_default()) else {
             return Ok(Some(Turn::EntryLost));
         };
-        let is_known = match &taken {
-            Some(taken) => listed.mode == Mode::Shared && listed.data == *taken,
-            None => matches!(self.policy.decide(&listing, listed)?, Decision::Grant),
-        };
-        if !is_known {
-            self.in_doubt = None;
-            return Ok(None);
+        let is_there = |taken: &Data| listed.mode == Mode::Shared && listed.data == *taken;
+        let is_known = taken.as_ref().is_none_or(is_there);
+        if is_known && self.policy.stands(&listing, listed)? {
+            return Ok(Some(Turn::Mine(taken)));
         }
-        Ok(Some(Turn::Mine(taken)))
+        if is_known && taken.is_some() {
+            // It was decided by what another server knew, and written here, where an entry before ours has not decided yet, or has
+            // one of the slots. Others rely on what ours has by now, so it cannot be decided anew.
+            return Ok(Some(Turn::EntryLost));
+        }
+        self.in_doubt = None;
+        Ok(None)
     }
 
     async fn retried<T, C>(&self, has_waited: bool, call: impl Fn() -> C) -> Result<T>

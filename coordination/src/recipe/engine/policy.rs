@@ -15,6 +15,12 @@ pub(crate) trait Policy: Send + Sync {
     /// An error refuses the entry: it is removed, and the caller gets the error.
     fn decide(&self, listing: &Listing, own: &Entry) -> Result<Decision>;
 
+    /// Whether what the entry has [taken](Decision::Take), or that it was [granted](Decision::Grant), is right at a server that was not
+    /// asked when that was decided: whether it would be right if it were decided there.
+    fn stands(&self, listing: &Listing, own: &Entry) -> Result<bool> {
+        Ok(matches!(self.decide(listing, own)?, Decision::Grant))
+    }
+
     /// Whether its caller waits while the store refuses for now to keep what was decided: not if he wants to be told at once.
     fn is_patient(&self) -> bool {
         true

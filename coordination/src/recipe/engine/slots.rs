@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::data::{MAX_ENTRY_BYTES, MAX_VALUE_BYTES, from_data, to_data};
 use super::queue::{Change, Queue};
-use crate::backend::{Data, Entry, Listing, Room};
+use crate::backend::{Data, Entry, Listing, Mode, Room};
 use crate::canary::{Canary, sings};
 use crate::error::{Error, ErrorKind, Result};
 use crate::serialize;
@@ -83,6 +83,19 @@ pub(in crate::recipe) fn free(limit: u32, used: &BTreeSet<u32>, wants: u32) -> O
         .take(wants.try_into().unwrap_or(usize::MAX))
         .collect();
     (free.len() == usize::try_from(wants).unwrap_or(usize::MAX)).then_some(free)
+}
+
+/// Whether nobody else has a slot of this entry, and everybody before it has decided: nobody before it can take one of its slots.
+pub(in crate::recipe) fn stand(listing: &Listing, own: &Entry) -> Result<bool> {
+    let slots = Claim::of(own)?.slots;
+    for entry in listing.entries.iter().filter(|entry| entry.seq != own.seq) {
+        let (claim, is_before) = (Claim::of(entry)?, entry.seq < own.seq);
+        let decides = is_before && (entry.mode == Mode::Exclusive || claim.standby);
+        if decides || claim.slots.iter().any(|slot| slots.contains(slot)) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// The stored limits; `None`: there are none. It is an error if they differ from the wanted ones, unless the caller accepts
@@ -197,6 +210,29 @@ mod tests {
         ] {
             assert_eq!(kind(damaged), Some(ErrorKind::Corrupt), "{damaged}");
         }
+    }
+
+    #[test]
+    fn slots_stand_if_nobody_else_has_or_may_take_them() {
+        let has = |slots: &[u32]| Claim::wants(1).has(slots.to_vec());
+        let stands = |others: &[(u64, Mode, Claim)]| {
+            let own = (5, Mode::Shared, has(&[1]));
+            let entry = |(seq, mode, claim): &(u64, Mode, Claim)| {
+                stored::entry(*seq, *mode, claim.data().expect("it fits"))
+            };
+            let mut entries: Vec<_> = others.iter().chain([&own]).map(entry).collect();
+            entries.sort_by_key(|entry| entry.seq);
+            let listing = stored::listing(entries, None);
+            stand(&listing, listing.entry(5).expect("it is there")).expect("they are readable")
+        };
+        let (wants, standby) = (|| Claim::wants(1), || Claim::wants(1).on_standby());
+        assert!(stands(&[]));
+        assert!(stands(&[(4, Mode::Shared, has(&[0])), (6, Mode::Shared, has(&[2]))]));
+        assert!(!stands(&[(4, Mode::Shared, has(&[1]))]), "the server that took over says so");
+        assert!(!stands(&[(4, Mode::Exclusive, wants())]), "it decides by what is there");
+        assert!(!stands(&[(4, Mode::Shared, standby())]), "likewise");
+        assert!(!stands(&[(6, Mode::Shared, has(&[1]))]));
+        assert!(stands(&[(6, Mode::Exclusive, wants()), (7, Mode::Shared, standby())]));
     }
 
     #[test]

@@ -84,6 +84,10 @@ impl Policy for Gate {
         }
     }
 
+    fn stands(&self, listing: &Listing, own: &Entry) -> Result<bool> {
+        slots::stand(listing, own)
+    }
+
     fn is_patient(&self) -> bool {
         self.is_patient
     }

@@ -67,6 +67,17 @@ impl Lock {
     /// # Ok(()) }
     /// ```
     pub async fn request_release(&self) -> Result<Vec<Contender>> {
+        let mut in_doubt = false;
+        let asked = self.ask_holders(&mut in_doubt).await;
+        asked.map_err(|error| match in_doubt {
+            true => error.with_effect(Effect::Unknown),
+            false => error,
+        })
+    }
+
+    /// As [`request_release`](Self::request_release). `in_doubt`: whether the holders may have been asked by a write whose answer was
+    /// lost.
+    async fn ask_holders(&self, in_doubt: &mut bool) -> Result<Vec<Contender>> {
         let asked = self.queue.of_kind(KIND)?;
         let mut delays =
             DecorrelatedJitter::new(Duration::from_millis(1), Duration::from_millis(50));
@@ -85,8 +96,10 @@ impl Lock {
             };
             let version = standing.map(|standing| standing.version);
             let write = Write::new(&asked.key, version, data);
-            if let Written::Yes(_) = asked.write(ASK, write).await? {
-                return Ok(holders);
+            match asked.write(ASK, write).await? {
+                Written::Yes(_) => return Ok(holders),
+                Written::Unknown => *in_doubt = true,
+                Written::No => {}
             }
             asked.sleep_until(Instant::now() + delays.next_delay()).await?;
         }
@@ -102,8 +115,10 @@ impl LockGuard {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost), [`ErrorKind::Closed`](crate::ErrorKind::Closed): the lock was lost before
-    /// anybody asked.
+    /// * [`ErrorKind::Lost`](crate::ErrorKind::Lost), [`ErrorKind::Closed`](crate::ErrorKind::Closed): the lock was lost before
+    ///   anybody asked.
+    /// * [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported): a [blocking](crate::blocking) call on the thread that would have to
+    ///   hear of it.
     ///
     /// # Cancel safety
     ///
@@ -129,8 +144,13 @@ impl LockGuard {
     /// # Ok(()) }
     /// ```
     pub async fn release_requested(&self) -> Result<()> {
+        let asked = self.asked();
+        if !asked.is_some_and(Asked::is_set) {
+            let waits = self.grant.own_entry().session().check_thread("wait");
+            self.grant.named(waits)?;
+        }
         let told = async {
-            match self.asked() {
+            match asked {
                 Some(asked) => asked.wait().await,
                 None => pending().await,
             }
@@ -231,10 +251,14 @@ impl Following {
             let Ok(view) = view else { return };
             newest.clone_from(&view.listing.value);
             if let Some(standing) = &newest {
-                if number(standing) >= self.token {
+                let newest = number(standing);
+                if newest >= self.token {
                     self.asked.set();
                 }
-                self.clear(standing).await;
+                // If it concerns a newer holder as well, that one looks, and of those who share the lock the last one when it lets go.
+                if newest <= self.token {
+                    self.clear(standing).await;
+                }
             }
         }
         if let Some(standing) = &newest {
@@ -251,6 +275,10 @@ impl Following {
     }
 
     async fn try_to_clear(&self, standing: &Value) -> Result<()> {
+        if from_data::<u64>(ASK, &standing.data).is_err() {
+            // A later version may have written it.
+            return Ok(());
+        }
         // Read after the number, as in `Lock::request_release`.
         let read = || self.session.read(&self.lock, Sight::Standing);
         let (listing, _) = self.session.retry_briefly(ASK, read).await?;

@@ -236,7 +236,8 @@ local function doom(id)
 end
 
 -- Publishes to the owner of the entry `waiter` that the entry with the number `gone` no longer blocks it, and whether anything
--- else does (`free` or `blocked`).
+-- else does (`free` or `blocked`). In a cluster this reaches the owner through other servers, too, and also after this server was
+-- replaced without knowing it. So the record's name is in it.
 local function tell(queue, gone, waiter, seq, mode)
   local session = session_of(waiter)
   local found = ask_session(session, 'HMGET', 'channel', 'expires')
@@ -247,7 +248,7 @@ local function tell(queue, gone, waiter, seq, mode)
   local is_out = tonumber(seq) >= began or reach >= needed
   local is_turn = is_out and not before(queue, mode, tonumber(seq))
   local turn = is_turn and 'free' or 'blocked'
-  local words = { queue, digits(gone), mode, seq, turn }
+  local words = { queue, digits(gone), mode, seq, turn, ARGV[1] }
   redis.call('PUBLISH', base .. 'client:' .. found[1], table.concat(words, ' '))
 end
 

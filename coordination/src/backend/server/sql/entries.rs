@@ -116,7 +116,7 @@ impl<D: Dialect> Entries for SqlStore<D> {
             }
             Ok(answer.is_ok())
         };
-        self.updates.make(id, making).await
+        self.updates.make(id, || self.entries.own(id).is_some(), making).await
     }
 
     async fn leave(&self, entry: &EntryRef, seq: Option<u64>) -> Result<()> {

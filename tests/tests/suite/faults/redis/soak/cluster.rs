@@ -51,6 +51,38 @@ fn f60_a_slot_moves() {
     });
 }
 
+/// In a cluster a client also gets what other nodes publish. What one of them says that was replaced, and does not know that yet, is
+/// not the turn of a waiter: the server of the namespace has another record.
+#[test]
+fn f60_another_node_gives_no_turn() {
+    rerun_if_starved(|| {
+        let (redis, site) = site(three());
+        let owner = redis.owner(CLOCK);
+        let (holder, other) = (site.process("holder"), site.process("other"));
+        let held = holder.acquire("x");
+        let waiting = other.wait_for("x");
+        holder.sees_contenders("x", 2);
+        let ask = |node, words: &[&str]| redis.try_ask(node, words).expect("it answers").texts();
+        let waits =
+            ask(owner, &["ZRANGE", "{coordination}:exclusive:lock/x", "0", "-1", "WITHSCORES"]);
+        let [_, first, waiter, second] = &waits[..] else { panic!("two wait: {waits:?}") };
+        let session = format!("{{coordination}}:session:{}", &waiter[..16]);
+        let channel = ask(owner, &["HGET", &session, "channel"]).concat();
+        let channel = format!("{{coordination}}:client:{channel}");
+        for record in ["", " 0123456789abcdef0123456789abcdef01234567:1795171200000000"] {
+            for turn in ["free", "blocked"] {
+                let text = format!("lock/x {first} exclusive {second} {turn}{record}");
+                ask((owner + 1) % 3, &["PUBLISH", &channel, &text]);
+                sleep(site.heartbeat * 2);
+                assert!(other.poll(waiting).is_none(), "held twice after {text:?}");
+                holder.keeps("x");
+            }
+        }
+        holder.release("x");
+        must_hold!(other.granted(waiting, LONG).token > held.token);
+    });
+}
+
 /// The only node in the URL has never had the slot, and dies. By then the client knows the other nodes of the
 /// cluster.
 #[test]
