@@ -17,6 +17,7 @@ mod items;
 mod layout;
 mod letters;
 mod look;
+mod outage;
 mod post;
 mod precedence;
 mod select;
@@ -56,7 +57,7 @@ use crate::time::BootInstant;
 
 /// The kind of its queue keys.
 const KIND: &str = "work";
-/// The longest that a call waits until this process has its entry.
+/// The longest that it is tried to give this process its entry. Who waits for that meanwhile fails with it.
 const LONGEST_ENTRY: Duration = Duration::from_secs(5);
 /// The longest that a claim waits for dead letters to be delivered.
 const DELIVERY: Duration = Duration::from_secs(1);
@@ -195,15 +196,18 @@ impl WorkQueue {
 
     /// The entry of this process: the one that it has, or a new one.
     async fn holder(&self) -> Result<Arc<Grant>> {
+        let came = Instant::now();
         let mut holder = self.holder.lock().await;
         if let Some(grant) = holder.as_ref().filter(|grant| grant.is_held()) {
             return Ok(Arc::clone(grant));
         }
+        self.engine.no_entry.check(came)?;
         let queue = &self.engine.queue;
         // A stop waits for the claims, and not for this.
         let contents = Contents { mode: Mode::Shared, purpose: Purpose::Sign, ..queue.contents() };
         let request = Request { contents, policy: None };
         let limit = queue.session.ttl().min(LONGEST_ENTRY);
+        let begun = Instant::now();
         let granted = queue.acquire_within(&request, Some(limit)).await;
         let granted = granted.map_err(|error| match error.kind() {
             ErrorKind::Timeout => {
@@ -212,6 +216,7 @@ impl WorkQueue {
             }
             _ => error,
         });
+        self.engine.no_entry.note(begun, &granted);
         Ok(Arc::clone(holder.insert(Arc::new(queue.named(granted)?))))
     }
 

@@ -12,6 +12,7 @@ use super::clear::sweep;
 use super::clock::{Clock, Moment, later};
 use super::draft::{Draft, Known, Outcome, Step, Stop};
 use super::layout::{Head, Stamp};
+use super::outage::Outage;
 use super::precedence::{Line, Manner, Precedence, ahead};
 use crate::backend::{Beside, Blocker, Listing, MOST_BESIDE, Write};
 use crate::env::Process;
@@ -39,6 +40,9 @@ pub(super) struct Engine {
     turn: tokio::sync::Mutex<()>,
     /// The same among renewals, which do not wait for other steps. A renewal does not hold it while it lets others go first.
     renewing: tokio::sync::Mutex<()>,
+    /// What those who wait for their turn are told, and ([`no_entry`](Self::no_entry)) those who wait until this process has its entry.
+    outage: Outage,
+    pub(super) no_entry: Outage,
     /// Held by the step that only reads and has asked to go first: one at a time.
     pub(super) asking: Arc<tokio::sync::Mutex<()>>,
     /// The newest version that a step has seen.
@@ -129,6 +133,8 @@ impl Engine {
             cache: Mutex::default(),
             turn: tokio::sync::Mutex::default(),
             renewing: tokio::sync::Mutex::default(),
+            outage: Outage::default(),
+            no_entry: Outage::default(),
             asking: Arc::default(),
             newest: AtomicU64::new(0),
             line: Mutex::default(),
@@ -201,7 +207,7 @@ impl Engine {
         since: Instant,
         step: impl FnMut(&mut Draft<'_>, &[u64]) -> Step<Outcome<T>>,
     ) -> Result<Option<T>> {
-        let turn = self.turn.lock().await;
+        let turn = self.turn_of(&self.turn).await?;
         // Not also at the same instant: an item may have been posted after that look, and before this call.
         if self.found().is_some_and(|found| found > since) {
             return Ok(None);
@@ -253,8 +259,8 @@ impl Engine {
         loop {
             if turn.is_none() {
                 turn = match manner {
-                    Manner::Writes => Some(self.turn.lock().await),
-                    Manner::InTime(_) => Some(self.renewing.lock().await),
+                    Manner::Writes => Some(self.turn_of(&self.turn).await?),
+                    Manner::InTime(_) => Some(self.turn_of(&self.renewing).await?),
                     Manner::Reads => None,
                 };
             }
@@ -313,12 +319,21 @@ impl Engine {
         }
     }
 
+    /// Waits for a turn. Fails, if the store was away for all of the last try, and that began while this call was waiting.
+    async fn turn_of<'a>(&self, turns: &'a tokio::sync::Mutex<()>) -> Result<Turn<'a>> {
+        let came = Instant::now();
+        let turn = turns.lock().await;
+        self.outage.check(came)?;
+        Ok(turn)
+    }
+
     /// Reads the head.
     pub(super) async fn look(&self, operation: &'static str) -> Result<Look> {
         let (session, key) = (&self.queue.session, &self.queue.key);
         let (asked, sent) = (Instant::now(), BootInstant::now());
         let seen_before = self.newest.load(Ordering::Acquire);
         let read = session.retry_briefly(operation, || session.backend.read_standing(key)).await;
+        self.outage.note(asked, &read);
         let (listing, _) = read.map_err(|error| error.with_effect(Effect::None))?;
         let look = Look { asked, sent, ..self.read(operation, &listing, Duration::ZERO)? };
         if look.version.unwrap_or_default() < seen_before {
@@ -464,7 +479,10 @@ impl Engine {
         remember(&mut head.done, write.id);
         write.data = Some(to_data(operation, &head, MAX_VALUE_BYTES)?);
         write.beside = beside;
-        let written = match self.queue.session.write(operation, &write).await? {
+        let begun = Instant::now();
+        let answer = self.queue.session.write(operation, &write).await;
+        self.outage.note(begun, &answer);
+        let written = match answer? {
             Written::Yes(version) => Some(version),
             Written::No => None,
             Written::Unknown => return self.find(operation, write.id, last).await,
@@ -507,7 +525,7 @@ impl Engine {
         if !self.lacks_witness.load(Ordering::Acquire) {
             return Ok(());
         }
-        let _turn = self.turn.lock().await;
+        let _turn = self.turn_of(&self.turn).await?;
         let mut look = self.look(operation).await?;
         let witness = look.moment.witness.filter(|_| !look.moment.is_witnessed);
         let (Some(witness), Some(version)) = (witness, look.version) else { return Ok(()) };

@@ -278,6 +278,51 @@ async fn those_who_wait_share_what_one_of_them_has_seen() -> Result<()> {
     Ok(())
 }
 
+/// In an outage, hundreds of calls are told of it in the time that two of them take, and nothing is carried out after that for which
+/// nobody waits any longer.
+#[cfg(coordination_internals)]
+#[tokio::test(start_paused = true)]
+async fn all_who_wait_are_told_of_an_outage_together() -> Result<()> {
+    use crate::error::ErrorKind;
+    use crate::simulation::{Clocks, Run, Traits, World};
+    let _run = Run::begin(1);
+    let traits =
+        Traits { is_remote: true, has_clock: true, watches: true, renews_on_restart: false };
+    let world = World::new(1, traits);
+    let client = world.client(Clocks::default());
+    let queue = client.connect(crate::Config::default()).await?.queue("jobs")?;
+    let item = queue.post(&[NewItem::new("a")]).await?[0];
+    world.set_failing(Some(ErrorKind::Unavailable));
+    let (begun, mut calls) = (Instant::now(), Vec::new());
+    for _ in 0..100 {
+        let here = queue.clone();
+        calls.push(client.spawn(async move {
+            let items = [NewItem::new("b")];
+            let post = here.post(&items);
+            drop(tokio::time::timeout(Duration::from_secs(1), post).await);
+        }));
+        let here = queue.clone();
+        calls.push(client.spawn(async move {
+            let told = here.ack(item, ClaimId::random()).await.expect_err("nothing is heard");
+            assert_eq!((told.kind(), told.effect()), (ErrorKind::Unavailable, Effect::None));
+        }));
+        let here = queue.clone();
+        calls.push(client.spawn(async move {
+            assert!(here.claim(ClaimOptions::default()).await.is_err());
+        }));
+    }
+    for call in calls {
+        call.await.expect("no panic");
+    }
+    assert!(begun.elapsed() < Duration::from_secs(11), "{:?}", begun.elapsed());
+    world.set_failing(None);
+    let begun = Instant::now();
+    queue.post(&[NewItem::new("c")]).await?;
+    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+    assert_eq!(queue.stats().await?.total(), 2, "posts of the outage were carried out");
+    Ok(())
+}
+
 /// WK6: one host works, another one only posts, all the time. The store has no clock, so each write tells how much time has passed
 /// since the one before: time is not to stand still because those who post had not seen that one.
 #[cfg(coordination_internals)]
