@@ -158,3 +158,15 @@ fn a_claim_that_finds_nothing_ready_reads_only_the_head() {
     assert!(fake.claim(&ask(1, LIFE / 2, 0, Some(9))).is_empty());
     assert_eq!(fake.cost.0, 0, "records read");
 }
+
+#[test]
+fn the_dead_are_found_behind_thousands_that_are_only_due() {
+    let mut fake = Fake::default();
+    posted(&mut fake, 4_096, LIFE, 10);
+    posted(&mut fake, 64, 5, 0);
+    fake.now += 20;
+    assert_eq!(fake.run(|draft| gc(draft, 100)).expect("never refused").items, 64);
+    assert_eq!(fake.look(stats).ready, 4_096);
+    let removed = fake.run(|draft| gc(draft, 100)).expect("never refused");
+    assert_eq!((removed.items, removed.claims), (0, 0));
+}
