@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use coordination::{ClaimOptions, Coordinator, Error, ErrorKind, WorkClaim, WorkItem, WorkQueue};
+use coordination::{
+    ClaimOptions, Coordinator, Effect, Error, ErrorKind, WorkClaim, WorkItem, WorkQueue,
+};
 
 use super::child::{Ended, Prepared, check_grace};
 use super::finish::finish;
@@ -149,18 +151,27 @@ async fn settled(work: &Work, item: &WorkItem, ended: &Ended, hold: Option<Hold>
 /// first.
 async fn told(claim: &WorkClaim, tell: impl AsyncFn() -> Result<(), Error>) -> Result<(), Error> {
     let refused_until = Instant::now() + claim.remaining();
+    let mut is_in_doubt = false;
     loop {
-        match tell().await {
-            Err(error)
-                if claim.is_held()
-                    && (is_out_of_reach(&error)
-                        || may_be_mended(&error) && Instant::now() < refused_until) =>
-            {
-                tokio::time::sleep(AGAIN).await;
-            }
-            told => return told,
+        let error = match tell().await {
+            Ok(()) => return Ok(()),
+            Err(error) => error,
+        };
+        if is_in_doubt && is_given_back(&error) {
+            return Ok(());
         }
+        let is_refused = may_be_mended(&error) && Instant::now() < refused_until;
+        if !claim.is_held() || !(is_out_of_reach(&error) || is_refused) {
+            return Err(error);
+        }
+        is_in_doubt |= error.effect() == Effect::Unknown;
+        tokio::time::sleep(AGAIN).await;
     }
+}
+
+/// Whether the claim lasts, but has the item no longer: then this process has given it back, by a try whose answer was lost.
+fn is_given_back(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotClaimed | ErrorKind::NotClaimedBy)
 }
 
 /// A full disk, for one, or a password that is changed at the server first.
@@ -190,5 +201,41 @@ mod tests {
         let delays = [1, 2, 3, 10, 11, 40].map(|claims| delay(second, claims).as_secs());
         assert_eq!(delays, [1, 2, 4, 512, 900, 900]);
         assert_eq!(delay(Duration::ZERO, 40), Duration::ZERO);
+    }
+
+    /// The answer to a nack is lost, and the next try finds that the claim has the item no longer.
+    #[cfg(coordination_internals)]
+    #[tokio::test(start_paused = true)]
+    async fn what_was_given_back_by_a_try_in_doubt_is_no_loss() -> Result<(), Error> {
+        use coordination::simulation::{Clocks, Run, Traits, Weather, World};
+        use coordination::{Config, NewItem};
+        let _run = Run::begin(1);
+        let traits =
+            Traits { is_remote: true, has_clock: true, watches: true, renews_on_restart: false };
+        let world = World::new(1, traits);
+        let config = Config { ttl: Some(Duration::from_secs(60)), ..Config::default() };
+        let coordinator = world.client(Clocks::default()).connect(config).await?;
+        let (queue, value) = (coordinator.queue("jobs")?, coordinator.value::<u32>("other")?);
+        queue.post(&[NewItem::new("a")]).await?;
+        let claim = queue.claim(ClaimOptions::default()).await?.expect("it is ready");
+        let item = claim.items()[0].id();
+        let version = value.set(&1).await?;
+        let tries = std::cell::Cell::new(0);
+        let nack = async || {
+            tries.set(tries.get() + 1);
+            claim.nack(item, Duration::ZERO).await?;
+            // It was carried out, but this is what is heard.
+            world.set_weather(Weather { lost_reply: 1_000_000, ..Weather::calm() });
+            let unheard = value.compare_and_set(Some(version), &2).await.map(drop);
+            world.set_weather(Weather::calm());
+            unheard
+        };
+        told(&claim, nack).await?;
+        assert_eq!(tries.get(), 2);
+        // Without doubt it would be another's doing.
+        let nack = async || claim.nack(item, Duration::ZERO).await.map(drop);
+        let refused = told(&claim, nack).await.expect_err("it has the item no longer");
+        assert_eq!(refused.kind(), ErrorKind::NotClaimed);
+        Ok(())
     }
 }

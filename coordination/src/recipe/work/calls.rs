@@ -462,7 +462,7 @@ impl WorkQueue {
     ///
     /// # Errors
     ///
-    /// Those of [`WorkClaim::nack`].
+    /// Those of [`WorkClaim::nack`], also for a call that is repeated.
     ///
     /// # Cancel safety
     ///

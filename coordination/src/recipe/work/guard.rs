@@ -436,7 +436,9 @@ impl WorkClaim {
     ///
     /// # Errors
     ///
-    /// Those of [`ack`](Self::ack), and [`ErrorKind::Input`].
+    /// Those of [`ack`](Self::ack), and [`ErrorKind::Input`]. But a call that is repeated after
+    /// [`Effect::Unknown`](crate::Effect::Unknown) fails if the first one had been carried out: with
+    /// [`ErrorKind::NotClaimed`], or with [`ErrorKind::NotClaimedBy`] if another claim has the item by then.
     ///
     /// # Cancel safety
     ///
