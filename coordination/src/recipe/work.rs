@@ -77,7 +77,7 @@ const LETTERS_AGAIN: Duration = Duration::from_secs(5);
 /// that is not [acknowledged](WorkClaim::ack) can be claimed again: when its [`WorkClaim`] is dropped, when the claim's ttl is over, or
 /// when the worker's session ends. So each item is worked on at least once, and never by two live claims at a time. If a
 /// worker dies between its work and its acknowledgement, the work is done a second time: a resource that must not see it
-/// twice has to compare the claim's [token](WorkClaim::token).
+/// twice keeps the [token](WorkClaim::token) under which an item's work was done, and refuses every other one.
 ///
 /// # Examples
 ///

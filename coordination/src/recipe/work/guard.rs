@@ -233,8 +233,9 @@ impl WorkClaim {
         self.id
     }
 
-    /// Larger than that of every claim before it in this queue: send it with each write that an item leads to, and let the
-    /// resource refuse smaller ones than it has seen.
+    /// Larger than that of every claim before it in this queue: send it with each write that an item leads to. Let the resource
+    /// keep, for each item, the token under which its work was done, and refuse every other one: a worker that is late has a
+    /// smaller one, and a worker that repeats what is done has a larger one.
     pub fn token(&self) -> FencingToken {
         self.token
     }
