@@ -365,8 +365,9 @@ impl WorkQueue {
             let marks: Vec<u64> = letters.iter().map(|_| env::rng().random()).collect();
             let step =
                 |draft: &mut Draft<'_>, _: &[u64]| letters::receive(draft, &from, &letters, &marks);
-            other.run_here("deliver", step).await?;
+            let left = other.run_here("deliver", step).await?;
             other.follow();
+            other.tidy_later(left);
             let step = |draft: &mut Draft<'_>, _: &[u64]| letters::delivered(draft, last);
             self.engine.run_here("deliver", step).await?;
         }

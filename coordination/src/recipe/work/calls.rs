@@ -6,7 +6,7 @@ use std::time::Duration;
 use rand::RngExt;
 
 use super::claim::Renewed;
-use super::draft::{Draft, Outcome};
+use super::draft::{Draft, Outcome, Step};
 use super::layout::{Micros, Poison};
 use super::look::{self, Which};
 use super::post::{self, New};
@@ -127,7 +127,14 @@ impl WorkQueue {
             mark: env::rng().random(),
         };
         let new: Vec<_> = items.iter().zip(bodies).map(new).collect();
-        self.run("post", move |draft| post::post(draft, &new)).await
+        let step = move |draft: &mut Draft<'_>| -> Step<_> {
+            let posted = post::post(draft, &new)?;
+            let left = post::left_to_tidy(draft, &new);
+            Ok(posted.map(|ids| (ids, left)))
+        };
+        let (ids, left) = self.run("post", step).await?;
+        self.engine.tidy_later(left);
+        Ok(ids)
     }
 
     fn check(&self, item: &NewItem) -> Result<(), String> {

@@ -8,6 +8,7 @@ use super::draft::{Draft, Outcome, Step, name};
 use super::layout::{
     Body, Claims, Contents, GROUP, Index, MOST_LITTER, PAGE, Page, State, Summary,
 };
+use super::select::fetch_ahead;
 use crate::backend::MOST_BESIDE;
 
 /// How many pages whose items are all dead are removed by a step that writes for another reason.
@@ -27,7 +28,7 @@ pub(super) fn gc(draft: &mut Draft<'_>, budget: usize) -> Step<Outcome<Removed>>
     draft.sets_no_time = true;
     let mut removed = Removed::default();
     sweep_trash(draft)?;
-    remove_dead(draft, budget, &mut removed)?;
+    remove_dead(draft, (budget, usize::MAX), &mut removed)?;
     forget_some_claims(draft, budget, &mut removed)?;
     if !draft.head.litter.is_empty() {
         draft.change();
@@ -37,8 +38,13 @@ pub(super) fn gc(draft: &mut Draft<'_>, budget: usize) -> Step<Outcome<Removed>>
     Ok(if is_cut_short { Outcome::Again } else { Outcome::Done(removed) })
 }
 
-fn remove_dead(draft: &mut Draft<'_>, budget: usize, removed: &mut Removed) -> Step<()> {
-    let (now, mut from) = (draft.now, 0);
+/// Removes dead items: so many, or from so many pages, at the most. Answers how many pages it has looked at.
+fn remove_dead(
+    draft: &mut Draft<'_>,
+    (budget, pages): (usize, usize),
+    removed: &mut Removed,
+) -> Step<usize> {
+    let (now, mut from, mut looked_at) = (draft.now, 0, 0);
     while let Some(page) = draft.next_page(from, |summary| summary.may_be_dead(now))? {
         // The page counts as changed, so that its summary is made anew even if none of its items is dead.
         let items = draft.page_mut(page)?.iter();
@@ -47,13 +53,13 @@ fn remove_dead(draft: &mut Draft<'_>, budget: usize, removed: &mut Removed) -> S
         for rank in &dead {
             draft.remove(*rank)?;
         }
-        removed.items += dead.len();
-        if removed.items == budget || draft.is_full() {
+        (removed.items, looked_at) = (removed.items + dead.len(), looked_at + 1);
+        if removed.items == budget || looked_at == pages || draft.is_full() {
             break;
         }
         from = page + 1;
     }
-    Ok(())
+    Ok(looked_at)
 }
 
 /// There may be thousands of records of claims: no more are read than it takes to find claims that are forgotten. Each time twice as
@@ -137,20 +143,58 @@ fn dead_pages(draft: &mut Draft<'_>) -> Step<Vec<u64>> {
     Ok(pages.map(|(page, _)| *page).take(DEAD_PAGES).collect())
 }
 
+/// How many pages a post of so many items still has to [`tidy`], in steps of its own: the step that posts has no room for it where the
+/// post is long, or begins many pages. None, if there are neither dead items nor groups to be joined.
+pub(super) fn left_of_post(draft: &Draft<'_>, count: usize, is_short: bool) -> usize {
+    let may_be_dead = draft.head.live.groups.values().any(|all| all.may_be_dead(draft.now));
+    let (has_done, may_be_joined) = match is_short {
+        true => (DEAD_PAGES, false),
+        false => (0, to_be_joined(draft).is_some()),
+    };
+    let wanted = (DEAD_PAGES * count.div_ceil(PAGE as usize)).saturating_sub(has_done);
+    if may_be_dead || may_be_joined { wanted } else { 0 }
+}
+
+/// Removes the dead items of so many pages, at the most, as a post has left it to a step of its own. Answers how many pages it has
+/// looked at.
+pub(super) fn tidy(draft: &mut Draft<'_>, most: usize) -> Step<Outcome<usize>> {
+    draft.sets_no_time = true;
+    let (now, mut looked_at) = (draft.now, 0);
+    if draft.head.litter.len() < MOST_LITTER / 2 {
+        let may_be_dead = |summary: &Summary| summary.may_be_dead(now);
+        if let Some(page) = draft.next_page(0, may_be_dead)? {
+            fetch_ahead(draft, page, most * PAGE as usize, may_be_dead)?;
+        }
+        looked_at = remove_dead(draft, (usize::MAX, most), &mut Removed::default())?;
+        join_groups(draft)?;
+    }
+    if !draft.head.litter.is_empty() {
+        draft.change();
+    }
+    Ok(Outcome::Done(looked_at))
+}
+
 /// When the head has many groups, two neighbours with few pages become one. Whatever lives for long would stand in a group of its own
 /// otherwise, one for every few thousand items that come and go. A post that fills a page does it; the last group, to which the next
 /// posts add pages, is left alone.
 pub(super) fn join_groups(draft: &mut Draft<'_>) -> Step<()> {
+    to_be_joined(draft).map_or(Ok(()), |(first, second)| draft.join_groups(first, second))
+}
+
+/// The two neighbours with the fewest living items, of those that are not sure to have too many pages together.
+fn to_be_joined(draft: &Draft<'_>) -> Option<(u64, u64)> {
     let newest = draft.head.rank / PAGE / GROUP;
     let groups = || draft.head.live.groups.range(..newest);
     if groups().count() < MOST_GROUPS {
-        return Ok(());
+        return None;
     }
     let alive = |all: &Summary| all.ready + all.claimed + all.delayed;
     let pairs = groups().zip(groups().skip(1));
-    let fewest = pairs.min_by_key(|((_, one), (_, next))| alive(one) + alive(next));
-    let pair = fewest.map(|((first, _), (second, _))| (*first, *second));
-    pair.map_or(Ok(()), |(first, second)| draft.join_groups(first, second))
+    let may_fit = pairs.filter(|((_, one), (_, next))| {
+        alive(one) + one.dead + alive(next) + next.dead <= PAGE * GROUP
+    });
+    let fewest = may_fit.min_by_key(|((_, one), (_, next))| alive(one) + alive(next));
+    fewest.map(|((first, _), (second, _))| (*first, *second))
 }
 
 /// Everything in the queue goes at once; what it leaves is removed by and by.

@@ -1,14 +1,14 @@
 //! Makes steps at the store.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::clear::sweep;
+use super::clear::{sweep, tidy};
 use super::clock::{Clock, Moment, later};
 use super::draft::{Draft, Known, Outcome, Step, Stop};
 use super::layout::{Head, Stamp};
@@ -58,6 +58,8 @@ pub(super) struct Engine {
     last_delivery: Mutex<Option<Instant>>,
     /// When the last look was asked for that has shown that nothing is ready.
     found_nothing: Mutex<Option<Instant>>,
+    /// How many pages are left to the task that tidies; zero: there is no such task.
+    to_tidy: AtomicUsize,
     lacks_clock: AtomicBool,
     lacks_witness: AtomicBool,
     follower: Mutex<Option<(AbortHandle, Process)>>,
@@ -142,6 +144,7 @@ impl Engine {
             delivering: tokio::sync::Mutex::default(),
             last_delivery: Mutex::default(),
             found_nothing: Mutex::default(),
+            to_tidy: AtomicUsize::new(0),
             lacks_clock: AtomicBool::new(false),
             lacks_witness: AtomicBool::new(false),
             follower: Mutex::default(),
@@ -553,6 +556,30 @@ impl Engine {
             }
         });
         *follower = Some((task.abort_handle(), Process::this()));
+    }
+
+    /// [Tidies](tidy) so many pages in the background, or all that need it: what posts have left to steps of their own.
+    pub(super) fn tidy_later(self: &Arc<Self>, pages: usize) {
+        if pages == 0 || self.to_tidy.fetch_add(pages, Ordering::AcqRel) > 0 {
+            return;
+        }
+        let engine = Arc::clone(self);
+        drop(self.queue.session.spawn(async move { engine.tidy_here().await }));
+    }
+
+    async fn tidy_here(&self) {
+        loop {
+            let left = self.to_tidy.load(Ordering::Acquire);
+            match self.run_here("post", |draft, _| tidy(draft, left)).await {
+                Ok(looked_at) if looked_at > 0 => {
+                    if self.to_tidy.fetch_sub(looked_at, Ordering::AcqRel) == looked_at {
+                        return;
+                    }
+                }
+                // What has failed is left to later posts.
+                _ => return self.to_tidy.store(0, Ordering::Release),
+            }
+        }
     }
 
     fn cached(&self, mark: Mark) -> Known {

@@ -6,7 +6,7 @@
 
 use super::draft::{Draft, Outcome, Step, letter_name};
 use super::layout::{Item, Letter};
-use super::post::{New, post};
+use super::post::{New, left_to_tidy, post};
 use super::select::letter_of;
 
 /// How many letters are delivered at once, and ([`AT_ONCE`]) how many are read at once, as each may be long.
@@ -58,13 +58,13 @@ pub(super) fn pending(draft: &mut Draft<'_>) -> Step<Outcome<Pending>> {
     Ok(Outcome::Done(Pending { letters, upto }))
 }
 
-/// Posts letters that have not come before.
+/// Posts letters that have not come before. Answers how many pages that leaves to be [tidied](super::clear::tidy).
 pub(super) fn receive(
     draft: &mut Draft<'_>,
     from: &str,
     letters: &[(u64, Letter)],
     marks: &[u64],
-) -> Step<Outcome<()>> {
+) -> Step<Outcome<usize>> {
     let expected = draft.received(from)?.get(from).copied().unwrap_or_default();
     let new = letters.iter().zip(marks).filter(|((number, _), _)| *number >= expected);
     let new = new.map(|((_, letter), mark)| New {
@@ -76,13 +76,13 @@ pub(super) fn receive(
     });
     let new: Vec<_> = new.collect();
     if new.is_empty() {
-        return Ok(Outcome::Done(()));
+        return Ok(Outcome::Done(0));
     }
     post(draft, &new)?;
     if let Some((last, _)) = letters.last() {
         draft.received(from)?.insert(from.to_owned(), last + 1);
     }
-    Ok(Outcome::Done(()))
+    Ok(Outcome::Done(left_to_tidy(draft, &new)))
 }
 
 /// Removes letters that the other queue has received.

@@ -1,6 +1,6 @@
 //! Posting items.
 
-use super::clear::{join_groups, remove_dead_pages};
+use super::clear::{join_groups, left_of_post, remove_dead_pages};
 use super::draft::{Draft, Outcome, Step};
 use super::ids::ItemId;
 use super::layout::{Bodies, Body, Item, MOST_LITTER, Micros, PAGE};
@@ -58,8 +58,7 @@ pub(super) fn post(draft: &mut Draft<'_>, items: &[New]) -> Step<Outcome<Vec<Ite
     let next = first + items.len() as u64;
     store(draft, &mut bodies, next);
     draft.change().rank = next;
-    let is_short = items.iter().map(|new| new.body.len()).sum::<usize>() <= LONG;
-    if is_short && draft.head.litter.len() < MOST_LITTER / 2 {
+    if is_short(items) && draft.head.litter.len() < MOST_LITTER / 2 {
         remove_dead_pages(draft)?;
         if first / PAGE < next / PAGE {
             join_groups(draft)?;
@@ -68,6 +67,16 @@ pub(super) fn post(draft: &mut Draft<'_>, items: &[New]) -> Step<Outcome<Vec<Ite
     Ok(Outcome::Done(
         ranks.iter().zip(items).map(|(rank, new)| ItemId::new(*rank, new.mark)).collect(),
     ))
+}
+
+/// Whether there is room in the step that posts these items for what is done beside.
+fn is_short(items: &[New]) -> bool {
+    items.iter().map(|new| new.body.len()).sum::<usize>() <= LONG
+}
+
+/// How many pages are left to be tidied, see [`tidy`](super::clear::tidy), after the step that has posted these items.
+pub(super) fn left_to_tidy(draft: &Draft<'_>, items: &[New]) -> usize {
+    left_of_post(draft, items.len(), is_short(items))
 }
 
 /// The bodies so far become a record; those from this rank on are for the next one.

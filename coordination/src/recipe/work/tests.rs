@@ -11,14 +11,14 @@ use rand::{RngExt, SeedableRng};
 
 use super::bring_back_then;
 use super::claim::{Ask, bring_back, claim, detach, lasts, release, renew, seen};
-use super::clear::{clean, delete_queue, gc, sweep};
+use super::clear::{clean, delete_queue, gc, sweep, tidy};
 use super::draft::{Draft, Known, Outcome, Step, Stop, letter_name};
 use super::ids::{ClaimId, ItemId};
 use super::items::{ack, delete, nack, pop};
 use super::layout::{Head, Micros, PAGE, Poison, REMEMBERED};
 use super::letters;
 use super::look::{Counts, Which, list, stats};
-use super::post::{New, post};
+use super::post::{New, left_to_tidy, post};
 use crate::backend::{Beside, Data, MOST_BESIDE};
 use crate::error::{ErrorKind, Result};
 
@@ -130,7 +130,21 @@ impl Fake {
     }
 
     fn post(&mut self, items: &[New]) -> Vec<ItemId> {
-        self.run(|draft| post(draft, items)).expect("it has room")
+        let step = |draft: &mut Draft<'_>| -> Step<_> {
+            let posted = post(draft, items)?;
+            let left = left_to_tidy(draft, items);
+            Ok(posted.map(|ids| (ids, left)))
+        };
+        let (ids, left) = self.run(step).expect("it has room");
+        self.tidy(left);
+        ids
+    }
+
+    fn tidy(&mut self, mut left: usize) {
+        while left > 0 {
+            let looked_at = self.run(|draft| tidy(draft, left)).expect("never refused");
+            left = if looked_at > 0 { left - looked_at } else { 0 };
+        }
     }
 
     fn claim(&mut self, ask: &Ask) -> Vec<ItemId> {

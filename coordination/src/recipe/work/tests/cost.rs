@@ -170,3 +170,24 @@ fn the_dead_are_found_behind_thousands_that_are_only_due() {
     let removed = fake.run(|draft| gc(draft, 100)).expect("never refused");
     assert_eq!((removed.items, removed.claims), (0, 0));
 }
+
+#[test]
+fn what_was_posted_by_the_hundreds_and_died_does_not_pile_up() {
+    let mut fake = Fake::default();
+    for _ in 0..100 {
+        posted(&mut fake, 500, 10, 0);
+        fake.now += 20;
+    }
+    let pages = fake.records.keys().filter(|name| name.contains('p')).count();
+    assert!(pages < 60, "{pages} pages");
+}
+
+#[test]
+fn long_bodies_of_the_dead_do_not_pile_up() {
+    let mut fake = Fake::default();
+    for mark in 0..700 {
+        fake.post(&[new(mark, 10, 0, 60_000)]);
+        fake.now += 20;
+    }
+    assert!(fake.records.len() < 150, "{} records", fake.records.len());
+}

@@ -134,6 +134,29 @@ fn items_that_live_for_long_do_not_fill_the_head() {
     assert!(fake.head.live.groups.is_empty() && fake.head.live.joined.is_empty());
 }
 
+/// The same where hundreds are posted at once, and all others die unclaimed.
+#[test]
+fn an_item_of_thousands_that_lives_for_long_needs_no_group_of_its_own() {
+    const GROUPS: u64 = 60;
+    let mut fake = Fake::default();
+    for group in 0..GROUPS {
+        let of_post = |nth: u64| {
+            move |mark| {
+                let ttl = if nth == 0 && mark == 0 { 1_000_000 } else { 10 };
+                new(mark, ttl, ttl / 2, 128)
+            }
+        };
+        for nth in 0..8 {
+            fake.post(&(0..512).map(of_post(nth)).collect::<Vec<_>>());
+        }
+        fake.now += 20;
+        assert_eq!(fake.head.rank, (group + 1) * 4_096);
+    }
+    assert_eq!(fake.look(stats).delayed, GROUPS);
+    let groups = fake.head.live.groups.len();
+    assert!(groups < 25, "{groups} groups");
+}
+
 #[test]
 fn queues_that_were_deleted_do_not_pile_up_in_the_head() {
     let mut fake = Fake::default();
