@@ -192,7 +192,8 @@ impl<'a> Draft<'a> {
         self.groups.open(group, &name, self.known).map(|slot| &slot.value)
     }
 
-    fn group_mut(&mut self, group: u64) -> Step<&mut Index> {
+    /// The head has to be told of what changes.
+    pub(super) fn group_mut(&mut self, group: u64) -> Step<&mut Index> {
         let name = self.group_name(group * GROUP);
         self.groups.open(group, &name, self.known).map(Slot::change)
     }

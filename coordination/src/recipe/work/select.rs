@@ -1,14 +1,16 @@
 //! Finding ready items, in the order of their ranks.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 use super::draft::{Draft, Step, Stop};
-use super::layout::{Body, Item, Letter, PAGE, State, Summary};
+use super::layout::{Body, GROUP, Item, Letter, PAGE, State, Summary};
 use super::letters;
 use crate::canary::{Canary, sings};
 
 /// How many dead items one step removes on its way.
 const DEAD: usize = 100;
+/// How many records of groups are read at once where one was read in vain.
+const GROUPS_AHEAD: usize = 39;
 /// How long the bodies may be that are handed out at once, in base64; one is always handed out.
 const BODIES: u64 = 1024 * 1024;
 
@@ -24,7 +26,7 @@ pub(super) struct Selected {
 /// Finds ready items, at most this many. Those that were claimed too often leave the queue on the way, and dead ones.
 pub(super) fn select(draft: &mut Draft<'_>, limit: usize) -> Step<Selected> {
     let (now, mut selected, mut from) = (draft.now, Selected::default(), 0);
-    while let Some(page) = draft.next_page(from, |summary| summary.may_be_ready(now))? {
+    while let Some(page) = selected.next_page(draft, from)? {
         let may_be_ready = |summary: &Summary| summary.may_be_ready(now);
         fetch_ahead(draft, page, limit - selected.ranks.len(), may_be_ready)?;
         let ranks: Vec<_> = draft.page_mut(page)?.keys().copied().collect();
@@ -105,6 +107,33 @@ pub(super) fn want_pages(draft: &Draft<'_>, ranks: &[u64]) -> Step<()> {
 }
 
 impl Selected {
+    /// The first page from this one on of which an item may be ready. The groups that have none on the way are [noted](note_dead): the
+    /// head says otherwise of them, for as long as nobody writes that, and each step that looks for ready items would read them.
+    fn next_page(&mut self, draft: &mut Draft<'_>, from: u64) -> Step<Option<u64>> {
+        let (now, live) = (draft.now, &draft.head.live);
+        let groups = live.groups.range(live.group_of(from)..);
+        let groups = groups.filter(|(_, all)| all.may_be_ready(now)).map(|(group, _)| *group);
+        let (mut groups, mut is_known) = (groups.collect::<VecDeque<_>>(), true);
+        while let Some(group) = groups.pop_front() {
+            if draft.is_full() {
+                self.is_cut_short = true;
+                return Ok(None);
+            }
+            if !is_known {
+                // Where one group has none, so may many.
+                let some = groups.iter().take(GROUPS_AHEAD).map(|group| group * GROUP);
+                let names = some.chain([group * GROUP]).map(|page| draft.group_name(page));
+                draft.want(names.collect::<Vec<_>>())?;
+            }
+            let mut pages = draft.group(group)?.range(from..);
+            if let Some((page, _)) = pages.find(|(_, summary)| summary.may_be_ready(now)) {
+                return Ok(Some(*page));
+            }
+            is_known = !note_dead(draft, group)?;
+        }
+        Ok(None)
+    }
+
     /// Takes, removes or passes over one item. False: this step takes no more.
     fn visit(&mut self, draft: &mut Draft<'_>, page: u64, rank: u64) -> Step<bool> {
         let now = draft.now;
@@ -140,6 +169,22 @@ impl Selected {
         }
         Ok(true)
     }
+}
+
+/// Notes that all items of some pages are dead, in a group of no page of which an item may be ready. After that the head says so too.
+/// Answers whether it was to be noted.
+fn note_dead(draft: &mut Draft<'_>, group: u64) -> Step<bool> {
+    let (now, index) = (draft.now, draft.group(group)?);
+    if index.values().any(|summary| summary.may_be_ready(now)) {
+        return Ok(false);
+    }
+    for summary in draft.group_mut(group)?.values_mut().filter(|summary| !summary.is_alive(now)) {
+        *summary = summary.when_dead();
+    }
+    let index = draft.group(group)?;
+    let all = (!index.is_empty()).then(|| Summary::of_all(index));
+    draft.change().live.note_group(group, all);
+    Ok(true)
 }
 
 fn is_poisoned(draft: &Draft<'_>, item: &Item) -> bool {

@@ -191,3 +191,43 @@ fn long_bodies_of_the_dead_do_not_pile_up() {
     }
     assert!(fake.records.len() < 150, "{} records", fake.records.len());
 }
+
+/// Of each group one page lives, of which nobody can claim anything yet, and nobody has looked at the others since they died.
+fn dead_beside_one_that_lives(groups: u64) -> Fake {
+    let mut fake = Fake::default();
+    for _ in 0..groups {
+        let delayed: Vec<_> = (0..PAGE).map(|mark| new(mark, LIFE, LIFE / 2, 8)).collect();
+        fake.run(|draft| post(draft, &delayed)).expect("it has room");
+        posted(&mut fake, 4_096 - PAGE, 100, 0);
+    }
+    fake.now += 200;
+    fake
+}
+
+#[test]
+fn c8_a_claim_costs_the_same_behind_dead_items_beside_one_that_lives() {
+    let mut plain = Fake::default();
+    posted(&mut plain, 10, 1_000_000, 0);
+    let few = cost_of_a_claim(&mut plain);
+    let mut fake = dead_beside_one_that_lives(5);
+    // No post removes anything.
+    let items: Vec<_> = (0..200).map(|mark| new(mark, LIFE, 0, 8)).collect();
+    fake.run(|draft| post(draft, &items)).expect("it has room");
+    for _ in 0..70 {
+        cost_of_a_claim(&mut fake);
+    }
+    let many = cost_of_a_claim(&mut fake);
+    assert!(many.0 <= few.0 + 1, "{many:?}, else {few:?}");
+}
+
+#[test]
+fn a_claim_that_finds_only_the_dead_tells_the_others() {
+    let mut fake = dead_beside_one_that_lives(50);
+    assert!(fake.claim(&ask(1, LIFE / 4, 0, Some(9))).is_empty());
+    assert!(fake.cost.2 < 20, "{} rounds of reading", fake.cost.2);
+    assert!(fake.claim(&ask(1, LIFE / 4, 0, Some(9))).is_empty());
+    assert_eq!(fake.cost.0, 0, "records read");
+    assert_eq!(fake.look(stats).delayed, 50 * PAGE);
+    fake.now += LIFE / 2;
+    assert!(!fake.claim(&ask(100, 10, 0, None)).is_empty());
+}
