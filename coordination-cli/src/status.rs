@@ -42,6 +42,8 @@ struct Queue {
     claimed: u64,
     delayed: u64,
     dead: u64,
+    /// On their way to the dead letter queue.
+    letters: u64,
     /// The age of the oldest item, in seconds.
     oldest: Option<u64>,
 }
@@ -114,7 +116,7 @@ async fn queues(coordinator: &Coordinator, only: Option<&str>) -> Outcome<Vec<Qu
             continue;
         }
         let stats = coordinator.queue(&name)?.stats().await?;
-        if only.is_some() || stats.total() + stats.dead > 0 {
+        if only.is_some() || stats.total() + stats.dead + stats.letters > 0 {
             queues.push(Queue {
                 recipe: "queue",
                 name,
@@ -122,6 +124,7 @@ async fn queues(coordinator: &Coordinator, only: Option<&str>) -> Outcome<Vec<Qu
                 claimed: stats.claimed,
                 delayed: stats.delayed,
                 dead: stats.dead,
+                letters: stats.letters,
                 oldest: stats.oldest.map(|oldest| oldest.as_secs()),
             });
         }
@@ -207,7 +210,7 @@ fn tables(shown: &Shown, now: SystemTime) -> String {
     let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
     let titles = ["RECIPE", "NAME", "STATE", "MEMBER", "TOKEN", "SINCE", "SLOTS"];
     let rows = table(titles, shown.rows.iter().map(|row| row.cells(now)));
-    let titles = ["QUEUE", "READY", "CLAIMED", "DELAYED", "DEAD", "OLDEST"];
+    let titles = ["QUEUE", "READY", "CLAIMED", "DELAYED", "DEAD", "LETTERS", "OLDEST"];
     let queues = table(titles, shown.queues.iter().map(Queue::cells));
     match (shown.rows.is_empty(), shown.queues.is_empty()) {
         (true, true) => "nobody holds anything or waits for it\n".to_owned(),
@@ -237,11 +240,11 @@ fn table<const N: usize>(titles: [&str; N], rows: impl Iterator<Item = [String; 
 }
 
 impl Queue {
-    fn cells(&self) -> [String; 6] {
-        let [ready, claimed, delayed, dead] =
-            [self.ready, self.claimed, self.delayed, self.dead].map(|count| count.to_string());
+    fn cells(&self) -> [String; 7] {
+        let counts = [self.ready, self.claimed, self.delayed, self.dead, self.letters];
+        let [ready, claimed, delayed, dead, letters] = counts.map(|count| count.to_string());
         let oldest = self.oldest.map(|oldest| age(oldest as f64)).unwrap_or_default();
-        [printable(&self.name), ready, claimed, delayed, dead, oldest]
+        [printable(&self.name), ready, claimed, delayed, dead, letters, oldest]
     }
 }
 
@@ -313,11 +316,12 @@ lock    long-name  waits  (another program)  7             1,2
             claimed: 3,
             delayed: 0,
             dead: 1,
+            letters: 2,
             oldest: Some(90),
         };
         let of_queues = "\
-QUEUE  READY  CLAIMED  DELAYED  DEAD  OLDEST
-jobs   12     3        0        1     90 s
+QUEUE  READY  CLAIMED  DELAYED  DEAD  LETTERS  OLDEST
+jobs   12     3        0        1     2        90 s
 ";
         let queues = [queue];
         assert_eq!(shown(&[], &queues), of_queues);

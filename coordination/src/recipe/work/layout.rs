@@ -65,9 +65,13 @@ impl Head {
         Self { live: Contents { generation, ..Contents::default() }, ..Self::default() }
     }
 
-    /// Whether there are letters on their way to the dead letter queue.
+    /// How many letters are on their way to the dead letter queue.
+    pub(super) fn letters_on_their_way(&self) -> u64 {
+        self.letters.1.saturating_sub(self.letters.0)
+    }
+
     pub(super) fn has_letters(&self) -> bool {
-        self.letters.0 < self.letters.1
+        self.letters_on_their_way() > 0
     }
 
     /// Whether too much is to be removed for the head to grow by more.

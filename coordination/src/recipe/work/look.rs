@@ -16,6 +16,7 @@ pub(super) struct Counts {
     pub(super) claimed: u64,
     pub(super) delayed: u64,
     pub(super) dead: u64,
+    pub(super) letters: u64,
     pub(super) oldest: Option<Micros>,
     pub(super) newest: Option<Micros>,
 }
@@ -50,6 +51,7 @@ pub(super) fn stats(draft: &mut Draft<'_>) -> Step<Counts> {
         claimed: sum.claimed,
         delayed: sum.delayed,
         dead: sum.dead,
+        letters: draft.head.letters_on_their_way(),
         oldest: age(sum.oldest),
         newest: age(sum.newest),
     })

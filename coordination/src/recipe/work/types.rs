@@ -292,6 +292,9 @@ pub struct WorkStats {
     pub delayed: u64,
     /// Items whose life is over and that were not removed yet; they count in no other number.
     pub dead: u64,
+    /// Items that were claimed too often and are on their way to the queue of [dead letters](crate::WorkQueue::set_dead_letters):
+    /// they count in no other number, and in no number of that queue. If they stay, that queue refuses them: see the log.
+    pub letters: u64,
     /// The age of the oldest item that is not dead.
     #[serde(serialize_with = "duration::option::serialize")]
     pub oldest: Option<Duration>,
@@ -307,12 +310,13 @@ impl WorkStats {
             claimed: counts.claimed,
             delayed: counts.delayed,
             dead: counts.dead,
+            letters: counts.letters,
             oldest: counts.oldest.map(duration),
             newest: counts.newest.map(duration),
         }
     }
 
-    /// How many items are not dead.
+    /// How many items are not dead, without [letters](Self::letters).
     pub fn total(&self) -> u64 {
         self.ready + self.claimed + self.delayed
     }

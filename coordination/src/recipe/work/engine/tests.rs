@@ -148,6 +148,25 @@ async fn wk2_one_who_waits_delivers_the_letters_that_others_have_left() -> Resul
     Ok(())
 }
 
+/// The queue of dead letters refuses them: they are counted where they are.
+#[tokio::test]
+async fn letters_that_cannot_be_delivered_are_counted() -> Result<()> {
+    let one = Coordinator::connect("memory://work-refused").await?;
+    let (here, dead) = (one.queue("jobs")?, one.queue("dead")?);
+    here.set_dead_letters(1, &dead, None).await?;
+    here.post(&[NewItem::new("a"), NewItem::new("b")]).await?;
+    let ttl = Duration::from_millis(1);
+    assert!(here.claim(ClaimOptions::default().ttl(ttl)).await?.is_some());
+    sleep(Duration::from_millis(20)).await;
+    let queue = &dead.engine.queue;
+    let write = Write::new(&queue.key, None, Some("no head".into()));
+    assert!(matches!(queue.session.write("test", &write).await?, Written::Yes(_)));
+    assert!(here.claim(ClaimOptions::default()).await?.is_none());
+    let stats = here.stats().await?;
+    assert_eq!((stats.total(), stats.letters), (0, 2));
+    Ok(())
+}
+
 /// A plain thread may wait for an item, and so may a runtime without timers.
 #[test]
 fn an_item_is_waited_for_where_no_runtime_has_timers() -> Result<()> {
