@@ -78,6 +78,7 @@ impl WorkQueue {
         let queue = dead_letters.name().to_owned();
         let poison = Poison { max_claims, queue, ttl: ttl.map(micros) };
         self.run("set_dead_letters", move |draft| {
+            draft.adds = true;
             draft.change().poison = Some(poison.clone());
             Ok(Outcome::Done(()))
         })

@@ -77,6 +77,8 @@ pub(super) struct Draft<'a> {
     pub(super) entries: Option<&'a [u64]>,
     /// What this step writes has no time in it that is later than those which were there.
     pub(super) sets_no_time: bool,
+    /// This step adds to the queue, and so leaves room in the head for those that do not.
+    pub(super) adds: bool,
     /// The ranks of items that are removed because somebody has removed their bodies.
     pub(super) without_body: Vec<u64>,
     known: &'a Known,
@@ -109,6 +111,7 @@ impl<'a> Draft<'a> {
             sent: BootInstant::now(),
             entries: None,
             sets_no_time: false,
+            adds: false,
             without_body: Vec::new(),
             known,
             pages: BTreeMap::new(),

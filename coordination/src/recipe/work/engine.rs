@@ -22,6 +22,9 @@ use crate::recipe::engine::queue::{Queue, in_doubt};
 use crate::session::{Sight, Written};
 use crate::time::BootInstant;
 
+/// How long the head may become by posts. The rest is for claims, for acknowledgements, which add up to a thousand names of records
+/// that are to be removed, and for the deletion of the queue.
+const MOST_OF_POSTS: usize = MAX_VALUE_BYTES - 16 * 1024;
 /// How many of the last writes are remembered.
 const REMEMBERED: usize = 16;
 /// How many clocks are remembered by which the last write is known.
@@ -120,6 +123,8 @@ struct Made<T> {
     writes: Option<(Head, Vec<Beside>)>,
     /// What is written has no new time in it.
     sets_no_time: bool,
+    /// How long the head may become.
+    longest: usize,
     /// The ranks of items that it removes because their bodies are missing.
     without_body: Vec<u64>,
     /// The names of the records that were read for it; `known` has all records that are known by then.
@@ -284,7 +289,7 @@ impl Engine {
             let is_done = match made.writes {
                 Some((head, beside)) => {
                     let is_dated = !made.sets_no_time || look.moment.is_exact;
-                    let write = (head, beside, is_dated);
+                    let write = (head, beside, is_dated, made.longest);
                     self.write(operation, &look, write, made.known).await?
                 }
                 None => made.read.is_empty() || self.is_still(operation, &look, made.known).await?,
@@ -431,6 +436,7 @@ impl Engine {
             draft.entries = Some(&look.entries);
             let done = step(&mut draft, &look.entries);
             let sets_no_time = draft.sets_no_time;
+            let longest = if draft.adds { MOST_OF_POSTS } else { MAX_VALUE_BYTES };
             let without_body = std::mem::take(&mut draft.without_body);
             let done = done.and_then(|done| Ok((done, draft.finish()?)));
             let (outcome, writes) = match done {
@@ -441,7 +447,7 @@ impl Engine {
                     continue;
                 }
             };
-            return Ok(Made { outcome, writes, sets_no_time, without_body, read, known });
+            return Ok(Made { outcome, writes, sets_no_time, longest, without_body, read, known });
         }
     }
 
@@ -468,7 +474,7 @@ impl Engine {
         &self,
         operation: &'static str,
         look: &Look,
-        (mut head, beside, is_dated): (Head, Vec<Beside>, bool),
+        (mut head, beside, is_dated, longest): (Head, Vec<Beside>, bool, usize),
         known: Known,
     ) -> Result<bool> {
         let mut write = Write::new(&self.queue.key, look.version, None);
@@ -480,7 +486,7 @@ impl Engine {
             head.clock = Stamp::at(look.moment, write.id);
         }
         remember(&mut head.done, write.id);
-        write.data = Some(to_data(operation, &head, MAX_VALUE_BYTES)?);
+        write.data = Some(to_data(operation, &head, longest)?);
         write.beside = beside;
         let begun = Instant::now();
         let answer = self.queue.session.write(operation, &write).await;

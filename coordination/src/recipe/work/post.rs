@@ -22,6 +22,7 @@ pub(super) struct New {
 
 /// Appends items; they have the ids that this answers, in order.
 pub(super) fn post(draft: &mut Draft<'_>, items: &[New]) -> Step<Outcome<Vec<ItemId>>> {
+    draft.adds = true;
     let first = draft.head.rank;
     let ranks: Vec<_> = (first..).take(items.len()).collect();
     let pages = ranks.iter().map(|rank| rank / PAGE);

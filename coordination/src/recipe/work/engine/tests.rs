@@ -167,6 +167,35 @@ async fn letters_that_cannot_be_delivered_are_counted() -> Result<()> {
     Ok(())
 }
 
+/// A head that is full for posts has room for all that ends in a shorter one, also for a process that has no claim yet.
+#[tokio::test]
+async fn a_queue_that_is_full_is_emptied_and_deleted() -> Result<()> {
+    use super::super::clear::delete_queue;
+    use super::super::layout::Summary;
+    use crate::error::ErrorKind;
+    let (here, there) = two("full").await?;
+    for _ in 0..9 {
+        here.post(&[NewItem::new(vec![b'x'; 300])]).await?;
+    }
+    let fill = |draft: &mut Draft<'_>, _: &[u64]| {
+        let head = draft.change();
+        for group in 1.. {
+            let waits = Summary { delayed: 1, until: u64::MAX, ..Summary::NOTHING };
+            head.live.groups.insert(group, waits);
+            if group % 16 == 0 && to_data("test", head, MOST_OF_POSTS).is_err() {
+                break;
+            }
+        }
+        Ok(Outcome::Done(()))
+    };
+    here.engine.run_here("test", fill).await?;
+    let full = here.post(&[NewItem::new("b")]).await.expect_err("it is full");
+    assert_eq!(full.kind(), ErrorKind::Value);
+    let claim = there.claim(ClaimOptions::default()).await?.expect("they are ready");
+    assert_eq!(claim.ack_all().await?, 9);
+    here.engine.run_here("test", |draft, _| delete_queue(draft)).await
+}
+
 /// A plain thread may wait for an item, and so may a runtime without timers.
 #[test]
 fn an_item_is_waited_for_where_no_runtime_has_timers() -> Result<()> {
