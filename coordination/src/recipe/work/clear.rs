@@ -234,18 +234,9 @@ fn sweep_trash(draft: &mut Draft<'_>) -> Step<()> {
         return Ok(());
     }
     let generation = old.generation;
-    let mut litter: Vec<Arc<str>> = Vec::new();
+    let (mut litter, mut is_part): (Vec<Arc<str>>, _) = (Vec::new(), false);
     if let Some(group) = old.groups.keys().next() {
-        let group_name = name('g', generation, *group);
-        let pages = draft.old::<Index>(&group_name)?;
-        let names: Vec<_> = pages.keys().map(|page| name('p', generation, *page)).collect();
-        draft.want(names.iter().cloned())?;
-        for page in &names {
-            litter.extend(
-                bodies_of(&draft.old(page)?).into_iter().map(|it| name('b', generation, it)),
-            );
-        }
-        litter.extend(names.into_iter().chain([group_name]));
+        (litter, is_part) = of_old_group(draft, generation, *group)?;
     } else if !old.parts.is_empty() {
         let parts = old.divided_buckets(MOST_BESIDE).into_iter().flatten();
         let names: Vec<_> = parts.map(|part| name('c', generation, part.into())).collect();
@@ -261,12 +252,39 @@ fn sweep_trash(draft: &mut Draft<'_>) -> Step<()> {
     }
     let head = draft.change();
     match head.trash.last_mut() {
+        _ if is_part => {}
         Some(old) if !old.groups.is_empty() => drop(old.groups.pop_first()),
         Some(old) if !old.parts.is_empty() => old.remove_divided_buckets(MOST_BESIDE),
         _ => drop(head.trash.pop()),
     }
     head.litter.extend(litter.iter().map(|name| name.to_string()));
     Ok(())
+}
+
+/// The names of a group's records in a deleted queue that are still there, and whether there are more of them than the head is to
+/// name at once: where each item has a record of its own for its body, a group has thousands.
+fn of_old_group(draft: &mut Draft<'_>, generation: u64, group: u64) -> Step<(Vec<Arc<str>>, bool)> {
+    let group_name = name('g', generation, group);
+    let pages = draft.old::<Index>(&group_name)?;
+    let named: BTreeSet<_> = draft.head.litter.iter().map(String::as_str).collect();
+    let names = pages.keys().map(|page| name('p', generation, *page));
+    let names: Vec<_> = names.filter(|page| !named.contains(&**page)).collect();
+    draft.want(names.iter().cloned())?;
+    let mut litter = Vec::new();
+    for page in names {
+        let items = draft.old::<Page>(&page)?;
+        // An earlier step has removed it.
+        if items.is_empty() {
+            continue;
+        }
+        litter.extend(bodies_of(&items).into_iter().map(|bodies| name('b', generation, bodies)));
+        litter.push(page);
+        if litter.len() > MOST_LITTER {
+            return Ok((litter, true));
+        }
+    }
+    litter.push(group_name);
+    Ok((litter, false))
 }
 
 fn bodies_of(page: &Page) -> BTreeSet<u64> {

@@ -170,6 +170,20 @@ fn queues_that_were_deleted_do_not_pile_up_in_the_head() {
     assert_eq!(fake.records.len(), 0);
 }
 
+#[test]
+fn the_head_names_few_of_the_bodies_that_a_deleted_queue_had() {
+    let mut fake = Fake::default();
+    for mark in 0..1_500 {
+        fake.post(&[new(mark, 1_000_000, 0, 300)]);
+    }
+    fake.run(delete_queue).expect("never refused");
+    while !(fake.head.trash.is_empty() && fake.head.litter.is_empty()) {
+        fake.once(&mut |draft| clean(draft)).expect("never refused");
+        assert!(fake.head.litter.len() < 700, "{} names", fake.head.litter.len());
+    }
+    assert_eq!(fake.records.len(), 0);
+}
+
 /// Also if it had more records of claims than buckets.
 #[test]
 fn a_queue_that_was_deleted_is_removed_in_few_steps() {
