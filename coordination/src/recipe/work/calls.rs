@@ -30,6 +30,9 @@ impl WorkQueue {
     /// call that would hand out such an item moves it to the queue `dead_letters`. There it lives for `ttl`; without one, for
     /// what is left of its life.
     ///
+    /// It keeps the number of its claims there. So two queues are not to be each other's queue of dead letters: an item that was
+    /// claimed often enough for both would go to and fro between them.
+    ///
     /// # Errors
     ///
     /// [`ErrorKind::Input`]: `max_claims` is zero, `dead_letters` is this queue or one of another coordinator, or the ttl is
@@ -535,6 +538,9 @@ impl WorkQueue {
     }
 
     /// How many items there are. Those of a worker that died count as claimed until somebody claims.
+    ///
+    /// The head of the queue has the counts, unless items have changed by time alone since the last write to their pages: such
+    /// pages are read, with each call, until somebody claims or calls [`gc`](Self::gc).
     ///
     /// # Errors
     ///
