@@ -29,7 +29,9 @@ const FULL: usize = 40;
 /// After about how many bytes of pages and letters a step leaves the rest to the next one. Every store takes 384 KiB at once
 /// (Consul no more): what is left of that is enough for one more page, the head, a bucket and a holder. A thousand items with
 /// bodies of up to 24 bytes fit into one step.
-const HEAVY: usize = 240 * 1024;
+pub(super) const HEAVY: usize = 240 * 1024;
+/// How long the head may be before it counts among those bytes.
+const SHORT_HEAD: usize = 16 * 1024;
 /// What an item takes in its page at the most, beside its body, also when a claim has it.
 const BESIDE_BODY: usize = 200;
 
@@ -345,9 +347,10 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Whether this step has to leave the rest to the next one.
+    /// Whether this step has to leave the rest to the next one: never, if it has changed nothing yet.
     pub(super) fn is_full(&self) -> bool {
-        self.changed() >= FULL || self.weight() >= HEAVY
+        let changed = self.changed();
+        changed >= FULL || (changed > 0 && self.weight() >= HEAVY)
     }
 
     /// Whether these pages can be changed in this step too, with a claim that has items on them; always if no page was changed
@@ -373,12 +376,13 @@ impl<'a> Draft<'a> {
         (is_first && others == 0) || (!self.is_full() && self.weight() + length <= HEAVY)
     }
 
-    /// About how many bytes the pages and letters take that are to be written.
+    /// About how many bytes the pages and letters take that are to be written, and the head, if that is long.
     fn weight(&self) -> usize {
+        let head = self.head.weight().saturating_sub(SHORT_HEAD);
         let pages = self.pages.values().filter(|slot| slot.has_changed);
         let letters = self.letters.values().filter_map(|slot| slot.value.as_ref());
         let pages: usize = pages.map(|slot| weight_of(&slot.value)).sum();
-        pages + letters.map(|letter| letter.body.len() + BESIDE_BODY).sum::<usize>()
+        head + pages + letters.map(|letter| letter.body.len() + BESIDE_BODY).sum::<usize>()
     }
 
     fn changed(&self) -> usize {

@@ -74,6 +74,12 @@ impl Head {
         self.letters_on_their_way() > 0
     }
 
+    /// About how many bytes the head takes where it is long.
+    pub(super) fn weight(&self) -> usize {
+        let contents = self.trash.iter().chain([&self.live]);
+        contents.map(Contents::weight).sum::<usize>() + 24 * self.litter.len()
+    }
+
     /// Whether too much is to be removed for the head to grow by more.
     pub(super) fn is_cluttered(&self) -> bool {
         self.litter.len() > MOST_LITTER || self.trash.len() > MOST_TRASH
@@ -98,6 +104,11 @@ pub(super) struct Contents {
 }
 
 impl Contents {
+    fn weight(&self) -> usize {
+        let small = self.joined.len() + self.buckets.len() + self.parts.len() + self.holders.len();
+        150 * self.groups.len() + 10 * small
+    }
+
     /// The group that a page is in.
     pub(super) fn group_of(&self, page: u64) -> u64 {
         let number = page / GROUP;

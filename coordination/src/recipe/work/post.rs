@@ -1,7 +1,7 @@
 //! Posting items.
 
 use super::clear::{join_groups, left_of_post, remove_dead_pages};
-use super::draft::{Draft, Outcome, Step};
+use super::draft::{Draft, HEAVY, Outcome, Step};
 use super::ids::ItemId;
 use super::layout::{Bodies, Body, Item, MOST_LITTER, Micros, PAGE};
 
@@ -23,7 +23,11 @@ pub(super) struct New {
 /// Appends items; they have the ids that this answers, in order.
 pub(super) fn post(draft: &mut Draft<'_>, items: &[New]) -> Step<Outcome<Vec<ItemId>>> {
     draft.adds = true;
-    let first = draft.head.rank;
+    let first = match length_of(items) <= HEAVY {
+        true => draft.head.rank,
+        // With a page of others it would be more than some store takes at once.
+        false => draft.head.rank.next_multiple_of(PAGE),
+    };
     let ranks: Vec<_> = (first..).take(items.len()).collect();
     let pages = ranks.iter().map(|rank| rank / PAGE);
     let names = pages.flat_map(|page| [draft.page_name(page), draft.group_name(page)]);
@@ -72,7 +76,11 @@ pub(super) fn post(draft: &mut Draft<'_>, items: &[New]) -> Step<Outcome<Vec<Ite
 
 /// Whether there is room in the step that posts these items for what is done beside.
 fn is_short(items: &[New]) -> bool {
-    items.iter().map(|new| new.body.len()).sum::<usize>() <= LONG
+    length_of(items) <= LONG
+}
+
+fn length_of(items: &[New]) -> usize {
+    items.iter().map(|new| new.body.len()).sum()
 }
 
 /// How many pages are left to be tidied, see [`tidy`](super::clear::tidy), after the step that has posted these items.

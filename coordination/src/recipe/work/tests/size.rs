@@ -1,6 +1,6 @@
 //! What a step writes is never more than every store takes.
 
-use super::super::layout::Letter;
+use super::super::layout::{Letter, Summary};
 use super::*;
 
 /// One item of each page is alive, and the others are dead.
@@ -50,6 +50,27 @@ fn a_claim_of_many_items_is_written_in_one_step() {
         assert_eq!(claimed, 6_400);
         fake.run(|draft| bring_back(draft, &[])).expect("never refused");
     }
+}
+
+/// The head is as long as that of a queue of more than half a million items, and the last page is one of claimed items.
+#[test]
+fn what_is_written_fits_beside_a_long_head() {
+    let mut fake = Fake::default();
+    for group in 1_000..1_150 {
+        let others = Summary { claimed: 4_096, until: Micros::MAX, ..Summary::NOTHING };
+        fake.head.live.groups.insert(group, others);
+    }
+    let items: Vec<_> = (0..1_023).map(|mark| new(mark, 1_000_000, 0, 256)).collect();
+    items.chunks(500).for_each(|items| drop(fake.post(items)));
+    let held = ask(1_000, 500_000, 0, Some(9));
+    let claimed = fake.claim(&held);
+    assert!(claimed.len() > 300, "{}", claimed.len());
+    fake.run(|draft| renew(draft, held.id, None, None)).expect("it is live");
+    while !fake.claim(&ask(1_000, 500_000, 0, Some(9))).is_empty() {}
+    // A body of 256 KiB.
+    let item = fake.post(&[new(0, 1_000_000, 0, 349_526)]);
+    assert_eq!(fake.claim(&ask(1, 500_000, 0, Some(9))), item);
+    assert_eq!(fake.run(|draft| ack(draft, &claimed, held.id)).ok(), Some(claimed.len()));
 }
 
 #[test]
