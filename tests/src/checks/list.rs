@@ -296,6 +296,8 @@ macro_rules! conformance {
             work wk2_dead_letters [everywhere] gate;
             work wk2_list_pop_and_delete [everywhere] gate;
             work wk2_dead_items_go [everywhere] gate;
+            work wk2_counts_follow_each_call [everywhere] gate;
+            work wk2_dead_items_are_collected_once [everywhere] gate;
             work wk2_out_of_range [everywhere] gate;
             work wk3_who_may_acknowledge [everywhere] gate;
             work wk5_a_repeated_claim_is_the_same [everywhere] gate;

@@ -383,6 +383,57 @@ pub async fn wk2_dead_items_go(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
+/// WK2: the counts follow each acknowledgement and each release at once, and what is gone is passed over.
+pub async fn wk2_counts_follow_each_call(store: &TestStore) -> Result<()> {
+    let coordinator = store.connect("one").await?;
+    let jobs = jobs(&coordinator);
+    let items = posted(&jobs, 10).await?;
+    let claim = claimed(&jobs, 10).await?;
+    assert_eq!(counts(&jobs).await?, (10, 0, 0));
+    assert_eq!(claim.ack(items[0]).await?, Ack::Done);
+    assert_eq!(counts(&jobs).await?, (9, 0, 0));
+    assert_eq!(jobs.ack_many(&items[..3], claim.id()).await?, 2, "the first is gone");
+    assert_eq!(counts(&jobs).await?, (7, 0, 0));
+    assert_eq!(claim.release().await?, 7);
+    assert_eq!(counts(&jobs).await?, (0, 7, 0));
+    // A claim whose ttl is over keeps nobody from its item.
+    let claim =
+        jobs.claim(limit(1).ttl(Duration::from_millis(500))).await?.expect("seven are ready");
+    assert_eq!(kind(jobs.delete(items[3]).await), Some(ErrorKind::IsClaimed));
+    let since = Instant::now();
+    while kind(jobs.delete(items[3]).await) == Some(ErrorKind::IsClaimed) {
+        assert!(since.elapsed() < PATIENCE, "the claim does not end");
+        sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(claim.ack(items[3]).await?, Ack::AlreadyGone);
+    assert_eq!(counts(&jobs).await?, (0, 6, 0));
+    Ok(())
+}
+
+/// WK2: those who collect dead items at the same time remove each of them once, and nothing else.
+pub async fn wk2_dead_items_are_collected_once(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
+    let queue = jobs(&one);
+    let ttl = Duration::from_millis(20);
+    let short: Vec<_> = (0..60).map(|_| NewItem::new("short").ttl(ttl)).collect();
+    queue.post(&short).await?;
+    let kept = posted(&queue, 3).await?;
+    sleep(10 * ttl).await;
+    let mut collecting = JoinSet::new();
+    for number in 0..4 {
+        let queue = jobs(if number % 2 == 0 { &one } else { &other });
+        collecting.spawn(async move { queue.gc(Some(20)).await });
+    }
+    let mut removed = 0;
+    while let Some(collected) = collecting.join_next().await {
+        removed += collected.expect("no panic")?.items;
+    }
+    assert_eq!(removed, 60);
+    assert_eq!(queue.gc(None).await?.items, 0);
+    assert_eq!(ids(&claimed(&queue, 3).await?), kept);
+    Ok(())
+}
+
 /// WK2: a call with values out of range changes nothing.
 pub async fn wk2_out_of_range(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("one").await?;
