@@ -11,6 +11,8 @@ use crate::{Store, Wrapper, written};
 
 const RUN: Duration = Duration::from_secs(30);
 const TICK: Duration = Duration::from_millis(200);
+/// The code of who died of SIGKILL.
+const KILLED: i32 = 128 + 9;
 
 #[test]
 fn each_line_runs_as_often_as_promised() {
@@ -31,35 +33,38 @@ fn a_job_never_runs_twice() {
         let job = store.script("job", &text);
         let words = ["run", "--singleton", "job", "--if-busy", "skip", "--", &job];
         let crontab = |kills: bool| {
-            let (start, mut started, mut codes) = (Instant::now(), Vec::new(), Vec::new());
+            let (start, mut started) = (Instant::now(), Vec::new());
             while start.elapsed() < RUN {
                 let mut wrapper = Wrapper::start(&mut store.coordination(words));
                 thread::sleep(TICK);
                 // Every third one is killed if it works.
-                if kills && started.len() % 3 == 2 && wrapper.is_running() {
+                let kill = kills && started.len() % 3 == 2 && wrapper.is_running();
+                if kill {
                     wrapper.signal(Signal::KILL);
                 }
-                started.push(wrapper);
+                started.push((wrapper, kill));
             }
-            codes.extend(started.iter_mut().map(Wrapper::code));
-            codes
+            let ends = started.iter_mut().map(|(wrapper, kill)| (wrapper.code(), *kill));
+            ends.collect::<Vec<_>>()
         };
-        let codes = thread::scope(|scope| {
+        let ends = thread::scope(|scope| {
             let other = scope.spawn(|| crontab(true));
-            let mut codes = crontab(false);
-            codes.extend(other.join().expect("it does not panic"));
-            codes
+            let mut ends = crontab(false);
+            ends.extend(other.join().expect("it does not panic"));
+            ends
         });
-        assert!(
-            codes.iter().all(|code| matches!(code, Some(0) | None)),
-            "99 is an overlap: {codes:?}"
-        );
+        // Whoever is killed dies of that, unless it has ended just before.
+        let is_right = |end: &(Option<i32>, bool)| match end {
+            (Some(code), true) => [0, KILLED].contains(code),
+            (code, false) => *code == Some(0),
+            (None, true) => false,
+        };
+        let wrong: Vec<_> = ends.iter().filter(|end| !is_right(end)).collect();
+        assert!(wrong.is_empty(), "99 is an overlap: {wrong:?} of {}", ends.len());
         let ran = written(&runs).lines().count();
-        assert!(ran >= 20 && ran < codes.len(), "{ran} of {} ran", codes.len());
-        println!(
-            "{ran} of {} ran, {} were killed",
-            codes.len(),
-            codes.iter().filter(|code| code.is_none()).count()
-        );
+        assert!(ran >= 20 && ran < ends.len(), "{ran} of {} ran", ends.len());
+        let killed = ends.iter().filter(|(code, _)| *code == Some(KILLED)).count();
+        println!("{ran} of {} ran, {killed} were killed", ends.len());
+        assert!(killed > 0, "nobody was killed");
     });
 }
