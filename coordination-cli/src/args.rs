@@ -254,7 +254,7 @@ pub(crate) struct Join {
     /// What the member says of itself, as JSON
     #[arg(long, value_name = "JSON", value_parser = json, default_value = "null")]
     pub(crate) capabilities: serde_json::Value,
-    /// Leave the command in our process group, so that it may read from the terminal
+    /// Leave the command in our process group
     #[arg(long)]
     pub(crate) foreground: bool,
     /// The command and its arguments, after `--`
@@ -464,9 +464,9 @@ pub(crate) struct Child {
     /// seconds at most.
     #[arg(long, value_name = "D", value_parser = duration)]
     pub(crate) settle: Option<Duration>,
-    /// Leave the command in our process group, so that it may read from the terminal
+    /// Leave the command in our process group
     ///
-    /// Then signals are passed on to the command itself only; what it has started ends with it all the same.
+    /// Then the terminal is not handed over, and signals are passed on to the command itself only; what it has started ends with it all the same.
     #[arg(long)]
     pub(crate) foreground: bool,
 }

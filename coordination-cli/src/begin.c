@@ -85,9 +85,11 @@ __attribute__((constructor)) static void begin(int count, char **words, char **e
         die(atoi(words[2]));
     if (count > 1 && strcmp(words[1], "__watch") == 0)
         close_inherited();
-    sigset_t none, was;
-    sigemptyset(&none);
-    if (sigprocmask(SIG_SETMASK, &none, &was) != 0)
+    sigset_t ours, was;
+    sigemptyset(&ours);
+    /* It would stop us, and all of our group, when we take the terminal back from the command: src/run/child/terminal.rs. */
+    sigaddset(&ours, SIGTTOU);
+    if (sigprocmask(SIG_SETMASK, &ours, &was) != 0)
         return;
     unsigned long long blocked = 0, ignores = ignored(SIGPIPE) | ignored(SIGCHLD);
     for (int number = 1; number <= LAST; number++)

@@ -142,6 +142,10 @@ impl Place {
         Self::read(&Path::new("/proc").join(self.parent.to_string()))
     }
 
+    pub(super) fn of_process(process: Pid) -> Option<Self> {
+        Self::read(&Path::new("/proc").join(process.as_raw_nonzero().to_string()))
+    }
+
     fn read(process: &Path) -> Option<Self> {
         Self::of(&stat(process)?)
     }

@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep_until};
 
 pub(crate) use self::prepared::Prepared;
 pub(super) use self::prepared::check_grace;
+use self::terminal::Terminal;
 use super::alive::{self, Process as Living};
 use super::family::Family;
 use super::signals::{self, Signals};
@@ -23,6 +24,7 @@ use crate::exit::{self, Failure, Outcome, say};
 
 mod ending;
 mod prepared;
+mod terminal;
 
 /// How long before its deadline the lock counts as lost for the command: it takes that long to end it.
 const KILL_LEAD: Duration = Duration::from_millis(20);
@@ -66,7 +68,9 @@ struct Running<'a> {
     pid: Pid,
     watch: Watch,
     family: Family,
-    /// Tells that children of ours have ended: the two above, and orphans.
+    /// What somebody types there reaches the command; `None`: nobody is at any, or the command is of our own group.
+    terminal: Option<Terminal>,
+    /// Tells that children of ours have ended, or stand still: the two above, and orphans.
     deaths: unix::Signal,
     options: &'a Options,
     quiet: bool,
@@ -112,6 +116,7 @@ impl Running<'_> {
             tokio::select! {
                 biased;
                 status = self.process.wait() => {
+                    self.take_terminal_back(status.as_ref().ok().and_then(ExitStatusExt::signal));
                     // Whatever is known of the command: what it has started ends before the lock is free.
                     self.end_family(signals, &status).await;
                     self.watch.look_at(Word::Goodbye);
@@ -126,7 +131,10 @@ impl Running<'_> {
                 }
                 () = at(self.kill_at) => self.kill(),
                 never = self.watch.keep() => match never {},
-                _ = self.deaths.recv() => self.look(),
+                _ = self.deaths.recv() => {
+                    self.look_at_stop();
+                    self.look();
+                }
                 () = sleep_until(self.next_look) => self.look_again(),
                 // A command that is being stopped has not succeeded, and runs yet.
                 () = at(release_at), if !self.was_stopped => {
@@ -256,6 +264,9 @@ impl Running<'_> {
         if ends {
             // Before parents die of it.
             self.look();
+        }
+        if let Some(terminal) = self.terminal.as_ref().filter(|_| number == signals::CONT) {
+            terminal.lend_again();
         }
         // In the terminal's foreground those of its keys, and of its size, have reached the command by themselves.
         if !(self.options.foreground && signals::is_by_terminal(number)) {

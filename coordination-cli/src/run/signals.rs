@@ -20,6 +20,8 @@ pub(super) const QUIT: i32 = 3;
 pub(super) const TERM: i32 = 15;
 pub(super) const CONT: i32 = 18;
 pub(super) const TSTP: i32 = 20;
+pub(super) const TTIN: i32 = 21;
+pub(super) const TTOU: i32 = 22;
 const USR1: i32 = 10;
 const USR2: i32 = 12;
 const URG: i32 = 23;
@@ -37,8 +39,8 @@ pub(crate) struct Signals(Vec<(i32, unix::Signal)>);
 impl Signals {
     /// Those that were ignored when we were started stay so, as for `nohup`.
     pub(crate) fn new() -> Outcome<Self> {
-        let ignored = ignored();
-        let is_wanted = |number: &i32| !LEFT.contains(number) && ignored >> (number - 1) & 1 == 0;
+        let ignored = mask("SigIgn:");
+        let is_wanted = |number: &i32| !LEFT.contains(number) && !has(ignored, *number);
         let receive = |number| Ok((number, unix::signal(SignalKind::from_raw(number))?));
         let signals: std::io::Result<_> = (1..=LAST).filter(is_wanted).map(receive).collect();
         signals.map(Self).map_err(|error| Failure::system("cannot receive signals", &error))
@@ -125,9 +127,23 @@ pub(super) fn stop_ourselves() {
     let _ = kill_process(getpid(), Signal::STOP);
 }
 
-/// The mask of signals that are ignored.
-fn ignored() -> u64 {
+/// Whether this signal is ignored, as it was when we were started.
+pub(super) fn is_ignored(number: i32) -> bool {
+    has(mask("SigIgn:"), number)
+}
+
+/// Whether our first thread does not receive this signal.
+pub(super) fn is_blocked(number: i32) -> bool {
+    has(mask("SigBlk:"), number)
+}
+
+fn has(mask: u64, number: i32) -> bool {
+    mask >> (number - 1) & 1 == 1
+}
+
+/// A mask of signals, as the kernel shows it.
+fn mask(name: &str) -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = status.lines().find_map(|line| line.strip_prefix(name));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default()
 }

@@ -18,7 +18,7 @@ use tokio::process::{Child, Command};
 use tokio::signal::unix::{self, SignalKind, signal};
 use tokio::time::Instant;
 
-use super::{Ended, FIRST_LOOK, Running, is_loss};
+use super::{Ended, FIRST_LOOK, Running, Terminal, is_loss};
 use crate::args::{Child as Options, OnLost, Store};
 use crate::exit::{self, Failure, Outcome, say};
 use crate::run::alive;
@@ -203,12 +203,14 @@ impl<'a> Prepared<'a> {
         // First, so that no command is ever without it.
         self.watch.update(hold.as_ref());
         let mut process = self.spawn(hold.as_ref()).map_err(|error| self.not_spawned(&error))?;
+        let is_fed = self.fed.is_some();
         if let (Some(mut stdin), Some(body)) = (process.stdin.take(), self.fed.take()) {
             // Besides all else: the command may read late, a part of it, or nothing.
             tokio::spawn(async move { drop(stdin.write_all(&body).await) });
         }
         let pid = process.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
         let pid = pid.ok_or_else(|| Failure::new(exit::SYSTEM, "the command has no process id"))?;
+        let terminal = if self.options.foreground { None } else { Terminal::of(pid, is_fed) };
         let began = alive::started(pid).unwrap_or_default();
         self.watch.look_at(match self.options.foreground {
             true => Word::Single(pid, began),
@@ -222,6 +224,7 @@ impl<'a> Prepared<'a> {
             pid,
             watch,
             family,
+            terminal,
             deaths,
             options,
             quiet,

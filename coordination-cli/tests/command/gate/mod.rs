@@ -4,6 +4,7 @@ mod cron;
 mod ends;
 mod held;
 mod inherited;
+mod job_control;
 mod kept_apart;
 mod looks;
 mod offices;

@@ -45,7 +45,7 @@ impl Terminal {
     }
 
     /// Starts `coordination run` with this as its controlling terminal.
-    fn start(&self, store: &Store, words: &str) -> Wrapper {
+    pub(super) fn start(&self, store: &Store, words: &str) -> Wrapper {
         self.starts(store, &format!("run {words}"))
     }
 
@@ -74,7 +74,7 @@ impl Terminal {
         self.seen.lock().expect("no panic").clear();
     }
 
-    fn seen(&self) -> String {
+    pub(super) fn seen(&self) -> String {
         self.seen.lock().expect("no panic").clone()
     }
 
