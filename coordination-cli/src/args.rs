@@ -102,10 +102,13 @@ pub(crate) enum Command {
 #[command(group(ArgGroup::new("named").args(["lock", "semaphore", "singleton"])))]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Run {
-    /// Hold the lock of this name: one at a time
+    /// Hold the lock of this name: one at a time; given several times, all of these locks or none
+    ///
+    /// They are acquired in the order of their names. LOCK_NAME and LOCK_TOKEN are those of the first one here; with several there
+    /// are LOCK_NAME_1 and LOCK_TOKEN_1, LOCK_NAME_2 and LOCK_TOKEN_2, and so on, in the order given here. If one is lost, so are all.
     #[arg(long, value_name = "NAME")]
-    pub(crate) lock: Option<String>,
-    /// Share the lock with others who share it; who does not waits for all of them
+    pub(crate) lock: Vec<String>,
+    /// Share the lock, or all of them, with others who share it; who does not waits for all of them
     // `requires` alone is waived where what it wants is in conflict with something that is there.
     #[arg(long, requires = "lock", conflicts_with_all = ["semaphore", "singleton"])]
     pub(crate) shared: bool,
@@ -495,6 +498,9 @@ Examples:
   # From the crontab of every host, every five minutes: one runs, though it is done before another host's clock says so.
   coordination run --singleton report --at-least 1m --if-busy skip -- report
 
+  # Two locks at once, or none: of both volumes, whoever comes from whichever side.
+  coordination run --lock vol-1 --lock vol-2 -- ./clone vol-1 vol-2
+
   # Three at a time.
   coordination run --semaphore encode:3 -- ffmpeg -i in.mkv out.mp4
 
@@ -529,6 +535,7 @@ mod tests {
             "coordination run --lock x true",
             "coordination run --lock x --",
             "coordination run --lock x --semaphore y:2 -- true",
+            "coordination run --lock x --lock y --semaphore y:2 -- true",
             "coordination run --singleton x --shared -- true",
             "coordination run --lock x --standby 1 -- true",
             "coordination run --lock x --replace -- true",
@@ -554,6 +561,7 @@ mod tests {
         for words in [
             "coordination run --lock x --shared -- true",
             "coordination run --rate x:1/1s -- true",
+            "coordination run --lock x --lock y --shared -- true",
             "coordination run --lock x --rate y:1/1s --every 1h -- true --lock z",
             "coordination run --semaphore x:2 --every 1h --at-least 1m -- true",
             "coordination elect x --wait 1m -- true",

@@ -22,9 +22,9 @@ pub(super) fn held() -> Vec<Held> {
 }
 
 /// What is held around a command that runs under this, for its environment.
-pub(super) fn with(own: Held) -> String {
+pub(super) fn with(own: Vec<Held>) -> String {
     let mut all = held();
-    all.push(own);
+    all.extend(own);
     serde_json::to_string(&all).unwrap_or_default()
 }
 
@@ -44,6 +44,6 @@ mod tests {
         }
         let (recipe, name) = ("lock".to_owned(), "a:b \"c\"".to_owned());
         let held = Held { recipe, name, member: "me".to_owned(), token: 7 };
-        assert_eq!(read(&with(held.clone())).pop(), Some(held));
+        assert_eq!(read(&with(vec![held.clone()])).pop(), Some(held));
     }
 }

@@ -190,7 +190,7 @@ impl Running<'_> {
     }
 
     fn shown(&self) -> String {
-        self.hold.as_ref().map(|hold| format!("{:?}", hold.name())).unwrap_or_default()
+        self.hold.as_ref().map(Hold::shown).unwrap_or_default()
     }
 
     /// Begins to end the command, or ends it sooner.

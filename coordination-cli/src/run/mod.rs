@@ -7,6 +7,7 @@ pub(crate) mod elect;
 pub(crate) mod family;
 mod finish;
 pub(crate) mod join;
+mod locks;
 mod progress;
 mod reach;
 pub(crate) mod signals;
@@ -53,7 +54,7 @@ pub(crate) async fn run(run: &Run, store: &Store) -> Outcome<u8> {
     let mut command = Prepared::new(&run.command, &run.child, store.quiet)?;
     let mut config = settings::read(store)?;
     shorten_heartbeat(&mut config)?;
-    let is_under = run.lock.is_some() || run.semaphore.is_some() || run.singleton.is_some();
+    let is_under = !run.lock.is_empty() || run.semaphore.is_some() || run.singleton.is_some();
     check_grace(&run.child, settings::lease(&config).filter(|_| is_under))?;
     let mut signals = Signals::new()?;
     let budget = Budget::new(run.wait);
@@ -115,8 +116,8 @@ async fn prepare(
     {
         return Ok(Ready::Busy(busy));
     }
-    let claim = match (job(run, coordinator)?, hold.as_ref().map(Hold::grant)) {
-        (Some(job), Some(Ok(grant))) => match job.try_claim_under(grant).await? {
+    let claim = match (job(run, coordinator)?, hold.as_ref().and_then(Hold::first)) {
+        (Some(job), Some(grant)) => match job.try_claim_under(grant).await? {
             Some(claim) => Some(Box::new(claim)),
             None => return Ok(Ready::Done),
         },
@@ -128,7 +129,7 @@ async fn prepare(
 /// What is to run so often only.
 fn job(run: &Run, coordinator: &Coordinator) -> Outcome<Option<OncePer>> {
     let permits = run.semaphore.as_ref().map(|permits| &permits.name);
-    let name = run.lock.as_ref().or(run.singleton.as_ref()).or(permits);
+    let name = run.lock.first().or(run.singleton.as_ref()).or(permits);
     let (Some(name), Some(period)) = (name, run.every.or(run.at_least)) else { return Ok(None) };
     let job = coordinator.once_per(name, period)?.at_least(run.at_least.unwrap_or_default());
     Ok(Some(if run.every.is_some() { job.aligned() } else { job }))
@@ -147,10 +148,10 @@ async fn settle(hold: &Hold, options: &Child, coordinator: &Coordinator) -> Outc
         None if is_on_one_host(coordinator) => Duration::ZERO,
         None => coordinator.loss_delay() + ENDING,
     };
-    match hold.grant() {
+    match hold {
         _ if length.is_zero() => {}
-        Ok(grant) => grant.protect(tokio::time::sleep(length)).await?,
-        Err(claim) => tokio::time::sleep(length.min(claim.remaining())).await,
+        Hold::Claim(claim) => tokio::time::sleep(length.min(claim.remaining())).await,
+        hold => hold.protect(tokio::time::sleep(length)).await?,
     }
     Ok(())
 }

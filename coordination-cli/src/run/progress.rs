@@ -30,7 +30,7 @@ impl Progress {
     pub(super) async fn show(wanted: &Wanted, us: &str, is_quiet: bool, was_told: &Cell<bool>) {
         let how = async || {
             // A store that does not answer is no reason to say nothing.
-            let others = tokio::time::timeout(PATIENCE, wanted.others()).await;
+            let others = tokio::time::timeout(PATIENCE, wanted.others(Some(us))).await;
             who(others.ok().and_then(Result::ok).as_deref(), Some(us))
         };
         Self::tell(&wanted.shown(), is_quiet, was_told, how).await;

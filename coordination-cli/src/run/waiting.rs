@@ -49,10 +49,10 @@ pub(super) async fn wait(
         Err(error) if error.kind() == ErrorKind::Mismatch => Err(mismatch(wanted, &error)),
         Err(error) if error.kind() != ErrorKind::Timeout => Err(error.into()),
         Ok(None) | Err(_) => {
-            let others = tokio::time::timeout(ASKING, wanted.others()).await;
+            let others = tokio::time::timeout(ASKING, wanted.others(Some(us))).await;
             let others = others.ok().and_then(Result::ok);
             let who = progress::who(others.as_deref(), None);
-            Ok(Waited::Busy(format!("{shown} is busy: {who}")))
+            Ok(Waited::Busy(format!("{}: {who}", wanted.busy())))
         }
     }
 }
@@ -112,14 +112,10 @@ async fn refusal(wanted: &Wanted) -> Outcome<Option<String>> {
     if around.is_empty() {
         return Ok(None);
     }
-    let others = wanted.others().await?;
-    let holder = wanted.held_around(&others, &around);
-    Ok(holder.map(|holder| {
-        let who = progress::shown(holder);
-        format!(
-            "{} is held by the run that this one runs in, {who}: it would wait for ever",
-            wanted.shown()
-        )
+    let holder = wanted.held_around(&around).await?;
+    Ok(holder.map(|(what, holder)| {
+        let who = progress::shown(&holder);
+        format!("{what} is held by the run that this one runs in, {who}: it would wait for ever")
     }))
 }
 

@@ -4,28 +4,20 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant, SystemTime};
 
 use coordination::{
-    Admission, Contender, Coordinator, Election, Error, ErrorKind, FencingToken, Grant, Leadership,
-    Limiter, Lock, LockGuard, LossReason, Occupant, Patience, Permit, Semaphore, WorkClaim,
-    WorkSlot,
+    Admission, Coordinator, Election, Error, FencingToken, Grant, Leadership, Limiter, LossReason,
+    Occupant, Patience, Permit, Semaphore, WorkClaim, WorkSlot,
 };
 
 use super::around::Held;
+use super::locks::{HeldLocks, Locks};
 use crate::args::{Elect, Run, Wait};
-use crate::exit::{self, Failure, Outcome};
+use crate::exit::Outcome;
 
 type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// How long a command is waited for whose lock was broken: its wrapper is told within half a second, if it does not stand still.
-const AFTERMATH: Duration = Duration::from_secs(5);
-/// From one question to the next where the store did not answer the first.
-const AGAIN: Duration = Duration::from_millis(100);
-
 /// What is to be held.
 pub(super) enum Wanted {
-    Lock {
-        lock: Lock,
-        shared: bool,
-    },
+    Locks(Locks),
     Semaphore {
         semaphore: Semaphore,
         permits: u32,
@@ -44,11 +36,7 @@ pub(super) enum Wanted {
 
 /// What is held.
 pub(crate) enum Hold {
-    Lock {
-        guard: LockGuard,
-        /// On one host: held until the command has ended, though the lock may be broken before.
-        aftermath: Option<LockGuard>,
-    },
+    Locks(HeldLocks),
     Permit(Permit),
     Slot(WorkSlot),
     Leadership(Leadership),
@@ -77,8 +65,8 @@ impl Wanted {
         coordinator: &Coordinator,
         wait: Option<Duration>,
     ) -> Result<Option<Self>> {
-        if let Some(name) = &run.lock {
-            return Ok(Some(Self::Lock { lock: coordinator.lock(name)?, shared: run.shared }));
+        if !run.lock.is_empty() {
+            return Ok(Some(Self::Locks(Locks::new(&run.lock, run.shared, coordinator)?)));
         }
         if let Some(permits) = &run.semaphore {
             let semaphore = coordinator.semaphore(&permits.name, permits.count)?;
@@ -103,10 +91,10 @@ impl Wanted {
         Ok(Self::Election { election, value })
     }
 
-    /// As recipes are called among what is held around a run.
+    /// As recipes are called among what is held around a run; of several locks the first.
     fn recipe(&self) -> (&'static str, &str) {
         match self {
-            Self::Lock { lock, .. } => ("lock", lock.name()),
+            Self::Locks(locks) => ("lock", locks.first().name()),
             Self::Semaphore { semaphore, .. } => ("semaphore", semaphore.name()),
             Self::Singleton { limiter, .. } => ("singleton", limiter.name()),
             Self::Election { election, .. } => ("election", election.name()),
@@ -115,8 +103,16 @@ impl Wanted {
 
     /// As it is called in messages.
     pub(super) fn shown(&self) -> String {
-        let (recipe, name) = self.recipe();
-        format!("{recipe} {name:?}")
+        match (self, self.recipe()) {
+            (Self::Locks(locks), _) => locks.shown(),
+            (_, (recipe, name)) => format!("{recipe} {name:?}"),
+        }
+    }
+
+    /// That it is not free, in messages.
+    pub(super) fn busy(&self) -> String {
+        let are = matches!(self, Self::Locks(locks) if locks.each().len() > 1);
+        format!("{} {} busy", self.shown(), if are { "are" } else { "is" })
     }
 
     /// The words by which its number is changed for all; `None`: it has none.
@@ -131,19 +127,19 @@ impl Wanted {
             Self::Singleton { limiter, .. } => {
                 Some(format!("--singleton {} --replace", limiter.name()))
             }
-            Self::Lock { .. } | Self::Election { .. } => None,
+            Self::Locks(_) | Self::Election { .. } => None,
         }
     }
 
     /// Takes over our number, if nobody holds anything or waits; answers whether it did.
     pub(super) async fn adapt(&mut self) -> Result<bool> {
-        if !self.others().await?.is_empty() {
+        if !self.others(None).await?.is_empty() {
             return Ok(false);
         }
         match self {
             Self::Semaphore { semaphore, permits } => semaphore.resize(*permits).await?,
             Self::Singleton { limiter, .. } => limiter.resize(1).await?,
-            Self::Lock { .. } | Self::Election { .. } => return Ok(false),
+            Self::Locks(_) | Self::Election { .. } => return Ok(false),
         }
         Ok(true)
     }
@@ -151,18 +147,7 @@ impl Wanted {
     /// `None`: it was not free in time.
     pub(super) async fn acquire(&self, wait: Option<Duration>) -> Result<Option<Hold>> {
         let hold = match (self, wait) {
-            (Self::Lock { lock, shared: false }, Some(Duration::ZERO)) => {
-                lock.try_acquire().await?.map(Hold::of_lock)
-            }
-            (Self::Lock { lock, shared: true }, Some(Duration::ZERO)) => {
-                lock.try_acquire_shared().await?.map(Hold::of_lock)
-            }
-            (Self::Lock { lock, shared: false }, _) => {
-                Some(Hold::of_lock(lock.acquire(wait).await?))
-            }
-            (Self::Lock { lock, shared: true }, _) => {
-                Some(Hold::of_lock(lock.acquire_shared(wait).await?))
-            }
+            (Self::Locks(locks), _) => locks.acquire(wait).await?.map(Hold::Locks),
             (Self::Semaphore { semaphore, .. }, Some(Duration::ZERO)) => {
                 semaphore.try_acquire().await?.map(Hold::Permit)
             }
@@ -183,49 +168,19 @@ impl Wanted {
         Ok(hold)
     }
 
-    /// Waits until the commands have ended whose locks were broken, but not for one that cannot be ended. A store that refuses or does
-    /// not answer for a moment is asked again; without its word the command does not run.
+    /// Waits until the commands have ended whose locks were broken: see [`Locks::follow`].
     pub(super) async fn follow(&self, hold: &mut Hold) -> Outcome {
-        self.follow_for(hold, AFTERMATH).await
-    }
-
-    /// The same, but for this time at most, which the store has as well for each answer.
-    async fn follow_for(&self, hold: &mut Hold, limit: Duration) -> Outcome {
-        let (Self::Lock { lock, shared }, Hold::Lock { guard, aftermath }) = (self, hold) else {
-            return Ok(());
-        };
-        let before = lock.aftermath()?;
-        let is_in_the_way = |who: &Contender| !(*shared && who.shared);
-        let ended = async || match shared {
-            false => before.acquire(Some(limit)).await,
-            true => before.acquire_shared(Some(limit)).await,
-        };
-        let following = async {
-            // Those whom we wait for. Whoever comes later does not stand still for all we know.
-            let there = patiently(limit, async || before.holders().await).await??;
-            match patiently(limit, &ended).await? {
-                Err(error) if error.kind() == ErrorKind::Timeout => {
-                    // They stand still; nobody is to wait for them again.
-                    for who in there.into_iter().filter(is_in_the_way) {
-                        patiently(limit, async || before.break_grant(who.token).await).await??;
-                    }
-                    patiently(limit, &ended).await
-                }
-                outcome => Ok(outcome),
-            }
-        };
-        match guard.protect(following).await?? {
-            Err(error) if error.kind() == ErrorKind::Timeout => {}
-            outcome => *aftermath = Some(outcome?),
+        match (self, hold) {
+            (Self::Locks(locks), Hold::Locks(held)) => locks.follow(held).await,
+            _ => Ok(()),
         }
-        Ok(())
     }
 
-    /// Who is there, in the order of coming.
-    pub(super) async fn others(&self) -> Result<Vec<Other>> {
+    /// Who is there, in the order of coming. Of several locks: at the first one that others than us hold.
+    pub(super) async fn others(&self, us: Option<&str>) -> Result<Vec<Other>> {
         let occupants = match self {
-            Self::Lock { lock, .. } => {
-                let contenders = lock.holders().await?.into_iter();
+            Self::Locks(locks) => {
+                let contenders = locks.contenders(us).await?.into_iter();
                 return Ok(contenders.map(Other::of_contender).collect());
             }
             Self::Election { election, .. } => {
@@ -238,13 +193,31 @@ impl Wanted {
         Ok(occupants.into_iter().map(Other::of_occupant).collect())
     }
 
-    /// Who of those has it for a run that we run in, if we could never get it beside that one.
-    pub(super) fn held_around<'o>(
+    /// What of it somebody has for a run that we run in, and who, if we could never get it beside that one.
+    pub(super) async fn held_around(&self, around: &[Held]) -> Result<Option<(String, Other)>> {
+        let Self::Locks(locks) = self else {
+            let (recipe, name) = self.recipe();
+            let others = self.others(None).await?;
+            let holder = self.holder_around(recipe, name, &others, around).cloned();
+            return Ok(holder.map(|holder| (self.shown(), holder)));
+        };
+        for lock in locks.each() {
+            let others: Vec<_> =
+                lock.holders().await?.into_iter().map(Other::of_contender).collect();
+            if let Some(holder) = self.holder_around("lock", lock.name(), &others, around) {
+                return Ok(Some((format!("lock {:?}", lock.name()), holder.clone())));
+            }
+        }
+        Ok(None)
+    }
+
+    fn holder_around<'o>(
         &self,
+        recipe: &str,
+        name: &str,
         others: &'o [Other],
         around: &[Held],
     ) -> Option<&'o Other> {
-        let (recipe, name) = self.recipe();
         let is_around = |other: &&Other| {
             let is_it = |held: &Held| {
                 (held.recipe.as_str(), held.name.as_str()) == (recipe, name)
@@ -255,7 +228,7 @@ impl Wanted {
         let ours: Vec<_> = others.iter().filter(is_around).collect();
         let is_stuck = match self {
             // Behind one who waits to have it alone, who waits for the one around us.
-            Self::Lock { shared: true, .. } => others.iter().any(|other| !other.shares),
+            Self::Locks(locks) if locks.shared() => others.iter().any(|other| !other.shares),
             Self::Semaphore { permits, .. } => {
                 ours.iter().map(|other| other.has).sum::<u32>() >= *permits
             }
@@ -285,30 +258,25 @@ impl Other {
 }
 
 impl Hold {
-    fn of_lock(guard: LockGuard) -> Self {
-        Self::Lock { guard, aftermath: None }
-    }
-
     /// What the runs within are told.
-    pub(super) fn held_by(&self, member: &str) -> Held {
+    pub(super) fn held_by(&self, member: &str) -> Vec<Held> {
         let recipe = match self {
-            Self::Lock { .. } => "lock",
+            Self::Locks(_) => "lock",
             Self::Permit(_) => "semaphore",
             Self::Slot(_) => "singleton",
             Self::Leadership(_) => "election",
             Self::Claim(_) => "queue",
         };
-        let (recipe, name, member) = (recipe.to_owned(), self.name().to_owned(), member.to_owned());
-        Held { recipe, name, member, token: self.token().value() }
+        let held = |(name, token): (&str, FencingToken)| {
+            let (recipe, name) = (recipe.to_owned(), name.to_owned());
+            Held { recipe, name, member: member.to_owned(), token: token.value() }
+        };
+        self.each().into_iter().map(held).collect()
     }
 
     pub(super) async fn release(self) -> Result<()> {
         match self {
-            Self::Lock { guard, aftermath } => {
-                // First, so that the next one need not wait for it.
-                drop(aftermath);
-                guard.release().await
-            }
+            Self::Locks(locks) => locks.release().await,
             Self::Permit(permit) => permit.release().await,
             Self::Slot(slot) => slot.release().await,
             Self::Leadership(leadership) => leadership.resign().await,
@@ -316,78 +284,97 @@ impl Hold {
         }
     }
 
-    /// What all but a claim are.
-    pub(super) fn grant(&self) -> Result<&Grant, &WorkClaim> {
+    /// What it consists of; empty for a claim.
+    fn grants(&self) -> Vec<&Grant> {
         let grant: &Grant = match self {
-            Self::Lock { guard, .. } => guard,
+            Self::Locks(locks) => return locks.grants(),
             Self::Permit(permit) => permit,
             Self::Slot(slot) => slot,
             Self::Leadership(leadership) => leadership,
-            Self::Claim(claim) => return Err(claim),
+            Self::Claim(_) => return Vec::new(),
         };
-        Ok(grant)
+        vec![grant]
     }
 
-    pub(super) fn name(&self) -> &str {
-        self.grant().map_or_else(WorkClaim::name, Grant::name)
+    /// What it consists of, in the order in which it was asked for: names, and a token for each.
+    pub(super) fn each(&self) -> Vec<(&str, FencingToken)> {
+        match self {
+            Self::Claim(claim) => vec![(claim.name(), claim.token())],
+            hold => {
+                let grants = hold.grants().into_iter();
+                grants.map(|grant| (grant.name(), grant.token())).collect()
+            }
+        }
     }
 
-    pub(super) fn token(&self) -> FencingToken {
-        self.grant().map_or_else(WorkClaim::token, Grant::token)
+    /// What was asked for first; `None`: a claim.
+    pub(super) fn first(&self) -> Option<&Grant> {
+        self.grants().into_iter().next()
+    }
+
+    /// As it is called in messages: what of it is lost, or else all of it.
+    pub(super) fn shown(&self) -> String {
+        let mut lost = self.grants();
+        lost.retain(|grant| !grant.is_held());
+        let names: Vec<_> = match lost.is_empty() {
+            true => self.each().into_iter().map(|(name, _)| name).collect(),
+            false => lost.into_iter().map(Grant::name).collect(),
+        };
+        names.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ")
     }
 
     pub(super) fn is_held(&self) -> bool {
-        self.grant().map_or_else(WorkClaim::is_held, Grant::is_held)
+        match self {
+            Self::Claim(claim) => claim.is_held(),
+            hold => hold.grants().iter().all(|grant| grant.is_held()),
+        }
     }
 
     /// Whether anybody has to wait for us to let go: also one who follows a lock that was broken, on one host.
     pub(super) fn is_kept(&self) -> bool {
-        let aftermath = match self {
-            Self::Lock { aftermath, .. } => aftermath.as_ref(),
-            _ => None,
-        };
-        self.is_held() || aftermath.is_some_and(|guard| guard.is_held())
+        match self {
+            Self::Locks(locks) => locks.is_kept(),
+            hold => hold.is_held(),
+        }
     }
 
     /// How long it can be relied on if nothing more is heard from the store; `None`: for as long as we live.
     pub(super) fn remaining(&self) -> Option<Duration> {
-        self.grant().map_or_else(|claim| Some(claim.remaining()), Grant::remaining)
+        match self {
+            Self::Claim(claim) => Some(claim.remaining()),
+            hold => hold.grants().into_iter().filter_map(Grant::remaining).min(),
+        }
     }
 
+    /// Waits until a part of it is lost.
     pub(super) async fn lost(&self) -> LossReason {
-        match self.grant() {
-            Ok(grant) => grant.lost().await,
-            Err(claim) => claim.lost().await,
+        match self {
+            Self::Locks(locks) => locks.lost().await,
+            Self::Claim(claim) => claim.lost().await,
+            Self::Permit(permit) => permit.lost().await,
+            Self::Slot(slot) => slot.lost().await,
+            Self::Leadership(leadership) => leadership.lost().await,
+        }
+    }
+
+    /// Waits for this, unless a part of it is lost before. A claim's loss is not waited for.
+    pub(super) async fn protect<F: Future>(&self, work: F) -> Result<F::Output> {
+        match self {
+            Self::Locks(locks) => locks.protect(work).await,
+            Self::Permit(permit) => permit.protect(work).await,
+            Self::Slot(slot) => slot.protect(work).await,
+            Self::Leadership(leadership) => leadership.protect(work).await,
+            Self::Claim(_) => Ok(work.await),
         }
     }
 
     pub(super) fn session_file(&self) -> Result<Option<OwnedFd>> {
-        self.grant().map_or_else(WorkClaim::session_file, Grant::session_file)
-    }
-}
-
-/// What the store answers, which is asked again for so long if it refuses, or cannot answer.
-async fn patiently<T>(limit: Duration, asked: impl AsyncFn() -> Result<T>) -> Outcome<Result<T>> {
-    let until = Instant::now() + limit;
-    let answer = async {
-        loop {
-            match asked().await {
-                Err(error) if may_pass(&error) && Instant::now() < until => {
-                    tokio::time::sleep(AGAIN).await;
-                }
-                answer => return answer,
-            }
+        match (self, self.first()) {
+            (Self::Claim(claim), _) => claim.session_file(),
+            (_, Some(grant)) => grant.session_file(),
+            (_, None) => Ok(None),
         }
-    };
-    // A call that was begun in time may take as long again.
-    let silence = "the store does not say whether a command still runs whose lock was broken";
-    let silent = |_| Failure::new(exit::UNAVAILABLE, silence);
-    tokio::time::timeout(2 * limit + AGAIN, answer).await.map_err(silent)
-}
-
-fn may_pass(error: &Error) -> bool {
-    use ErrorKind::{Closed, Collision, Corrupt, Lost, Timeout};
-    !matches!(error.kind(), Closed | Collision | Corrupt | Lost | Timeout)
+    }
 }
 
 /// What is left of the time that we may wait.
@@ -404,82 +391,5 @@ impl Budget {
 
     pub(super) fn left(self) -> Option<Duration> {
         self.0.map(|end| end.saturating_duration_since(Instant::now()))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// None of them may keep another one waiting, and the next one finds who is followed by whom.
-    #[tokio::test]
-    async fn of_several_who_stand_still_each_is_waited_for_together() {
-        let coordinator = Coordinator::connect("memory://").await.expect("memory is there");
-        let lock = coordinator.lock("x").expect("a name");
-        let before = lock.aftermath().expect("a name");
-        let mut still = Vec::new();
-        for _ in 0..3 {
-            still.push(before.acquire_shared(None).await.expect("they share"));
-        }
-        for shared in [false, true] {
-            let wanted = Wanted::Lock { lock: lock.clone(), shared };
-            let hold = wanted.acquire(None).await.expect("memory answers");
-            let mut hold = hold.expect("it is free");
-            wanted.follow_for(&mut hold, Duration::from_millis(50)).await.expect("it is held");
-            let Hold::Lock { aftermath, .. } = hold else { panic!("it is a lock") };
-            assert!(aftermath.is_some(), "whoever follows waits for nobody");
-        }
-    }
-
-    /// A store in a directory, with a lock `x` that is held, and whose aftermath's file is out of reach.
-    async fn out_of_reach(
-        shared: bool,
-    ) -> (tempfile::TempDir, [std::path::PathBuf; 2], Wanted, Hold) {
-        let directory = tempfile::tempdir().expect("there is room");
-        let url = format!("file://{}/x", directory.path().display());
-        let coordinator = Coordinator::connect(&url).await.expect("it is there");
-        let lock = coordinator.lock("x").expect("a name");
-        let before = lock.aftermath().expect("a name").acquire(None).await.expect("it is free");
-        before.release().await.expect("it is there");
-        let queues = directory.path().join("x/coordination/queues");
-        let files = std::fs::read_dir(queues).expect("it is there");
-        let mut paths = files.map(|file| file.expect("it is there").path());
-        let is_meant = |path: &std::path::PathBuf| path.to_string_lossy().contains("aftermath");
-        let path = paths.find(is_meant).expect("it was written");
-        let taken = directory.path().join("taken");
-        let wanted = Wanted::Lock { lock, shared };
-        let hold = wanted.acquire(None).await.expect("it is there").expect("it is free");
-        std::fs::rename(&path, &taken).expect("there is room");
-        std::fs::create_dir(&path).expect("there is room");
-        (directory, [path, taken], wanted, hold)
-    }
-
-    /// The lock is ours, and the store cannot be read for a moment.
-    #[tokio::test]
-    async fn who_follows_asks_again_when_the_store_cannot_be_read_for_a_moment() {
-        for shared in [false, true] {
-            let (_directory, [path, taken], wanted, mut hold) = out_of_reach(shared).await;
-            let mended = async {
-                tokio::time::sleep(Duration::from_millis(300)).await;
-                std::fs::remove_dir(&path).expect("it is empty");
-                std::fs::rename(&taken, &path).expect("there is room");
-            };
-            let following = wanted.follow_for(&mut hold, Duration::from_secs(10));
-            let (followed, ()) = tokio::join!(following, mended);
-            followed.expect("it is there again");
-            let Hold::Lock { aftermath, .. } = hold else { panic!("it is a lock") };
-            assert!(aftermath.is_some(), "whoever comes next waits for nobody");
-        }
-    }
-
-    /// Nobody knows then whether another command still runs.
-    #[tokio::test]
-    async fn who_follows_does_not_run_when_the_store_cannot_be_read() {
-        let (_directory, _, wanted, mut hold) = out_of_reach(false).await;
-        let begun = Instant::now();
-        let limit = Duration::from_millis(200);
-        let failure = wanted.follow_for(&mut hold, limit).await.expect_err("it is out of reach");
-        assert_eq!(failure.code, exit::UNAVAILABLE);
-        assert!(begun.elapsed() < 100 * limit, "after {:?}", begun.elapsed());
     }
 }

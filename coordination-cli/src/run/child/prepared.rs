@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::env;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::future::pending;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use coordination::{Claim, Coordinator, Effect, Error, LossReason};
+use coordination::{Claim, Coordinator, Effect, Error, FencingToken, LossReason};
 use rustix::io::Errno;
 use rustix::process::{Pid, getpid, set_child_subreaper};
 use tokio::io::AsyncWriteExt;
@@ -194,7 +194,7 @@ impl<'a> Prepared<'a> {
             self.watch.keep_open(file);
         }
         if let Some(hold) = hold.as_ref().filter(|hold| !hold.is_held()) {
-            let what = format!("{:?} was lost before the command started", hold.name());
+            let what = format!("{} was lost before the command started", hold.shown());
             return Err(Failure::new(exit::LOST, what));
         }
         // What the command leaves behind becomes ours, so that its end can be seen: not every first process of a container
@@ -261,7 +261,7 @@ impl<'a> Prepared<'a> {
         command.env(MARK, &self.marks);
         if let Some(hold) = hold {
             command.env(HELD, around::with(hold.held_by(&self.member)));
-            command.env("LOCK_NAME", hold.name()).env("LOCK_TOKEN", hold.token().to_string());
+            name_each(&mut command, &hold.each());
             match hold.remaining() {
                 Some(left) => command.env("LOCK_DEADLINE", unix_time(left)),
                 // That of a run that we run in.
@@ -289,6 +289,33 @@ impl<'a> Prepared<'a> {
         let why = text.split(" (os error").next().unwrap_or_default();
         Failure::new(code, format!("{program}: {why}"))
     }
+}
+
+/// Names what is held, with its token: what was asked for first, and if that is more than one, each of them by its number.
+fn name_each(command: &mut Command, each: &[(&str, FencingToken)]) {
+    // Those of a run that we run in may be more.
+    for (name, _) in env::vars_os().filter(|(name, _)| is_numbered(name)) {
+        command.env_remove(name);
+    }
+    for (number, (name, token)) in each.iter().enumerate() {
+        if number == 0 {
+            command.env("LOCK_NAME", name).env("LOCK_TOKEN", token.to_string());
+        }
+        if each.len() > 1 {
+            let number = number + 1;
+            command.env(format!("LOCK_NAME_{number}"), name);
+            command.env(format!("LOCK_TOKEN_{number}"), token.to_string());
+        }
+    }
+}
+
+fn is_numbered(variable: &OsStr) -> bool {
+    let number = variable.to_str().and_then(|name| {
+        name.strip_prefix("LOCK_NAME_").or_else(|| name.strip_prefix("LOCK_TOKEN_"))
+    });
+    number.is_some_and(|number| {
+        !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
+    })
 }
 
 /// Whether the release says that the lock was lost before the command had ended, and not since: it may be lost while the store is

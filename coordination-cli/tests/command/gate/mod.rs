@@ -13,6 +13,7 @@ mod queues;
 mod reach;
 mod serve;
 mod settings;
+mod several;
 mod signals;
 mod started;
 mod terminal;
