@@ -463,7 +463,8 @@ pub(crate) struct Child {
     /// How long to wait before the command starts, so that a holder who lost the lock just now has ended
     ///
     /// By default as long as the store needs to tell of a loss, and a command to end: 0.2 s, with ZooKeeper 0.4 s, Redis,
-    /// PostgreSQL and MySQL 0.6 s. On one host none: there one who follows a lock that was broken waits until the command before has ended, five
+    /// PostgreSQL and MySQL 0.6 s; but under a lock on a store that keeps what it has confirmed nobody waits after a command that has ended
+    /// well. On one host none: there one who follows a lock that was broken waits until the command before has ended, five
     /// seconds at most.
     #[arg(long, value_name = "D", value_parser = duration)]
     pub(crate) settle: Option<Duration>,

@@ -6,6 +6,7 @@ use coordination::{Coordinator, Election, FencingToken, Limiter, Lock, Occupant,
 
 use crate::args::{Break, Broken, Store};
 use crate::exit::{self, Failure, Outcome, printable, say};
+use crate::note::note_break;
 use crate::settings;
 
 /// The code of who was asked and said no.
@@ -68,6 +69,9 @@ async fn taken_away(asked: &Break, store: &Store, coordinator: &Coordinator) -> 
     let shown = shown(held.name(), &who);
     if !asked.yes && !is_confirmed(&shown)? {
         return Ok(REFUSED);
+    }
+    if let Held::Lock(lock) = &held {
+        note_break(lock, coordinator).await;
     }
     // Exactly the one that was seen: somebody else may hold it by now.
     if !held.break_grant(who.token).await? {

@@ -5,7 +5,7 @@
 //! * The others look, and one takes away: `status`, `follow` (members, leaders), `info`, `doctor`,
 //!   `breaking`. `prune` tidies up, `reset` forgets the last run of a job, `resize` changes a
 //!   number. `serve` offers it all over HTTP. `secrets` keeps passwords out of what is said. `post` is the other end of
-//!   `run::work`.
+//!   `run::work`. `note` tells whether a command before has ended.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     not(target_os = "linux"),
@@ -20,6 +20,7 @@ mod elsewhere;
 mod exit;
 mod follow;
 mod info;
+mod note;
 mod post;
 mod prune;
 mod reset;

@@ -7,6 +7,7 @@ use coordination::{
     MultiLock,
 };
 
+use super::settling::Noted;
 use crate::exit::{self, Failure, Outcome};
 
 type Result<T, E = Error> = std::result::Result<T, E>;
@@ -32,6 +33,8 @@ pub(crate) struct HeldLocks {
     asked: Vec<usize>,
     /// On one host: held until the command has ended, though a lock may be broken before.
     aftermaths: Vec<LockGuard>,
+    /// On servers: what tells those who follow that the command may still run.
+    notes: Vec<Noted>,
 }
 
 impl Locks {
@@ -73,8 +76,8 @@ impl Locks {
             (_, false) => Some(self.all.acquire(wait).await?),
             (_, true) => Some(self.all.acquire_shared(wait).await?),
         };
-        let (asked, aftermaths) = (self.asked.clone(), Vec::new());
-        Ok(guard.map(|guard| HeldLocks { guard, asked, aftermaths }))
+        let (asked, aftermaths, notes) = (self.asked.clone(), Vec::new(), Vec::new());
+        Ok(guard.map(|guard| HeldLocks { guard, asked, aftermaths, notes }))
     }
 
     /// Who holds the lock that we wait for, and who waits for it: the first one that we do not hold ourselves.
@@ -137,6 +140,23 @@ impl HeldLocks {
         self.asked.iter().filter_map(|place| guards.get(*place).map(|guard| &**guard)).collect()
     }
 
+    /// In the order of names.
+    pub(super) fn tokens(&self) -> Vec<u64> {
+        self.guard.guards().iter().map(|guard| guard.token().value()).collect()
+    }
+
+    /// The command is noted at the store.
+    pub(super) fn noted(&mut self, notes: Vec<Noted>) {
+        self.notes = notes;
+    }
+
+    /// No command runs under it any more, for certain: whoever follows need not wait.
+    pub(super) async fn command_has_ended(&mut self) {
+        for note in std::mem::take(&mut self.notes) {
+            note.remove().await;
+        }
+    }
+
     pub(super) fn is_kept(&self) -> bool {
         self.guard.is_held() || self.aftermaths.iter().any(|guard| guard.is_held())
     }
@@ -157,7 +177,10 @@ impl HeldLocks {
 }
 
 /// What the store answers, which is asked again for so long if it refuses, or cannot answer.
-async fn patiently<T>(limit: Duration, asked: impl AsyncFn() -> Result<T>) -> Outcome<Result<T>> {
+pub(super) async fn patiently<T>(
+    limit: Duration,
+    asked: impl AsyncFn() -> Result<T>,
+) -> Outcome<Result<T>> {
     let until = Instant::now() + limit;
     let answer = async {
         loop {

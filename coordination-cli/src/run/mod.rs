@@ -10,6 +10,7 @@ pub(crate) mod join;
 mod locks;
 mod progress;
 mod reach;
+mod settling;
 pub(crate) mod signals;
 pub(crate) mod started;
 mod waiting;
@@ -29,6 +30,7 @@ use self::waiting::{Waited, wait};
 use self::wanted::{Budget, Hold, Wanted};
 use crate::args::{Child, IfBusy, OnLost, Run, Store};
 use crate::exit::{self, Failure, Outcome};
+use crate::note::keeps_notes;
 use crate::settings;
 
 /// How long a command may take to end whose wrapper was told that its lock is lost.
@@ -106,7 +108,7 @@ async fn prepare(
         },
     };
     if let (Some(wanted), Some(hold)) = (&wanted, &mut hold) {
-        settle(hold, &run.child, coordinator).await?;
+        settle_after(wanted, hold, &run.child, coordinator).await?;
         if is_on_one_host(coordinator) && run.child.on_lost != OnLost::Ignore {
             wanted.follow(hold).await?;
         }
@@ -114,14 +116,19 @@ async fn prepare(
     if let Some(rate) = &run.rate
         && let Some(busy) = waiting::wait_for_rate(rate, coordinator, budget, is_quiet).await?
     {
+        not_run(hold).await;
         return Ok(Ready::Busy(busy));
     }
-    let claim = match (job(run, coordinator)?, hold.as_ref().and_then(Hold::first)) {
-        (Some(job), Some(grant)) => match job.try_claim_under(grant).await? {
-            Some(claim) => Some(Box::new(claim)),
-            None => return Ok(Ready::Done),
-        },
+    let claimed = match (job(run, coordinator)?, hold.as_ref().and_then(Hold::first)) {
+        (Some(job), Some(grant)) => Some(job.try_claim_under(grant).await?),
         _ => None,
+    };
+    let claim = match claimed {
+        Some(None) => {
+            not_run(hold).await;
+            return Ok(Ready::Done);
+        }
+        claimed => claimed.flatten().map(Box::new),
     };
     Ok(Ready::Run { hold, claim })
 }
@@ -143,17 +150,46 @@ fn is_on_one_host(coordinator: &Coordinator) -> bool {
 ///
 /// On one host nothing but `break` takes a lock away from a command that runs, and [`Wanted::follow`] waits for that.
 async fn settle(hold: &Hold, options: &Child, coordinator: &Coordinator) -> Outcome {
-    let length = match options.settle {
-        Some(length) => length,
-        None if is_on_one_host(coordinator) => Duration::ZERO,
-        None => coordinator.loss_delay() + ENDING,
-    };
+    let length = settling_time(options, coordinator);
     match hold {
         _ if length.is_zero() => {}
         Hold::Claim(claim) => tokio::time::sleep(length.min(claim.remaining())).await,
         hold => hold.protect(tokio::time::sleep(length)).await?,
     }
     Ok(())
+}
+
+/// The same where a command of before may be known to have ended: then nobody waits.
+async fn settle_after(
+    wanted: &Wanted,
+    hold: &mut Hold,
+    options: &Child,
+    coordinator: &Coordinator,
+) -> Outcome {
+    match (wanted, hold) {
+        (Wanted::Locks(locks), Hold::Locks(held))
+            if keeps_notes(&coordinator.characteristics()) =>
+        {
+            let length = settling_time(options, coordinator);
+            settling::settle(locks, held, length, options.settle.is_some()).await
+        }
+        (_, hold) => settle(hold, options, coordinator).await,
+    }
+}
+
+fn settling_time(options: &Child, coordinator: &Coordinator) -> Duration {
+    match options.settle {
+        Some(length) => length,
+        None if is_on_one_host(coordinator) => Duration::ZERO,
+        None => coordinator.loss_delay() + ENDING,
+    }
+}
+
+/// There is nothing to run under it.
+async fn not_run(hold: Option<Hold>) {
+    if let Some(mut hold) = hold {
+        hold.command_has_ended().await;
+    }
 }
 
 /// Where a loss is told with a heartbeat, it should come soon.

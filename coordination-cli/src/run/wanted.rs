@@ -357,6 +357,13 @@ impl Hold {
         }
     }
 
+    /// No command runs under it any more, for certain, and nothing of it is lost.
+    pub(super) async fn command_has_ended(&mut self) {
+        if let Self::Locks(locks) = self {
+            locks.command_has_ended().await;
+        }
+    }
+
     /// Waits for this, unless a part of it is lost before. A claim's loss is not waited for.
     pub(super) async fn protect<F: Future>(&self, work: F) -> Result<F::Output> {
         match self {

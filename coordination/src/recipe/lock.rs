@@ -5,12 +5,13 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
-use serde::Serialize;
+use serde::{Serialize, de::DeserializeOwned};
 
 use super::engine::grant::{Grant, guard};
 use super::engine::queue::Queue;
 use super::engine::turn::Request;
 use super::engine::waiting::Waiting;
+use super::value::SharedValue;
 use crate::backend::{Data, Entry, Mode};
 use crate::coordinator::Coordinator;
 use crate::error::{Effect, Result};
@@ -215,6 +216,18 @@ impl Lock {
     #[doc(hidden)]
     pub fn aftermath(&self) -> Result<Self> {
         Ok(Self { queue: self.queue.of_kind("aftermath")? })
+    }
+
+    /// A value of the same name, in which commands that run under the lock note that they do.
+    ///
+    /// For the command `coordination`, and no part of the promises of this library.
+    ///
+    /// # Errors
+    ///
+    /// None: the name is that of the lock.
+    #[doc(hidden)]
+    pub fn command<T: Serialize + DeserializeOwned>(&self) -> Result<SharedValue<T>> {
+        Ok(SharedValue::of_queue(self.queue.of_kind("command")?))
     }
 
     /// The holders of the lock and the contenders that wait for it, in order; empty when the lock is free.

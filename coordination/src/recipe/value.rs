@@ -279,6 +279,11 @@ impl<T: Serialize + DeserializeOwned> SharedValue<T> {
         ValueWatch { queue, views, told: Told::default(), of: PhantomData }
     }
 
+    /// The value that a queue of another recipe has.
+    pub(super) fn of_queue(queue: Queue) -> Self {
+        Self { queue, of: PhantomData }
+    }
+
     async fn read_for(&self, operation: &'static str) -> Result<Option<Versioned<T>>> {
         let stored = self.queue.read(operation).await?.value;
         let value = stored.map(|stored| Versioned::parse(operation, &stored));

@@ -164,7 +164,12 @@ impl<'a> Prepared<'a> {
         // While it is held: who holds it next takes over what is not done.
         let settled = running.settle_claim(is_done).await;
         let was_lost = match running.hold.take() {
-            Some(hold) => hold.release().await.is_err_and(|error| is_loss_before(&error, was_held)),
+            Some(mut hold) => {
+                if was_held && ended.as_ref().is_ok_and(|ended| !ended.was_stopped) {
+                    hold.command_has_ended().await;
+                }
+                hold.release().await.is_err_and(|error| is_loss_before(&error, was_held))
+            }
             None => false,
         };
         let ended = ended?;

@@ -13,6 +13,7 @@ mod queues;
 mod reach;
 mod serve;
 mod settings;
+mod settling;
 mod several;
 mod signals;
 mod started;

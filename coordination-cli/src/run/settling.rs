@@ -1,0 +1,245 @@
+//! The wait for a command before, whose wrapper may be told only now that its lock was taken away: none where it has ended for
+//! certain. See [`note`](crate::note).
+
+use std::time::Duration;
+
+use coordination::{Lock, SharedValue, Version};
+use tokio::time::{sleep, timeout};
+
+use super::locks::{HeldLocks, Locks, patiently};
+use crate::exit::{self, Failure, Outcome};
+use crate::note::Note;
+
+/// How long a store has for each answer before the command starts.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the release may be put off by the removal of the note.
+const REMOVING: Duration = Duration::from_secs(1);
+
+/// Our own note, which is to be removed.
+pub(super) struct Noted {
+    value: SharedValue<Note>,
+    version: Version,
+}
+
+/// What became of the attempt to write a note.
+enum Attempt {
+    Written(Option<Noted>),
+    /// A command may still run of which there is this note, in this version.
+    After(Version),
+}
+
+/// Notes a command for each of the locks, and waits for so long if one before may still run, or if it must.
+pub(super) async fn settle(
+    locks: &Locks,
+    held: &mut HeldLocks,
+    length: Duration,
+    must: bool,
+) -> Outcome {
+    let drafts = locks.each().iter().zip(held.tokens());
+    let drafts = drafts.map(|(lock, token)| draft(lock, token, locks.shared()));
+    let (mut left, mut noted) = (drafts.collect::<Outcome<Vec<_>>>()?, Vec::new());
+    let mut must = must;
+    loop {
+        let mut after = Vec::new();
+        for (draft, waited_for) in left {
+            match held.protect(draft.attempt(waited_for)).await?? {
+                Attempt::Written(note) => noted.extend(note),
+                Attempt::After(version) => after.push((draft, Some(version))),
+            }
+        }
+        if after.is_empty() && !must {
+            held.noted(noted);
+            return Ok(());
+        }
+        must = false;
+        held.protect(sleep(length)).await?;
+        left = after;
+    }
+}
+
+fn draft(lock: &Lock, token: u64, shared: bool) -> Outcome<(Draft, Option<Version>)> {
+    let note = if shared { Note::Shared } else { Note::Alone(token) };
+    Ok((Draft { value: lock.command()?, token, note }, None))
+}
+
+/// A note that is to be written.
+struct Draft {
+    value: SharedValue<Note>,
+    token: u64,
+    note: Note,
+}
+
+impl Draft {
+    /// Writes it where there is none, or in the place of the one that was waited for.
+    async fn attempt(&self, waited_for: Option<Version>) -> Outcome<Attempt> {
+        let mut expected = waited_for;
+        loop {
+            let write = async || self.value.compare_and_set(expected, &self.note).await;
+            if let Some(version) = patiently(PATIENCE, write).await?? {
+                return Ok(Attempt::Written(self.noted(version)));
+            }
+            let found = patiently(PATIENCE, async || self.value.read().await).await??;
+            let Some(found) = found else {
+                // Removed meanwhile: that one has ended.
+                expected = None;
+                continue;
+            };
+            return match (found.value, self.note) {
+                // The answer to our own was lost.
+                (now, note @ Note::Alone(_)) if now == note => {
+                    Ok(Attempt::Written(self.noted(found.version)))
+                }
+                (Note::Shared, Note::Shared) => Ok(Attempt::Written(None)),
+                (Note::Alone(token), _) if token > self.token => {
+                    Err(Failure::new(exit::LOST, "the lock was lost before the command started"))
+                }
+                _ => Ok(Attempt::After(found.version)),
+            };
+        }
+    }
+
+    fn noted(&self, version: Version) -> Option<Noted> {
+        let value = self.value.clone();
+        (self.note != Note::Shared).then_some(Noted { value, version })
+    }
+}
+
+impl Noted {
+    /// Tells those who follow that the command has ended. If that fails, they wait, which does no harm.
+    pub(super) async fn remove(self) {
+        let _ = timeout(REMOVING, self.value.compare_and_delete(self.version)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use coordination::Coordinator;
+    use tokio::time::Instant;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(3600);
+
+    async fn store(name: &str) -> Coordinator {
+        Coordinator::connect(&format!("memory://settling-{name}")).await.expect("memory is there")
+    }
+
+    /// Locks that are held, and how long it took until a command could start.
+    async fn taken(
+        coordinator: &Coordinator,
+        names: &[&str],
+        shared: bool,
+    ) -> (HeldLocks, Duration) {
+        let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+        let locks = Locks::new(&names, shared, coordinator).expect("names");
+        let held = locks.acquire(None).await.expect("memory answers");
+        let mut held = held.expect("nobody is in the way");
+        let begun = Instant::now();
+        settle(&locks, &mut held, LONG, false).await.map_err(|failure| failure.code).expect("held");
+        (held, begun.elapsed())
+    }
+
+    async fn ends_well(mut held: HeldLocks) {
+        held.command_has_ended().await;
+        held.release().await.expect("memory answers");
+    }
+
+    async fn note(coordinator: &Coordinator, name: &str) -> Option<Note> {
+        let value = coordinator.lock(name).expect("a name").command().expect("a name");
+        value.read().await.expect("memory answers").map(|note| note.value)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn after_a_command_that_has_ended_well_nobody_waits() {
+        let store = store("well").await;
+        for _ in 0..3 {
+            let (held, waited) = taken(&store, &["x"], false).await;
+            assert!(waited < LONG, "{waited:?}");
+            assert!(matches!(note(&store, "x").await, Some(Note::Alone(_))), "it may run");
+            ends_well(held).await;
+            assert_eq!(note(&store, "x").await, None, "nothing is left");
+        }
+    }
+
+    /// Whatever the reason: killed, broken, lost, or the store did not answer in the end. The note is that of whom it was.
+    #[tokio::test(start_paused = true)]
+    async fn after_any_other_end_the_next_one_waits_once() {
+        let store = store("otherwise").await;
+        for names in [&["x"][..], &["x", "y"], &["x", "z", "y"]] {
+            let (held, _) = taken(&store, &["x"], false).await;
+            // It is granted to the next one, and nobody has told that the command has ended.
+            held.release().await.expect("memory answers");
+            let (held, waited) = taken(&store, names, false).await;
+            assert!(waited >= LONG, "{waited:?}");
+            ends_well(held).await;
+            let (held, waited) = taken(&store, names, false).await;
+            assert!(waited < LONG, "{waited:?}");
+            ends_well(held).await;
+        }
+    }
+
+    /// Its end is told late: that is no word about the next one's command.
+    #[tokio::test(start_paused = true)]
+    async fn one_who_has_lost_the_lock_removes_nobody_elses_note() {
+        let store = store("late").await;
+        let (mut lost, _) = taken(&store, &["x"], false).await;
+        store.lock("x").expect("a name").break_lock().await.expect("memory answers");
+        let (held, waited) = taken(&store, &["x"], false).await;
+        assert!(waited >= LONG, "{waited:?}");
+        let noted = note(&store, "x").await;
+        lost.command_has_ended().await;
+        assert_eq!(note(&store, "x").await, noted);
+        ends_well(held).await;
+    }
+
+    /// One who was about to note his command when he lost the lock, and notes it when the next one has come.
+    #[tokio::test(start_paused = true)]
+    async fn one_who_comes_too_late_with_his_note_does_not_start() {
+        let store = store("too-late").await;
+        let locks = Locks::new(&["x".to_owned()], false, &store).expect("a name");
+        let late = locks.acquire(None).await.expect("memory answers").expect("it is free");
+        let token = late.tokens()[0];
+        store.lock("x").expect("a name").break_lock().await.expect("memory answers");
+        let (held, _) = taken(&store, &["x"], false).await;
+        let draft = draft(&locks.each()[0], token, false)
+            .map_err(|failure| failure.code)
+            .expect("a name")
+            .0;
+        let failure = draft.attempt(None).await.err().expect("it is another's");
+        assert_eq!(failure.code, exit::LOST);
+        ends_well(held).await;
+        // And where there is no other any more, the next one waits.
+        assert!(matches!(draft.attempt(None).await, Ok(Attempt::Written(Some(_)))));
+        let (held, waited) = taken(&store, &["x"], false).await;
+        assert!(waited >= LONG, "{waited:?}");
+        ends_well(held).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_shares_waits_for_nobody_who_shares_and_who_is_alone_for_all() {
+        let store = store("shares").await;
+        let (one, waited) = taken(&store, &["x"], true).await;
+        assert!(waited < LONG, "{waited:?}");
+        let (other, waited) = taken(&store, &["x"], true).await;
+        assert!(waited < LONG, "{waited:?}");
+        ends_well(one).await;
+        ends_well(other).await;
+        let (alone, waited) = taken(&store, &["x"], false).await;
+        assert!(waited >= LONG, "{waited:?}");
+        alone.release().await.expect("memory answers");
+        let (shares, waited) = taken(&store, &["x"], true).await;
+        assert!(waited >= LONG, "{waited:?}");
+        ends_well(shares).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_asks_for_it_waits_in_any_case() {
+        let store = store("must").await;
+        let locks = Locks::new(&["x".to_owned()], false, &store).expect("a name");
+        let mut held = locks.acquire(None).await.expect("memory answers").expect("it is free");
+        let begun = Instant::now();
+        settle(&locks, &mut held, LONG, true).await.map_err(|failure| failure.code).expect("held");
+        assert!(begun.elapsed() >= LONG);
+        assert!(matches!(note(&store, "x").await, Some(Note::Alone(_))));
+    }
+}
