@@ -30,6 +30,10 @@ const AFTERMATH: Duration = Duration::from_secs(1);
 /// ... and at most so long, whatever happens.
 const LIMIT: Duration = Duration::from_secs(10);
 
+/// How often we look whether it is time to stop, and how late that may be on a machine that is only busy.
+const TURN: Duration = Duration::from_millis(50);
+const LATE: Duration = Duration::from_millis(500);
+
 /// Runs the demo and says whether the verdict is good.
 pub(crate) fn run(unlocked: bool, metrics: bool) -> Result<bool> {
     let mut scratch = Scratch::create()?;
@@ -100,6 +104,8 @@ struct Demo {
     victim: Option<Victim>,
     /// When somebody took over.
     takeover: Option<Instant>,
+    /// The longest time in which we were to run and did not.
+    stood_still: Duration,
     /// What went wrong that no journal tells.
     incidents: Vec<String>,
 }
@@ -135,6 +141,7 @@ impl Demo {
             doing: vec![None; WORKERS],
             victim: None,
             takeover: None,
+            stood_still: Duration::ZERO,
             incidents: Vec::new(),
         })
     }
@@ -142,16 +149,38 @@ impl Demo {
     /// Shows what happens until it is time to stop.
     fn watch(&mut self) -> Result<()> {
         while !self.is_over()? {
-            match self.events.recv_timeout(Duration::from_millis(50)) {
+            let turn = Instant::now();
+            match self.events.recv_timeout(TURN) {
                 Ok(event) => self.see(event)?,
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
+            self.stood_still = self.stood_still.max(turn.elapsed().saturating_sub(TURN));
         }
         if self.takeover.is_none() && !self.unlocked {
-            self.incidents.push("nobody took over from a killed worker".into());
+            let what = match &self.victim {
+                Some(victim) => {
+                    let (worker, since) = (victim.worker, victim.at.elapsed().as_secs_f64());
+                    format!("nobody took over from w{worker} within {since:.1} s of its death")
+                }
+                None => {
+                    "nobody was killed: in no resize was it seen in time that another waits".into()
+                }
+            };
+            self.incidents.push(format!("{what}{}", self.excuse()));
         }
         Ok(())
+    }
+
+    /// Why it may be, if not for the locks.
+    fn excuse(&self) -> String {
+        match self.stood_still > LATE {
+            true => format!(
+                "; this machine stood still for {:.1} s meanwhile",
+                self.stood_still.as_secs_f64()
+            ),
+            false => String::new(),
+        }
     }
 
     fn is_over(&mut self) -> Result<bool> {
@@ -270,7 +299,7 @@ impl Demo {
             let killed =
                 |event: &Event| event.worker == worker && matches!(event.step, Step::Killed);
             if !status.success() && !self.seen.iter().any(killed) {
-                self.incidents.push(format!("w{worker} ended with {status}"));
+                self.incidents.push(format!("w{worker} ended with {status}{}", self.excuse()));
             }
         }
         Ok(())

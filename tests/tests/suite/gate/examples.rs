@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use coordination_tests::harness::etcd::Etcd;
-use coordination_tests::harness::rerun_if_starved;
+use coordination_tests::harness::{Scratch, rerun_if_starved};
 
 /// The command that runs the built example `name`; `tests/run` builds all examples before it runs any test.
 pub(super) fn example(name: &str) -> Command {
@@ -39,6 +39,26 @@ fn passes(output: &Output) {
 fn resize_keeps_every_update_without_a_server() {
     rerun_if_starved(|| {
         passes(&example("resize").output().expect("it starts"));
+    });
+}
+
+/// Nobody can take over in the time that is left then.
+#[test]
+fn resize_says_that_the_machine_stood_still() {
+    rerun_if_starved(|| {
+        // It keeps what it has written, as evidence.
+        let scratch = Scratch::new("resize");
+        let mut running = example("resize");
+        running.env("TMPDIR", scratch.join("."));
+        let running = running.stdout(Stdio::piped()).spawn().expect("it starts");
+        let id = rustix::process::Pid::from_child(&running);
+        let signal = |signal| rustix::process::kill_process(id, signal).expect("it runs");
+        std::thread::sleep(Duration::from_millis(500));
+        signal(rustix::process::Signal::STOP);
+        std::thread::sleep(Duration::from_secs(12));
+        signal(rustix::process::Signal::CONT);
+        let text = shown(&running.wait_with_output().expect("it ends"));
+        assert!(text.contains("this machine stood still for 1"), "{text}");
     });
 }
 
