@@ -6,3 +6,4 @@ mod kept_apart;
 mod killed;
 mod page;
 mod queues;
+mod units;
