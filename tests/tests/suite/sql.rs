@@ -68,6 +68,10 @@ pub(crate) trait SqlServer: Server + 'static {
 
     /// Ends all connections that the library has opened to the server.
     fn end_connections(&self);
+
+    /// All statements that the server has received so far, from its log: those of the library, of the harness, and of
+    /// drivers on their own account.
+    fn statements(&self) -> Vec<String>;
 }
 
 pub(crate) fn one<S: SqlServer>() -> Arc<S> {
@@ -122,6 +126,7 @@ macro_rules! sql_checks {
             $server:
             s2_a_fenced_transaction_is_the_holders
             s2_nobody_is_granted_a_lock_within_a_fenced_transaction
+            l4_a_free_lock_is_one_statement_each_way
             t2_numbers_go_on_when_a_queue_is_pruned_while_another_makes_it
             sec7_a_user_with_rights_on_these_tables_is_enough
             x1_another_version_is_refused
@@ -203,6 +208,26 @@ pub(crate) async fn s2_nobody_is_granted_a_lock_within_a_fenced_transaction<S: S
     next.release().await.expect("released");
     other.stop().await.expect("stopped");
     holder.stop().await.expect("stopped");
+}
+
+/// L4: a lock that nobody else wants costs one statement to acquire, and one to release. By the server's log, the client sends
+/// no other statement with these two.
+pub(crate) async fn l4_a_free_lock_is_one_statement_each_way<S: SqlServer>() {
+    const TURNS: usize = 20;
+    let server = one::<S>();
+    // No heartbeat comes between.
+    let url = url(&*server).replace("ttl=2s&heartbeat=250ms", "ttl=60s");
+    let coordinator = Coordinator::connect(&url).await.expect("a server");
+    let lock = coordinator.lock("x").expect("a name");
+    let before = block_in_place(|| server.statements()).len();
+    for _ in 0..TURNS {
+        lock.acquire(PATIENCE).await.expect("free").release().await.expect("released");
+    }
+    let statements = block_in_place(|| server.statements());
+    let sent = &statements[before..];
+    let of = |step: &str| sent.iter().filter(|statement| statement.contains(step)).count();
+    assert_eq!([of("enter("), of("leave("), sent.len()], [TURNS, TURNS, 2 * TURNS], "{sent:#?}");
+    coordinator.stop().await.expect("stopped");
 }
 
 /// One transaction makes a queue, gives a number in it while the server's clock is far ahead, and prunes the queue.

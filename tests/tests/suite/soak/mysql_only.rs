@@ -103,6 +103,13 @@ impl SqlServer for Mysql {
             let _ = self.try_ask(&format!("KILL {id}"));
         }
     }
+
+    fn statements(&self) -> Vec<String> {
+        const COMMANDS: [&str; 5] = ["Query\t", "Prepare\t", "Execute\t", "Init DB\t", "Ping\t"];
+        let log = Mysql::statements(self);
+        let is_one = |line: &&str| COMMANDS.iter().any(|command| line.contains(command));
+        log.lines().filter(is_one).map(ToOwned::to_owned).collect()
+    }
 }
 
 pub(super) fn one() -> Arc<Mysql> {
