@@ -12,6 +12,8 @@ mod mysql_only;
 #[cfg(feature = "mysql")]
 mod mysql_operators;
 mod pauses;
+#[cfg(feature = "postgres")]
+mod postgres_plans;
 mod rates;
 mod settings;
 pub(crate) mod shortage;
