@@ -4,6 +4,7 @@
 //! [`draft`]: a function of what was read, whose result is written in one compare-and-set. A process that claims has an
 //! entry in the queue; when that is gone, so is the process, and the next one that claims takes back what it had.
 
+mod ahead;
 mod buckets;
 mod calls;
 mod claim;

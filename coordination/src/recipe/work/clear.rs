@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use super::ahead::fetch_ahead;
 use super::buckets::Bucket;
 use super::draft::{Draft, Outcome, Step, name};
 use super::layout::{
     Body, Claims, Contents, GROUP, Index, MOST_LITTER, PAGE, Page, State, Summary,
 };
-use super::select::fetch_ahead;
 use crate::backend::MOST_BESIDE;
 
 /// How many pages whose items are all dead are removed by a step that writes for another reason.

@@ -1,10 +1,11 @@
 //! Looking at a queue without changing it.
 
+use super::ahead::fetch_ahead;
 use super::claim::{SeenItem, seen_items};
 use super::draft::{Draft, Step};
 use super::ids::ItemId;
 use super::layout::{GROUP, Item, Micros, State, Summary};
-use super::select::{fetch_ahead, length_of, page_of};
+use super::select::{length_of, page_of};
 
 /// How long the bodies of a list are together, in base64, before it ends.
 const BODIES: u64 = 1024 * 1024;
