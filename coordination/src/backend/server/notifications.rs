@@ -76,7 +76,6 @@ pub(crate) struct Turn {
     /// The epoch of the connection on which it came.
     pub(crate) epoch: u64,
     /// As in [`Passed`].
-    #[cfg_attr(not(feature = "redis"), expect(dead_code, reason = "only Redis has records"))]
     pub(crate) record: Option<String>,
 }
 
