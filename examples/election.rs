@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use coordination::{Coordinator, Election, ErrorKind, Result};
+use coordination::{Coordinator, Election, ElectionEvent, ErrorKind, Result};
 
 #[tokio::main]
 async fn main() -> Result<()> {
@@ -71,13 +71,13 @@ async fn observe(election: Election) -> Result<()> {
     let (mut terms, mut last) = (election.observe(), None);
     loop {
         match terms.next().await {
-            Ok(Some(term)) => {
+            Ok(ElectionEvent::Leader(term)) => {
                 let value = term.value::<String>()?;
                 println!("told:   {} leads under term {}: {value}", term.leader, term.term);
                 assert!(Some(term.term) >= last, "terms never go back");
                 last = Some(term.term);
             }
-            Ok(None) => println!("told:   nobody leads"),
+            Ok(ElectionEvent::NoLeader) => println!("told:   nobody leads"),
             Err(error) if error.kind() == ErrorKind::Closed => return Ok(()),
             Err(error) => return Err(error),
         }

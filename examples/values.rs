@@ -2,7 +2,7 @@
 //!
 //! `cargo run --example values`, or with `COORDINATION_URL` naming another store.
 
-use coordination::{Coordinator, Result, SharedValue};
+use coordination::{Coordinator, Result, SharedValue, ValueEvent};
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -62,16 +62,16 @@ async fn main() -> Result<()> {
 }
 
 async fn follow(limits: SharedValue<Limits>) -> Result<()> {
-    let mut changes = limits.watch();
+    let mut events = limits.watch();
     loop {
-        match changes.next().await? {
-            Some(change) => {
-                println!("  told: version {}: {:?}", change.version, change.value);
-                if change.value.paused {
+        match events.next().await? {
+            ValueEvent::Value(now) => {
+                println!("  told: version {}: {:?}", now.version, now.value);
+                if now.value.paused {
                     return Ok(());
                 }
             }
-            None => println!("  told: there is none"),
+            ValueEvent::NoValue => println!("  told: there is none"),
         }
     }
 }

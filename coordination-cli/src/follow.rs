@@ -89,7 +89,7 @@ async fn follow_leader(leader: &Leader, coordinator: &Coordinator) -> Outcome<u8
     if leader.watch {
         let mut terms = election.observe();
         loop {
-            line(terms.next().await?.as_ref())?;
+            line(terms.next().await?.into_term().as_ref())?;
         }
     }
     let term = election.leader().await?;

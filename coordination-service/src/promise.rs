@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use coordination::{
-    BootInstant, Coordinator, Effect, Error, ErrorKind, Result, SharedValue, Version,
+    BootInstant, Coordinator, Effect, Error, ErrorKind, Result, SharedValue, ValueEvent, Version,
 };
 use serde::{Deserialize, Serialize};
 
@@ -151,7 +151,7 @@ pub(crate) async fn sit_out(
             loop {
                 match watch.next().await {
                     // What is told first may be older than what was read.
-                    Ok(Some(now)) if now.version <= found.version => {}
+                    Ok(ValueEvent::Value(now)) if now.version <= found.version => {}
                     Err(error) if error.kind() == ErrorKind::Closed => return Err(error),
                     _ => return Ok::<_, Error>(()),
                 }

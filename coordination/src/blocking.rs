@@ -462,7 +462,7 @@ mod tests {
                 ];
                 updating.await?;
                 // What is there already is returned, and the async calls still work.
-                assert!(values.next().await?.is_none());
+                assert_eq!(values.next().await?, crate::ValueEvent::NoValue);
                 assert!(coordinator.lock("a")?.holders().await?.is_empty(), "it is released");
                 membership.update("hdd").await?;
                 coordinator.stop().await?;

@@ -323,7 +323,7 @@ pub use duration::parse_duration;
 pub use error::{Effect, Error, ErrorKind, LossReason, NameError, Result};
 pub use recipe::barrier::Barrier;
 pub use recipe::double_barrier::{DoubleBarrier, Inside};
-pub use recipe::election::{Candidate, Election, Leadership, Term, Terms};
+pub use recipe::election::{Candidate, Election, ElectionEvent, Leadership, Term, Terms};
 pub use recipe::engine::grant::{Grant, TimedRelease};
 pub use recipe::engine::loss::LossWatch;
 pub use recipe::engine::slots::Occupant;
@@ -341,7 +341,7 @@ pub use recipe::partition::Partitioner;
 pub use recipe::partition::ring::{HashRing, UnknownNode};
 pub use recipe::rate_limiter::{Attempt, RateLimiter, RatePermit};
 pub use recipe::semaphore::{Permit, Semaphore};
-pub use recipe::value::{Counter, SharedValue, ValueWatch, Version, Versioned};
+pub use recipe::value::{Counter, SharedValue, ValueEvent, ValueWatch, Version, Versioned};
 pub use recipe::work::{
     Ack, ClaimId, ClaimOptions, ClaimView, Collected, ItemId, ListOptions, NewItem, WorkClaim,
     WorkItem, WorkLimits, WorkQueue, WorkStats,

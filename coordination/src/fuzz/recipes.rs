@@ -18,6 +18,7 @@ use serde_json::Value as Json;
 use crate::backend::{EntryId, EntryRef, Mode, NewEntry, Room, Write};
 use crate::coordinator::Coordinator;
 use crate::error::{ErrorKind, Result};
+use crate::recipe::election::ElectionEvent;
 use crate::recipe::engine::queue::Queue;
 use crate::recipe::limiter::Patience;
 use crate::recipe::partition::ring::HashRing;
@@ -279,7 +280,7 @@ async fn election(coordinator: &Coordinator) -> TestCaseResult {
     let leadership = told(election.try_campaign("me").await)?.flatten();
     told(election.campaign("me", NOW).await)?;
     let term = told(election.leader().await)?.flatten();
-    if let Some(term) = told(election.observe().next().await)?.flatten() {
+    if let Some(ElectionEvent::Leader(term)) = told(election.observe().next().await)? {
         told(term.value::<Json>())?;
     }
     prop_assert!(leadership.is_none() || term.is_some());

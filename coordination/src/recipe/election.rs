@@ -209,15 +209,19 @@ impl Election {
     /// # Examples
     ///
     /// ```
+    /// use coordination::ElectionEvent;
+    ///
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
     /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
     /// let election = coordinator.election("scheduler")?;
     /// let mut terms = election.observe();
-    /// assert!(terms.next().await?.is_none(), "nobody leads yet");
+    /// assert_eq!(terms.next().await?, ElectionEvent::NoLeader);
     ///
     /// let leadership = election.campaign("host-1", None).await?;
-    /// let term = terms.next().await?.expect("somebody leads");
-    /// assert_eq!(term.term, leadership.term());
+    /// match terms.next().await? {
+    ///     ElectionEvent::Leader(term) => assert_eq!(term.term, leadership.term()),
+    ///     ElectionEvent::NoLeader => unreachable!("it leads as long as it is not dropped"),
+    /// }
     /// # Ok(()) }
     /// ```
     pub fn observe(&self) -> Terms {
@@ -390,6 +394,26 @@ impl Candidate {
     }
 }
 
+/// What an observer of an election is told by [`Terms::next`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ElectionEvent {
+    /// This term has begun, or its leader has proclaimed another value.
+    Leader(Term),
+    /// Nobody leads for now. More events follow.
+    NoLeader,
+}
+
+impl ElectionEvent {
+    /// The leader's term; `None` if nobody leads.
+    pub fn into_term(self) -> Option<Term> {
+        match self {
+            Self::Leader(term) => Some(term),
+            Self::NoLeader => None,
+        }
+    }
+}
+
 /// Follows the terms of an election; returned by [`Election::observe`].
 ///
 /// As long as it lives, it keeps the coordinator's session open, unless the coordinator is stopped.
@@ -400,8 +424,8 @@ pub struct Terms {
 }
 
 impl Terms {
-    /// Returns the leader: the first call as this process knows it, later calls after a change. `None`:
-    /// nobody leads for now.
+    /// Waits for the next event: who leads, or that nobody leads. The first call returns what this process knows,
+    /// later calls return after a change.
     ///
     /// What it returns may lag behind [`Election::leader`] by the time that a notification takes. Terms rise.
     /// When a leader proclaims another value, the leader is returned again, with the same term. When changes follow
@@ -420,12 +444,12 @@ impl Terms {
     /// # Cancel safety
     ///
     /// If the future is dropped, no term is skipped: the next call returns what this one would have returned, or something newer.
-    pub async fn next(&mut self) -> Result<Option<Term>> {
+    pub async fn next(&mut self) -> Result<ElectionEvent> {
         loop {
             let view = self.queue.next_view(&mut self.views).await?;
             let now = view.listing.entries.first().and_then(Term::of);
             if self.told.is_news(&now) {
-                return Ok(now);
+                return Ok(now.map_or(ElectionEvent::NoLeader, ElectionEvent::Leader));
             }
         }
     }

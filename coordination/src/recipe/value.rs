@@ -262,15 +262,19 @@ impl<T: Serialize + DeserializeOwned> SharedValue<T> {
     /// # Examples
     ///
     /// ```
+    /// use coordination::ValueEvent;
+    ///
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
     /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
     /// let limit = coordinator.value::<u32>("limit")?;
-    /// let mut changes = limit.watch();
-    /// assert!(changes.next().await?.is_none(), "there is none yet");
+    /// let mut events = limit.watch();
+    /// assert_eq!(events.next().await?, ValueEvent::NoValue);
     ///
     /// let version = limit.set(&100).await?;
-    /// let change = changes.next().await?.expect("it was set");
-    /// assert_eq!((change.version, change.value), (version, 100));
+    /// match events.next().await? {
+    ///     ValueEvent::Value(now) => assert_eq!((now.version, now.value), (version, 100)),
+    ///     ValueEvent::NoValue => unreachable!("nobody deletes it"),
+    /// }
     /// # Ok(()) }
     /// ```
     pub fn watch(&self) -> ValueWatch<T> {
@@ -321,6 +325,26 @@ impl<T> fmt::Debug for SharedValue<T> {
     }
 }
 
+/// What a watch of a value is told by [`ValueWatch::next`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ValueEvent<T> {
+    /// This is the value.
+    Value(Versioned<T>),
+    /// There is no value: none was written so far, or it was deleted. More events follow.
+    NoValue,
+}
+
+impl<T> ValueEvent<T> {
+    /// The value; `None` if there is none.
+    pub fn into_value(self) -> Option<Versioned<T>> {
+        match self {
+            Self::Value(value) => Some(value),
+            Self::NoValue => None,
+        }
+    }
+}
+
 /// Follows a value; returned by [`SharedValue::watch`].
 ///
 /// As long as it lives, it keeps the coordinator's session open, unless the coordinator is stopped.
@@ -332,8 +356,8 @@ pub struct ValueWatch<T> {
 }
 
 impl<T: DeserializeOwned> ValueWatch<T> {
-    /// Returns the value: the first call as this process knows it, later calls after a change. `None`: there
-    /// is no value.
+    /// Waits for the next event: the value, or that there is none. The first call returns what this process knows,
+    /// later calls return after a change.
     ///
     /// What it returns may lag behind [`SharedValue::read`] by the time that a notification takes. Versions
     /// rise, unless the store is restored from older data: then the value that the store has now is returned,
@@ -352,7 +376,7 @@ impl<T: DeserializeOwned> ValueWatch<T> {
     /// # Cancel safety
     ///
     /// If the future is dropped, the newest value is not skipped: the next call returns it.
-    pub async fn next(&mut self) -> Result<Option<Versioned<T>>> {
+    pub async fn next(&mut self) -> Result<ValueEvent<T>> {
         let mut delays = self.queue.session.retry_delays(None);
         loop {
             if self.told.is_behind {
@@ -385,9 +409,9 @@ impl<T: DeserializeOwned> ValueWatch<T> {
         }
     }
 
-    fn parsed(&self, listing: &Listing) -> Result<Option<Versioned<T>>> {
-        let value = listing.value.as_ref().map(|stored| Versioned::parse("watch", stored));
-        self.queue.named(value.transpose())
+    fn parsed(&self, listing: &Listing) -> Result<ValueEvent<T>> {
+        let Some(stored) = &listing.value else { return Ok(ValueEvent::NoValue) };
+        self.queue.named(Versioned::parse("watch", stored).map(ValueEvent::Value))
     }
 }
 

@@ -310,7 +310,7 @@ mod tests {
     use super::super::logged::Warnings;
     use super::*;
     use crate::simulation::{Client, Clocks, Run, Traits, World};
-    use crate::{Config, Coordinator};
+    use crate::{Config, Coordinator, ValueEvent};
 
     const TTL: Duration = Duration::from_secs(30);
 
@@ -331,7 +331,7 @@ mod tests {
         let (world, _client, coordinator) = connected().await;
         let limit = coordinator.value::<u32>("limit").expect("a good name");
         let mut watch = limit.watch();
-        assert!(watch.next().await.expect("the store is there").is_none());
+        assert_eq!(watch.next().await.expect("the store is there"), ValueEvent::NoValue);
         for _ in 0..2 {
             world.set_failing(Some(ErrorKind::Permission));
             assert!(timeout(TTL / 2, watch.next()).await.is_err(), "it waits");
@@ -349,7 +349,7 @@ mod tests {
         let (world, _client, coordinator) = connected().await;
         let limit = coordinator.value::<u32>("limit").expect("a good name");
         let mut watch = limit.watch();
-        assert!(watch.next().await.expect("the store is there").is_none());
+        assert_eq!(watch.next().await.expect("the store is there"), ValueEvent::NoValue);
         world.set_failing(Some(ErrorKind::Corrupt));
         let told = timeout(TTL / 2, watch.next()).await.expect("it is told");
         assert_eq!(told.expect_err("it cannot be read").kind(), ErrorKind::Corrupt);
@@ -357,6 +357,7 @@ mod tests {
         world.set_failing(None);
         limit.set(&7).await.expect("the store is there");
         let told = timeout(TTL, watch.next()).await.expect("it is told");
-        assert_eq!(told.expect("it can be read").map(|told| told.value), Some(7));
+        let told = told.expect("it can be read").into_value();
+        assert_eq!(told.map(|told| told.value), Some(7));
     }
 }

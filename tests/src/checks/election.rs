@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use coordination::{
-    BootInstant, Coordinator, Election, ErrorKind, Fence, Leadership, LossReason, Result, Term,
-    Terms,
+    BootInstant, Coordinator, Election, ElectionEvent, ErrorKind, Fence, Leadership, LossReason,
+    Result, Term, Terms,
 };
 use serde_json::json;
 use tokio::task::{JoinHandle, JoinSet};
@@ -59,9 +59,10 @@ async fn until_candidates(election: &Election, members: &[&str]) {
     assert!(outcome.is_ok(), "{members:?} expected, and there are {seen:?}");
 }
 
-/// The next term that an observer sees, within the timeout of the checks.
+/// The next term that an observer sees, within the timeout of the checks; `None` when nobody leads.
 async fn told(terms: &mut Terms) -> Result<Option<Term>> {
-    timeout(PATIENCE, terms.next()).await.expect("an observer is told")
+    let event = timeout(PATIENCE, terms.next()).await.expect("an observer is told");
+    event.map(ElectionEvent::into_term)
 }
 
 fn late(moment: BootInstant, than: BootInstant) -> Duration {

@@ -229,13 +229,13 @@ async fn watches(set: &Set<'_>) -> Result<Waits> {
     let (mut values, mut terms) =
         (set.value()?.watch(), set.0.election(set.name("chief"))?.observe());
     values.next().await?;
-    let chief = terms.next().await?;
+    let chief = terms.next().await?.into_term().map(|term| term.term);
     let value = async move {
-        while values.next().await?.is_none_or(|value| value.value != 1) {}
+        while values.next().await?.into_value().is_none_or(|value| value.value != 1) {}
         Ok(())
     };
     let term = async move {
-        while terms.next().await?.map(|term| term.term) == chief.as_ref().map(|term| term.term) {}
+        while terms.next().await?.into_term().map(|term| term.term) == chief {}
         Ok(())
     };
     Ok(vec![(set.name("value"), begin(value)), (set.name("term"), begin(term))])

@@ -7,7 +7,8 @@ mod watching;
 use std::time::Duration;
 
 use coordination::{
-    Coordinator, Counter, Effect, ErrorKind, Result, SharedValue, ValueWatch, Version, Versioned,
+    Coordinator, Counter, Effect, ErrorKind, Result, SharedValue, ValueEvent, ValueWatch, Version,
+    Versioned,
 };
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -37,9 +38,10 @@ async fn connect(store: &TestStore, member: &str) -> Result<Coordinator> {
     settings.member_id(member).connect(store.url()).await
 }
 
-/// The next value that a watch returns, within the timeout of the checks.
+/// The next value that a watch returns, within the timeout of the checks; `None` when there is none.
 async fn told(changes: &mut ValueWatch<u64>) -> Result<Option<Versioned<u64>>> {
-    timeout(PATIENCE, changes.next()).await.expect("a watch tells")
+    let event = timeout(PATIENCE, changes.next()).await.expect("a watch tells");
+    event.map(ValueEvent::into_value)
 }
 
 /// VA1: of many writers that replace the same version, exactly one succeeds.

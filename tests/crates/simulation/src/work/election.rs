@@ -27,7 +27,7 @@ pub(crate) async fn follow(stage: Arc<Stage>, process: Arc<Process>) {
     let mut highest = None;
     loop {
         let term = match terms.next().await {
-            Ok(term) => term,
+            Ok(event) => event.into_term(),
             Err(error) if error.kind() == ErrorKind::Closed => return,
             Err(error) => return stage.broken(format!("E2: observing ended: {error}")),
         };

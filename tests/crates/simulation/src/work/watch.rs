@@ -21,7 +21,7 @@ pub(crate) async fn follow(stage: Arc<Stage>, process: Arc<Process>) {
     let mut highest = None;
     loop {
         let now = match watch.next().await {
-            Ok(now) => now,
+            Ok(now) => now.into_value(),
             Err(error) if error.kind() == ErrorKind::Closed => return,
             Err(error) => return stage.broken(format!("VA3: watching ended: {error}")),
         };

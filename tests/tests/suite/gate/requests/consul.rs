@@ -5,7 +5,7 @@ use std::sync::mpsc::{self, TryRecvError};
 use std::thread;
 use std::time::Duration;
 
-use coordination::Coordinator;
+use coordination::{Coordinator, ValueEvent};
 use coordination_tests::harness::{Consul, rerun_on_threads};
 
 use super::{Counted, SOON, WAITERS, every};
@@ -106,7 +106,7 @@ fn a_watch_of_a_value_that_was_never_set_costs_two_queries_a_second() {
         });
         let watching = async {
             loop {
-                assert_eq!(watch.next().await.expect("the server answers"), None);
+                assert_eq!(watch.next().await.expect("the server answers"), ValueEvent::NoValue);
             }
         };
         let watching = tokio::time::timeout(IDLE, watching);

@@ -110,7 +110,8 @@ fn f68_a_watcher_of_a_value_goes_on_after_the_restore() {
 /// Waits until the watch has told this value.
 async fn tell(watch: &mut ValueWatch<u64>, number: u64) {
     let told = async {
-        while watch.next().await.expect("it goes on").map(|told| told.value) != Some(number) {}
+        let mut next = async || watch.next().await.expect("it goes on").into_value();
+        while next().await.map(|told| told.value) != Some(number) {}
     };
     timeout(LONG, told).await.unwrap_or_else(|_| panic!("{number} is not told"));
 }
