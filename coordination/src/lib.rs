@@ -106,7 +106,8 @@
 //! off by default, because building them needs a C compiler, and building `etcd` also needs the program `protoc` (Debian:
 //! `protobuf-compiler` and `libprotobuf-dev`). With `metrics`, off by default too, the library counts and measures what it does
 //! for the recorder of the `metrics` facade that the program has installed, such as an exporter for Prometheus; see
-//! `docs/metrics.md` in the repository.
+//! `docs/metrics.md` in the repository. With `stream`, what is watched is also a stream: [`Terms`], [`ValueWatch`], [`GroupWatch`],
+//! [`RejoiningMembership`] and [`StateWatch`] have `into_stream`.
 //!
 //! # Systems
 //!
@@ -176,6 +177,8 @@ mod session;
 #[cfg(all(coordination_internals, feature = "memory"))]
 #[doc(hidden)]
 pub mod simulation;
+#[cfg(feature = "stream")]
+mod stream;
 #[cfg(all(coordination_internals, feature = "memory"))]
 #[doc(hidden)]
 pub mod suite;
