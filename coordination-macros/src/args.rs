@@ -14,6 +14,7 @@ use syn::spanned::Spanned;
 use syn::{Error, Expr, Ident, Lit, LitStr, Path, Result, Token, parenthesized, token};
 
 use crate::errors::Errors;
+use crate::nearest;
 
 const KEYS: [&str; 9] =
     ["coordinator", "crate", "guard", "map_err", "name", "on_lost", "permits", "shared", "timeout"];
@@ -147,7 +148,8 @@ impl Args {
     fn check_key(&mut self, key: &Ident) -> Result<()> {
         let text = key.to_string();
         if !is_key(key) {
-            let problem = format!("unknown argument `{text}`; {}", known_keys());
+            let hint = nearest::hint(&text, KEYS);
+            let problem = format!("unknown argument `{text}`{hint}; {}", known_keys());
             return Err(Error::new(key.span(), problem));
         }
         if self.seen.contains(&text) && text != "name" {

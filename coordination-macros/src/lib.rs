@@ -13,6 +13,7 @@
 //! | `parameters` | what the function was given becomes the body's own |
 //! | `refusals` | functions that cannot be synchronized as they stand |
 //! | `expand` | puts it together again; its documentation shows the generated code |
+//! | `nearest` | what an unknown name was probably meant to be |
 //! | `errors` | collects faults, so that one build shows all of them |
 //!
 //! What happens at run time, in which order and what the caller gets, is
@@ -35,6 +36,7 @@ mod args;
 mod errors;
 mod expand;
 mod function;
+mod nearest;
 mod parameters;
 mod refusals;
 mod template;

@@ -23,9 +23,12 @@
 
 use proc_macro2::{Literal, Span, TokenStream};
 use quote::{quote, quote_spanned};
+use syn::ext::IdentExt;
+use syn::parse::Parser;
 use syn::{Error, Ident, LitStr};
 
 use crate::errors::Errors;
+use crate::nearest;
 
 /// What a path may start with.
 #[derive(Default)]
@@ -61,6 +64,13 @@ impl Scope {
     /// Whether this is one of the variables, by whatever name templates call it.
     pub(crate) fn has(&self, ident: &Ident) -> bool {
         self.names.iter().any(|(_, variable)| variable == ident)
+    }
+
+    /// What to say of a name that is none of the variables.
+    fn unknown(&self, name: &str) -> String {
+        let names = self.names.iter().map(|(name, _)| name.as_str()).chain(["f_name"]);
+        let hint = nearest::hint(name.trim_start_matches("r#"), names);
+        format!("there is no parameter `{name}`{hint}; {}", self.known())
     }
 
     fn known(&self) -> String {
@@ -310,8 +320,7 @@ impl<'a> Path<'a> {
             let name = LitStr::new(&scope.function, self.template.span());
             return Ok(quote!(#name));
         }
-        self.constant(name)
-            .unwrap_or_else(|| Err(format!("there is no parameter `{name}`; {}", scope.known())))
+        self.constant(name).unwrap_or_else(|| Err(scope.unknown(name)))
     }
 
     /// What looks like a constant, of which rustc knows whether it is in scope; `None` for any other name.
@@ -384,7 +393,21 @@ const OTHER: &str = "for any other expression write `name = format!(..)`";
 fn not_a_member(name: &str) -> String {
     match name {
         "" => format!("nothing follows a `.`; {PATH}"),
-        _ => format!("`{name}` is not the name of a field or method"),
+        _ => format!("`{name}` is not the name of a field or method{}", as_raw(name)),
+    }
+}
+
+/// How a keyword is written that is a name.
+fn as_raw(name: &str) -> String {
+    // rustc has no raw form of these.
+    let is_never_raw = ["self", "Self", "super", "crate", "_"].contains(&name);
+    match Ident::parse_any.parse_str(name) {
+        Ok(_) if !is_never_raw => {
+            format!(
+                ", as it is a keyword; write `r#{name}` for a field or method that is called so"
+            )
+        }
+        _ => String::new(),
     }
 }
 
@@ -432,6 +455,7 @@ mod tests {
             ("{ id }", r#"::std::format!("{0}",id)"#),
             ("<self.0.1>", r#"::std::format!("{0}",self.0.1)"#),
             ("<self.share.id()>", r#"::std::format!("{0}",self.share.id())"#),
+            ("<id.r#fn>", r##"::std::format!("{0}",id.r#fn)"##),
             ("{snap[name]}{snap[0]}", r#"::std::format!("{0}{1}",snap["name"],snap[0])"#),
             ("{snap[a-b: }>]}", r#"::std::format!("{0}",snap["a-b:}>"])"#),
             ("<type>", r#"::std::format!("{0}",r#type)"#),
@@ -475,9 +499,19 @@ mod tests {
             ("a<id", "`<id` is not closed; write `<<`"),
             ("a}", "`}` closes nothing; write `}}`"),
             ("<>", "placeholder `<>`: it starts with no name"),
-            ("<di>", "no parameter `di`; the parameters are `self`, `id`, `snap`, `width`, `type`"),
+            (
+                "<di>",
+                "no parameter `di` (did you mean `id`?); the parameters are `self`, `id`, `snap`, `width`, `type`",
+            ),
+            ("<r#typ>", "no parameter `r#typ` (did you mean `type`?); "),
+            ("<fname>", "no parameter `fname` (did you mean `f_name`?); "),
+            ("<other>", "no parameter `other`; "),
             ("<id.>", "nothing follows a `.`"),
-            ("<id.fn>", "`fn` is not the name"),
+            (
+                "<id.fn>",
+                "`fn` is not the name of a field or method, as it is a keyword; write `r#fn` for",
+            ),
+            ("<id.self>", "`self` is not the name of a field or method"),
             ("<id.get(1)>", "only `get()` is possible"),
             ("{snap[]}", "`[]` is not a key"),
             ("{snap[\"a\"]}", "without quotes"),

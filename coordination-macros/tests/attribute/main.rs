@@ -12,6 +12,8 @@ mod expand;
 #[path = "../../src/function.rs"]
 mod function;
 mod fuzz;
+#[path = "../../src/nearest.rs"]
+mod nearest;
 #[path = "../../src/parameters.rs"]
 mod parameters;
 #[path = "../../src/refusals.rs"]

@@ -45,6 +45,11 @@ fn stem(program: &Path) -> &OsStr {
     program.file_stem().expect("a program has a name")
 }
 
+/// Whether the library has another name in this program.
+fn is_renamed(program: &Path) -> bool {
+    stem(program).to_string_lossy().starts_with("renamed")
+}
+
 fn text(output: &[u8]) -> String {
     String::from_utf8_lossy(output).into_owned()
 }
@@ -77,7 +82,12 @@ impl<'a> Compiler<'a> {
         let mut rustc = Command::new(env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
         rustc.args(["--edition", "2024", "--diagnostic-width", "140", "--emit", emit]);
         rustc.arg("--out-dir").arg(self.into).arg("-L").arg(&self.dependencies).arg(program);
-        rustc.args(self.libraries.iter().flat_map(|library| ["--extern", library]));
+        for library in &self.libraries {
+            // As with `locks = { package = "coordination", .. }` in a `Cargo.toml`.
+            let renamed = library.strip_prefix("coordination=").filter(|_| is_renamed(program));
+            rustc.arg("--extern");
+            rustc.arg(renamed.map_or_else(|| library.clone(), |path| format!("locks={path}")));
+        }
         rustc.output().expect("rustc is there")
     }
 
