@@ -1,7 +1,7 @@
 //! Blocking calls, for programs without async code: each call blocks its thread until it is done.
 //!
-//! Coordinator, lock and semaphore have blocking types here. For every other recipe, make the recipe by
-//! [`Coordinator::as_async`], and pass the futures of its calls to [`wait`].
+//! Each recipe has a blocking type here, which its [`Coordinator`] makes. What a recipe gives, such as a guard or a watch, is the same
+//! as of its async type: [`release`] takes every guard, and [`wait`] waits for whatever else such a thing awaits.
 //!
 //! The session runs on a thread of its own, so no runtime is needed. Within a runtime, a call blocks one of
 //! its worker threads. But a session that was opened by an async call with `memory://`, or with
@@ -28,42 +28,26 @@
 //! }
 //! ```
 
+mod calls;
+mod data;
+mod guards;
+mod locks;
+mod parties;
+mod wait;
 pub(crate) mod with;
 
-use std::future::Future;
 use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::env::blocking::Blocking;
+use self::calls::calls;
+pub use self::data::{Counter, OncePer, RateLimiter, SharedValue, WorkQueue};
+pub use self::guards::{Guard, release};
+pub use self::locks::{Limiter, MultiLock};
+pub use self::parties::{Barrier, DoubleBarrier, Election, Group, Latch};
+pub use self::wait::wait;
 use crate::recipe::multi::{Shared, Take};
-use crate::{Config, Contender, LockGuard, Occupant, Permit, Result};
-
-/// Blocks this thread until a call of an async recipe is done.
-///
-/// Use it only for futures of this library, and for futures made only of them: a future that needs a runtime
-/// panics or waits for ever. The [module's](self) remarks on calls within a runtime apply.
-///
-/// # Examples
-///
-/// ```
-/// use coordination::blocking::{self, wait};
-///
-/// fn main() -> coordination::Result<()> {
-///     let coordinator = blocking::Coordinator::connect("memory://")?;
-///     let locks = coordinator.as_async().locks(["account-2", "account-1"])?;
-///     let guard = wait(locks.acquire(None))?;
-///     println!("holding {} locks", guard.guards().len());
-///     wait(guard.release())?;
-///     coordinator.stop()
-/// }
-/// ```
-pub fn wait<F: Future>(future: F) -> F::Output {
-    let _blocking = Blocking::begin();
-    // If this runs within a task of tokio, that task never returns to tokio, so its budget would never be renewed. Therefore the
-    // future runs without a budget.
-    pollster::block_on(tokio::task::unconstrained(future))
-}
+use crate::{Config, Contender, LockGuard, Occupant, Permit, Recipe, Result};
 
 /// [`crate::Coordinator`] with blocking calls.
 ///
@@ -78,9 +62,8 @@ pub fn wait<F: Future>(future: F) -> F::Output {
 ///     let coordinator = blocking::Coordinator::connect_with(config)?;
 ///     assert_eq!(coordinator.lock("vol-7")?.name(), "app-vol-7");
 ///
-///     // Other recipes are made by the async coordinator.
-///     let tickets = coordinator.as_async().counter("tickets")?;
-///     assert_eq!(blocking::wait(tickets.add(1))?, 1);
+///     // What has no blocking call is asked of the async coordinator.
+///     assert!(coordinator.as_async().member_id().starts_with("app-"));
 ///     coordinator.stop()
 /// }
 /// ```
@@ -165,6 +148,13 @@ impl Coordinator {
     pub fn held(&self) -> usize {
         self.0.held()
     }
+}
+
+calls! { Coordinator:
+    groups() -> Vec<String>;
+    queues() -> Vec<String>;
+    in_use(recipe: Recipe) -> Vec<String>;
+    prune(unused: Duration) -> u64;
 }
 
 impl From<crate::Coordinator> for Coordinator {
@@ -268,7 +258,7 @@ impl Lock {
 ///     let uploads = coordinator.semaphore("uploads", 1)?;
 ///     let permit = uploads.acquire(None)?;
 ///     assert!(uploads.try_acquire()?.is_none());
-///     blocking::wait(permit.release())?;
+///     blocking::release(permit)?;
 ///     assert!(uploads.try_acquire()?.is_some());
 ///     coordinator.stop()
 /// }
@@ -379,15 +369,6 @@ impl From<crate::Lock> for Lock {
     fn from(lock: crate::Lock) -> Self {
         Self(lock)
     }
-}
-
-/// [`LockGuard::release`], blocking.
-///
-/// # Errors
-///
-/// Those of [`LockGuard::release`].
-pub fn release(guard: LockGuard) -> Result<()> {
-    wait(guard.release())
 }
 
 #[cfg(all(test, feature = "memory"))]
