@@ -11,6 +11,20 @@ use crate::error::Error;
 use crate::serialize::words;
 
 /// How far exclusion reaches.
+///
+/// # Examples
+///
+/// ```
+/// use coordination::Scope;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// // A service that runs on one host only may do with less than one of many hosts.
+/// let scope = coordinator.characteristics().scope;
+/// assert!(scope < Scope::Processes, "`memory://` reaches no other process");
+/// assert_eq!(scope.as_str(), "threads");
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Scope {
@@ -29,6 +43,20 @@ words! { Scope:
 }
 
 /// What survives a fault of the store.
+///
+/// # Examples
+///
+/// ```
+/// use coordination::Durability;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// // Nothing of `memory://` is left when its process ends, so that nobody could still hold a lock.
+/// let restarted = coordinator.characteristics().survives_restart;
+/// assert_ne!(restarted, Durability::Unknown);
+/// println!("grants survive a restart of the store: {}", restarted.as_str());
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Durability {
@@ -50,6 +78,22 @@ words! { Durability:
 }
 
 /// What a holder's lock depends on.
+///
+/// # Examples
+///
+/// ```
+/// use coordination::Liveness;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// // With a lease, a holder that is cut off loses its lock in time; else it has the lock as long as it lives.
+/// match coordinator.characteristics().liveness {
+///     Liveness::Lease => println!("a hanging process frees its locks by itself"),
+///     Liveness::Process => println!("a hanging process has to be ended"),
+///     _ => {}
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Liveness {
@@ -65,6 +109,21 @@ words! { Liveness:
 }
 
 /// How a holder learns that somebody else took its lock away, or ended its session.
+///
+/// # Examples
+///
+/// ```
+/// use coordination::LossDetection;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// // How long to wait after a lock was broken, before the next holder begins.
+/// match coordinator.characteristics().loss_detection {
+///     LossDetection::Watch => println!("the former holder is told at once"),
+///     _ => println!("the former holder is told within {:?}", coordinator.loss_delay()),
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LossDetection {
@@ -157,6 +216,20 @@ const REQUIREMENTS: [(&str, Test); 9] = [
 ];
 
 /// One thing a program needs of its store: an item of `require=`.
+///
+/// # Examples
+///
+/// ```
+/// use coordination::Requirement;
+///
+/// let requirement: Requirement = "power_loss_safe".parse()?;
+/// assert_eq!(requirement.name(), "power_loss_safe");
+///
+/// // The error lists those that are known.
+/// let error = "fast".parse::<Requirement>().unwrap_err();
+/// assert!(error.to_string().contains("power_loss_safe"));
+/// # Ok::<_, coordination::Error>(())
+/// ```
 #[derive(Clone, Copy)]
 pub struct Requirement {
     name: &'static str,

@@ -73,6 +73,21 @@ impl Coordinator {
     /// # Cancel safety
     ///
     /// Dropping the future gives up connecting; if a session is opened after that, it is closed again.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use coordination::{Coordinator, ErrorKind};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// let coordinator = Coordinator::connect("memory://?heartbeat=2s&long_wait=10s").await?;
+    /// coordinator.stop().await?;
+    ///
+    /// // An option that nobody knows is an error, which lists those that are known.
+    /// let error = Coordinator::connect("memory://?heartbeats=2s").await.unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::Config);
+    /// # Ok(()) }
+    /// ```
     pub async fn connect(url: &str) -> Result<Self> {
         Self::connect_with(url, Config::default()).await
     }
@@ -140,6 +155,19 @@ impl Coordinator {
     /// # Errors
     ///
     /// [`ErrorKind::Global`] when none was installed.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use coordination::{Coordinator, ErrorKind};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// assert_eq!(Coordinator::global().unwrap_err().kind(), ErrorKind::Global);
+    /// Coordinator::connect("memory://").await?.install()?;
+    /// let guard = Coordinator::global()?.lock("vol-7")?.acquire(None).await?;
+    /// # drop(guard);
+    /// # Ok(()) }
+    /// ```
     pub fn global() -> Result<Self> {
         with_slot(Slot::installed).ok_or_else(|| {
             let message = "there is no global coordinator: call Coordinator::connect(url).await?.install()? before, at process boot; or name one by `coordinator = ..`; or, in a test, enter a scope of `coordination::testing`";
@@ -290,6 +318,21 @@ impl Coordinator {
     /// # Cancel safety
     ///
     /// If the future is dropped, stopping goes on in the background.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use coordination::ErrorKind;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let guard = coordinator.lock("vol-7")?.acquire(None).await?;
+    /// coordinator.stop().await?;
+    /// assert!(!guard.is_held());
+    /// let error = coordinator.lock("vol-8")?.acquire(None).await.unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::Closed);
+    /// # Ok(()) }
+    /// ```
     pub async fn stop(&self) -> Result<()> {
         self.0.session.check_process("stop")?;
         self.0.session.check_thread("stop")?;
@@ -418,6 +461,24 @@ impl Coordinator {
 }
 
 /// How a coordinator has stopped; returned by [`Coordinator::stop_within`].
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// let guard = coordinator.lock("vol-7")?.acquire(None).await?;
+///
+/// let stopped = coordinator.stop_within(Duration::from_millis(10)).await;
+/// for cut_off in &stopped.cut_off {
+///     eprintln!("{} {} was not finished", cut_off.recipe, cut_off.name);
+/// }
+/// assert_eq!(stopped.cut_off[0].token, guard.token());
+/// stopped.confirmed?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 #[must_use = "it says what was cut off, and whether the store has confirmed the end"]
 #[non_exhaustive]
@@ -449,6 +510,19 @@ impl Config {
     /// # Cancel safety
     ///
     /// Dropping the future gives up connecting; if a session is opened after that, it is closed again.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use coordination::Config;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// // As a service reads it from its configuration.
+    /// let config: Config = serde_json::from_str(r#"{"url": "memory://", "member_id": "host-1"}"#)
+    ///     .expect("it can be read");
+    /// assert_eq!(config.connect().await?.member_id(), "host-1");
+    /// # Ok(()) }
+    /// ```
     pub async fn connect(self) -> Result<Coordinator> {
         let url = self.named_url()?.to_owned();
         Coordinator::connect_with(&url, self).await
@@ -477,6 +551,29 @@ impl Config {
 }
 
 /// Collects settings for [`Coordinator::builder`]. Each method sets the [`Config`] field of its name.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use coordination::{Config, Coordinator};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// let coordinator = Coordinator::builder()
+///     .member_id("host-1")
+///     .ttl(Duration::from_secs(15))
+///     .heartbeat(Duration::from_secs(3))
+///     .connect("memory://")
+///     .await?;
+/// assert_eq!(coordinator.member_id(), "host-1");
+///
+/// // It can also begin with what a service has read from its configuration.
+/// let config = Config { prefix: "app-".to_owned(), ..Config::default() };
+/// let coordinator = coordination::Builder::from(config).connect("memory://").await?;
+/// assert_eq!(coordinator.lock("vol-7")?.name(), "app-vol-7");
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Builder(Config);
 
@@ -530,6 +627,18 @@ impl Builder {
     }
 
     /// Adds to [`Config::require`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use coordination::{Coordinator, ErrorKind};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// let needing = Coordinator::builder().require("fifo").require("hosts");
+    /// let error = needing.connect("memory://").await.unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::Unsupported, "it does not reach other hosts");
+    /// # Ok(()) }
+    /// ```
     pub fn require(mut self, characteristic: impl Into<String>) -> Self {
         self.0.require.push(characteristic.into());
         self

@@ -6,12 +6,46 @@ use std::fmt;
 use std::time::Duration;
 
 /// What the library's calls return.
+///
+/// # Examples
+///
+/// ```
+/// use coordination::Coordinator;
+///
+/// async fn is_free(coordinator: &Coordinator, volume: u32) -> coordination::Result<bool> {
+///     let lock = coordinator.lock(format!("vol-{volume}"))?;
+///     Ok(lock.holders().await?.is_empty())
+/// }
+/// ```
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What kind of failure an [`Error`] is; callers decide by it what to do.
 ///
 /// After the kinds marked *retry*, the same call may succeed later. The others require a change of the
 /// configuration, the name or the program.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use coordination::ErrorKind;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// let lock = coordinator.lock("vol-7")?;
+/// # let _held = lock.acquire(None).await?;
+/// match lock.acquire(Some(Duration::from_millis(10))).await {
+///     Ok(guard) => println!("held with token {}", guard.token()),
+///     Err(error) => match error.kind() {
+///         ErrorKind::Timeout => println!("somebody else is busy with it: {error}"),
+///         ErrorKind::Unavailable => println!("nobody knows, as the store does not answer"),
+///         ErrorKind::Closed => println!("this process is about to end"),
+///         kind => panic!("{kind}: {error}"),
+///     },
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -128,6 +162,28 @@ impl fmt::Display for ErrorKind {
 /// For a call, the effect says what became of the call at the store. For a function with `#[synchronized]`, for
 /// [`protect`](crate::Grant::protect), and for a guard that was lost, it says how far the *body* was: the code that was to
 /// run under the lock.
+///
+/// # Examples
+///
+/// ```
+/// use coordination::{Counter, Effect};
+///
+/// /// Adds one; if nobody knows whether it was added, it is not added again.
+/// async fn count(counter: &Counter) -> coordination::Result<()> {
+///     loop {
+///         match counter.add(1).await {
+///             Err(error) if error.is_transient() && error.effect() == Effect::None => continue,
+///             outcome => return outcome.map(drop),
+///         }
+///     }
+/// }
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// # let counter = coordinator.counter("visits")?;
+/// # count(&counter).await?;
+/// # assert_eq!(counter.read().await?, 1);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Effect {
     /// The operation certainly had no effect: nothing changed. The body never began.
@@ -152,6 +208,25 @@ impl fmt::Display for Effect {
 }
 
 /// Why a session, or one lock, can no longer be relied on.
+///
+/// # Examples
+///
+/// ```
+/// use coordination::LossReason;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// let lock = coordinator.lock("vol-7")?;
+/// let guard = lock.acquire(None).await?;
+/// lock.break_lock().await?;
+///
+/// match guard.lost().await {
+///     LossReason::EntryDeleted => println!("an operator took the lock away"),
+///     LossReason::Closed => println!("this process stops"),
+///     reason => println!("the session is over: {reason}"),
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LossReason {
@@ -210,6 +285,21 @@ impl fmt::Display for LossReason {
 }
 
 /// Why a name, member id or template was refused.
+///
+/// # Examples
+///
+/// ```
+/// use std::error::Error;
+///
+/// use coordination::NameError;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// let error = coordinator.lock("x".repeat(2_000)).unwrap_err();
+/// let reason = error.source().and_then(|source| source.downcast_ref::<NameError>());
+/// assert_eq!(reason, Some(&NameError::TooLong { len: 2_000, max: 1_024 }));
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NameError {
@@ -277,6 +367,27 @@ impl StdError for NameError {}
 /// What failed: a kind, the operation, the store and the key, and the cause beneath.
 ///
 /// Cloneable, so that several waiters can get the same failure. No password, token or private key is ever part of it.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use coordination::{Effect, ErrorKind};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// let lock = coordinator.lock("vol-7")?;
+/// let _held = lock.acquire(None).await?;
+///
+/// let error = lock.acquire(Some(Duration::ZERO)).await.unwrap_err();
+/// assert_eq!(error.kind(), ErrorKind::Timeout);
+/// assert_eq!(error.effect(), Effect::None);
+/// assert_eq!((error.operation(), error.key()), ("acquire", Some("vol-7")));
+/// assert!(error.is_transient(), "it may be free later");
+/// println!("{error}");
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct Error(Box<Inner>);
 
@@ -474,6 +585,25 @@ impl Error {
     /// second time. Whoever has a body that may run twice repeats the call if this is true, or the kind is [`ErrorKind::Lost`].
     ///
     /// For a call that writes, [`effect`](Self::effect) says whether the write may have happened.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let lock = coordinator.lock("vol-7")?;
+    /// let held = lock.acquire(None).await?;
+    /// let busy = lock.acquire(Some(Duration::ZERO)).await.unwrap_err();
+    /// assert!(busy.is_transient(), "it may be free later");
+    ///
+    /// coordinator.stop().await?;
+    /// let stopped = lock.acquire(None).await.unwrap_err();
+    /// assert!(!stopped.is_transient(), "it stays stopped");
+    /// # drop(held);
+    /// # Ok(()) }
+    /// ```
     pub fn is_transient(&self) -> bool {
         match self.0.kind {
             ErrorKind::Refused | ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Quota => {

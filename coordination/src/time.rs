@@ -35,6 +35,19 @@ impl BootInstant {
     }
 
     /// The time from now until this moment; zero once it has passed.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use coordination::BootInstant;
+    ///
+    /// let deadline = BootInstant::now().saturating_add(Duration::from_secs(60));
+    /// let left = deadline.remaining();
+    /// assert!(left > Duration::from_secs(50) && left <= Duration::from_secs(60));
+    /// assert_eq!(BootInstant::now().remaining(), Duration::ZERO, "it has passed");
+    /// ```
     pub fn remaining(self) -> Duration {
         self.saturating_duration_since(Self::now())
     }

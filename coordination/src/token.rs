@@ -33,6 +33,17 @@ pub struct FencingToken(NonZeroU64);
 
 impl FencingToken {
     /// The token with this number; `None` for zero, which no grant has.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use coordination::FencingToken;
+    ///
+    /// // As a resource reads it from a request.
+    /// let token = "7".parse().ok().and_then(FencingToken::new);
+    /// assert_eq!(token.map(FencingToken::value), Some(7));
+    /// assert!(FencingToken::new(0).is_none());
+    /// ```
     pub const fn new(number: u64) -> Option<Self> {
         match NonZeroU64::new(number) {
             Some(number) => Some(Self(number)),
@@ -105,6 +116,18 @@ impl Fence {
 }
 
 /// A token came too late: a larger one was accepted before.
+///
+/// # Examples
+///
+/// ```
+/// use coordination::{Fence, FencingToken, Stale};
+///
+/// let fence = Fence::new();
+/// let (old, new) = (FencingToken::new(7).unwrap(), FencingToken::new(9).unwrap());
+/// fence.check(new)?;
+/// assert_eq!(fence.check(old), Err(Stale { token: old, highest: new }));
+/// # Ok::<_, Stale>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stale {
     /// The refused token.

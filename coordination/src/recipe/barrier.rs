@@ -67,6 +67,19 @@ impl Barrier {
     /// # Cancel safety
     ///
     /// If the future is dropped, the call goes on in the background.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let barrier = coordinator.barrier("maintenance")?;
+    /// assert!(barrier.is_open().await?);
+    /// assert!(barrier.close().await?);
+    /// assert!(!barrier.close().await?, "it is closed already");
+    /// assert!(!barrier.is_open().await?);
+    /// # Ok(()) }
+    /// ```
     pub async fn close(&self) -> Result<bool> {
         let by = Arc::clone(&self.queue.session.settings.member);
         let step = move |listing: &Listing| match listing.value {

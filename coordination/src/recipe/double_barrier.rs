@@ -131,6 +131,25 @@ impl DoubleBarrier {
     /// # Cancel safety
     ///
     /// Dropping the future has no effect: it only reads.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let phase = coordinator.double_barrier("phase", 2)?;
+    /// let entering = phase.enter(Some(Duration::from_secs(5)));
+    /// let other = async {
+    ///     while phase.waiting().await? == 0 {}
+    ///     phase.enter(None).await
+    /// };
+    /// let (one, other) = tokio::try_join!(entering, other)?;
+    /// assert_eq!(phase.waiting().await?, 0, "both are in");
+    /// # drop((one, other));
+    /// # Ok(()) }
+    /// ```
     pub async fn waiting(&self) -> Result<usize> {
         let listing = self.queue.read("waiting").await?;
         let rounds = self.queue.named(Rounds::of(&listing, self.parties))?;
@@ -228,6 +247,19 @@ impl Policy for Gate {
 }
 
 /// A party that was let in. Dropping it leaves without waiting for the others.
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// let phase = coordinator.double_barrier("phase", 2)?;
+/// let (one, other) = tokio::try_join!(phase.enter(None), phase.enter(None))?;
+/// // Each works while it is inside, and is told if its session is lost.
+/// assert!(one.protect(async { 1 + 1 }).await? == 2 && other.is_held());
+/// tokio::try_join!(one.leave(None), other.leave(None))?;
+/// # Ok(()) }
+/// ```
 #[must_use = "it leaves when the guard is dropped"]
 pub struct Inside {
     grant: Grant,

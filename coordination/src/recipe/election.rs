@@ -97,6 +97,24 @@ impl Election {
     /// # Fairness
     ///
     /// First come, first served, in the order of arrival at the store. Nobody overtakes.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use coordination::ErrorKind;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let election = coordinator.election("scheduler")?;
+    /// let leadership = election.campaign("http://host-1:8080", None).await?;
+    ///
+    /// let second = election.campaign("http://host-2:8080", Some(Duration::from_millis(10))).await;
+    /// assert_eq!(second.unwrap_err().kind(), ErrorKind::Timeout);
+    /// assert!(leadership.is_leader());
+    /// # Ok(()) }
+    /// ```
     pub async fn campaign(
         &self,
         value: &(impl Serialize + ?Sized),
@@ -123,6 +141,18 @@ impl Election {
     /// # Cancel safety
     ///
     /// As for [`campaign`](Self::campaign).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let election = coordinator.election("scheduler")?;
+    /// let leadership = election.try_campaign("host-1").await?.expect("nobody leads");
+    /// assert!(election.try_campaign("host-2").await?.is_none());
+    /// # drop(leadership);
+    /// # Ok(()) }
+    /// ```
     pub async fn try_campaign(
         &self,
         value: &(impl Serialize + ?Sized),
@@ -255,6 +285,24 @@ impl fmt::Debug for Election {
 ///
 /// Dropping it never blocks. The resignation goes on in the background; if it cannot be sent, the leadership
 /// ends with the session. In a forked child a leadership is dead: dropping it does nothing.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// let election = coordinator.election("scheduler")?;
+/// let leadership = election.campaign("http://host-1:8080", None).await?;
+///
+/// // One round of work, which ends at its next await if the leadership is lost.
+/// let round = async { tokio::time::sleep(Duration::from_millis(1)).await };
+/// leadership.protect(round).await?;
+/// println!("writes carry the token {}", leadership.term());
+/// leadership.resign().await?;
+/// # Ok(()) }
+/// ```
 #[must_use = "the leadership is resigned when it is dropped"]
 pub struct Leadership {
     grant: Grant,
@@ -333,6 +381,22 @@ impl fmt::Debug for Leadership {
 }
 
 /// A term of a leader, as others see it.
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// let election = coordinator.election("scheduler")?;
+/// let leadership = election.campaign("http://host-1:8080", None).await?;
+///
+/// let term = election.leader().await?.expect("somebody leads");
+/// assert_eq!(term.leader, coordinator.member_id());
+/// let address: String = term.value()?;
+/// println!("{} at {address}, with token {}", term.leader, term.term);
+/// # drop(leadership);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Term {
@@ -361,6 +425,22 @@ impl Term {
 }
 
 /// A leader, or a candidate that waits to lead, as listed by [`Election::candidates`].
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// let election = coordinator.election("scheduler")?;
+/// let leadership = election.campaign("http://host-1:8080", None).await?;
+///
+/// for candidate in election.candidates().await? {
+///     let does = if candidate.leading { "leads" } else { "waits" };
+///     println!("{} {does}: {}", candidate.member, candidate.value::<String>()?);
+/// }
+/// # drop(leadership);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Candidate {
@@ -395,6 +475,26 @@ impl Candidate {
 }
 
 /// What an observer of an election is told by [`Terms::next`].
+///
+/// # Examples
+///
+/// ```
+/// use coordination::ElectionEvent;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// let election = coordinator.election("scheduler")?;
+/// let leadership = election.campaign("http://host-1:8080", None).await?;
+///
+/// let mut terms = election.observe();
+/// let address = match terms.next().await? {
+///     ElectionEvent::Leader(term) => Some(term.value::<String>()?),
+///     ElectionEvent::NoLeader => None,
+/// };
+/// assert_eq!(address.as_deref(), Some("http://host-1:8080"));
+/// # drop(leadership);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ElectionEvent {
@@ -417,6 +517,31 @@ impl ElectionEvent {
 /// Follows the terms of an election; returned by [`Election::observe`].
 ///
 /// As long as it lives, it keeps the coordinator's session open, unless the coordinator is stopped.
+///
+/// # Examples
+///
+/// ```
+/// use coordination::{ElectionEvent, ErrorKind};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// let election = coordinator.election("scheduler")?;
+/// let leadership = election.campaign("http://host-1:8080", None).await?;
+/// let mut terms = election.observe();
+/// let following = tokio::spawn(async move {
+///     loop {
+///         match terms.next().await {
+///             Ok(ElectionEvent::Leader(term)) => println!("{} leads", term.leader),
+///             Ok(ElectionEvent::NoLeader) => println!("nobody leads"),
+///             Err(error) => return error.kind(),
+///         }
+///     }
+/// });
+/// leadership.resign().await?;
+/// coordinator.stop().await?;
+/// assert_eq!(following.await.expect("no panic"), ErrorKind::Closed);
+/// # Ok(()) }
+/// ```
 pub struct Terms {
     queue: Queue,
     views: Views,
@@ -444,6 +569,28 @@ impl Terms {
     /// # Cancel safety
     ///
     /// If the future is dropped, no term is skipped: the next call returns what this one would have returned, or something newer.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use coordination::ElectionEvent;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let election = coordinator.election("scheduler")?;
+    /// let mut terms = election.observe();
+    /// let leadership = election.campaign("starting", None).await?;
+    /// leadership.proclaim("ready").await?;
+    ///
+    /// // Until the leader says that it is ready. Terms and values may have been skipped.
+    /// loop {
+    ///     match terms.next().await? {
+    ///         ElectionEvent::Leader(term) if term.value::<String>()? == "ready" => break,
+    ///         ElectionEvent::Leader(_) | ElectionEvent::NoLeader => {}
+    ///     }
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub async fn next(&mut self) -> Result<ElectionEvent> {
         loop {
             let view = self.queue.next_view(&mut self.views).await?;

@@ -59,6 +59,17 @@ impl Coordinator {
     /// # Cancel safety
     ///
     /// Dropping the future has no effect: it only reads.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// coordinator.group("backups")?.create().await?;
+    /// coordinator.group("pollers")?.create().await?;
+    /// assert_eq!(coordinator.groups().await?, ["backups", "pollers"]);
+    /// # Ok(()) }
+    /// ```
     pub async fn groups(&self) -> Result<Vec<String>> {
         self.names("groups", KIND).await
     }
@@ -108,6 +119,20 @@ impl Group {
     /// # Cancel safety
     ///
     /// If the future is dropped, the call goes on in the background.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use coordination::ErrorKind;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let group = coordinator.group("backups")?;
+    /// group.create().await?;
+    /// assert_eq!(group.create().await.unwrap_err().kind(), ErrorKind::GroupExists);
+    /// assert!(group.exists().await?);
+    /// # Ok(()) }
+    /// ```
     pub async fn create(&self) -> Result<()> {
         let write = Write::new(&self.queue.key, None, Some(CREATED.into()));
         let exists = || self.queue.error(ErrorKind::GroupExists, "create", "the group exists");
@@ -130,6 +155,23 @@ impl Group {
     /// # Cancel safety
     ///
     /// A dropped call may or may not delete the group.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use coordination::ErrorKind;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let group = coordinator.group("backups")?;
+    /// let membership = group.join_or_create("ssd").await?;
+    /// assert_eq!(group.delete().await.unwrap_err().kind(), ErrorKind::GroupNotEmpty);
+    ///
+    /// membership.leave().await?;
+    /// group.delete().await?;
+    /// assert!(!group.exists().await?);
+    /// # Ok(()) }
+    /// ```
     pub async fn delete(&self) -> Result<()> {
         let mut in_doubt = None;
         loop {
@@ -202,6 +244,22 @@ impl Group {
     /// # Cancel safety
     ///
     /// Dropping the future leaves nothing behind; watchers may see a join and a leave.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use coordination::ErrorKind;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let group = coordinator.group("backups")?;
+    /// assert_eq!(group.join("ssd").await.unwrap_err().kind(), ErrorKind::GroupMissing);
+    /// group.create().await?;
+    /// let membership = group.join("ssd").await?;
+    /// assert_eq!(group.join("ssd").await.unwrap_err().kind(), ErrorKind::AlreadyJoined);
+    /// # drop(membership);
+    /// # Ok(()) }
+    /// ```
     pub async fn join(&self, capabilities: &(impl Serialize + ?Sized)) -> Result<Membership> {
         let member = Arc::clone(&self.queue.session.settings.member);
         let data = to_data("join", capabilities, MAX_ENTRY_BYTES)?;
@@ -218,6 +276,22 @@ impl Group {
     /// # Cancel safety
     ///
     /// That of [`join`](Self::join).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let group = coordinator.group("disks")?;
+    /// group.create().await?;
+    /// // One process, with a member for each of its disks.
+    /// let disks = (group.join_as("host-1/sda", "ssd").await?, group.join_as("host-1/sdb", "hdd").await?);
+    /// let members = group.members().await?;
+    /// let ids: Vec<_> = members.iter().map(|member| &*member.id).collect();
+    /// assert_eq!(ids, ["host-1/sda", "host-1/sdb"]);
+    /// # drop(disks);
+    /// # Ok(()) }
+    /// ```
     pub async fn join_as(
         &self,
         member_id: impl AsRef<str>,
@@ -349,6 +423,19 @@ impl Group {
     /// # Cancel safety
     ///
     /// A dropped call may or may not remove the member. It never removes a later incarnation.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let group = coordinator.group("backups")?;
+    /// let membership = group.join_or_create("ssd").await?;
+    /// let removed = group.remove(membership.member_id()).await?;
+    /// assert_eq!(removed.incarnation, membership.incarnation());
+    /// assert!(group.members().await?.is_empty());
+    /// # Ok(()) }
+    /// ```
     pub async fn remove(&self, id: &str) -> Result<Member> {
         let listing = self.existing("remove").await?;
         let entry = listing.entries.iter().find(|entry| *entry.member == *id);

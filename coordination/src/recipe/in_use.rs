@@ -6,6 +6,22 @@ use crate::coordinator::Coordinator;
 use crate::error::Result;
 
 /// A recipe whose contenders can be listed, for [`Coordinator::in_use`].
+///
+/// # Examples
+///
+/// ```
+/// use coordination::Recipe;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// let _permit = coordinator.semaphore("uploads", 3)?.acquire(None).await?;
+/// for recipe in [Recipe::Lock, Recipe::Semaphore, Recipe::Election] {
+///     for name in coordinator.in_use(recipe).await? {
+///         println!("{recipe} {name}");
+///     }
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Recipe {

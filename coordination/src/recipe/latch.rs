@@ -164,6 +164,23 @@ impl Latch {
     /// # Cancel safety
     ///
     /// Dropping the future has no effect: it only reads.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use coordination::ErrorKind;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let ready = coordinator.latch("workers-ready", 2)?;
+    /// ready.count_down().await?;
+    /// let waiting = ready.wait(Some(Duration::from_millis(10)));
+    /// assert_eq!(waiting.await.unwrap_err().kind(), ErrorKind::Timeout);
+    /// assert_eq!(ready.remaining().await?, 1);
+    /// # Ok(()) }
+    /// ```
     pub async fn wait(&self, timeout: Option<Duration>) -> Result<()> {
         let mut first = None;
         let has_been_zero = |listing: &Listing| {

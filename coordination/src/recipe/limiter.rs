@@ -52,6 +52,25 @@ pub struct Limiter {
 }
 
 /// How long a contender on standby waits for a slot.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use coordination::{Admission, Patience, Refusal};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// let nightly = coordinator.limiter("nightly")?.standby(1);
+/// let _working = nightly.enter().await?;
+///
+/// let hasty = nightly.clone().patience(Patience::Never);
+/// assert!(matches!(hasty.enter().await?, Admission::Refused(Refusal::AllBusy)));
+/// let patient = nightly.patience(Patience::Timeout(Duration::from_millis(10)));
+/// assert!(matches!(patient.enter().await?, Admission::Refused(Refusal::GaveUp { .. })));
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Patience {
@@ -79,6 +98,23 @@ impl Default for Patience {
 }
 
 /// The outcome of [`Limiter::enter`].
+///
+/// # Examples
+///
+/// ```
+/// use coordination::Admission;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// match coordinator.singleton("nightly")?.enter().await? {
+///     Admission::Working(slot) => {
+///         // … the job …
+///         slot.release().await?;
+///     }
+///     Admission::Refused(refusal) => println!("not this time: {refusal:?}"),
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 #[must_use = "the slot is given back when it is dropped"]
 pub enum Admission {
@@ -89,6 +125,25 @@ pub enum Admission {
 }
 
 /// Why the caller got no slot.
+///
+/// # Examples
+///
+/// ```
+/// use coordination::{Admission, Refusal};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// let nightly = coordinator.singleton("nightly")?;
+/// let _working = nightly.enter().await?;
+/// let Admission::Refused(refusal) = nightly.enter().await? else { panic!("there is one slot") };
+/// match refusal {
+///     Refusal::AllBusy | Refusal::StandbyFull => println!("enough of us are there"),
+///     Refusal::GaveUp { waited } => println!("it took longer than {waited:?}"),
+///     Refusal::Replaced => println!("somebody newer stands by"),
+///     _ => {}
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 #[serde(rename_all = "snake_case")]
@@ -108,6 +163,23 @@ pub enum Refusal {
 }
 
 /// How far an entering contender is, as reported to the callback of [`Limiter::enter_telling`].
+///
+/// # Examples
+///
+/// ```
+/// use coordination::Standing;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// let nightly = coordinator.singleton("nightly")?;
+/// let admission = nightly.enter_telling(|standing| match standing {
+///     Standing::Arriving => println!("waiting for those before to decide"),
+///     Standing::Standby => println!("standing by"),
+///     Standing::Working(slot) => println!("at work in slot {slot}"),
+/// });
+/// let _working = admission.await?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Standing {
@@ -136,6 +208,21 @@ impl Coordinator {
     /// # Errors
     ///
     /// Those of [`limiter`](Self::limiter).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use coordination::Admission;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// // What cron starts on every host, and one of them does.
+    /// let nightly = coordinator.singleton("nightly")?;
+    /// let Admission::Working(slot) = nightly.enter().await? else { return Ok(()) };
+    /// // … the job …
+    /// slot.release().await?;
+    /// # Ok(()) }
+    /// ```
     pub fn singleton(&self, name: impl AsRef<str>) -> Result<Limiter> {
         self.limiter(name)
     }
@@ -149,6 +236,28 @@ impl Limiter {
     }
 
     /// Sets how many may be on standby at a time: 0 to 10,000.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use coordination::{Admission, Patience};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let forever = coordinator.limiter("nightly")?.standby(1).patience(Patience::Forever);
+    /// let Admission::Working(first) = forever.enter().await? else { panic!("nobody is there") };
+    /// let second = forever.clone();
+    /// let second = tokio::spawn(async move { second.enter().await });
+    /// while forever.inspect().await?.len() < 2 {}
+    ///
+    /// // The place on standby is taken.
+    /// assert!(matches!(forever.enter().await?, Admission::Refused(_)));
+    /// first.release().await?;
+    /// assert!(matches!(second.await.expect("no panic")?, Admission::Working(_)));
+    /// # Ok(()) }
+    /// ```
     pub fn standby(mut self, standby: u32) -> Self {
         self.limits.standby = standby;
         self
@@ -162,6 +271,29 @@ impl Limiter {
 
     /// Sets one slot and one place on standby, which belongs to the contender that came last: a newcomer replaces
     /// the contender that stands by.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use coordination::{Admission, Patience, Refusal};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// // Builds of one branch: one runs, and of those that wait only the newest is of interest.
+    /// let builds = coordinator.limiter("build-main")?.latest_wins().patience(Patience::Forever);
+    /// let Admission::Working(running) = builds.enter().await? else { panic!("nobody is there") };
+    /// let older = builds.clone();
+    /// let older = tokio::spawn(async move { older.enter().await });
+    /// while builds.inspect().await?.len() < 2 {}
+    ///
+    /// let newest = builds.clone();
+    /// let newest = tokio::spawn(async move { newest.enter().await });
+    /// let replaced = older.await.expect("no panic")?;
+    /// assert!(matches!(replaced, Admission::Refused(Refusal::Replaced)));
+    /// running.release().await?;
+    /// assert!(matches!(newest.await.expect("no panic")?, Admission::Working(_)));
+    /// # Ok(()) }
+    /// ```
     pub fn latest_wins(mut self) -> Self {
         self.limits = Limits { slots: 1, standby: 1, latest_wins: true };
         self
@@ -463,6 +595,22 @@ type KeepWaiting<'a> = (Duration, &'a mut (dyn FnMut(u32, Duration) -> bool + Se
 /// Holds a slot of a limiter; releases it when dropped.
 ///
 /// The token is larger than every earlier token **of the same slot**.
+///
+/// # Examples
+///
+/// ```
+/// use coordination::Admission;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// let thumbnails = coordinator.limiter("thumbnails")?.slots(2);
+/// let Admission::Working(slot) = thumbnails.enter().await? else { panic!("two are free") };
+/// // Something that there is one of for each slot, as nobody else has this number now.
+/// let scratch = format!("/scratch/thumbnails-{}", slot.slot());
+/// assert_eq!(scratch, "/scratch/thumbnails-1");
+/// slot.release().await?;
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 #[must_use = "the slot is given back when the guard is dropped"]
 pub struct WorkSlot {

@@ -123,6 +123,24 @@ impl Lock {
     /// # Fairness
     ///
     /// First come, first served, in the order of arrival at the store. Nobody overtakes.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use coordination::ErrorKind;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let lock = coordinator.lock("vol-7")?;
+    /// let guard = lock.acquire(Some(Duration::from_secs(5))).await?;
+    ///
+    /// let late = lock.acquire(Some(Duration::from_millis(10))).await.unwrap_err();
+    /// assert_eq!(late.kind(), ErrorKind::Timeout);
+    /// guard.release().await?;
+    /// # Ok(()) }
+    /// ```
     pub async fn acquire(&self, timeout: Option<Duration>) -> Result<LockGuard> {
         self.acquire_as(Mode::Exclusive, timeout).await
     }
@@ -139,6 +157,19 @@ impl Lock {
     /// # Cancel safety
     ///
     /// As for [`acquire`](Self::acquire).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let lock = coordinator.lock("vol-7")?;
+    /// match lock.try_acquire().await? {
+    ///     Some(guard) => guard.release().await?,
+    ///     None => println!("somebody else is busy with it"),
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub async fn try_acquire(&self) -> Result<Option<LockGuard>> {
         self.try_acquire_as(Mode::Exclusive).await
     }
@@ -190,6 +221,19 @@ impl Lock {
     /// # Cancel safety
     ///
     /// As for [`acquire`](Self::acquire).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let lock = coordinator.lock("catalogue")?;
+    /// let reading = lock.try_acquire_shared().await?.expect("nobody writes");
+    /// assert!(reading.is_shared());
+    /// assert!(lock.try_acquire_shared().await?.is_some());
+    /// assert!(lock.try_acquire().await?.is_none());
+    /// # Ok(()) }
+    /// ```
     pub async fn try_acquire_shared(&self) -> Result<Option<LockGuard>> {
         self.try_acquire_as(Mode::Shared).await
     }
@@ -368,6 +412,22 @@ impl fmt::Debug for Lock {
 }
 
 /// A holder of a lock, or a contender that waits for it, as listed by [`Lock::holders`].
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// let lock = coordinator.lock("vol-7")?;
+/// let _guard = lock.acquire_shared(None).await?;
+///
+/// for contender in lock.holders().await? {
+///     let does = if contender.holding { "holds" } else { "waits for" };
+///     let how = if contender.shared { "shared" } else { "alone" };
+///     println!("{} {does} it {how}, with token {}", contender.member, contender.token);
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Contender {
@@ -391,6 +451,24 @@ pub struct Contender {
 ///
 /// Dropping it never blocks. The release goes on in the background; if it cannot be sent, the lock is free
 /// when the session ends. In a forked child a guard is dead: dropping it does nothing.
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// let lock = coordinator.lock("vol-7")?;
+/// let guard = lock.acquire(None).await?;
+///
+/// // The token goes with each write, for the volume to refuse a former holder.
+/// let write = async { format!("written with token {}", guard.token()) };
+/// let written = guard.protect(write).await?;
+/// assert!(guard.is_held() && written.ends_with(&guard.token().to_string()));
+///
+/// guard.release().await?;
+/// assert!(lock.try_acquire().await?.is_some());
+/// # Ok(()) }
+/// ```
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct LockGuard {
     grant: Grant,

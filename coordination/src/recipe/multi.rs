@@ -105,6 +105,22 @@ impl MultiLock {
     ///
     /// Each lock is first come, first served. The call queues for the second lock only when it has the first,
     /// so others may get the second one before it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use coordination::ErrorKind;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let _held = coordinator.lock("account-2")?.acquire(None).await?;
+    /// let both = coordinator.locks(["account-1", "account-2"])?;
+    /// let error = both.acquire(Some(Duration::from_millis(10))).await.unwrap_err();
+    /// assert_eq!((error.kind(), error.key()), (ErrorKind::Timeout, Some("account-2")));
+    /// # Ok(()) }
+    /// ```
     pub async fn acquire(&self, timeout: Option<Duration>) -> Result<MultiGuard> {
         take_all(&self.locks, timeout).await.map(MultiGuard::new)
     }
@@ -137,6 +153,18 @@ impl MultiLock {
     /// # Fairness
     ///
     /// Each lock as in [`Lock::acquire_shared`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let both = coordinator.locks(["catalogue", "prices"])?;
+    /// let (one, other) = (both.acquire_shared(None).await?, both.acquire_shared(None).await?);
+    /// assert!(one.is_held() && other.is_held());
+    /// assert!(coordinator.lock("prices")?.try_acquire().await?.is_none());
+    /// # Ok(()) }
+    /// ```
     pub async fn acquire_shared(&self, timeout: Option<Duration>) -> Result<MultiGuard> {
         take_all(&self.shares(), timeout).await.map(MultiGuard::new)
     }
@@ -171,6 +199,22 @@ impl fmt::Debug for MultiLock {
 ///
 /// Each is a [`LockGuard`] with a token of its own, see [`guards`](Self::guards). They belong to one session
 /// and are mostly lost together, but an operator can break a single one.
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// let guard = coordinator.locks(["account-2", "account-1"])?.acquire(None).await?;
+/// // Each has a token of its own, in the order of the names.
+/// for lock in guard.guards() {
+///     println!("{} with token {}", lock.name(), lock.token());
+/// }
+/// let sum = guard.protect(async { 1 + 1 }).await?;
+/// assert!(guard.is_held() && sum == 2);
+/// guard.release().await?;
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 #[must_use = "the locks are released when the guard is dropped"]
 pub struct MultiGuard {
@@ -237,6 +281,22 @@ impl MultiGuard {
     /// Releases all of them `held_for` after the last one was granted; see [`LockGuard::release_after`].
     ///
     /// It returns one value for each lock, in the order of their names.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let both = coordinator.locks(["sensor-1", "sensor-2"])?;
+    /// // Not before 10 ms are over, whoever asks for one of them.
+    /// let timed = both.acquire(None).await?.release_after(Duration::from_millis(10));
+    /// assert_eq!(timed.len(), 2);
+    /// let next = both.acquire(Some(Duration::from_secs(5))).await?;
+    /// assert!(next.is_held() && !timed[0].is_held());
+    /// # Ok(()) }
+    /// ```
     pub fn release_after(self, held_for: Duration) -> Vec<TimedRelease> {
         let granted = self.guards.iter().map(|guard| guard.since()).max();
         let end = granted.and_then(|granted| granted.checked_add(held_for));

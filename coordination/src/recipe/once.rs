@@ -109,6 +109,22 @@ impl OncePer {
     ///
     /// For jobs that take less time than two hosts' clocks differ, like `lockAtLeastFor` in ShedLock. A claim
     /// that is taken over from a [dead holder](Self::try_claim_under) does not wait for this time.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let hour = Duration::from_secs(60 * 60);
+    /// let hourly = coordinator.once_per("report", hour)?.at_least(hour / 6);
+    /// let claim = hourly.try_claim().await?.expect("nobody has claimed it");
+    /// // Given back, and still not to be had for ten minutes, however the clocks of two hosts differ.
+    /// claim.give_back().await?;
+    /// assert!(hourly.try_claim().await?.is_none());
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn at_least(mut self, time: Duration) -> Self {
         self.rule.at_least = micros(time);
@@ -239,6 +255,22 @@ impl OncePer {
     /// # Cancel safety
     ///
     /// Dropping the future has no effect: it only reads.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let hour = Duration::from_secs(60 * 60);
+    /// let hourly = coordinator.once_per("report", hour)?;
+    /// assert!(hourly.due().await?.is_zero());
+    /// hourly.try_claim().await?;
+    /// let left = hourly.due().await?;
+    /// assert!(!left.is_zero() && left <= hour);
+    /// # Ok(()) }
+    /// ```
     pub async fn due(&self) -> Result<Duration> {
         let asked = BootInstant::now();
         let listing = self.queue.read("due").await?;
@@ -259,6 +291,21 @@ impl OncePer {
     /// # Cancel safety
     ///
     /// If the future is dropped, the call goes on in the background.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let hourly = coordinator.once_per("report", Duration::from_secs(60 * 60))?;
+    /// hourly.try_claim().await?;
+    /// // An operator wants it to be made again.
+    /// assert!(hourly.reset().await?);
+    /// assert!(hourly.try_claim().await?.is_some());
+    /// # Ok(()) }
+    /// ```
     pub async fn reset(&self) -> Result<bool> {
         let step = |listing: &Listing| {
             Ok(match Last::of(listing, "reset")? {
@@ -299,6 +346,21 @@ impl fmt::Debug for OncePer {
 }
 
 /// A claim: the job is this process' for this period. Dropping it does not give it back.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// let hourly = coordinator.once_per("report", Duration::from_secs(60 * 60))?;
+/// if let Some(claim) = hourly.try_claim().await? {
+///     println!("run {}, the next one not before {:?}", claim.token(), claim.next());
+///     claim.done().await?;
+/// }
+/// # Ok(()) }
+/// ```
 #[must_use = "whoever claims a job has to do it, or to give it back"]
 pub struct Claim {
     queue: Queue,

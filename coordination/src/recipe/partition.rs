@@ -90,6 +90,25 @@ impl Group {
 ///
 /// While the store cannot be reached, the partitioner uses the last known members. It keeps the session open, as a
 /// [`Group`] does.
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// let group = coordinator.group("pollers")?;
+/// let (membership, mut partitioner) = group.join_partitioned(1).await?;
+/// assert!(partitioner.is_mine("vol-7")?);
+///
+/// // Another member takes some of the keys over.
+/// let other = group.join_as("other", &()).await?;
+/// partitioner.changed().await?;
+/// let mine = (0..100).filter(|n| partitioner.is_mine(format!("vol-{n}")).unwrap_or(false));
+/// let mine = mine.count();
+/// assert!(0 < mine && mine < 100, "{mine} of 100");
+/// # drop((membership, other));
+/// # Ok(()) }
+/// ```
 pub struct Partitioner {
     /// The member id of this process.
     member: Arc<str>,
@@ -138,6 +157,18 @@ impl Partitioner {
     /// # Errors
     ///
     /// Those of [`members_for`](Self::members_for).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let group = coordinator.group("pollers")?;
+    /// let (membership, partitioner) = group.join_partitioned(1).await?;
+    /// assert!(partitioner.belongs_to(membership.member_id(), "vol-7")?);
+    /// assert!(!partitioner.belongs_to("another", "vol-7")?);
+    /// # Ok(()) }
+    /// ```
     pub fn belongs_to(&self, member_id: &str, key: impl AsRef<[u8]>) -> Result<bool> {
         Ok(self.current()?.ring.node(key) == Some(member_id))
     }

@@ -147,6 +147,20 @@ impl RateLimiter {
     /// # Errors
     ///
     /// [`ErrorKind::Input`]: `permits` is zero, or `per` is not of 1 ms to 24 h.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let second = Duration::from_secs(1);
+    /// let api = coordinator.rate_limiter("api", 2, second)?.and(3, 3_600 * second)?;
+    /// assert!(api.try_acquire(2).await?.granted().is_some());
+    /// assert!(api.try_acquire(1).await?.granted().is_none(), "two in this second");
+    /// # Ok(()) }
+    /// ```
     pub fn and(mut self, permits: u32, per: Duration) -> Result<Self> {
         self.checked(|rules| rules.add(permits, per))?;
         Ok(self)
@@ -193,6 +207,23 @@ impl RateLimiter {
     /// # Cancel safety
     ///
     /// If the future is dropped, the permits may be used up.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use coordination::Attempt;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let minute = Duration::from_secs(60);
+    /// let api = coordinator.rate_limiter("api", 2, minute)?;
+    /// assert!(matches!(api.try_acquire(2).await?, Attempt::Granted(_)));
+    /// let Attempt::Denied { retry_after } = api.try_acquire(1).await? else { panic!("none is left") };
+    /// assert!(retry_after <= minute);
+    /// # Ok(()) }
+    /// ```
     pub async fn try_acquire(&self, permits: u32) -> Result<Attempt> {
         let look = self.look(permits, Some(Duration::ZERO)).await?;
         Ok(match look.slot {
@@ -224,6 +255,22 @@ impl RateLimiter {
     /// First come, first served, in the order in which slots are stored: a call that has its slot is not
     /// overtaken. Calls at the same moment get their slots in any order; those of one limiter and its clones
     /// get them in turn.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let second = Duration::from_secs(1);
+    /// let api = coordinator.rate_limiter("api", 10, second)?;
+    /// for request in 0..10 {
+    ///     let permit = api.acquire(1, Some(5 * second)).await?;
+    ///     println!("request {request} at {:?}", permit.slot());
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub async fn acquire(&self, permits: u32, timeout: Option<Duration>) -> Result<RatePermit> {
         let look = self.look(permits, timeout).await?;
         match look.slot {
@@ -254,6 +301,25 @@ impl RateLimiter {
     /// # Cancel safety
     ///
     /// If the future is dropped, the call goes on in the background.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use coordination::ErrorKind;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let second = Duration::from_secs(1);
+    /// coordinator.rate_limiter("api", 1, second)?.try_acquire(1).await?;
+    ///
+    /// let faster = coordinator.rate_limiter("api", 5, second)?;
+    /// assert_eq!(faster.try_acquire(1).await.unwrap_err().kind(), ErrorKind::Mismatch);
+    /// faster.reconfigure().await?;
+    /// assert!(faster.try_acquire(1).await.is_ok());
+    /// # Ok(()) }
+    /// ```
     pub async fn reconfigure(&self) -> Result<()> {
         self.input("reconfigure", self.rules.check())?;
         let (rules, clock) = (self.rules.clone(), self.shared.clock.clone());

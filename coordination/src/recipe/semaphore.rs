@@ -110,6 +110,23 @@ impl Semaphore {
     /// # Fairness
     ///
     /// First come, first served. A contender for many permits is not overtaken by contenders for few.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use coordination::ErrorKind;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let uploads = coordinator.semaphore("uploads", 1)?;
+    /// let permit = uploads.acquire(Some(Duration::from_secs(5))).await?;
+    /// let late = uploads.acquire(Some(Duration::from_millis(10))).await.unwrap_err();
+    /// assert_eq!(late.kind(), ErrorKind::Timeout);
+    /// permit.release().await?;
+    /// # Ok(()) }
+    /// ```
     pub async fn acquire(&self, timeout: Option<Duration>) -> Result<Permit> {
         self.acquire_many(1, timeout).await
     }
@@ -330,6 +347,20 @@ impl Policy for Fifo {
 ///
 /// The token is larger than every earlier token **of the same slot**. A resource that checks tokens must do
 /// so per slot: the tokens of different slots are valid at the same time, in any order.
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// let connections = coordinator.semaphore("connections", 3)?;
+/// let permit = connections.acquire(None).await?;
+/// // Something that there is one of for each permit, as nobody else has this number now.
+/// let port = 7_000 + permit.slot();
+/// assert_eq!(port, 7_000);
+/// permit.release().await?;
+/// # Ok(()) }
+/// ```
 #[must_use = "the permits are given back when the guard is dropped"]
 #[derive(Debug)]
 pub struct Permit {

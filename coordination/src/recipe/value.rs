@@ -47,6 +47,19 @@ impl Coordinator {
 }
 
 /// The order of a value's writes: each write has a larger version than all before it, also across deletions.
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// let limit = coordinator.value::<u32>("upload-limit")?;
+/// let first = limit.set(&100).await?;
+/// limit.delete().await?;
+/// // Also after a deletion.
+/// assert!(limit.set(&200).await? > first);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Version(u64);
@@ -58,6 +71,21 @@ impl fmt::Display for Version {
 }
 
 /// A value as it was written by one write.
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// let limit = coordinator.value::<u32>("upload-limit")?;
+/// limit.set(&100).await?;
+///
+/// let now = limit.read().await?.expect("it was set");
+/// assert_eq!(now.value, 100);
+/// // Nobody has written since.
+/// assert!(limit.compare_and_set(Some(now.version), &200).await?.is_some());
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Versioned<T> {
@@ -153,6 +181,18 @@ impl<T: Serialize + DeserializeOwned> SharedValue<T> {
     /// # Cancel safety
     ///
     /// If the future is dropped, the call goes on in the background: it is carried out once or not at all.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let limit = coordinator.value::<u32>("upload-limit")?;
+    /// let first = limit.compare_and_set(None, &100).await?.expect("there was none");
+    /// assert!(limit.compare_and_set(None, &200).await?.is_none(), "there is one");
+    /// assert!(limit.compare_and_set(Some(first), &200).await?.is_some());
+    /// # Ok(()) }
+    /// ```
     pub async fn compare_and_set(
         &self,
         expected: Option<Version>,
@@ -326,6 +366,23 @@ impl<T> fmt::Debug for SharedValue<T> {
 }
 
 /// What a watch of a value is told by [`ValueWatch::next`].
+///
+/// # Examples
+///
+/// ```
+/// use coordination::ValueEvent;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// let limit = coordinator.value::<u32>("upload-limit")?;
+/// limit.set(&100).await?;
+/// let now = match limit.watch().next().await? {
+///     ValueEvent::Value(now) => now.value,
+///     ValueEvent::NoValue => 50,
+/// };
+/// assert_eq!(now, 100);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ValueEvent<T> {
@@ -348,6 +405,32 @@ impl<T> ValueEvent<T> {
 /// Follows a value; returned by [`SharedValue::watch`].
 ///
 /// As long as it lives, it keeps the coordinator's session open, unless the coordinator is stopped.
+///
+/// # Examples
+///
+/// ```
+/// use coordination::{ErrorKind, ValueEvent};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// let limit = coordinator.value::<u32>("upload-limit")?;
+/// limit.set(&100).await?;
+/// let mut events = limit.watch();
+/// let following = tokio::spawn(async move {
+///     loop {
+///         match events.next().await {
+///             Ok(ValueEvent::Value(now)) => println!("at most {} uploads", now.value),
+///             Ok(ValueEvent::NoValue) => println!("no limit"),
+///             // It cannot be read, and the one before counts.
+///             Err(error) if error.kind() == ErrorKind::Corrupt => eprintln!("{error}"),
+///             Err(error) => return error.kind(),
+///         }
+///     }
+/// });
+/// coordinator.stop().await?;
+/// assert_eq!(following.await.expect("no panic"), ErrorKind::Closed);
+/// # Ok(()) }
+/// ```
 pub struct ValueWatch<T> {
     queue: Queue,
     views: Views,
@@ -376,6 +459,28 @@ impl<T: DeserializeOwned> ValueWatch<T> {
     /// # Cancel safety
     ///
     /// If the future is dropped, the newest value is not skipped: the next call returns it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use coordination::ValueEvent;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let limit = coordinator.value::<u32>("upload-limit")?;
+    /// let mut events = limit.watch();
+    /// limit.set(&100).await?;
+    /// limit.set(&200).await?;
+    ///
+    /// // Until this value has come. Others may have been skipped.
+    /// loop {
+    ///     match events.next().await? {
+    ///         ValueEvent::Value(now) if now.value == 200 => break,
+    ///         ValueEvent::Value(_) | ValueEvent::NoValue => {}
+    ///     }
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub async fn next(&mut self) -> Result<ValueEvent<T>> {
         let mut delays = self.queue.session.retry_delays(None);
         loop {

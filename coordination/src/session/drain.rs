@@ -24,6 +24,21 @@ pub(crate) enum Purpose {
 }
 
 /// Something that was held when its coordinator stopped.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// let _hanging = coordinator.lock("vol-7")?.acquire(None).await?;
+///
+/// let stopped = coordinator.stop_within(Duration::ZERO).await;
+/// let cut_off = &stopped.cut_off[0];
+/// assert_eq!((cut_off.recipe, &*cut_off.name), ("lock", "vol-7"));
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct CutOff {

@@ -10,6 +10,26 @@ use crate::env::Process;
 use crate::error::LossReason;
 
 /// The state of a coordinator's session.
+///
+/// # Examples
+///
+/// ```
+/// use coordination::State;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// // A health check: locks are good until their deadline while it is suspended.
+/// let is_ready = match coordinator.state().current() {
+///     State::Connected | State::Suspended => true,
+///     State::Lost(reason) => {
+///         eprintln!("the session is opened anew: {reason}");
+///         false
+///     }
+///     _ => false,
+/// };
+/// assert!(is_ready);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[non_exhaustive]
 #[serde(rename_all = "snake_case")]

@@ -59,6 +59,23 @@ use crate::global::{Slot, scopes};
 ///
 /// The [module](self) says what is found where. A scope keeps its coordinator as long as a clone of it, what [`run`](Self::run)
 /// has returned, or what [`enter`](Self::enter) has returned is there.
+///
+/// # Examples
+///
+/// ```
+/// use coordination::Coordinator;
+/// use coordination::testing::Scope;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// let one = Coordinator::connect("memory://one").await?;
+/// let other = Coordinator::connect("memory://other").await?;
+/// let global = async || Coordinator::global().map(|global| global.member_id().to_owned());
+///
+/// // Two parts of a test, each with a global coordinator of its own.
+/// assert_eq!(Scope::of(&one).run(global()).await?, one.member_id());
+/// assert_eq!(Scope::of(&other).run(global()).await?, other.member_id());
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Default)]
 pub struct Scope(Arc<Slot>);
 
@@ -137,6 +154,21 @@ impl fmt::Debug for Scope {
 }
 
 /// A scope that was [entered](Scope::enter). Dropping it leaves the scope; of several, in any order.
+///
+/// # Examples
+///
+/// ```
+/// use coordination::Coordinator;
+/// use coordination::testing::Sandbox;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// let sandbox = Sandbox::new()?;
+/// let entered = sandbox.enter();
+/// assert!(Coordinator::global().is_ok());
+/// drop(entered);
+/// assert!(Coordinator::global().is_err());
+/// # Ok(()) }
+/// ```
 #[must_use = "the scope is left when this is dropped; write `let _entered = ..`"]
 pub struct Entered {
     _entered: scopes::Entered,

@@ -224,6 +224,25 @@ impl Sandbox {
     /// Meanwhile calls to it fail as if nobody listened at its address: new acquires wait, until their time is over or the store
     /// is back; coordinators are [`Suspended`](crate::State::Suspended) from their next heartbeat on. What is held stays held
     /// for as long as that takes, because `memory://` has no lease; [`lose_session`](Self::lose_session) says that it was over.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use coordination::ErrorKind;
+    /// use coordination::testing::Sandbox;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// let sandbox = Sandbox::new()?;
+    /// let lock = sandbox.coordinator().lock("vol-7")?;
+    /// sandbox.set_reachable(false);
+    /// let error = lock.acquire(Some(Duration::from_millis(50))).await.unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::Unavailable);
+    /// sandbox.set_reachable(true);
+    /// assert!(lock.acquire(None).await?.is_held());
+    /// # Ok(()) }
+    /// ```
     pub fn set_reachable(&self, yes: bool) {
         self.0.store.set_reachable(yes);
     }

@@ -22,6 +22,25 @@ use crate::token::FencingToken;
 ///
 /// Its methods only read local state. They are right even while the network, the store or the program's
 /// executor hangs.
+///
+/// # Examples
+///
+/// ```
+/// use coordination::Grant;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// /// Whatever it is that is held: a lock, a permit, a leadership.
+/// fn note(held: &Grant) -> String {
+///     format!("{} with token {}, held: {}", held.name(), held.token(), held.is_held())
+/// }
+///
+/// let guard = coordinator.lock("vol-7")?.acquire(None).await?;
+/// let permit = coordinator.semaphore("uploads", 3)?.acquire(None).await?;
+/// assert_eq!(note(&guard), format!("vol-7 with token {}, held: true", guard.token()));
+/// assert!(note(&permit).starts_with("uploads"));
+/// # Ok(()) }
+/// ```
 pub struct Grant {
     own: Box<OwnEntry>,
     key: QueueKey,
@@ -55,6 +74,26 @@ impl Grant {
     /// While it returns true, nothing that this grant excludes has been granted to anybody else (S1 of
     /// `docs/guarantees.md`). That holds under the assumptions stated there: clocks that run at nearly the
     /// same rate, and a store that does not end a session too early.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let lock = coordinator.lock("vol-7")?;
+    /// let guard = lock.acquire(None).await?;
+    /// for step in 0..3 {
+    ///     // Before each step that others must not see twice.
+    ///     if !guard.is_held() {
+    ///         eprintln!("lost before step {step}");
+    ///         break;
+    ///     }
+    /// }
+    /// lock.break_grant(guard.token()).await?;
+    /// guard.lost().await;
+    /// assert!(!guard.is_held());
+    /// # Ok(()) }
+    /// ```
     pub fn is_held(&self) -> bool {
         self.own.loss_reason().is_none() && !self.own.is_given_up()
     }
@@ -64,6 +103,19 @@ impl Grant {
     /// Each confirmed heartbeat moves the deadline on. `None`: the store has no leases, and the grant is held as long as
     /// the process lives. It says nothing of a grant that was lost before, or released:
     /// [`remaining`](Self::remaining) does.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let guard = coordinator.lock("vol-7")?.acquire(None).await?;
+    /// match guard.deadline() {
+    ///     Some(deadline) => println!("relied on for {:?} more", deadline.remaining()),
+    ///     None => println!("relied on as long as this process lives"),
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub fn deadline(&self) -> Option<BootInstant> {
         Some(self.own.lease().deadline()).filter(|deadline| *deadline != BootInstant::NEVER)
     }
@@ -120,6 +172,19 @@ impl Grant {
     }
 
     /// Follows the grant without keeping it: for a task that waits for the loss while the guard stays where it is.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let guard = coordinator.lock("vol-7")?.acquire(None).await?;
+    /// let watch = guard.loss_watch();
+    /// drop(guard);
+    /// assert!(!watch.is_held());
+    /// assert!(watch.lost().await.is_none(), "it was given up, not lost");
+    /// # Ok(()) }
+    /// ```
     pub fn loss_watch(&self) -> LossWatch {
         self.own.loss_watch()
     }

@@ -128,6 +128,24 @@ pub(in crate::recipe) async fn set_limits(
 
 /// A holder of slots, or somebody who waits for them, as listed by
 /// [`Semaphore::holders`](crate::Semaphore::holders) and [`Limiter::inspect`](crate::Limiter::inspect).
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// let uploads = coordinator.semaphore("uploads", 3)?;
+/// let permits = uploads.acquire_many(2, None).await?;
+///
+/// for occupant in uploads.holders().await? {
+///     match occupant.slots.is_empty() {
+///         true => println!("{} waits for {}", occupant.member, occupant.wants),
+///         false => println!("{} has {:?}", occupant.member, occupant.slots),
+///     }
+/// }
+/// # drop(permits);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Occupant {

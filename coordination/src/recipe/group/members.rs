@@ -14,6 +14,22 @@ use crate::serialize;
 use crate::token::FencingToken;
 
 /// A member of a group, as [`Group::members`](crate::Group::members) lists it.
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// let group = coordinator.group("backups")?;
+/// let membership = group.join_or_create("ssd").await?;
+///
+/// for member in &group.members().await? {
+///     let disk: String = member.capabilities.parse()?;
+///     println!("{} has an {disk}, since {:?}", member.id, member.since);
+/// }
+/// # drop(membership);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Member {
@@ -42,6 +58,27 @@ impl Member {
 }
 
 /// What a member says about itself: JSON, always read as a whole.
+///
+/// # Examples
+///
+/// ```
+/// use serde::{Deserialize, Serialize};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// #[derive(Debug, PartialEq, Serialize, Deserialize)]
+/// struct Host {
+///     disks: u32,
+/// }
+///
+/// let group = coordinator.group("backups")?;
+/// let membership = group.join_or_create(&Host { disks: 4 }).await?;
+///
+/// let member = group.member(membership.member_id()).await?;
+/// assert_eq!(member.capabilities.as_json(), r#"{"disks":4}"#);
+/// assert_eq!(member.capabilities.parse::<Host>()?, Host { disks: 4 });
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capabilities(Data);
 
@@ -104,6 +141,20 @@ impl Members {
     }
 
     /// The member of this id.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let group = coordinator.group("backups")?;
+    /// let membership = group.join_or_create("ssd").await?;
+    /// let members = group.members().await?;
+    /// let me = members.get(membership.member_id()).expect("it has joined");
+    /// assert_eq!(me.incarnation, membership.incarnation());
+    /// assert!(members.get("nobody").is_none());
+    /// # Ok(()) }
+    /// ```
     pub fn get(&self, id: &str) -> Option<&Member> {
         self.iter().find(|member| *member.id == *id)
     }
@@ -137,6 +188,30 @@ impl Members {
 }
 
 /// What has changed in a group.
+///
+/// # Examples
+///
+/// ```
+/// use coordination::GroupEvent;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// let group = coordinator.group("backups")?;
+/// let mut watch = group.watch_or_create().await?;
+/// group.join("ssd").await?.leave().await?;
+/// group.delete().await?;
+/// loop {
+///     match watch.next().await? {
+///         GroupEvent::Joined(member) => println!("{} has come", member.id),
+///         GroupEvent::Left(member) => println!("{} has gone", member.id),
+///         GroupEvent::Updated(member) => println!("{} has changed", member.id),
+///         GroupEvent::Resync(members) => println!("after an outage there are {}", members.len()),
+///         GroupEvent::Deleted => break,
+///         _ => {}
+///     }
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 #[serde(rename_all = "snake_case")]

@@ -20,6 +20,23 @@ use crate::token::FencingToken;
 ///
 /// Dropping it never blocks. Leaving goes on in the background; if it cannot be sent, the member is gone when
 /// the session ends.
+///
+/// # Examples
+///
+/// ```
+/// use coordination::LossReason;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// let group = coordinator.group("backups")?;
+/// let membership = group.join_or_create("ssd").await?;
+/// assert!(membership.is_held());
+///
+/// // An operator takes the member out.
+/// group.remove(membership.member_id()).await?;
+/// assert_eq!(membership.lost().await, LossReason::EntryDeleted);
+/// # Ok(()) }
+/// ```
 #[must_use = "dropping it leaves the group"]
 pub struct Membership {
     // Dropped before `group`, which may be what keeps the session open.

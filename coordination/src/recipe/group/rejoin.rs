@@ -14,6 +14,25 @@ use crate::recipe::engine::data::{MAX_ENTRY_BYTES, to_data};
 use crate::token::FencingToken;
 
 /// The state of a [`RejoiningMembership`].
+///
+/// # Examples
+///
+/// ```
+/// use coordination::Presence;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// let group = coordinator.group("backups")?;
+/// let membership = group.join_or_create("ssd").await?.rejoining();
+/// match membership.presence() {
+///     Presence::Member(incarnation) => println!("in, as {incarnation}"),
+///     Presence::Away(reason) => println!("out, and coming back: {reason}"),
+///     Presence::Ended(kind) => println!("out for good: {kind}"),
+///     _ => {}
+/// }
+/// membership.leave().await?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 #[serde(rename_all = "snake_case")]
@@ -139,6 +158,28 @@ impl RejoiningMembership {
     /// # Cancel safety
     ///
     /// Dropping the future never loses the latest change.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use coordination::{ErrorKind, Presence};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let group = coordinator.group("backups")?;
+    /// let mut membership = group.join_or_create("ssd").await?.rejoining();
+    /// let following = tokio::spawn(async move {
+    ///     let mut last = membership.presence();
+    ///     while let Some(now) = membership.changed().await {
+    ///         println!("it was {last:?}, and is {now:?}");
+    ///         last = now;
+    ///     }
+    ///     last
+    /// });
+    /// coordinator.stop().await?;
+    /// assert_eq!(following.await.expect("no panic"), Presence::Ended(ErrorKind::Closed));
+    /// # Ok(()) }
+    /// ```
     pub async fn changed(&mut self) -> Option<Presence> {
         if self.is_over {
             return None;
@@ -164,6 +205,20 @@ impl RejoiningMembership {
     /// # Cancel safety
     ///
     /// If the future is dropped, the update may or may not take effect.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let group = coordinator.group("backups")?;
+    /// let membership = group.join_or_create("ssd").await?.rejoining();
+    /// membership.update("hdd").await?;
+    /// let member = group.member(membership.member_id()).await?;
+    /// assert_eq!(member.capabilities.parse::<String>()?, "hdd");
+    /// membership.leave().await?;
+    /// # Ok(()) }
+    /// ```
     pub async fn update(&self, capabilities: &(impl Serialize + ?Sized)) -> Result<()> {
         let data = to_data("update", capabilities, MAX_ENTRY_BYTES)?;
         if let Presence::Ended(kind) = self.presence() {

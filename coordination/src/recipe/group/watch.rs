@@ -179,6 +179,23 @@ impl GroupWatch {
     /// # Errors
     ///
     /// Those of [`next`](Self::next).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let group = coordinator.group("backups")?;
+    /// let mut watch = group.watch_or_create().await?;
+    /// let _membership = group.join("ssd").await?;
+    /// watch.next().await?;
+    /// // All that has come so far, without waiting for more.
+    /// while let Some(event) = watch.try_next()? {
+    ///     println!("{event:?}");
+    /// }
+    /// assert_eq!(watch.members().len(), 1);
+    /// # Ok(()) }
+    /// ```
     pub fn try_next(&mut self) -> Result<Option<GroupEvent>> {
         loop {
             if let Some(event) = self.changes.next() {

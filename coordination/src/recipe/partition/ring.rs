@@ -54,6 +54,21 @@ impl HashRing {
     }
 
     /// Adds the node, or changes its weight. A node of weight 0 gets no keys.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use coordination::HashRing;
+    ///
+    /// let mut ring = HashRing::new(["small"]);
+    /// ring.add("large", 3);
+    /// let of_large = (0..1_000).filter(|n| ring.node(format!("vol-{n}")) == Some("large")).count();
+    /// assert!(of_large > 600, "three quarters or so: {of_large}");
+    ///
+    /// // For maintenance: it stays on the ring, and gets no keys.
+    /// ring.add("large", 0);
+    /// assert_eq!(ring.node("vol-7"), Some("small"));
+    /// ```
     pub fn add(&mut self, node: impl Into<Arc<str>>, weight: u32) {
         self.place(node.into(), weight);
         self.points.sort_unstable();
@@ -90,6 +105,17 @@ impl HashRing {
 
     /// The first `replicas` different nodes from the key on, without those in `ignore`; fewer, if there are
     /// not as many. The first is [`node`](Self::node), unless that is ignored.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use coordination::HashRing;
+    ///
+    /// let ring = HashRing::new(["foo", "bar", "baz"]);
+    /// assert_eq!(ring.nodes("fake", 2, &[]), ["foo", "bar"]);
+    /// // As if the first were down.
+    /// assert_eq!(ring.nodes("fake", 2, &["foo"]), ["bar", "baz"]);
+    /// ```
     pub fn nodes(&self, key: impl AsRef<[u8]>, replicas: usize, ignore: &[&str]) -> Vec<&str> {
         let candidates = self
             .weights
@@ -180,6 +206,15 @@ fn number(hash: Md5) -> u128 {
 }
 
 /// The node of this name is not on the ring.
+///
+/// # Examples
+///
+/// ```
+/// use coordination::{HashRing, UnknownNode};
+///
+/// let mut ring = HashRing::new(["foo", "bar"]);
+/// assert_eq!(ring.remove("baz"), Err(UnknownNode("baz".to_owned())));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownNode(pub String);
 

@@ -5,6 +5,24 @@ use std::time::Duration;
 use crate::time::BootInstant;
 
 /// What [`RateLimiter::try_acquire`](crate::RateLimiter::try_acquire) returns.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use coordination::Attempt;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// let api = coordinator.rate_limiter("api", 1, Duration::from_secs(60))?;
+/// match api.try_acquire(1).await? {
+///     Attempt::Granted(_) => println!("call it"),
+///     Attempt::Denied { retry_after } => println!("answer 429, Retry-After: {retry_after:?}"),
+/// }
+/// assert!(api.try_acquire(1).await?.granted().is_none());
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug)]
 #[must_use = "a denial has to be obeyed"]
 pub enum Attempt {
@@ -31,6 +49,20 @@ impl Attempt {
 }
 
 /// The permits that one call got. They need not, and cannot, be returned.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// let api = coordinator.rate_limiter("api", 2, Duration::from_secs(1))?;
+/// let (one, other) = (api.acquire(1, None).await?, api.acquire(1, None).await?);
+/// assert!(one.usable() && other.usable());
+/// assert!(one.slot() <= other.slot());
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct RatePermit {
     pub(super) slot: Duration,

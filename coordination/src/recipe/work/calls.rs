@@ -307,6 +307,28 @@ impl WorkQueue {
     /// # Cancel safety
     ///
     /// If the future is dropped, the call goes on in the background.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use coordination::{Ack, ClaimId, ClaimOptions, NewItem};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let jobs = coordinator.queue("resize-jobs")?;
+    /// jobs.post(&[NewItem::new("vol-7")]).await?;
+    /// let id = ClaimId::random();
+    /// let claim = jobs.claim_as(id, ClaimOptions::default()).await?.expect("one is ready");
+    /// // Asked for again, as after a lost answer.
+    /// let again = jobs.claim_as(id, ClaimOptions::default()).await?.expect("it is the same");
+    /// assert_eq!(again.token, claim.token);
+    ///
+    /// jobs.renew(id, Some(Duration::from_secs(60)), None).await?;
+    /// assert_eq!(jobs.ack(claim.items[0].id(), id).await?, Ack::Done);
+    /// # Ok(()) }
+    /// ```
     pub async fn claim_as(&self, id: ClaimId, options: ClaimOptions) -> Result<Option<ClaimView>> {
         self.check_claim(&options)?;
         if id.is_nothing() {
@@ -365,6 +387,24 @@ impl WorkQueue {
     ///
     /// Dropping the future ends the call. It changes no item and no claim, and may have an entry in the queue for a moment where
     /// many write.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use coordination::{ClaimId, ClaimOptions, ErrorKind, NewItem};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let jobs = coordinator.queue("resize-jobs")?;
+    /// jobs.post(&[NewItem::new("vol-7")]).await?;
+    /// let id = ClaimId::random();
+    /// jobs.claim_as(id, ClaimOptions::default()).await?;
+    /// assert_eq!(jobs.get(id).await?.items[0].body(), b"vol-7");
+    ///
+    /// assert_eq!(jobs.release(id).await?, 1);
+    /// assert_eq!(jobs.get(id).await.unwrap_err().kind(), ErrorKind::NoSuchClaim);
+    /// # Ok(()) }
+    /// ```
     pub async fn get(&self, id: ClaimId) -> Result<ClaimView> {
         let seen = self.look("get", move |draft| claim::seen(draft, id)).await?;
         ClaimView::of(seen)
@@ -494,6 +534,23 @@ impl WorkQueue {
     /// # Cancel safety
     ///
     /// If the future is dropped, the call goes on in the background.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use coordination::{ClaimOptions, ErrorKind, NewItem};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let jobs = coordinator.queue("resize-jobs")?;
+    /// let names = jobs.post(&[NewItem::new("vol-7")]).await?;
+    /// let claim = jobs.claim(ClaimOptions::default()).await?;
+    /// assert_eq!(jobs.delete(names[0]).await.unwrap_err().kind(), ErrorKind::IsClaimed);
+    /// // An operator removes it all the same.
+    /// assert!(jobs.force_delete(names[0]).await?);
+    /// # drop(claim);
+    /// # Ok(()) }
+    /// ```
     pub async fn delete(&self, item: ItemId) -> Result<bool> {
         self.run("delete", move |draft| items::delete(draft, item, false)).await
     }
@@ -522,6 +579,22 @@ impl WorkQueue {
     /// # Cancel safety
     ///
     /// If the future is dropped, the items may be gone.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use coordination::NewItem;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// // For items that may be lost, such as hints: one call, and no claim.
+    /// let hints = coordinator.queue("cache-hints")?;
+    /// hints.post(&[NewItem::new("vol-7"), NewItem::new("vol-8")]).await?;
+    /// let popped = hints.pop(10).await?;
+    /// assert_eq!((popped[0].body(), popped[1].body()), (&b"vol-7"[..], &b"vol-8"[..]));
+    /// assert_eq!(hints.stats().await?.total(), 0);
+    /// # Ok(()) }
+    /// ```
     pub async fn pop(&self, limit: usize) -> Result<Vec<WorkItem>> {
         self.input("pop", in_range("limit", &limit, &self.limits.limit))?;
         let queue = self.clone();
@@ -654,6 +727,20 @@ impl WorkQueue {
     /// # Cancel safety
     ///
     /// If the future is dropped, the call goes on in the background.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use coordination::NewItem;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let jobs = coordinator.queue("resize-jobs")?;
+    /// jobs.post(&[NewItem::new("vol-7")]).await?;
+    /// jobs.delete_queue().await?;
+    /// assert_eq!(jobs.stats().await?.total(), 0);
+    /// # Ok(()) }
+    /// ```
     pub async fn delete_queue(&self) -> Result<()> {
         let queue = self.clone();
         let deleting = async move {

@@ -28,6 +28,26 @@ const LEAST_PAUSE: Duration = Duration::from_millis(50);
 /// The claim is over when its ttl has passed without a renewal, or when the session of this process ends, whichever comes
 /// first. [`keep_alive`](Self::keep_alive) renews the claim. Dropping the claim gives back what was not acknowledged, in the
 /// background.
+///
+/// # Examples
+///
+/// ```
+/// use coordination::{ClaimOptions, NewItem};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// let jobs = coordinator.queue("resize-jobs")?;
+/// jobs.post(&[NewItem::new("vol-7"), NewItem::new("vol-8")]).await?;
+///
+/// let mut claim = jobs.claim(ClaimOptions::default()).await?.expect("two are ready");
+/// claim.keep_alive();
+/// for item in claim.items() {
+///     println!("{} under token {}", String::from_utf8_lossy(item.body()), claim.token());
+///     claim.ack(item.id()).await?;
+/// }
+/// assert_eq!(jobs.stats().await?.total(), 0);
+/// # Ok(()) }
+/// ```
 pub struct WorkClaim {
     queue: WorkQueue,
     id: ClaimId,
@@ -315,6 +335,25 @@ impl WorkClaim {
     /// # Cancel safety
     ///
     /// If the future is dropped, the call goes on in the background.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use coordination::{ClaimOptions, NewItem};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let jobs = coordinator.queue("resize-jobs")?;
+    /// jobs.post(&[NewItem::new("vol-7")]).await?;
+    /// let options = ClaimOptions::default().ttl(Duration::from_secs(60));
+    /// let claim = jobs.claim(options).await?.expect("one is ready");
+    /// // It takes longer than was thought.
+    /// let lasts = claim.renew(Some(Duration::from_secs(600)), None).await?;
+    /// assert!(lasts > Duration::from_secs(500) && claim.is_held());
+    /// # Ok(()) }
+    /// ```
     pub async fn renew(&self, ttl: Option<Duration>, grace: Option<Duration>) -> Result<Duration> {
         let asked = self.queue.check_renewal(ttl, grace)?;
         let (queue, id, life) = (self.queue.clone(), self.id, Arc::clone(&self.life));
@@ -478,6 +517,23 @@ impl WorkClaim {
     /// # Cancel safety
     ///
     /// If the future is dropped, the call goes on in the background.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use coordination::{ClaimOptions, NewItem};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let jobs = coordinator.queue("resize-jobs")?;
+    /// jobs.post(&[NewItem::new("vol-7")]).await?;
+    /// let claim = jobs.claim(ClaimOptions::default()).await?.expect("one is ready");
+    /// // This worker cannot do it; the next one may try.
+    /// assert_eq!(claim.release().await?, 1);
+    /// let next = jobs.claim(ClaimOptions::default()).await?.expect("it is ready again");
+    /// assert_eq!(next.items()[0].claims(), 2);
+    /// # Ok(()) }
+    /// ```
     pub async fn release(mut self) -> Result<usize> {
         let released = self.queue.release(self.id).await;
         self.is_settled = released.is_ok();

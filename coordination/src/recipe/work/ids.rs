@@ -14,6 +14,16 @@ macro_rules! id {
         ///
         /// It is shown as 32 hexadecimal digits. Any other text is read as the name of nothing: so a service can hand on what
         /// its callers send, and they are told the same as of any other name that is not known.
+        ///
+        /// # Examples
+        ///
+        /// ```
+        #[doc = concat!("use coordination::", stringify!($id), ";")]
+        ///
+        #[doc = concat!("let name: ", stringify!($id), " = \"0123456789abcdef0123456789abcdef\".parse()?;")]
+        /// assert_eq!(name.to_string(), "0123456789abcdef0123456789abcdef");
+        /// # Ok::<_, std::convert::Infallible>(())
+        /// ```
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub struct $id(u128);
 

@@ -31,6 +31,25 @@ const MS: Duration = Duration::from_millis(1);
 
 /// Which arguments the calls of a [`WorkQueue`](crate::WorkQueue) of this process take. A call with one out of its range
 /// changes nothing and fails with [`ErrorKind::Input`].
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use coordination::{ClaimOptions, ErrorKind, WorkLimits};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// // No claim of this process takes more than five items.
+/// let limits = WorkLimits { limit: 1..=5, ..WorkLimits::default() };
+/// let jobs = coordinator.queue("resize-jobs")?.with_limits(limits);
+/// let error = jobs.claim(ClaimOptions::default().limit(6)).await.unwrap_err();
+/// assert_eq!(error.kind(), ErrorKind::Input);
+///
+/// assert_eq!(WorkLimits::zaqar().claim_ttl.start(), &Duration::from_secs(60));
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkLimits {
     /// How long a claim may last until it is renewed: 1 ms to 12 h.
@@ -196,6 +215,22 @@ impl NewItem {
 }
 
 /// An item as it was when it was read.
+///
+/// # Examples
+///
+/// ```
+/// use coordination::{ListOptions, NewItem};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// let jobs = coordinator.queue("resize-jobs")?;
+/// jobs.post(&[NewItem::json(&("vol-7", 20))?]).await?;
+///
+/// let items = jobs.list(ListOptions::default()).await?;
+/// let (volume, gib): (String, u32) = items[0].json()?;
+/// println!("{volume} to {gib} GiB, posted {:?} ago, claimed {} times", items[0].age(), items[0].claims());
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkItem {
     id: ItemId,
@@ -251,6 +286,24 @@ impl WorkItem {
 }
 
 /// A claim as it was when it was read.
+///
+/// # Examples
+///
+/// ```
+/// use coordination::{ClaimId, ClaimOptions, NewItem};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// let jobs = coordinator.queue("resize-jobs")?;
+/// jobs.post(&[NewItem::new("vol-7")]).await?;
+///
+/// // A service claims for a caller of its own, who has the id then.
+/// let id = ClaimId::random();
+/// let view = jobs.claim_as(id, ClaimOptions::default()).await?.expect("one is ready");
+/// assert_eq!(view.items.len(), 1);
+/// println!("{id} with token {}, for {:?}", view.token, view.expires_in);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimView {
     /// How long the claim lasts from each renewal on.
@@ -281,6 +334,22 @@ impl ClaimView {
 }
 
 /// How many items a queue has.
+///
+/// # Examples
+///
+/// ```
+/// use coordination::NewItem;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// let jobs = coordinator.queue("resize-jobs")?;
+/// jobs.post(&[NewItem::new("vol-7")]).await?;
+///
+/// let stats = jobs.stats().await?;
+/// println!("{} ready, {} at work, the oldest for {:?}", stats.ready, stats.claimed, stats.oldest);
+/// assert_eq!(stats.total(), 1);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct WorkStats {
@@ -323,6 +392,23 @@ impl WorkStats {
 }
 
 /// Which items are listed, see [`WorkQueue::list`](crate::WorkQueue::list).
+///
+/// # Examples
+///
+/// ```
+/// use coordination::{ClaimOptions, ListOptions, NewItem};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// let jobs = coordinator.queue("resize-jobs")?;
+/// jobs.post(&[NewItem::new("vol-7"), NewItem::new("vol-8")]).await?;
+/// let _claim = jobs.claim(ClaimOptions::default().limit(1)).await?;
+///
+/// assert_eq!(jobs.list(ListOptions::default()).await?.len(), 1);
+/// let all = ListOptions { include_claimed: true, ..ListOptions::default() };
+/// assert_eq!(jobs.list(all).await?.len(), 2);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListOptions {
     /// Only items after this one; `None`: from the first on.
@@ -342,6 +428,17 @@ impl Default for ListOptions {
 }
 
 /// What [`WorkQueue::gc`](crate::WorkQueue::gc) has removed.
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// let jobs = coordinator.queue("resize-jobs")?;
+/// let removed = jobs.gc(None).await?;
+/// assert_eq!((removed.items, removed.claims), (0, 0));
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Collected {
     /// Items that were dead.
@@ -351,6 +448,23 @@ pub struct Collected {
 }
 
 /// What became of an acknowledgement.
+///
+/// # Examples
+///
+/// ```
+/// use coordination::{Ack, ClaimOptions, NewItem};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// let jobs = coordinator.queue("resize-jobs")?;
+/// jobs.post(&[NewItem::new("vol-7")]).await?;
+/// let claim = jobs.claim(ClaimOptions::default()).await?.expect("one is ready");
+/// match claim.ack(claim.items()[0].id()).await? {
+///     Ack::Done => println!("done"),
+///     Ack::AlreadyGone => println!("it was done before, or has died"),
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ack {
