@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::duration;
 use crate::error::Error;
-use crate::serialize::words;
+use crate::serialize::{shown_as_word, words};
 
 /// How far exclusion reaches.
 ///
@@ -137,6 +137,8 @@ words! { LossDetection:
     Watch = "watch",
     Heartbeat = "heartbeat",
 }
+
+shown_as_word! { Scope, Durability, Liveness, LossDetection }
 
 /// What the connected store promises; see each backend's page for the reasons.
 ///

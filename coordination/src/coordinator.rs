@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::Serialize;
+
 use crate::backend::registry::{self, Target};
 use crate::characteristics::{Characteristics, LossDetection};
 use crate::config::Config;
@@ -12,6 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::global::{Slot, with_slot};
 use crate::key::QueueKey;
 use crate::recipe::engine::queue::{KeepsOpen, Queue};
+use crate::serialize;
 use crate::session::keeper::{self, Control};
 use crate::session::{CutOff, Having, Session, State, StateWatch};
 
@@ -479,13 +482,14 @@ impl Coordinator {
 /// stopped.confirmed?;
 /// # Ok(()) }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 #[must_use = "it says what was cut off, and whether the store has confirmed the end"]
 #[non_exhaustive]
 pub struct Stopped {
     /// What was held when the time was over, in the order of its tokens.
     pub cut_off: Vec<CutOff>,
-    /// What [`Coordinator::stop`] would have returned.
+    /// What [`Coordinator::stop`] would have returned. Written with serde, it is nothing or the error's text, as `error`.
+    #[serde(rename = "error", serialize_with = "serialize::confirmed::serialize")]
     pub confirmed: Result<()>,
 }
 

@@ -1,9 +1,8 @@
 //! The names in use: those under which there is an entry.
 
-use std::fmt;
-
 use crate::coordinator::Coordinator;
 use crate::error::Result;
+use crate::serialize::{shown_as_word, words};
 
 /// A recipe whose contenders can be listed, for [`Coordinator::in_use`].
 ///
@@ -37,22 +36,20 @@ pub enum Recipe {
     Group,
 }
 
+words! { Recipe:
+    Lock = "lock",
+    Semaphore = "semaphore",
+    Limiter = "limiter",
+    Election = "election",
+    Group = "group",
+}
+
+shown_as_word! { Recipe }
+
 impl Recipe {
     /// The kind of the recipe's queues.
     pub(crate) fn kind(self) -> &'static str {
-        match self {
-            Self::Lock => "lock",
-            Self::Semaphore => "semaphore",
-            Self::Limiter => "limiter",
-            Self::Election => "election",
-            Self::Group => "group",
-        }
-    }
-}
-
-impl fmt::Display for Recipe {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.kind())
+        self.as_str()
     }
 }
 

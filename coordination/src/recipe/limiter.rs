@@ -2,6 +2,7 @@
 
 mod gate;
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -162,6 +163,17 @@ pub enum Refusal {
     Replaced,
 }
 
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AllBusy => f.write_str("all slots are taken"),
+            Self::StandbyFull => f.write_str("all slots and all places on standby are taken"),
+            Self::GaveUp { waited } => write!(f, "no slot was free within {waited:?}"),
+            Self::Replaced => f.write_str("a newcomer has taken the place on standby"),
+        }
+    }
+}
+
 /// How far an entering contender is, as reported to the callback of [`Limiter::enter_telling`].
 ///
 /// # Examples
@@ -189,6 +201,16 @@ pub enum Standing {
     Standby,
     /// It has this slot.
     Working(u32),
+}
+
+impl fmt::Display for Standing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Arriving => f.write_str("arriving"),
+            Self::Standby => f.write_str("on standby"),
+            Self::Working(slot) => write!(f, "working in slot {slot}"),
+        }
+    }
 }
 
 impl Coordinator {

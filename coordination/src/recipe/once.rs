@@ -13,6 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
+use serde::ser::{Serialize, SerializeStruct, Serializer};
+
 use self::last::{Decision, Last, Now, Rule, Under, decide, micros};
 use super::engine::data::{MAX_VALUE_BYTES, to_data};
 use super::engine::grant::Grant;
@@ -21,6 +23,7 @@ use crate::backend::{Data, Listing};
 use crate::coordinator::Coordinator;
 use crate::error::{Effect, ErrorKind, Result};
 use crate::key;
+use crate::serialize;
 use crate::time::BootInstant;
 use crate::token::FencingToken;
 
@@ -449,6 +452,18 @@ impl Claim {
             })
         };
         self.queue.modify(operation, step).await
+    }
+}
+
+/// Its name and its token, when it was made, and when the next claim can be made, in seconds since 1970.
+impl Serialize for Claim {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut fields = to.serialize_struct("Claim", 4)?;
+        fields.serialize_field("name", self.queue.name())?;
+        fields.serialize_field("token", &self.token())?;
+        fields.serialize_field("at", &serialize::since::Written(self.at()))?;
+        fields.serialize_field("next", &serialize::since::Written(self.next()))?;
+        fields.end()
     }
 }
 

@@ -45,6 +45,16 @@ pub enum Presence {
     Ended(ErrorKind),
 }
 
+impl fmt::Display for Presence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Member(incarnation) => write!(f, "member, as incarnation {incarnation}"),
+            Self::Away(reason) => write!(f, "away ({reason})"),
+            Self::Ended(kind) => write!(f, "ended ({kind})"),
+        }
+    }
+}
+
 /// A membership that joins again after every loss; leaves the group when dropped.
 ///
 /// Made by [`Membership::rejoining`]. Each time the member joins it is a new incarnation, and watchers see the old

@@ -2,6 +2,10 @@
 
 use std::time::Duration;
 
+use serde::ser::SerializeStruct;
+use serde::{Serialize, Serializer};
+
+use crate::serialize;
 use crate::time::BootInstant;
 
 /// What [`RateLimiter::try_acquire`](crate::RateLimiter::try_acquire) returns.
@@ -23,8 +27,9 @@ use crate::time::BootInstant;
 /// assert!(api.try_acquire(1).await?.granted().is_none());
 /// # Ok(()) }
 /// ```
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize)]
 #[must_use = "a denial has to be obeyed"]
+#[serde(rename_all = "snake_case")]
 pub enum Attempt {
     /// The permits.
     Granted(RatePermit),
@@ -34,6 +39,7 @@ pub enum Attempt {
         ///
         /// It is never too short: a caller that waits this long is not denied for being early. It is exact if
         /// the store has a clock.
+        #[serde(serialize_with = "serialize::seconds::serialize")]
         retry_after: Duration,
     },
 }
@@ -121,5 +127,16 @@ impl RatePermit {
     /// ```
     pub fn usable_for(&self) -> Option<Duration> {
         self.usable.map(|end| end.remaining())
+    }
+}
+
+/// Its slot and how long it can be used, in seconds.
+impl Serialize for RatePermit {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut fields = to.serialize_struct("RatePermit", 2)?;
+        fields.serialize_field("slot", &self.slot.as_secs_f64())?;
+        let usable_for = self.usable_for().map(|left| left.as_secs_f64());
+        fields.serialize_field("usable_for", &usable_for)?;
+        fields.end()
     }
 }

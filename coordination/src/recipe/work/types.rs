@@ -1,11 +1,13 @@
 //! What a queue of work takes and answers.
 
+use std::fmt;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use data_encoding::BASE64_NOPAD;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::ser::SerializeStruct;
+use serde::{Serialize, Serializer};
 
 use super::claim::{Seen, SeenItem};
 use super::draft::corrupt;
@@ -14,6 +16,7 @@ use super::layout::Micros;
 use super::look::Counts;
 use crate::duration;
 use crate::error::{Error, ErrorKind, Result};
+use crate::serialize;
 use crate::token::FencingToken;
 
 /// The most bytes of one body.
@@ -285,6 +288,23 @@ impl WorkItem {
     }
 }
 
+/// All that is known of it, with times in seconds: the body as the JSON that it is, or as text, or in base64 as `body_base64` if it
+/// is neither.
+impl Serialize for WorkItem {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut fields = to.serialize_struct("WorkItem", 5)?;
+        fields.serialize_field("id", &self.id)?;
+        match std::str::from_utf8(&self.body) {
+            Ok(text) => fields.serialize_field("body", &serialize::stored::Written(text))?,
+            Err(_) => fields.serialize_field("body_base64", &BASE64_NOPAD.encode(&self.body))?,
+        }
+        fields.serialize_field("age", &self.age.as_secs_f64())?;
+        fields.serialize_field("claims", &self.claims)?;
+        fields.serialize_field("expires_in", &self.expires_in.as_secs_f64())?;
+        fields.end()
+    }
+}
+
 /// A claim as it was when it was read.
 ///
 /// # Examples
@@ -304,15 +324,19 @@ impl WorkItem {
 /// println!("{id} with token {}, for {:?}", view.token, view.expires_in);
 /// # Ok(()) }
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ClaimView {
     /// How long the claim lasts from each renewal on.
+    #[serde(serialize_with = "serialize::seconds::serialize")]
     pub ttl: Duration,
     /// For how much longer than the claim its items live at least.
+    #[serde(serialize_with = "serialize::seconds::serialize")]
     pub grace: Duration,
     /// How long ago the claim was made or last renewed.
+    #[serde(serialize_with = "serialize::seconds::serialize")]
     pub age: Duration,
     /// How long the claim still lasts unless it is renewed.
+    #[serde(serialize_with = "serialize::seconds::serialize")]
     pub expires_in: Duration,
     /// The fencing token: larger than that of every claim before in the queue.
     pub token: FencingToken,
@@ -472,6 +496,15 @@ pub enum Ack {
     Done,
     /// The item was gone: it was acknowledged before, perhaps by this claim, or deleted, or it has died.
     AlreadyGone,
+}
+
+impl fmt::Display for Ack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Done => "done",
+            Self::AlreadyGone => "already gone",
+        })
+    }
 }
 
 pub(super) fn duration(micros: Micros) -> Duration {
