@@ -139,6 +139,9 @@ pub(crate) struct Run {
     /// For more than the hosts' clocks differ. Who comes within it ends with 0. A run that dies does not count.
     #[arg(long, value_name = "D", value_parser = duration, requires = "named")]
     pub(crate) at_least: Option<Duration>,
+    /// What others see of this run beside the member id, by `coordination status`
+    #[arg(long, value_name = "TEXT", requires = "named")]
+    pub(crate) label: Option<String>,
     /// How long to wait: a duration, 0, or forever [default: forever]
     ///
     /// Where it is given, and is not 0, a store that is out of reach when we begin is tried again for as long, too. Without it that is told at once, with 69.
@@ -232,6 +235,9 @@ pub(crate) struct Elect {
     /// What others see of the leader, by `coordination leader` [default: the member id]
     #[arg(long, value_name = "TEXT")]
     pub(crate) value: Option<String>,
+    /// What others see of each candidate beside the member id, by `coordination status`
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) label: Option<String>,
     /// How long to wait: a duration, 0, or forever [default: forever]
     ///
     /// Where it is given, and is not 0, a store that is out of reach when we begin is tried again for as long, too. Without it that is told at once, with 69.
@@ -257,6 +263,9 @@ pub(crate) struct Join {
     /// What the member says of itself, as JSON
     #[arg(long, value_name = "JSON", value_parser = json, default_value = "null")]
     pub(crate) capabilities: serde_json::Value,
+    /// What others see of the member beside its id
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) label: Option<String>,
     /// Leave the command in our process group
     #[arg(long)]
     pub(crate) foreground: bool,

@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use coordination::{Coordinator, Election, FencingToken, Limiter, Lock, Occupant, Semaphore};
 
 use crate::args::{Break, Broken, Store};
-use crate::exit::{self, Failure, Outcome, printable, say};
+use crate::exit::{self, Failure, Outcome, say};
 use crate::note::note_break;
 use crate::settings;
 
@@ -24,9 +24,16 @@ enum Held {
 
 /// Who holds some of it, or waits for it.
 struct Who {
-    member: String,
+    /// As it is shown, with its label.
+    shown: String,
     token: FencingToken,
     holds: bool,
+}
+
+impl Who {
+    fn new(member: &str, label: &str, token: FencingToken, holds: bool) -> Self {
+        Self { shown: exit::who(member, label), token, holds }
+    }
 }
 
 pub(crate) async fn break_grant(asked: &Break, store: &Store) -> Outcome<u8> {
@@ -48,7 +55,7 @@ async fn asked_to_let_go(asked: &Break, store: &Store, coordinator: &Coordinator
         return Ok(NOBODY);
     }
     for holder in holders.into_iter().filter(|_| !store.quiet) {
-        let who = Who { member: holder.member, token: holder.token, holds: true };
+        let who = Who::new(&holder.member, &holder.label, holder.token, true);
         say(format_args!("asked to let go: {}", shown(lock.name(), &who)));
     }
     Ok(0)
@@ -123,20 +130,21 @@ impl Held {
     }
 
     async fn all(&self) -> Outcome<Vec<Who>> {
-        let who = |member, token, holds| Who { member, token, holds };
         let of = |all: Vec<Occupant>| {
-            all.into_iter().map(|one| who(one.member, one.token, !one.slots.is_empty())).collect()
+            let who =
+                |one: Occupant| Who::new(&one.member, &one.label, one.token, !one.slots.is_empty());
+            all.into_iter().map(who).collect()
         };
         Ok(match self {
             Self::Lock(lock) => {
                 let all = lock.holders().await?.into_iter();
-                all.map(|one| who(one.member, one.token, one.holding)).collect()
+                all.map(|one| Who::new(&one.member, &one.label, one.token, one.holding)).collect()
             }
             Self::Semaphore(semaphore) => of(semaphore.holders().await?),
             Self::Limiter(limiter) => of(limiter.inspect().await?),
             Self::Election(election) => {
                 let all = election.candidates().await?.into_iter();
-                all.map(|one| who(one.member, one.term, one.leading)).collect()
+                all.map(|one| Who::new(&one.member, &one.label, one.term, one.leading)).collect()
             }
         })
     }
@@ -153,9 +161,8 @@ impl Held {
 }
 
 fn shown(name: &str, who: &Who) -> String {
-    let member = if who.member.is_empty() { "another program" } else { &who.member };
     let how = if who.holds { "held" } else { "waited for" };
-    format!("{name:?}, {how} by {} with token {}", printable(member), who.token)
+    format!("{name:?}, {how} by {} with token {}", who.shown, who.token)
 }
 
 fn is_confirmed(what: &str) -> Outcome<bool> {

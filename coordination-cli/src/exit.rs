@@ -141,6 +141,15 @@ pub(crate) fn printable(text: &str) -> String {
     text.chars().map(escaped).collect()
 }
 
+/// Who somebody is, for our terminal, with its label if it has one; empty: a program of another library.
+pub(crate) fn who(member: &str, label: &str) -> String {
+    match (member, label) {
+        ("", _) => "another program".to_owned(),
+        (member, "") => printable(member),
+        (member, label) => format!("{} ({})", printable(member), printable(label)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,7 +4,7 @@ use coordination::{Coordinator, ErrorKind, GroupEvent, Member, Term};
 use serde_json::{Value, json};
 
 use crate::args::{Leader, Members, Store};
-use crate::exit::{NOBODY, Outcome, print, printable};
+use crate::exit::{self, NOBODY, Outcome, print, printable};
 use crate::run::signals::until_stopped;
 use crate::settings;
 
@@ -20,7 +20,7 @@ async fn follow_members(members: &Members, coordinator: &Coordinator) -> Outcome
         true => print(&format!("{}\n", json(event, member))),
         false => print(&format!(
             "{sign}{}  {}\n",
-            printable(&member.id),
+            exit::who(&member.id, &member.label),
             printable(member.capabilities.as_json())
         )),
     };
@@ -60,7 +60,11 @@ fn json(event: &str, member: &Member) -> Value {
     let said = member.capabilities.as_json();
     let capabilities = serde_json::from_str(said).unwrap_or_else(|_| Value::from(said));
     let incarnation = member.incarnation.value();
-    json!({ "event": event, "member": &*member.id, "incarnation": incarnation, "capabilities": capabilities })
+    let mut line = json!({ "event": event, "member": &*member.id, "incarnation": incarnation, "capabilities": capabilities });
+    if !member.label.is_empty() {
+        line["label"] = Value::from(&*member.label);
+    }
+    line
 }
 
 pub(crate) async fn leader(leader: &Leader, store: &Store) -> Outcome<u8> {

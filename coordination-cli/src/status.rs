@@ -31,6 +31,8 @@ struct Row {
     since: Option<f64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     slots: Vec<u32>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    label: String,
 }
 
 /// What a queue of work has.
@@ -133,19 +135,22 @@ async fn queues(coordinator: &Coordinator, only: Option<&str>) -> Outcome<Vec<Qu
 }
 
 async fn rows_of(coordinator: &Coordinator, recipe: Recipe, name: &str) -> Outcome<Vec<Row>> {
-    let row = |state, member: String, token: FencingToken, since: Option<SystemTime>, slots| {
-        let since = since.and_then(|since| since.duration_since(UNIX_EPOCH).ok());
-        let (recipe, name, token) = (recipe.to_string(), name.to_owned(), token.value());
-        Row {
-            recipe,
-            name,
-            state,
-            member,
-            token,
-            since: since.map(|since| since.as_secs_f64()),
-            slots,
-        }
-    };
+    let row =
+        |state, who: (String, String), token: FencingToken, since: Option<SystemTime>, slots| {
+            let since = since.and_then(|since| since.duration_since(UNIX_EPOCH).ok());
+            let (recipe, name, token) = (recipe.to_string(), name.to_owned(), token.value());
+            let (member, label) = who;
+            Row {
+                recipe,
+                name,
+                state,
+                member,
+                token,
+                since: since.map(|since| since.as_secs_f64()),
+                slots,
+                label,
+            }
+        };
     let occupants = match recipe {
         Recipe::Lock => {
             let holders = coordinator.lock(name)?.holders().await?.into_iter();
@@ -156,13 +161,8 @@ async fn rows_of(coordinator: &Coordinator, recipe: Recipe, name: &str) -> Outco
             };
             return Ok(holders
                 .map(|who| {
-                    row(
-                        state(who.holding, who.shared),
-                        who.member,
-                        who.token,
-                        who.since,
-                        Vec::new(),
-                    )
+                    let state = state(who.holding, who.shared);
+                    row(state, (who.member, who.label), who.token, who.since, Vec::new())
                 })
                 .collect());
         }
@@ -170,7 +170,10 @@ async fn rows_of(coordinator: &Coordinator, recipe: Recipe, name: &str) -> Outco
             let candidates = coordinator.election(name)?.candidates().await?.into_iter();
             let state = |leading| if leading { "leads" } else { "waits" };
             return Ok(candidates
-                .map(|who| row(state(who.leading), who.member, who.term, who.since, Vec::new()))
+                .map(|who| {
+                    let state = state(who.leading);
+                    row(state, (who.member, who.label), who.term, who.since, Vec::new())
+                })
                 .collect());
         }
         // Their numbers do not matter to who only looks.
@@ -185,7 +188,7 @@ async fn rows_of(coordinator: &Coordinator, recipe: Recipe, name: &str) -> Outco
     };
     Ok(occupants
         .into_iter()
-        .map(|who| row(state(&who), who.member, who.token, who.since, who.slots))
+        .map(|who| row(state(&who), (who.member, who.label), who.token, who.since, who.slots))
         .collect())
 }
 
@@ -208,10 +211,13 @@ fn json(shown: &Shown) -> Result<String, serde_json::Error> {
 /// One of those who hold something or wait for it, and one of the queues.
 fn tables(shown: &Shown, now: SystemTime) -> String {
     let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-    let titles = ["RECIPE", "NAME", "STATE", "MEMBER", "TOKEN", "SINCE", "SLOTS"];
+    let titles = ["RECIPE", "NAME", "STATE", "MEMBER", "TOKEN", "SINCE", "SLOTS", "LABEL"];
+    // There is a column of labels if anybody has one.
+    let is_labelled = shown.rows.iter().any(|row| !row.label.is_empty());
+    let titles = &titles[..titles.len() - usize::from(!is_labelled)];
     let rows = table(titles, shown.rows.iter().map(|row| row.cells(now)));
     let titles = ["QUEUE", "READY", "CLAIMED", "DELAYED", "DEAD", "LETTERS", "OLDEST"];
-    let queues = table(titles, shown.queues.iter().map(Queue::cells));
+    let queues = table(&titles, shown.queues.iter().map(Queue::cells));
     match (shown.rows.is_empty(), shown.queues.is_empty()) {
         (true, true) => "nobody holds anything or waits for it\n".to_owned(),
         (false, true) => rows,
@@ -220,9 +226,11 @@ fn tables(shown: &Shown, now: SystemTime) -> String {
     }
 }
 
-fn table<const N: usize>(titles: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
-    let lines: Vec<_> = std::iter::once(titles.map(str::to_owned)).chain(rows).collect();
-    let mut widths = [0; N];
+/// Of each row as many cells as there are titles.
+fn table<const N: usize>(titles: &[&str], rows: impl Iterator<Item = [String; N]>) -> String {
+    let head = titles.iter().map(|title| (*title).to_owned()).collect();
+    let lines: Vec<Vec<_>> = std::iter::once(head).chain(rows.map(Vec::from)).collect();
+    let mut widths = vec![0; titles.len()];
     for line in &lines {
         for (width, cell) in widths.iter_mut().zip(line) {
             *width = (*width).max(cell.chars().count());
@@ -231,7 +239,7 @@ fn table<const N: usize>(titles: [&str; N], rows: impl Iterator<Item = [String; 
     let mut text = String::new();
     for line in &lines {
         let mut padded = String::new();
-        for (cell, width) in line.iter().zip(widths) {
+        for (cell, width) in line.iter().zip(widths.iter().copied()) {
             let _ = write!(padded, "{cell:<width$}  ");
         }
         let _ = writeln!(text, "{}", padded.trim_end());
@@ -250,7 +258,7 @@ impl Queue {
 
 impl Row {
     /// Escaped: they are others' texts, on our terminal.
-    fn cells(&self, now: f64) -> [String; 7] {
+    fn cells(&self, now: f64) -> [String; 8] {
         let member = match self.member.as_str() {
             "" => "(another program)".to_owned(),
             member => printable(member),
@@ -264,6 +272,7 @@ impl Row {
             self.token.to_string(),
             self.since.map(|since| age(now - since)).unwrap_or_default(),
             slots.join(","),
+            printable(&self.label),
         ]
     }
 }
@@ -293,6 +302,7 @@ mod tests {
             token: 7,
             since,
             slots: slots.to_vec(),
+            label: String::new(),
         };
         let now = UNIX_EPOCH + Duration::from_secs(10_000);
         let rows = [
@@ -308,6 +318,14 @@ lock    long-name  waits  (another program)  7             1,2
             tables(&Shown { rows: rows.to_vec(), queues: queues.to_vec() }, now)
         };
         assert_eq!(shown(&rows, &[]), expected);
+        let mut labelled = rows.clone();
+        labelled[0].label = "the first\tone".to_owned();
+        let with_labels = "\
+RECIPE  NAME       STATE  MEMBER             TOKEN  SINCE  SLOTS  LABEL
+lock    a          holds  host\\n1            7      10 s          the first\\tone
+lock    long-name  waits  (another program)  7             1,2
+";
+        assert_eq!(shown(&labelled, &[]), with_labels);
         assert!(shown(&[], &[]).contains("nobody"));
         let queue = Queue {
             recipe: "queue",

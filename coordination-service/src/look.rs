@@ -14,6 +14,8 @@ use crate::text::{millis, rfc3339};
 struct Row {
     state: &'static str,
     who: String,
+    /// Its label: of what was granted through a service, the title.
+    title: String,
     fence: u64,
     since: Option<SystemTime>,
     /// What only this recipe has.
@@ -78,8 +80,8 @@ impl From<Contender> for Row {
             (true, true) => "shared",
             (false, _) => "waiting",
         };
-        let (fence, since) = (who.token.value(), who.since);
-        Self { state, who: who.member, fence, since, own: Vec::new() }
+        let (fence, since, title) = (who.token.value(), who.since, who.label);
+        Self { state, who: who.member, title, fence, since, own: Vec::new() }
     }
 }
 
@@ -91,7 +93,8 @@ impl From<Occupant> for Row {
             (true, false) => "waiting",
         };
         let own = vec![("wants", who.wants.into()), ("slots", who.slots.into())];
-        Self { state, who: who.member, fence: who.token.value(), since: who.since, own }
+        let (fence, since, title) = (who.token.value(), who.since, who.label);
+        Self { state, who: who.member, title, fence, since, own }
     }
 }
 
@@ -99,13 +102,15 @@ impl Row {
     fn of_candidate(who: Candidate, said: &mut Said) -> Self {
         let state = if who.leading { "leading" } else { "waiting" };
         let own = said.of("value", who.value());
-        Self { state, who: who.member, fence: who.term.value(), since: who.since, own }
+        let (fence, since, title) = (who.term.value(), who.since, who.label);
+        Self { state, who: who.member, title, fence, since, own }
     }
 
     fn of_member(member: &Member, said: &mut Said) -> Self {
         Self {
             state: "member",
             who: member.id.to_string(),
+            title: member.label.to_string(),
             fence: member.incarnation.value(),
             since: member.since,
             own: said.of("capabilities", member.capabilities.parse()),
@@ -138,6 +143,9 @@ fn told(service: &Service, kind: Kind, name: &str, row: Row, now: SystemTime) ->
     let mut entry = json!({
         "state": row.state, "who": row.who, "fence": row.fence, "since": row.since.map(rfc3339),
     });
+    if !row.title.is_empty() {
+        entry["title"] = row.title.into();
+    }
     for (field, value) in row.own {
         entry[field] = value;
     }

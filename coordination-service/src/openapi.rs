@@ -44,6 +44,7 @@ pub(crate) async fn openapi(request: Request) -> Response {
 mod tests {
     use std::collections::BTreeSet;
 
+    use axum::Router;
     use axum::body::Body;
     use axum::http::Method;
     use hyper::service::Service as _;
@@ -75,6 +76,7 @@ mod tests {
         assert_eq!(paths.keys().cloned().collect::<BTreeSet<_>>(), served);
         let routes = TowerToHyperService::new(routes);
         for (path, operations) in paths {
+            assert_eq!(allowed(&routes, path).await, documented(operations), "{path}");
             let at = path.replace(['{', '}'], "");
             for method in [Method::GET, Method::POST, Method::PUT, Method::DELETE, Method::PATCH] {
                 let asked = Request::builder().method(&method).uri(&at).header("host", "localhost");
@@ -85,6 +87,25 @@ mod tests {
                 assert_eq!(is_taken, is_there, "{method} {path}: {status}");
             }
         }
+    }
+
+    /// The methods that a path takes, in the words of its answer to `OPTIONS`.
+    async fn allowed(routes: &TowerToHyperService<Router>, path: &str) -> BTreeSet<String> {
+        let asked = Request::builder().method(Method::OPTIONS).header("host", "localhost");
+        let asked = asked.uri(path.replace(['{', '}'], "")).body(Body::empty());
+        let told = routes.call(asked.expect("a request")).await.expect("an answer");
+        assert_eq!(told.status(), StatusCode::NO_CONTENT, "{path}");
+        let methods = told.headers().get("allow").expect("it is told").to_str().expect("text");
+        methods.split(',').map(str::to_owned).collect()
+    }
+
+    /// Those that the document has.
+    fn documented(operations: &Value) -> BTreeSet<String> {
+        let methods = ["get", "head", "post", "put", "delete"].into_iter();
+        // Whatever is read can be asked for without its body.
+        let stands_for = |method: &'static str| if method == "head" { "get" } else { method };
+        let has = |method: &&'static str| operations.get(stands_for(method)).is_some();
+        methods.filter(has).map(str::to_uppercase).collect()
     }
 
     /// What is named is there, operations have names of their own, and what is in a path is a parameter.

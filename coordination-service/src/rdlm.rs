@@ -221,15 +221,16 @@ async fn one(State(service): State<Shared>, request: Request) -> Result<Response
         let own = service.holds.of_fence(Kind::Lock, &name, who.token.value());
         let own = own.and_then(|hold| Some((service.holds.now(&hold).ok()?, hold)));
         let since = zoneless(who.since.unwrap_or(SystemTime::UNIX_EPOCH));
+        let title = if who.label.is_empty() { who.member } else { who.label };
         let mut lock = match own {
             Some((now, hold)) => shown(&hold, &now, &hold.handle),
             // Another instance's, or one that waits: what the store knows of it.
             None if who.holding => json!({
-                "active": true, "active_since": since, "active_expires": since, "title": who.member,
+                "active": true, "active_since": since, "active_expires": since, "title": title,
                 "uid": who.token.value().to_string(), "lifetime": 0, "wait": 0,
             }),
             None => json!({
-                "active": false, "wait_since": since, "wait_expires": since, "title": who.member,
+                "active": false, "wait_since": since, "wait_expires": since, "title": title,
                 "uid": who.token.value().to_string(), "lifetime": 0, "wait": 0,
             }),
         };

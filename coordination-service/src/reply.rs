@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::extract::Request;
-use axum::http::{StatusCode, header};
+use axum::http::{Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::Value;
 
@@ -15,9 +15,12 @@ pub(crate) async fn nowhere() -> Problem {
     Problem::new(Code::NoSuchRoute, "there is nothing at this path; `/v1/info` says what there is")
 }
 
-/// For methods that a path does not take.
-pub(crate) async fn not_so() -> Problem {
-    Problem::new(Code::Method, "this path does not take this method")
+/// For methods that a path does not take. The router adds those that it takes as `Allow`, which is all that `OPTIONS` asks for.
+pub(crate) async fn not_so(method: Method) -> Response {
+    match method {
+        Method::OPTIONS => StatusCode::NO_CONTENT.into_response(),
+        _ => Problem::new(Code::Method, "this path does not take this method").into_response(),
+    }
 }
 
 /// An answer in JSON.

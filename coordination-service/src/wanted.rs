@@ -17,6 +17,7 @@ pub(crate) struct Wanted {
     /// How long to wait; zero is one try.
     pub(crate) wait: Duration,
     pub(crate) lease: Duration,
+    /// What the store keeps as its label.
     pub(crate) title: String,
     /// What the hold belongs to: the principal's name.
     pub(crate) client: String,
@@ -106,10 +107,10 @@ impl What {
 ///
 /// Dropping the future leaves nothing behind.
 pub(crate) async fn granted(coordinator: &Coordinator, wanted: &Wanted) -> Result<Guard, Problem> {
-    let wait = (!wanted.wait.is_zero()).then_some(wanted.wait);
+    let (wait, title) = ((!wanted.wait.is_zero()).then_some(wanted.wait), &wanted.title);
     match &wanted.what {
         What::Lock { shared } => {
-            let lock = coordinator.lock(&wanted.name)?;
+            let lock = coordinator.lock(&wanted.name)?.label(title)?;
             one(match (wait, shared) {
                 (None, false) => lock.try_acquire().await,
                 (None, true) => lock.try_acquire_shared().await,
@@ -118,7 +119,7 @@ pub(crate) async fn granted(coordinator: &Coordinator, wanted: &Wanted) -> Resul
             })
         }
         What::Locks { names, shared } => {
-            let locks = coordinator.locks(names)?;
+            let locks = coordinator.locks(names)?.label(title)?;
             one(match (wait, shared) {
                 (None, false) => locks.try_acquire().await,
                 (None, true) => locks.try_acquire_shared().await,
@@ -127,14 +128,14 @@ pub(crate) async fn granted(coordinator: &Coordinator, wanted: &Wanted) -> Resul
             })
         }
         What::Semaphore { permits, count } => {
-            let semaphore = coordinator.semaphore(&wanted.name, *permits)?;
+            let semaphore = coordinator.semaphore(&wanted.name, *permits)?.label(title)?;
             one(match wait {
                 None => semaphore.try_acquire_many(*count).await,
                 wait => semaphore.acquire_many(*count, wait).await.map(Some),
             })
         }
         What::Limiter { places } => {
-            let limiter = places.of(coordinator, &wanted.name)?;
+            let limiter = places.of(coordinator, &wanted.name)?.label(title)?;
             let patience = wait.map_or(Patience::Never, Patience::Timeout);
             match limiter.patience(patience).enter().await? {
                 Admission::Working(slot) => Ok(slot.into()),
@@ -142,14 +143,14 @@ pub(crate) async fn granted(coordinator: &Coordinator, wanted: &Wanted) -> Resul
             }
         }
         What::Election { value } => {
-            let election = coordinator.election(&wanted.name)?;
+            let election = coordinator.election(&wanted.name)?.label(title)?;
             one(match wait {
                 None => election.try_campaign(value).await,
                 wait => election.campaign(value, wait).await.map(Some),
             })
         }
         What::Group { member, capabilities, create } => {
-            let group = coordinator.group(&wanted.name)?;
+            let group = coordinator.group(&wanted.name)?.label(title)?;
             loop {
                 match group.join_as(member, capabilities).await {
                     Err(error) if *create && error.kind() == ErrorKind::GroupMissing => {}

@@ -46,6 +46,7 @@ pub(crate) struct About<'a> {
 #[derive(Clone, Debug)]
 pub(crate) struct Ahead {
     pub(crate) member: Arc<str>,
+    pub(crate) label: Option<Arc<str>>,
     pub(crate) token: u64,
     /// Whether the entry belongs to the same session as the waiting one.
     pub(crate) is_ours: bool,
@@ -55,6 +56,7 @@ impl Ahead {
     pub(crate) fn new(entry: &Entry, session: SessionId) -> Self {
         Self {
             member: Arc::clone(&entry.member),
+            label: entry.label.clone(),
             token: entry.seq,
             is_ours: entry.id.is_of(session),
         }
@@ -195,9 +197,20 @@ impl<'a> About<'a> {
         contenders: Option<usize>,
     ) {
         let holder = ahead.map(|ahead| tracing::field::debug(&ahead.member));
+        let holder_label = ahead.and_then(|ahead| ahead.label.as_ref()).map(tracing::field::debug);
         let holder_token = ahead.map(|ahead| ahead.token);
         let own_session = ahead.map(|ahead| ahead.is_ours);
-        tell!(self, warn, "still waiting", ?waited, holder, holder_token, own_session, contenders,);
+        tell!(
+            self,
+            warn,
+            "still waiting",
+            ?waited,
+            holder,
+            holder_label,
+            holder_token,
+            own_session,
+            contenders,
+        );
     }
 
     /// Warns that a caller waits for something that its own task holds.

@@ -18,7 +18,7 @@ pub(crate) async fn join(join: &Join, store: &Store) -> Outcome<u8> {
     let mut signals = Signals::new()?;
     let coordinator = until_signal(&mut signals, &mut command, settings::connect(config)).await?;
     command.hand_on(&coordinator, store);
-    let group = coordinator.group(&join.group)?;
+    let group = coordinator.group(&join.group)?.label(join.label.as_deref().unwrap_or_default())?;
     let joining = async { Ok(group.join_or_create(&join.capabilities).await?) };
     let outcome = match until_signal(&mut signals, &mut command, joining).await {
         Ok(membership) => {

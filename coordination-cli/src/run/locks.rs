@@ -38,10 +38,15 @@ pub(crate) struct HeldLocks {
 }
 
 impl Locks {
-    pub(super) fn new(names: &[String], shared: bool, coordinator: &Coordinator) -> Result<Self> {
+    pub(super) fn new(
+        names: &[String],
+        shared: bool,
+        label: &str,
+        coordinator: &Coordinator,
+    ) -> Result<Self> {
         let asked: Vec<_> =
             names.iter().map(|name| coordinator.lock(name)).collect::<Result<_>>()?;
-        let all = coordinator.locks(names)?;
+        let all = coordinator.locks(names)?.label(label)?;
         let place = |lock: &Lock| all.names().position(|name| name == lock.name());
         let places = asked.iter().map(|lock| place(lock).unwrap_or_default()).collect();
         let mut each = asked;
@@ -218,7 +223,7 @@ mod tests {
             still.push(before.acquire_shared(None).await.expect("they share"));
         }
         for shared in [false, true] {
-            let locks = Locks::new(&["x".to_owned()], shared, &coordinator).expect("a name");
+            let locks = Locks::new(&["x".to_owned()], shared, "", &coordinator).expect("a name");
             let held = locks.acquire(None).await.expect("memory answers");
             let mut held = held.expect("it is free");
             locks.follow_for(&mut held, Duration::from_millis(50)).await.expect("it is held");
@@ -242,7 +247,7 @@ mod tests {
         let is_meant = |path: &std::path::PathBuf| path.to_string_lossy().contains("aftermath");
         let path = paths.find(is_meant).expect("it was written");
         let taken = directory.path().join("taken");
-        let locks = Locks::new(&["x".to_owned()], shared, &coordinator).expect("a name");
+        let locks = Locks::new(&["x".to_owned()], shared, "", &coordinator).expect("a name");
         let held = locks.acquire(None).await.expect("it is there").expect("it is free");
         std::fs::rename(&path, &taken).expect("there is room");
         std::fs::create_dir(&path).expect("there is room");

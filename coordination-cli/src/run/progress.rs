@@ -6,7 +6,7 @@ use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant, SystemTime};
 
 use super::wanted::{Other, Wanted};
-use crate::exit::{printable, say};
+use crate::exit::{self, say};
 use crate::status::age;
 use crate::stderr;
 
@@ -113,10 +113,7 @@ pub(super) fn who(others: Option<&[Other]>, us: Option<&str>) -> String {
 
 /// `host-7 since 3 min`, escaped: it is another's text, on our terminal.
 pub(super) fn shown(other: &Other) -> String {
-    let name = match other.member.as_str() {
-        "" => "another program".to_owned(),
-        member => printable(member),
-    };
+    let name = exit::who(&other.member, &other.label);
     let since = other.since.and_then(|since| SystemTime::now().duration_since(since).ok());
     match since {
         Some(since) => format!("{name} since {}", age(since.as_secs_f64())),
@@ -132,6 +129,7 @@ mod tests {
     fn the_line_says_who_has_it() {
         let other = |member: &str, holds| Other {
             member: member.to_owned(),
+            label: String::new(),
             token: 1,
             since: None,
             holds,
@@ -157,6 +155,8 @@ mod tests {
         let many: Vec<_> = (0..5).map(|n| other(&format!("h{n}"), true)).collect();
         assert_eq!(said(&many), "held by h0, h1, h2 and 2 more");
         assert_eq!(said(&[other("", true)]), "held by another program");
+        let labelled = Other { label: "a\tb".to_owned(), ..other("h1", true) };
+        assert_eq!(said(&[labelled]), "held by h1 (a\\tb)");
         let since = SystemTime::now().checked_sub(Duration::from_secs(200));
         let old = Other { since, ..other("old", true) };
         assert_eq!(

@@ -131,7 +131,7 @@ mod tests {
         shared: bool,
     ) -> (HeldLocks, Duration) {
         let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
-        let locks = Locks::new(&names, shared, coordinator).expect("names");
+        let locks = Locks::new(&names, shared, "", coordinator).expect("names");
         let held = locks.acquire(None).await.expect("memory answers");
         let mut held = held.expect("nobody is in the way");
         let begun = Instant::now();
@@ -196,7 +196,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn one_who_comes_too_late_with_his_note_does_not_start() {
         let store = store("too-late").await;
-        let locks = Locks::new(&["x".to_owned()], false, &store).expect("a name");
+        let locks = Locks::new(&["x".to_owned()], false, "", &store).expect("a name");
         let late = locks.acquire(None).await.expect("memory answers").expect("it is free");
         let token = late.tokens()[0];
         store.lock("x").expect("a name").break_lock().await.expect("memory answers");
@@ -235,7 +235,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn whoever_asks_for_it_waits_in_any_case() {
         let store = store("must").await;
-        let locks = Locks::new(&["x".to_owned()], false, &store).expect("a name");
+        let locks = Locks::new(&["x".to_owned()], false, "", &store).expect("a name");
         let mut held = locks.acquire(None).await.expect("memory answers").expect("it is free");
         let begun = Instant::now();
         settle(&locks, &mut held, LONG, true).await.map_err(|failure| failure.code).expect("held");

@@ -48,6 +48,7 @@ pub(crate) enum Hold {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Other {
     pub(super) member: String,
+    pub(super) label: String,
     pub(super) token: u64,
     /// When it asked, by its own clock.
     pub(super) since: Option<SystemTime>,
@@ -65,11 +66,13 @@ impl Wanted {
         coordinator: &Coordinator,
         wait: Option<Duration>,
     ) -> Result<Option<Self>> {
+        let label = run.label.as_deref().unwrap_or_default();
         if !run.lock.is_empty() {
-            return Ok(Some(Self::Locks(Locks::new(&run.lock, run.shared, coordinator)?)));
+            let locks = Locks::new(&run.lock, run.shared, label, coordinator)?;
+            return Ok(Some(Self::Locks(locks)));
         }
         if let Some(permits) = &run.semaphore {
-            let semaphore = coordinator.semaphore(&permits.name, permits.count)?;
+            let semaphore = coordinator.semaphore(&permits.name, permits.count)?.label(label)?;
             return Ok(Some(Self::Semaphore { semaphore, permits: permits.count }));
         }
         let Some(name) = &run.singleton else { return Ok(None) };
@@ -79,14 +82,16 @@ impl Wanted {
             Some(limit) => Patience::Timeout(limit),
         };
         let standby = run.standby.unwrap_or_default();
-        let limiter = coordinator.singleton(name)?.standby(standby).patience(patience);
+        let limiter = coordinator.singleton(name)?.label(label)?;
+        let limiter = limiter.standby(standby).patience(patience);
         let limiter = if run.replace { limiter.latest_wins() } else { limiter };
         Ok(Some(Self::Singleton { limiter, standby, replaces: run.replace }))
     }
 
     /// A leadership.
     pub(super) fn of_election(elect: &Elect, coordinator: &Coordinator) -> Result<Self> {
-        let election = coordinator.election(&elect.name)?;
+        let label = elect.label.as_deref().unwrap_or_default();
+        let election = coordinator.election(&elect.name)?.label(label)?;
         let value = elect.value.as_deref().unwrap_or(coordinator.member_id()).to_owned();
         Ok(Self::Election { election, value })
     }
@@ -241,19 +246,22 @@ impl Wanted {
 impl Other {
     fn of_contender(who: coordination::Contender) -> Self {
         let (holds, shares) = (who.holding, who.shared);
+        let (member, label) = (who.member, who.label);
         let (token, since) = (who.token.value(), who.since);
-        Self { member: who.member, token, since, holds, shares, has: u32::from(holds) }
+        Self { member, label, token, since, holds, shares, has: u32::from(holds) }
     }
 
     fn of_candidate(who: coordination::Candidate) -> Self {
+        let (member, label) = (who.member, who.label);
         let (holds, token, since) = (who.leading, who.term.value(), who.since);
-        Self { member: who.member, token, since, holds, shares: false, has: u32::from(holds) }
+        Self { member, label, token, since, holds, shares: false, has: u32::from(holds) }
     }
 
     fn of_occupant(who: Occupant) -> Self {
         let has = u32::try_from(who.slots.len()).unwrap_or(u32::MAX);
+        let (member, label) = (who.member, who.label);
         let (holds, token, since) = (has > 0, who.token.value(), who.since);
-        Self { member: who.member, token, since, holds, shares: false, has }
+        Self { member, label, token, since, holds, shares: false, has }
     }
 }
 

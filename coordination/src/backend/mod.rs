@@ -71,7 +71,7 @@
 //! * `beside`: only a `write` changes records, and the change takes effect together with that of the value, or neither does. So if
 //!   the value has the same version before and after a read of records, the records that were read belong to that version.
 //! * `snapshot`: `read` returns the entries and the value of a queue as of one moment, with a `revision`. Two results that differ
-//!   in an entry or in the value have different revisions.
+//!   in an entry or in the value have different revisions. An entry has the member id and the label that it was entered with.
 //! * `pages`: `queues` and `names` return their names in pages of limited size. So, as far as the store's own interface allows it,
 //!   a call takes no longer if there are more names. The caller asks for the first page without a cursor, and for each further page
 //!   with the cursor that the page before has. A name that exists from the first call to the last is on at least one page.

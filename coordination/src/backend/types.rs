@@ -149,6 +149,8 @@ pub(crate) struct NewEntry {
     pub(crate) session: SessionId,
     /// The member id. Commands that list entries show it to people.
     pub(crate) member: Arc<str>,
+    /// What the caller says of the entry, for people; see [`Lock::label`](crate::Lock::label). It never changes.
+    pub(crate) label: Option<Arc<str>>,
     pub(crate) mode: Mode,
     pub(crate) data: Data,
     pub(crate) room: Room,
@@ -206,8 +208,17 @@ pub(crate) struct Entry {
     /// When the entry was entered, by the wall clock of the client that entered it. This time is only shown to people, and nothing
     /// is decided by it.
     pub(crate) since: Option<SystemTime>,
+    /// The label that the entry was entered with. This text is only shown to people.
+    pub(crate) label: Option<Arc<str>>,
     pub(crate) mode: Mode,
     pub(crate) data: Data,
+}
+
+impl Entry {
+    /// The label as it is told to users: empty if there is none.
+    pub(crate) fn label(&self) -> String {
+        self.label.as_deref().unwrap_or_default().to_owned()
+    }
 }
 
 /// A queue as it was at one moment.

@@ -140,7 +140,8 @@ impl Hostile {
             let entry_ref = EntryRef { queue: queue.key.clone(), id: EntryId::random(session) };
             let mode = if *shared { Mode::Shared } else { Mode::Exclusive };
             let (member, data) = (member.as_str().into(), data.as_str().into());
-            let entry = NewEntry { entry_ref, session, member, mode, data, room: Room::default() };
+            let (label, room) = (None, Room::default());
+            let entry = NewEntry { entry_ref, session, member, label, mode, data, room };
             backend.enter(&entry).await.expect("memory takes anything");
         }
         if let Some(value) = &self.value {

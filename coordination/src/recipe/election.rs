@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 
 use super::engine::data::{MAX_ENTRY_BYTES, from_data, to_data};
 use super::engine::grant::{Grant, guard};
+use super::engine::label::labelled;
 use super::engine::own_entry::Contents;
 use super::engine::queue::Queue;
 use super::engine::turn::Request;
@@ -272,6 +273,8 @@ impl Election {
     }
 }
 
+labelled!(Election, "the candidacies that are begun", "[`Election::candidates`]");
+
 impl fmt::Debug for Election {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Election").field("name", &self.name()).finish_non_exhaustive()
@@ -446,6 +449,8 @@ impl Term {
 pub struct Candidate {
     /// Its member id; empty for a program that uses another library on the same store.
     pub member: String,
+    /// The [label](Election::label) that it was given; empty if it was given none.
+    pub label: String,
     /// When its campaign began, by the wall clock of its own host: for people to read, not to be compared.
     /// Written with serde, it is a number of seconds since 1970.
     #[serde(serialize_with = "serialize::since::serialize")]
@@ -461,7 +466,8 @@ pub struct Candidate {
 impl Candidate {
     fn of(entry: &Entry, leading: bool) -> Option<Self> {
         let Term { term, leader, data } = Term::of(entry)?;
-        Some(Self { member: leader, since: entry.since, term, leading, data })
+        let (label, since) = (entry.label(), entry.since);
+        Some(Self { member: leader, label, since, term, leading, data })
     }
 
     /// The value given to its campaign, or proclaimed since.

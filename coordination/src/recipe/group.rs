@@ -13,6 +13,7 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use super::engine::data::{MAX_ENTRY_BYTES, to_data};
+use super::engine::label::labelled;
 use super::engine::own_entry::Contents;
 use super::engine::policy::{Decision, Policy};
 use super::engine::queue::Queue;
@@ -461,6 +462,8 @@ impl Group {
     }
 }
 
+labelled!(Group, "the memberships that are begun", "[`Group::members`]");
+
 impl fmt::Debug for Group {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Group").field("name", &self.name()).finish_non_exhaustive()
@@ -524,10 +527,10 @@ mod tests {
         let group = coordinator.as_async().group("backups").expect("a good name");
         let session = &group.queue.session;
         let lease = session.lease_now().expect("it has just connected");
-        let Contents { member, mode, data, room, .. } = group.queue.contents();
+        let Contents { member, label, mode, data, room, .. } = group.queue.contents();
         let entry_ref = EntryRef { queue: group.queue.key.clone(), id: EntryId::random(lease.id) };
-        let entry =
-            NewEntry { entry_ref, session: lease.id, member: member.clone(), mode, data, room };
+        let own = member.clone();
+        let entry = NewEntry { entry_ref, session: lease.id, member: own, label, mode, data, room };
         let entered = session.backend.enter_now(&entry).expect("memory answers at once");
         entered.expect("there is room");
         let error = wait(group.until_removed(&member)).expect_err("it is still there");

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use self::gate::{Gate, Limits};
 use super::engine::data::from_data;
 use super::engine::grant::{Grant, guard};
+use super::engine::label::labelled;
 use super::engine::own_entry::Contents;
 use super::engine::policy::Policy;
 use super::engine::queue::Queue;
@@ -610,6 +611,8 @@ impl Limiter {
         slots::break_grant(&self.queue, 1, token).await
     }
 }
+
+labelled!(Limiter, "the contenders that enter", "[`Limiter::inspect`]");
 
 /// The interval at which to ask whether to go on waiting, and the function to ask.
 type KeepWaiting<'a> = (Duration, &'a mut (dyn FnMut(u32, Duration) -> bool + Send));

@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::engine::grant::{Grant, guard};
+use super::engine::label::labelled;
 use super::engine::queue::Queue;
 use super::engine::turn::Request;
 use super::engine::waiting::Waiting;
@@ -394,6 +395,7 @@ impl Lock {
             }
             let contender = Contender {
                 member: entry.member.to_string(),
+                label: entry.label(),
                 since: entry.since,
                 token: FencingToken::new(entry.seq)?,
                 holding,
@@ -403,6 +405,21 @@ impl Lock {
         });
         Ok(contenders.collect())
     }
+}
+
+labelled! {
+    Lock, "what is acquired", "[`Lock::holders`]",
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let lock = coordinator.lock("backup")?.label("nightly dump, job 4711")?;
+    /// let guard = lock.acquire(None).await?;
+    /// assert_eq!(lock.holders().await?[0].label, "nightly dump, job 4711");
+    /// # drop(guard); Ok(()) }
+    /// ```
 }
 
 impl fmt::Debug for Lock {
@@ -433,6 +450,8 @@ impl fmt::Debug for Lock {
 pub struct Contender {
     /// Its member id; empty for a program that uses another library on the same store.
     pub member: String,
+    /// The [label](Lock::label) that it was given; empty if it was given none, and for a program that uses another library.
+    pub label: String,
     /// When it asked, by the wall clock of its own host: for people to read, not to be compared.
     /// Written with serde, it is a number of seconds since 1970.
     #[serde(serialize_with = "serialize::since::serialize")]

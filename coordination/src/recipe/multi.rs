@@ -80,6 +80,17 @@ impl MultiLock {
         self.locks.iter().map(Lock::name)
     }
 
+    /// Gives what is acquired by this handle from now on a [label](Lock::label), the same in each of the locks.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Lock::label`].
+    pub fn label(self, label: impl AsRef<str>) -> Result<Self> {
+        let label = label.as_ref();
+        let labelled = self.locks.into_iter().map(|lock| lock.label(label));
+        Ok(Self { locks: labelled.collect::<Result<_>>()? })
+    }
+
     /// Waits for all the locks and returns the guard that holds them.
     ///
     /// `timeout` bounds the whole call. `None` waits for ever; zero asks for each lock once, like

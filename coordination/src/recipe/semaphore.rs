@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::engine::data::{MAX_VALUE_BYTES, from_data, to_data};
 use super::engine::grant::{Grant, guard};
+use super::engine::label::labelled;
 use super::engine::own_entry::Contents;
 use super::engine::policy::{Decision, Policy};
 use super::engine::queue::Queue;
@@ -307,6 +308,8 @@ impl Semaphore {
         Ok(Permit { grant, slots: claim.slots })
     }
 }
+
+labelled!(Semaphore, "the permits that are acquired", "[`Semaphore::holders`]");
 
 /// Serves the contender that came first, with whatever slots are free.
 struct Fifo {

@@ -159,6 +159,7 @@ impl Contents {
             entry_ref: entry.clone(),
             session,
             member: "".into(),
+            label: None,
             mode: Mode::Exclusive,
             data: "".into(),
             room: Room::default(),

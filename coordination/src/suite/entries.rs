@@ -18,13 +18,16 @@ pub(super) async fn repeat_enter(tested: &TestStore<'_>) -> Result<()> {
 
 pub(super) async fn repeat_update(tested: &TestStore<'_>) -> Result<()> {
     let (client, queue) = (tested.client("a").await?, queue("q"));
-    let (entry, position) = client.enter(&queue).await?;
+    let entry = client.entry(&queue, Mode::Exclusive, "");
+    let entry = NewEntry { label: Some("a label".into()), ..entry };
+    let position = client.enter_this(&entry).await?;
     let changed = NewEntry { mode: Mode::Shared, data: "new".into(), ..entry };
     for _ in 0..2 {
         assert!(client.update(&changed, position.seq).await?);
         let listing = client.read(&queue).await?;
         let found = listing.entry(position.seq).expect("it keeps its number");
         assert_eq!((found.mode, &*found.data), (Mode::Shared, "new"));
+        assert_eq!(found.label.as_deref(), Some("a label"), "it keeps its label");
     }
     Ok(())
 }
@@ -166,7 +169,8 @@ pub(super) async fn snapshot_has_all_that_was_said(tested: &TestStore<'_>) -> Re
     let (client, other, queue) = (tested.client("a").await?, tested.client("b").await?, queue("q"));
     let listing = other.read(&queue).await?;
     assert!(listing.entries.is_empty() && listing.value.is_none());
-    let entry = client.entry(&queue, Mode::Shared, "said");
+    let label = Some("for people \"é\"".into());
+    let entry = NewEntry { label, ..client.entry(&queue, Mode::Shared, "said") };
     let one = client.enter_this(&entry).await?;
     let (_, two) = other.enter(&queue).await?;
     let version = client.write(&Write::new(&queue, None, Some("value".into()))).await?;
@@ -182,6 +186,8 @@ pub(super) async fn snapshot_has_all_that_was_said(tested: &TestStore<'_>) -> Re
             .collect();
         let expected = [(one.seq, "a", Mode::Shared, "said"), (two.seq, "b", Mode::Exclusive, "")];
         assert_eq!(entries, expected);
+        let labels: Vec<_> = listing.entries.iter().map(|entry| entry.label.as_deref()).collect();
+        assert_eq!(labels, [Some("for people \"é\""), None]);
         let value = listing.value.expect("it was written");
         assert_eq!((Some(value.version), &*value.data), (version, "value"));
     }

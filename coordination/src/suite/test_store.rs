@@ -98,6 +98,7 @@ impl Client {
             entry_ref: EntryRef { queue: queue.clone(), id },
             session: self.session.id,
             member: Arc::clone(&self.session.member),
+            label: None,
             mode,
             data: data.into(),
             room: Room::default(),

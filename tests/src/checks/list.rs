@@ -410,6 +410,10 @@ macro_rules! conformance {
             in_use iu1_a_lost_session_uses_nothing [everywhere] gate;
             in_use iu1_a_killed_process_uses_nothing [processes] gate;
             in_use iu1_strangers_count_if_they_contend [servers] gate;
+            label lb1_of_a_lock [everywhere] gate;
+            label lb1_of_slots [everywhere] gate;
+            label lb1_of_candidates_and_members [everywhere] gate;
+            label lb1_bad_ones_are_refused [everywhere] two;
         }
     };
     (@each table $($module:ident $check:ident [$($group:ident)+] $gate:ident;)+) => {

@@ -21,6 +21,7 @@ pub mod grants;
 pub mod group;
 pub mod in_use;
 pub mod interruption;
+pub mod label;
 pub mod limiter;
 mod list;
 pub mod liveness;

@@ -64,6 +64,64 @@ fn status_shows_who_holds_and_who_waits() {
     });
 }
 
+/// By its member id alone nobody can tell what one process holds from what another one of the same host holds.
+#[test]
+fn labels_are_shown_to_whoever_looks_or_waits() {
+    const LABEL: &str = "nightly \"dump\"";
+    rerun_if_starved(|| {
+        let store = Store::file();
+        let with_label = |words: &str, command: [&str; 3]| {
+            let words = words.split(' ').chain(["--label", LABEL]).chain(command);
+            Wrapper::start(&mut store.coordination(words))
+        };
+        let sleeps = ["--", "sleep", "60"];
+        let _held = [
+            with_label("--member-id one run --lock vol-7", sleeps),
+            with_label("--member-id two run --semaphore pool:3", sleeps),
+            with_label("--member-id three run --singleton nightly", sleeps),
+            with_label("--member-id four elect boss", sleeps),
+            with_label("--member-id five join web", sleeps),
+        ];
+        let rows = || -> Vec<Value> {
+            let all = output(&mut store.coordination(["status", "--json"]));
+            serde_json::from_str(&stdout(&all)).expect("an array")
+        };
+        assert!(wait_until(LONG, || rows().len() == 4), "{:?}", rows());
+        assert!(rows().iter().all(|row| row["label"] == LABEL), "{:?}", rows());
+        let table = stdout(&output(&mut store.coordination(["status", "vol-7"])));
+        let lines: Vec<_> = table.lines().collect();
+        assert!(lines[0].ends_with("  LABEL") && lines[1].ends_with(LABEL), "{table}");
+
+        let members = |words: &str| stdout(&output(&mut store.coordination(words.split(' '))));
+        let is_there = || members("members web") == format!("five ({LABEL})  null\n");
+        assert!(wait_until(LONG, is_there), "{}", members("members web"));
+        let member: Value = serde_json::from_str(&members("members web --json")).expect("JSON");
+        assert_eq!(member["label"], LABEL);
+
+        let busy = output(&mut store.coordination("run --lock vol-7 --wait 0 -- true".split(' ')));
+        assert!(stderr(&busy).contains(&format!("held by one ({LABEL})")), "{}", stderr(&busy));
+        let broken = output(&mut store.coordination("break vol-7 --yes".split(' ')));
+        assert!(stderr(&broken).contains(&format!("one ({LABEL})")), "{}", stderr(&broken));
+    });
+}
+
+#[test]
+fn a_bad_label_is_told_before_anything_is_held() {
+    rerun_if_starved(|| {
+        let store = Store::file();
+        for words in ["run --lock x", "run --semaphore x:1", "run --singleton x", "elect x"] {
+            for label in ["two\nlines", &"x".repeat(256)] {
+                let words = words.split(' ').chain(["--label", label, "--", "echo", "ran"]);
+                let refused = output(&mut store.coordination(words));
+                assert_eq!(refused.status.code(), Some(64), "{}", stderr(&refused));
+                assert!(stderr(&refused).contains("label") && stdout(&refused).is_empty());
+            }
+        }
+        let words = "run --rate x:1/1s --label y -- true".split(' ');
+        assert_eq!(output(&mut store.coordination(words)).status.code(), Some(64), "of what?");
+    });
+}
+
 /// For scripts that ask no more than that.
 #[test]
 fn whether_anybody_has_it_is_told_by_the_code() {

@@ -62,6 +62,13 @@ fn h12_the_page_shows_what_is_held_and_each_change() {
         shows(&mut browser, "by hand");
         let _held = store.runs("--member-id cron --lock by-command");
         shows(&mut browser, "cron");
+        // Programs of the library, and clients of another instance.
+        let _labelled = store.runs("--member-id h7 --label dump --lock labelled");
+        shows(&mut browser, "h7 · dump");
+        let elsewhere = Service::start(&store, "");
+        let body = r#"{"lease_ms":600000,"title":"at another instance"}"#;
+        assert_eq!(elsewhere.post("/v1/locks/elsewhere", body).status, 201);
+        shows(&mut browser, "at another instance");
         assert_eq!(service.delete(&hold(&after)).status, 204);
         shows_no_more(&mut browser, "by hand");
         assert_eq!(service.delete(&hold(&lock)).status, 204);

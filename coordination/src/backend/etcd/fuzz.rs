@@ -120,6 +120,7 @@ fn ours(member: &str, data: &str, mode: Mode, since_ms: u64, name: &str) -> Test
         entry_ref,
         session,
         member: member.into(),
+        label: Some(data.into()),
         mode,
         data: data.into(),
         room: Room::default(),
@@ -127,6 +128,7 @@ fn ours(member: &str, data: &str, mode: Mode, since_ms: u64, name: &str) -> Test
     let written = StoredEntry::new(&new, since_ms).to_bytes().expect("plain data");
     let read = entry_in("694d", &written, 7);
     prop_assert_eq!((&*read.member, &*read.data, read.mode, read.seq), (member, data, mode, 7));
+    prop_assert_eq!(read.label.as_deref(), Some(data));
     prop_assert_eq!(name_in(&written), hashed.clone());
     let written = StoredValue::new(&queue, since_ms, data).to_bytes().expect("plain data");
     let read = StoredValue::read(&written).expect("it was written so");

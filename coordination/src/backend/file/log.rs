@@ -5,6 +5,7 @@
 //! name vol-7
 //! + 1795171200000417 9f0c…-51d2… 1795171200000 host-1 7b1fd8a3
 //! + 1795171200000522 51aa…-03fe… 1795171200001 host-2 s eyJuIjoxfQ 90b2e3d1
+//! + 1795171200000530 7d20…-9b44… 1795171200002 host-2 x  nightly%20dump 5c01aa97
 //! ~ 1795171200000522 x eyJuIjoyfQ 1f00c7a9
 //! = 1795171200000618 b09e8d7c6a5f4e3d eyJsaW1pdCI6M30 55d3a0c4
 //! = 1795171200000690 0c1d2e3f4a5b6c7d eyJsaW1pdCI6Mn0 p1 eyJ9 p0 - 2a9c01d7
@@ -15,8 +16,9 @@
 //!
 //! Each line begins with a character that says what it does:
 //!
-//! * `+` appends an entry: sequence number, id, wall clock in ms, member; then mode (`x` exclusive, `s` shared) and data in base64,
-//!   which are left out if the entry is exclusive and has no data.
+//! * `+` appends an entry: sequence number, id, wall clock in ms, member; then mode (`x` exclusive, `s` shared), data in base64 and
+//!   label. The label is left out if the entry has none; mode and data are left out too if the entry also is exclusive and has no
+//!   data.
 //! * `~` gives an entry another mode and other data.
 //! * `-` removes an entry.
 //! * `=` writes the queue's value: version, the id of the write, data. Then follow the records that are written together with the
@@ -47,6 +49,7 @@ use data_encoding::BASE64URL_NOPAD;
 use super::header::{number, sealed, unseal};
 use super::liveness::session_of;
 use crate::backend::{Beside, Data, Mode, Room};
+use crate::key;
 
 /// Stands in a line for the data of a record that is removed. This text is not valid base64, so it cannot be taken for data.
 const GONE: &str = "-";
@@ -63,6 +66,8 @@ pub(super) struct Record {
     pub(super) since_ms: u64,
     /// The member id, [escaped](crate::key::escape).
     pub(super) member: Arc<str>,
+    /// The label, which is not escaped.
+    pub(super) label: Option<Arc<str>>,
     pub(super) mode: Mode,
     /// The data. As long as the entry may be updated before its turn, [tabs](with_room) follow, which reserve space.
     pub(super) data: Data,
@@ -127,11 +132,14 @@ pub(super) struct Removed {
 
 /// Appends to `text` the line that enters an entry.
 pub(super) fn format_enter(text: &mut String, seq: u64, record: &Record) {
-    let Record { id, since_ms, member, mode, data } = record;
+    let Record { id, since_ms, member, label, mode, data } = record;
     sealed(text, |line| {
         let _ = write!(line, "+ {seq} {id} {since_ms} {member}");
-        if *mode != Mode::Exclusive || !data.is_empty() {
+        if *mode != Mode::Exclusive || !data.is_empty() || label.is_some() {
             format_contents(line, *mode, data);
+        }
+        if let Some(label) = label {
+            let _ = write!(line, " {}", key::escape(label));
         }
     });
 }
@@ -280,21 +288,26 @@ impl Log {
         if verb == "=" {
             return self.apply_value(number, words);
         }
-        let rest = [(); 5].map(|()| words.next());
+        let rest = [(); 6].map(|()| words.next());
         if words.next().is_some() {
             return None;
         }
         match (verb, rest) {
-            ("+", [Some(id), Some(since), Some(member), mode, data]) if is_ours(id) => {
+            ("+", [Some(id), Some(since), Some(member), mode, data, label]) if is_ours(id) => {
                 let (mode, data) = match (mode, data) {
                     (None, None) => Default::default(),
                     (mode, data) => parse_contents(mode?, data?)?,
+                };
+                let label = match label {
+                    Some(label) => Some(key::unescape(label)?.into()),
+                    None => None,
                 };
                 let since_ms = since.parse().ok()?;
                 if number <= self.newest_entry && self.index(number).is_err() {
                     return None;
                 }
-                let record = Record { id: id.into(), since_ms, member: member.into(), mode, data };
+                let (id, member) = (id.into(), member.into());
+                let record = Record { id, since_ms, member, label, mode, data };
                 self.enter(number, record);
             }
             ("-", [None, ..]) => {

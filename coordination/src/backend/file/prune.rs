@@ -139,7 +139,7 @@ mod tests {
                 let (id, member) = (entry.entry_ref.id.shared(), "m".into());
                 let mode = Mode::Exclusive;
                 let data = "".into();
-                queue.enter(later, Record { id, since_ms: 0, member, mode, data })
+                queue.enter(later, Record { id, since_ms: 0, member, label: None, mode, data })
             });
             entered.expect("nobody has it").expect("the disk works");
             leave(&store, &entry, later);

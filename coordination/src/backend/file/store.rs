@@ -127,6 +127,7 @@ impl Store {
             id: new.entry_ref.id.shared(),
             since_ms: now / 1000,
             member,
+            label: new.label.clone(),
             mode: new.mode,
             data: log::with_room(&new.data, new.room),
         };
@@ -516,6 +517,7 @@ fn listed(seq: u64, record: &Record) -> Entry {
         seq,
         member: key::unescape(&record.member).unwrap_or_default().into(),
         since: UNIX_EPOCH.checked_add(Duration::from_millis(record.since_ms)),
+        label: record.label.clone(),
         mode: record.mode,
         data: log::without_room(&record.data),
     }

@@ -100,6 +100,7 @@ pub(super) fn new_entry(session: SessionId, queue: &QueueKey) -> NewEntry {
         entry_ref: EntryRef { queue: queue.clone(), id: EntryId::random(session) },
         session,
         member: "somebody else's".into(),
+        label: None,
         mode: Mode::Exclusive,
         data: Data::default(),
         room: Room::default(),

@@ -55,6 +55,7 @@ struct Stored {
     session: SessionId,
     member: Arc<str>,
     since: SystemTime,
+    label: Option<Arc<str>>,
     mode: Mode,
     data: Data,
     /// Wakes the entry's listeners when the entry is updated. It is dropped together with the entry, and from this drop the
@@ -120,6 +121,7 @@ impl Store {
             session: new.session,
             member: Arc::clone(&new.member),
             since: SystemTime::now(),
+            label: new.label.clone(),
             mode: new.mode,
             data: Arc::clone(&new.data),
             alive: watch::Sender::new(()),
@@ -162,6 +164,7 @@ impl Store {
             seq: *seq,
             member: Arc::clone(&entry.member),
             since: Some(entry.since),
+            label: entry.label.clone(),
             mode: entry.mode,
             data: Arc::clone(&entry.data),
         };

@@ -96,6 +96,7 @@ mod tests {
             entry_ref,
             session,
             member: "m".into(),
+            label: None,
             mode,
             data: "".into(),
             room: Room::default(),

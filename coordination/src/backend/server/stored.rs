@@ -17,6 +17,8 @@ pub(crate) struct StoredEntry {
     /// The queue's full name, if the key has only a hash of the name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     name: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    label: Option<String>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     shared: bool,
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -50,6 +52,7 @@ impl StoredEntry {
             member: entry.member.to_string(),
             since_ms,
             name: stored_name(&entry.entry_ref.queue),
+            label: entry.label.as_deref().map(str::to_owned),
             shared: entry.mode == Mode::Shared,
             data: entry.data.to_string(),
         }
@@ -73,9 +76,10 @@ impl StoredEntry {
         let mode = mode_of(named, stored.as_ref());
         let since_ms = stored.as_ref().map(|stored| Duration::from_millis(stored.since_ms));
         let since = since_ms.and_then(|passed| UNIX_EPOCH.checked_add(passed));
-        let (member, data) = stored.map(|stored| (stored.member, stored.data)).unwrap_or_default();
-        let id = EntryId::from_store(id);
-        Entry { id, seq, member: member.into(), since, mode, data: data.into() }
+        let stored = stored.map(|stored| (stored.member, stored.label, stored.data));
+        let (member, label, data) = stored.unwrap_or_default();
+        let (id, label) = (EntryId::from_store(id), label.map(Arc::from));
+        Entry { id, seq, member: member.into(), since, label, mode, data: data.into() }
     }
 }
 
@@ -160,6 +164,34 @@ pub(crate) fn check_name(queue: &QueueKey, text: &[u8]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::{EntryRef, Room, SessionId};
+
+    /// Versions that know of no labels read what has one, and what they have written is read.
+    #[test]
+    fn an_entry_without_a_label_has_the_text_that_it_always_had() {
+        let session = SessionId::random();
+        let queue = QueueKey::new("lock", "a", 10).expect("a valid name");
+        let entry_ref = EntryRef { queue, id: EntryId::random(session) };
+        let text = |label: Option<&str>| {
+            let new = NewEntry {
+                entry_ref: entry_ref.clone(),
+                session,
+                member: "host-1".into(),
+                label: label.map(Arc::from),
+                mode: Mode::Shared,
+                data: "{}".into(),
+                room: Room::default(),
+            };
+            StoredEntry::new(&new, 5).to_bytes().expect("plain text")
+        };
+        let plain = br#"{"member":"host-1","since_ms":5,"shared":true,"data":"{}"}"#;
+        assert_eq!(text(None), plain);
+        let read = |text: &[u8]| StoredEntry::entry("a", 7, Mode::Exclusive, text);
+        assert_eq!(read(plain).label, None);
+        let labelled = read(&text(Some("nightly \"x\"")));
+        assert_eq!(labelled.label.as_deref(), Some("nightly \"x\""));
+        assert_eq!(Entry { label: None, ..labelled }, read(plain));
+    }
 
     #[test]
     fn a_segment_tells_its_queue_if_it_is_that_of_one() {

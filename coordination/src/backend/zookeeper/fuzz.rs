@@ -119,6 +119,7 @@ fn ours(
         entry_ref,
         session,
         member: member.into(),
+        label: Some(data.into()),
         mode,
         data: data.into(),
         room: Room::default(),
@@ -131,6 +132,7 @@ fn ours(
         let read = entry_of(style.id(node), node, &written, &stat(7));
         prop_assert!(read.id.is_of(session));
         prop_assert_eq!((&*read.member, &*read.data, read.mode), (member, data, mode));
+        prop_assert_eq!(read.label.as_deref(), Some(data));
     }
     Ok(())
 }

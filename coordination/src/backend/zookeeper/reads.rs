@@ -176,9 +176,8 @@ mod tests {
 
     fn entry(data: &str) -> Written {
         let (id, member) = (EntryId::from_store("a"), "m".into());
-        let entry =
-            Entry { id, seq: 1, member, since: None, mode: Mode::Shared, data: data.into() };
-        (entry, 1)
+        let (since, label, mode) = (None, None, Mode::Shared);
+        (Entry { id, seq: 1, member, since, label, mode, data: data.into() }, 1)
     }
 
     fn fresh(names: &[&str]) -> HashMap<String, Written> {

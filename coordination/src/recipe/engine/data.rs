@@ -57,6 +57,7 @@ pub(crate) mod stored {
             seq,
             member: "".into(),
             since: None,
+            label: None,
             mode,
             data: data.into(),
         }

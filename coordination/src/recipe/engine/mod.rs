@@ -4,6 +4,7 @@ pub(crate) mod acquire;
 pub(crate) mod data;
 mod deciding;
 pub(crate) mod grant;
+pub(crate) mod label;
 pub(crate) mod loss;
 pub(crate) mod own_entry;
 pub(crate) mod policy;

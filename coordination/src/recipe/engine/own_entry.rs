@@ -18,6 +18,7 @@ const UNWATCHED: Duration = Duration::from_millis(20);
 #[derive(Clone)]
 pub(crate) struct Contents {
     pub(crate) member: Arc<str>,
+    pub(crate) label: Option<Arc<str>>,
     pub(crate) mode: Mode,
     pub(crate) data: Data,
     /// The updates that the entry will need until its turn has come. The store keeps space for them.
@@ -49,6 +50,7 @@ impl OwnEntry {
             entry_ref: EntryRef { queue: queue.clone(), id: EntryId::random(lease.id) },
             session: lease.id,
             member: Arc::clone(&contents.member),
+            label: contents.label.clone(),
             mode: contents.mode,
             data: Arc::clone(&contents.data),
             room: contents.room,

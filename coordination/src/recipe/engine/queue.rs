@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::acquire::run_acquire;
 use super::grant::Grant;
+use super::label;
 use super::own_entry::Contents;
 use super::turn::Request;
 use super::waiting::Waiting;
@@ -27,6 +28,8 @@ pub(crate) type KeepsOpen = Arc<dyn Send + Sync>;
 pub(crate) struct Queue {
     pub(crate) session: Arc<Session>,
     pub(crate) key: QueueKey,
+    /// The label of the entries that are entered by this.
+    label: Option<Arc<str>>,
     /// Keeps the session open as long as this queue can be used.
     coordinator: KeepsOpen,
 }
@@ -41,7 +44,7 @@ pub(crate) enum Change<T> {
 
 impl Queue {
     pub(crate) fn new(session: Arc<Session>, key: QueueKey, coordinator: KeepsOpen) -> Self {
-        Self { session, key, coordinator }
+        Self { session, key, label: None, coordinator }
     }
 
     /// The queue of the same name, but of another kind, in which a recipe can store more about the same thing.
@@ -61,6 +64,12 @@ impl Queue {
         Self { key: self.key.of_template(template), ..self }
     }
 
+    /// The same queue, in which entries are entered with this label.
+    pub(crate) fn labelled(self, label: &str) -> Result<Self> {
+        let label = self.named(label::checked(label))?;
+        Ok(Self { label, ..self })
+    }
+
     pub(crate) fn name(&self) -> &str {
         self.key.name()
     }
@@ -69,6 +78,7 @@ impl Queue {
     pub(crate) fn contents(&self) -> Contents {
         Contents {
             member: Arc::clone(&self.session.settings.member),
+            label: self.label.clone(),
             mode: Default::default(),
             data: Data::default(),
             room: Room::default(),

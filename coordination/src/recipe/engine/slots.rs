@@ -151,6 +151,8 @@ pub(in crate::recipe) async fn set_limits(
 pub struct Occupant {
     /// The contender's member id.
     pub member: String,
+    /// The [label](crate::Semaphore::label) that it was given; empty if it was given none.
+    pub label: String,
     /// When it asked, by the wall clock of its own host: for people to read, not to be compared.
     /// Written with serde, it is a number of seconds since 1970.
     #[serde(serialize_with = "serialize::since::serialize")]
@@ -189,6 +191,7 @@ fn occupant(queue: &Queue, entry: &Entry, first: u32) -> Result<Option<Occupant>
     let claim = queue.named(Claim::of(entry))?;
     Ok(FencingToken::new(entry.seq).map(|token| Occupant {
         member: entry.member.to_string(),
+        label: entry.label(),
         since: entry.since,
         token,
         wants: claim.wants,

@@ -112,19 +112,16 @@ impl Waits {
             Waiting::For(limit) => limit,
             Waiting::Forever | Waiting::Never => self.begun.elapsed(),
         };
-        match &*self.ahead() {
-            None => format!("it was not free within {waited:?}"),
-            Some(Ahead { member, token, .. }) if member.is_empty() => {
-                format!(
-                    "it was not free within {waited:?}; a client of another library has it, with token {token}"
-                )
-            }
-            Some(Ahead { member, token, .. }) => {
-                format!(
-                    "it was not free within {waited:?}; member {member:?} has it, with token {token}"
-                )
-            }
-        }
+        let ahead = self.ahead();
+        let Some(Ahead { member, label, token, .. }) = &*ahead else {
+            return format!("it was not free within {waited:?}");
+        };
+        let who = match (&**member, label) {
+            ("", _) => "a client of another library".to_owned(),
+            (member, None) => format!("member {member:?}"),
+            (member, Some(label)) => format!("member {member:?} ({label:?})"),
+        };
+        format!("it was not free within {waited:?}; {who} has it, with token {token}")
     }
 
     /// Notes the number of our own entry, which was entered: only entries before it can be in the way.

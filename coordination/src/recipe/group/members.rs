@@ -42,6 +42,9 @@ pub struct Member {
     /// Written with serde, it is a number of seconds since 1970.
     #[serde(serialize_with = "serialize::since::serialize")]
     pub since: Option<SystemTime>,
+    /// The [label](crate::Group::label) that it joined with; empty if it was given none.
+    #[serde(serialize_with = "serialize::text")]
+    pub label: Arc<str>,
     /// The capabilities: what the member says about itself.
     pub capabilities: Capabilities,
 }
@@ -52,6 +55,7 @@ impl Member {
             id: Arc::clone(&entry.member),
             incarnation: FencingToken::new(entry.seq)?,
             since: entry.since,
+            label: entry.label.clone().unwrap_or_default(),
             capabilities: Capabilities(Arc::clone(&entry.data)),
         })
     }

@@ -356,6 +356,7 @@ mod tests {
                         seq: last,
                         member: format!("member-{member}").into(),
                         since: None,
+                        label: None,
                         mode: Default::default(),
                         data: Default::default(),
                     }

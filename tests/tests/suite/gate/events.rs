@@ -151,6 +151,23 @@ async fn a_timeout_tells_how_long_it_waited_and_who_has_it() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_has_it_is_told_with_its_label() -> Result {
+    let (log, _guard) = Log::begin();
+    let one = connect("label", "one").await?;
+    let settings = Coordinator::builder().member_id("other").long_wait(5 * SECOND);
+    let other = settings.connect("memory://events-label").await?;
+    let held = one.lock("vol-7")?.label(r#"the "nightly" one"#)?.acquire(None).await?;
+    let waited = other.lock("vol-7")?.acquire(Some(10 * SECOND)).await;
+    let error = waited.expect_err("it is held").to_string();
+    let told =
+        format!(r#"member "one" ("the \"nightly\" one") has it, with token {}"#, held.token());
+    assert!(error.contains(&told), "{error}");
+    let [line] = &log.of("WARN still waiting")[..] else { panic!("{:?}", log.lines()) };
+    assert!(line.contains(r#"holder="one" holder_label="the \"nightly\" one" "#), "{line}");
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_long_wait_is_warned_of_once_with_who_has_it() -> Result {
     let (log, _guard) = Log::begin();
     let one = connect("long", "one").await?;

@@ -7,7 +7,7 @@ use coordination_tests::harness::{Etcd, Redis, Server, rerun_if_starved, wait_un
 use serde_json::Value;
 
 use super::locks::on_stores;
-use crate::http::{Service, ask, hold};
+use crate::http::{Service, ask, hold, send};
 use crate::{LONG, Store};
 
 /// The path and the fields of one of each recipe, of which there is room for one.
@@ -32,6 +32,37 @@ fn granted(service: &Service, path: &str, own: &str) -> (Instant, Value) {
     });
     assert!(is_granted, "{path}");
     granted.expect("it was granted")
+}
+
+/// A client's title is seen wherever somebody looks, whichever instance granted what it holds, or has it wait.
+#[test]
+fn titles_are_shown_by_all_instances() {
+    rerun_if_starved(|| on_stores(titles_are_shown));
+}
+
+fn titles_are_shown(store: &Store) {
+    let (one, other) = (Service::start(store, ""), Service::start(store, ""));
+    let title = "nightly “dump” of <h1>";
+    for (path, own) in EACH {
+        let body = format!(r#"{{{own}"title":"{title}"}}"#);
+        // One try may take too long on a busy machine.
+        assert!(wait_until(LONG, || one.post(path, &body).status == 201), "{path}");
+        let looked = if path == "/v1/locks" { "/v1/locks/y" } else { path };
+        for (service, is_its_own) in [(&one, true), (&other, false)] {
+            let entry = &service.get(looked).json()["entries"][0];
+            assert_eq!(entry["title"], title, "{path}: {entry}");
+            assert_eq!(entry.get("handle").is_some(), is_its_own, "{path}: {entry}");
+        }
+    }
+    let body = r#"{"wait_ms":60000,"title":"it waits"}"#;
+    let _waits = send(&one.native, "POST", "/v1/locks/x", &[], body);
+    for service in [&one, &other] {
+        let waiting = || service.get("/v1/locks/x").json()["entries"][1].clone();
+        assert!(wait_until(LONG, || waiting()["title"] == "it waits"), "{}", waiting());
+    }
+    assert_eq!(other.post("/v1/locks/plain", "").status, 201);
+    let plain = &one.get("/v1/locks/plain").json()["entries"][0];
+    assert!(plain["who"].is_string() && plain.get("title").is_none(), "{plain}");
 }
 
 /// H5, on servers: what a killed instance held is free when the store's own lease is over, and not before its client's.

@@ -2,13 +2,12 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::backend::file::header::LARGEST;
-use crate::key;
 
 const ID: &str = "0000000000000001-0a";
 
 fn record(member: &str, mode: Mode, data: &str) -> Record {
     let member = key::escape(member).into();
-    Record { id: ID.into(), since_ms: 5, member, mode, data: data.into() }
+    Record { id: ID.into(), since_ms: 5, member, label: None, mode, data: data.into() }
 }
 
 fn plain(member: &str) -> Record {
@@ -55,6 +54,22 @@ fn entries_come_and_go() {
 fn a_plain_entry_has_no_more_than_it_needs() {
     assert!(enters(7, &plain("a")).starts_with("+ 7 0000000000000001-0a 5 a "));
     assert_eq!(enters(7, &plain("a")).split(' ').count(), 6);
+}
+
+#[test]
+fn only_an_entry_with_a_label_has_one_in_its_line() {
+    let labelled = Record { label: Some("a b".into()), ..plain("m") };
+    let line = enters(7, &labelled);
+    assert!(line.starts_with("+ 7 0000000000000001-0a 5 m x  a%20b "), "{line}");
+    let update = text(|line| format_update(line, 7, Mode::Shared, "{}"));
+    let log = read(&[line, update].concat());
+    let updated = Record { label: labelled.label, ..record("m", Mode::Shared, "{}") };
+    assert_eq!(log.live(), [(7, updated)]);
+    assert_eq!(read(&log.format()).live(), log.live());
+    // An escape that stands for no character.
+    let damaged =
+        text(|line| sealed(line, |line| line.push_str("+ 7 0000000000000001-0a 5 m x  %FF")));
+    assert_eq!(Log::default().replay(damaged.as_bytes()), Err(Damaged { at: 0 }));
 }
 
 #[test]
@@ -155,12 +170,16 @@ fn a_whole_line_that_nobody_of_ours_wrote_is_damage() {
 
 fn any_record() -> impl Strategy<Value = Record> {
     let mode = prop_oneof![Just(Mode::Exclusive), Just(Mode::Shared)];
-    (".*", mode, ".*").prop_map(|(member, mode, data)| record(&member, mode, &data))
+    let label = proptest::option::of(".*");
+    (".*", mode, ".*", label).prop_map(|(member, mode, data, label)| {
+        let label = label.map(Arc::from);
+        Record { label, ..record(&member, mode, &data) }
+    })
 }
 
 proptest! {
     #[test]
-    fn members_and_data_of_any_kind_survive(entry in any_record(), seq in 1..=LARGEST) {
+    fn members_data_and_labels_of_any_kind_survive(entry in any_record(), seq in 1..=LARGEST) {
         let log = read(&enters(seq, &entry));
         prop_assert_eq!(log.live(), &[(seq, entry)]);
     }

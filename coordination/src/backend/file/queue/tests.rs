@@ -27,6 +27,7 @@ fn after_a_panic_the_file_is_as_it_was_and_is_read_anew() {
         id: "0000000000000001-0a".into(),
         since_ms: 0,
         member: "one".into(),
+        label: None,
         mode: Mode::Exclusive,
         data: "".into(),
     };

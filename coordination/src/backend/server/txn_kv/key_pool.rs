@@ -229,6 +229,7 @@ mod tests {
             entry_ref,
             session,
             member: "m".into(),
+            label: None,
             mode: Mode::Exclusive,
             data: "".into(),
             room: Room::default(),

@@ -197,6 +197,7 @@ fn entry(session: SessionId) -> NewEntry {
         entry_ref,
         session,
         member: "m".into(),
+        label: None,
         mode,
         data: "".into(),
         room: Room::default(),
