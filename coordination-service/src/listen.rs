@@ -191,3 +191,74 @@ fn prepare(stream: &TcpStream) {
         tracing::debug!(%error, "a connection keeps the system's time-outs");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::runtime::Handle;
+
+    use super::*;
+    use crate::acquire::tests::instance;
+    use crate::settings::Cover;
+    use crate::{ids, v1};
+
+    /// How long whoever has gone may have a task.
+    const LONG: Duration = Duration::from_secs(20);
+
+    /// H6: a connection that ends after any byte of a request, or of an answer, leaves no hold, no wait and no task.
+    #[tokio::test]
+    async fn h6_a_connection_that_is_cut_anywhere_leaves_no_task() {
+        for with in ["", "idempotency-key: k\r\n"] {
+            let (service, other) = instance(Cover::Any).await;
+            let path = std::env::temp_dir().join(format!("coordination-{}", ids::letters(12)));
+            let listener = UnixListener::bind(&path).expect("there is room");
+            let (_running, stop) = watch::channel(false);
+            let common = Common { connections: Arc::new(Semaphore::new(2_000)), stop };
+            tokio::spawn(serve(listener, v1::routes(&service), common));
+            let ask = async |name: usize, length: usize| {
+                let body = r#"{"lease_ms":60000,"wait_ms":60000}"#;
+                let text = format!(
+                    "POST /v1/locks/{name} HTTP/1.1\r\nhost: localhost\r\n{with}content-length: {}\r\n\r\n{body}",
+                    body.len()
+                )
+                .replace(": k\r", &format!(": k{name}\r"));
+                let mut stream = UnixStream::connect(&path).await.expect("somebody listens");
+                let length = length.min(text.len());
+                stream.write_all(&text.as_bytes()[..length]).await.expect("it is taken");
+                (stream, length < text.len())
+            };
+            // One that somebody has already, for those who are to wait.
+            let taken = other.lock("0").expect("a name").acquire(None).await.expect("it is free");
+            let before = Handle::current().metrics().num_alive_tasks();
+            let mut cut = 1;
+            while ask(0, cut).await.1 {
+                cut += 1;
+            }
+            let mut answer = vec![0; 4_096];
+            let whole = ask(1, usize::MAX).await.0.read(&mut answer).await.expect("an answer");
+            for cut in 0..=whole {
+                let (mut stream, _) = ask(cut + 2, usize::MAX).await;
+                stream.read_exact(&mut answer[..cut]).await.expect("an answer");
+            }
+            // What was sent, and perhaps read, is held for as long as its lease: so it is given up here.
+            let gone = async {
+                while Handle::current().metrics().num_alive_tasks() > before
+                    || service.waits.count() > 0
+                {
+                    for hold in service.holds.live() {
+                        service.holds.end_in_background(&hold, crate::holds::End::Released);
+                    }
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            };
+            let gone = tokio::time::timeout(LONG, gone).await;
+            let now = Handle::current().metrics().num_alive_tasks();
+            assert!(gone.is_ok(), "{now} tasks after {before}, {} waits", service.waits.count());
+            assert!(service.under_way.is_over(), "something is under way");
+            assert!(taken.is_held());
+            drop(std::fs::remove_file(&path));
+        }
+    }
+}

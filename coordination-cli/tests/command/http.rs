@@ -1,7 +1,7 @@
 //! A client of `coordination serve`: plain HTTP/1.1 over a socket, so that a test can also send what no library would.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -40,6 +40,12 @@ impl Answer {
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         let lines = self.head.lines().filter_map(|line| line.split_once(": "));
         lines.into_iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+    }
+
+    /// Whether all of the body is there, as far as that can be told.
+    fn is_whole(&self) -> bool {
+        let length = self.header("content-length").and_then(|length| length.parse::<usize>().ok());
+        length.is_none_or(|length| self.body.len() == length)
     }
 
     /// The code of a problem.
@@ -160,6 +166,11 @@ pub(crate) fn send(
     headers: &[(&str, &str)],
     body: &str,
 ) -> TcpStream {
+    raw(at, &request(at, method, path, headers, body))
+}
+
+/// A request's bytes.
+fn request(at: &str, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> String {
     let mut text = format!("{method} {path} HTTP/1.1\r\nConnection: close\r\n");
     if !headers.iter().any(|(name, _)| *name == "Host") {
         text.push_str(&format!("Host: {at}\r\n"));
@@ -170,7 +181,7 @@ pub(crate) fn send(
     if !body.is_empty() || matches!(method, "POST" | "PUT") {
         text.push_str(&format!("Content-Length: {}\r\n", body.len()));
     }
-    raw(at, &format!("{text}\r\n{body}"))
+    format!("{text}\r\n{body}")
 }
 
 /// The same with bytes as they are.
@@ -205,4 +216,59 @@ pub(crate) fn ask(
     body: &str,
 ) -> Answer {
     answer(send(at, method, path, headers, body))
+}
+
+/// The same for who expects that it fails: no whole answer is an error, as is none within `patience`, after which it hangs up.
+pub(crate) fn try_ask(
+    at: &str,
+    method: &str,
+    path: &str,
+    body: &str,
+    patience: Duration,
+) -> io::Result<Answer> {
+    let address: SocketAddr = at.parse().map_err(io::Error::other)?;
+    // A time-out of zero is none.
+    let patience = patience.max(Duration::from_millis(1));
+    let mut stream = TcpStream::connect_timeout(&address, patience)?;
+    stream.set_read_timeout(Some(patience))?;
+    stream.write_all(request(at, method, path, &[], body).as_bytes())?;
+    let mut bytes = Vec::new();
+    let read = stream.read_to_end(&mut bytes);
+    let answer = answered(&bytes);
+    let is_whole = answer.status > 0 && answer.is_whole();
+    match read {
+        Err(error) if !is_whole => Err(error),
+        _ if is_whole => Ok(answer),
+        _ => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+/// A connection that stays open from one request to the next.
+pub(crate) struct Kept {
+    at: String,
+    stream: TcpStream,
+}
+
+impl Kept {
+    pub(crate) fn open(at: &str) -> Self {
+        Self { at: at.to_owned(), stream: raw(at, "") }
+    }
+
+    pub(crate) fn ask(&mut self, method: &str, path: &str, body: &str) -> Answer {
+        let (host, length) = (&self.at, body.len());
+        let text = format!(
+            "{method} {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: {length}\r\n\r\n{body}"
+        );
+        self.stream.write_all(text.as_bytes()).expect("it reads");
+        let (mut bytes, mut some) = (Vec::new(), [0; 4_096]);
+        loop {
+            let count = self.stream.read(&mut some).expect("it answers");
+            assert!(count > 0, "it was closed after {:?}", String::from_utf8_lossy(&bytes));
+            bytes.extend_from_slice(&some[..count]);
+            let answer = answered(&bytes);
+            if String::from_utf8_lossy(&bytes).contains("\r\n\r\n") && answer.is_whole() {
+                return answer;
+            }
+        }
+    }
 }

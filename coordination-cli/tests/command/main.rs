@@ -2,7 +2,9 @@
 //!
 //! What is in [`gate`] is run by `tests/run`, what is in [`soak`] by `tests/soak`.
 
+mod balancer;
 mod browser;
+mod chaos;
 mod crontab;
 mod gate;
 mod http;

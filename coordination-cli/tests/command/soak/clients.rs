@@ -88,7 +88,7 @@ fn python() -> PathBuf {
 }
 
 /// A Python of this name, in which that can be imported.
-fn python_with(name: &str, imported: &str, install: &str) -> PathBuf {
+pub(super) fn python_with(name: &str, imported: &str, install: &str) -> PathBuf {
     static INSTALLING: Mutex<()> = Mutex::new(());
     let _one_at_a_time = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
     let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);

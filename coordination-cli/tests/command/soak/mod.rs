@@ -1,9 +1,12 @@
 //! What `tests/soak` runs: the same for longer, and on every store.
 
+mod chaos;
 mod clients;
 mod cron;
 mod kept_apart;
 mod killed;
+mod openapi;
 mod page;
 mod queues;
+mod slow;
 mod units;

@@ -1,6 +1,8 @@
 //! `coordination serve`: real processes, real HTTP, on a directory and on a server.
 
+mod chaos;
 mod each;
+mod examples;
 mod known;
 mod locks;
 mod others;
@@ -9,6 +11,7 @@ mod plain;
 mod ranges;
 mod recipes;
 mod rights;
+mod rolling;
 mod safety;
 mod stopping;
 mod tls;

@@ -1,0 +1,209 @@
+//! The examples of `examples/service`, as they stand there.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use coordination_tests::harness::{rerun_if_starved, wait_until};
+use serde_json::{Value, json};
+
+use super::safety::{made, tokens};
+use crate::http::{Service, ask};
+use crate::{LONG, Store, Wrapper, code, output, stderr, stdout};
+
+fn example(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../examples/service").join(name)
+}
+
+fn text(name: &str) -> String {
+    std::fs::read_to_string(example(name)).expect("it is there")
+}
+
+/// The script at this instance, with these arguments.
+fn deploy(service: &Service, arguments: &[&str]) -> Command {
+    let mut command = Command::new("timeout");
+    command.arg("90").arg(example("deploy.sh")).args(arguments);
+    command.env("COORDINATION_SERVICE", format!("http://{}", service.native));
+    command
+}
+
+#[test]
+fn the_script_deploys_once_at_a_time_and_says_how_it_went() {
+    rerun_if_starved(|| {
+        let store = Store::file();
+        let service = Service::start(&store, "");
+        let ran = output(&mut deploy(&service, &["web", "sh", "-c", "echo fence $FENCE"]));
+        let (said, told) = (stdout(&ran), stderr(&ran));
+        assert!(ran.status.success() && said.starts_with("fence "), "{said}{told}");
+        assert!(
+            said["fence ".len()..].trim().parse::<u64>().is_ok_and(|fence| fence > 0),
+            "{said}"
+        );
+        assert_eq!(
+            code(output(&mut deploy(&service, &["web", "sh", "-c", "exit 7"])).status),
+            Some(7)
+        );
+        assert_eq!(service.get("/v1/locks").json()["names"], json!([]), "it is released");
+
+        // Each of four adds one to a number, which takes a while.
+        let number = store.path("number");
+        std::fs::write(&number, "0").expect("a file");
+        let script = "n=$(cat $0); sleep 0.1; echo $((n + 1)) >$0";
+        let add = || deploy(&service, &["web", "sh", "-c", script, &number.display().to_string()]);
+        let mut all: Vec<_> = (0..4).map(|_| Wrapper::start(&mut add())).collect();
+        assert!(all.iter_mut().all(|one| one.code() == Some(0)));
+        assert_eq!(std::fs::read_to_string(&number).expect("a file").trim(), "4");
+    });
+}
+
+/// Who loses the lock has its command ended, within a few seconds.
+#[test]
+fn the_script_ends_its_command_when_the_lock_is_lost() {
+    rerun_if_starved(|| {
+        let store = Store::file();
+        let service = Service::start(&store, "");
+        let mut deploying = deploy(&service, &["web", "sleep", "60"]);
+        let mut deploying = Wrapper::start(&mut deploying);
+        let entries = || service.get("/v1/locks/web").json()["entries"].clone();
+        assert!(wait_until(LONG, || entries()[0]["state"] == "held"));
+        let broken = output(&mut store.coordination(["break", "web", "--yes"]));
+        assert!(broken.status.success(), "{}", stderr(&broken));
+        assert_eq!(deploying.code(), Some(143), "its command is told to end");
+    });
+}
+
+#[test]
+fn each_job_of_a_queue_is_done_by_one_of_the_workers() {
+    rerun_if_starved(|| {
+        let store = Store::file();
+        let service = Service::start(&store, "");
+        let project = [("X-Project-Id", "example")];
+        let queue = |method: &str, path: &str, body: &str| {
+            ask(&service.zaqar, method, &format!("/v2/queues/mails{path}"), &project, body)
+        };
+        for first in [0, 20] {
+            let messages: Vec<_> =
+                (first..first + 20).map(|n| json!({ "body": { "n": n } })).collect();
+            let posted = queue("POST", "/messages", &json!({ "messages": messages }).to_string());
+            assert_eq!(posted.status, 201, "{posted:?}");
+        }
+        let done: Vec<_> = std::thread::scope(|scope| {
+            let work = || {
+                let mut command = Command::new("timeout");
+                command.args(["90", "python3"]).arg(example("worker.py"));
+                command.env("COORDINATION_SERVICE", format!("http://{}", service.zaqar));
+                let done = output(command.args(["mails", "--until-empty"]));
+                assert!(done.status.success(), "{}", stderr(&done));
+                stdout(&done)
+            };
+            let workers = [scope.spawn(work), scope.spawn(work), scope.spawn(work)];
+            workers.map(|worker| worker.join().expect("it works")).into()
+        });
+        let done: Vec<Value> = done
+            .iter()
+            .flat_map(|said| said.lines())
+            .map(|line| serde_json::from_str(line).expect("it is JSON"))
+            .collect();
+        let mut numbers: Vec<_> = done.iter().map(|done| done["job"]["n"].as_u64()).collect();
+        numbers.sort_unstable();
+        assert_eq!(numbers, (0..40).map(Some).collect::<Vec<_>>());
+        assert!(done.iter().all(|done| done["fence"].as_u64() > Some(0)), "{done:?}");
+        let left = queue("GET", "/stats", "").json()["messages"]["total"].clone();
+        assert_eq!(left, 0);
+    });
+}
+
+/// The unit starts what there is, waits for its end long enough, and is as the page shows it; systemd has nothing to say, if it is here.
+#[test]
+fn the_unit_is_what_systemd_takes() {
+    let unit = text("coordination.service");
+    let value = |key: &str| {
+        let mut values = unit.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+        values.next().unwrap_or_else(|| panic!("no {key}")).to_owned()
+    };
+    assert_eq!([value("Type"), value("NoNewPrivileges")], ["notify", "yes"]);
+    // The drain, and the longest lease by default.
+    assert!(value("TimeoutStopSec").parse::<u64>().is_ok_and(|seconds| seconds >= 30 + 28));
+    let start = value("ExecStart");
+    let words = start.strip_prefix("/usr/local/bin/coordination ").expect("the command");
+    assert!(is_understood(words), "{words}");
+    let page = include_str!("../../../../../docs/service.md");
+    let (_, shown) = page.split_once("```ini\n").expect("it shows a unit");
+    for line in shown.split("```").next().unwrap_or_default().lines() {
+        assert!(unit.lines().any(|own| own == line.trim()), "{line} is not in the unit");
+    }
+    let store = Store::file();
+    let copy = store.path("coordination.service");
+    let here = unit.replace("/usr/local/bin/coordination", env!("CARGO_BIN_EXE_coordination"));
+    std::fs::write(&copy, here).expect("a file");
+    let Ok(told) = Command::new("systemd-analyze").arg("verify").arg(&copy).output() else {
+        return;
+    };
+    let about: Vec<_> = [stdout(&told), stderr(&told)]
+        .concat()
+        .lines()
+        .filter(|line| line.contains("coordination.service"))
+        .map(str::to_owned)
+        .collect();
+    assert!(about.is_empty(), "{about:?}");
+}
+
+/// Whether the command takes these words.
+fn is_understood(words: &str) -> bool {
+    let store = Store::file();
+    let mut command = store.coordination(words.split(' ').chain(["--help"]));
+    output(&mut command).status.success()
+}
+
+/// The image is of versions that are named, runs as nobody in particular, and starts the service with options that it takes.
+#[test]
+fn the_container_file_starts_the_service() {
+    let file = text("Containerfile");
+    let known =
+        ["FROM", "RUN", "WORKDIR", "COPY", "USER", "EXPOSE", "STOPSIGNAL", "ENTRYPOINT", "CMD"];
+    let lines = file.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let steps: Vec<_> = lines.map(|line| line.split_once(' ').expect("two words")).collect();
+    assert!(steps.iter().all(|(word, _)| known.contains(word)), "{steps:?}");
+    let of =
+        |word: &'static str| steps.iter().filter(move |step| step.0 == word).map(|step| step.1);
+    for image in of("FROM") {
+        let (name, tag) =
+            image.split(' ').next().and_then(|image| image.split_once(':')).expect("a tag");
+        assert!(name.starts_with("docker.io/") && tag != "latest", "{image}");
+    }
+    assert!(of("USER").next_back().is_some_and(|user| user != "root" && !user.starts_with("0")));
+    let version =
+        include_str!("../../../../../Cargo.toml").split_once("rust-version = \"").expect("one").1;
+    let version = version.split('"').next().expect("it ends");
+    assert!(of("FROM").next().is_some_and(|image| image.contains(&format!("rust:{version}-"))));
+    let list = |word: &'static str| -> Vec<String> {
+        let step = of(word).next_back().expect("it is there");
+        serde_json::from_str(step).unwrap_or_else(|error| panic!("{step}: {error}"))
+    };
+    assert_eq!(list("ENTRYPOINT"), ["/usr/local/bin/coordination", "serve"]);
+    let exposed = of("EXPOSE").next_back().expect("a port");
+    let words = list("CMD");
+    assert!(words.contains(&format!("0.0.0.0:{exposed}")), "{words:?}");
+
+    // With files of our own in the place of those that are mounted.
+    let store = Store::file();
+    let certificates = coordination_tests::harness::Certificates::new();
+    let server = &certificates.server;
+    let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(&server.key, private).expect("it is ours");
+    let file = tokens(&store, &[made(&store, "one", "*", "use")]);
+    let here = words.iter().map(|word| match word.as_str() {
+        "/etc/coordination/tokens.toml" => file.display().to_string(),
+        "/etc/coordination/cert.pem" => server.certificate.display().to_string(),
+        "/etc/coordination/key.pem" => server.key.display().to_string(),
+        other => other.replace(&format!(":{exposed}"), ":0"),
+    });
+    let mut command = store.coordination(["serve".to_owned()].into_iter().chain(here));
+    command.stderr(std::process::Stdio::piped()).stdout(std::process::Stdio::null());
+    let mut child = command.spawn().expect("it was built");
+    let told = std::io::BufReader::new(child.stderr.take().expect("a pipe"));
+    let _process = Wrapper(child);
+    let serving = std::io::BufRead::lines(told)
+        .map_while(Result::ok)
+        .find(|line| line.contains(" on https://0.0.0.0:"));
+    assert!(serving.is_some(), "it does not start");
+}
