@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use coordination::Result;
 use coordination::suite::{self, Mistake, StoreAccess};
 
-use crate::checks::{Backend, Kind, shared_server, unique};
+use crate::checks::{Kind, Setting, shared_server, unique};
 use crate::harness::{Direction, Mode, Proxy, Scratch, Server};
 
 /// Runs the suite's check of this name on a store. If `mistake` is given, the store makes that deliberate mistake,
@@ -20,7 +20,9 @@ use crate::harness::{Direction, Mode, Proxy, Scratch, Server};
 /// # Panics
 ///
 /// If the check fails.
-pub fn run(backend: Backend, check: &str, mistake: Option<Mistake>) -> Result<()> {
+pub fn run(setting: impl Into<Setting>, check: &str, mistake: Option<Mistake>) -> Result<()> {
+    let setting = setting.into();
+    let backend = setting.backend;
     let access: Box<dyn StoreAccess> = match backend.kind() {
         Kind::Files => {
             let scratch = Scratch::new("suite");
@@ -31,7 +33,7 @@ pub fn run(backend: Backend, check: &str, mistake: Option<Mistake>) -> Result<()
             let url = format!("{}://{}", backend.name(), unique());
             Box::new(InThisProcess { url, _scratch: None })
         }
-        Kind::Server => Box::new(Served::new(shared_server(backend))),
+        Kind::Server => Box::new(Served::new(shared_server(setting))),
     };
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.worker_threads(2).enable_all().build().expect("a runtime");

@@ -39,35 +39,42 @@ macro_rules! store_table {
 /// in the gate. It passes its rows to a macro as [`store_table!`](crate::store_table) does.
 ///
 /// A row has the name of its module of tests, the constant in [`settings`](crate::checks::settings), the store, the
-/// setting by the name that the store's harness gives it, and the store's kind.
+/// setting by the name that the store's harness gives it, the store's kind, and `gate`, or `soak` if the gate has no
+/// check in the setting, because not every machine can have what it needs.
 #[macro_export]
 macro_rules! setting_table {
     ([$($to:tt)+] [$($arguments:tt)*]) => {
         $($to)+! { $($arguments)*
             /// Files, in a process with 64 file descriptors.
-            file_few_descriptors FILE_FEW_DESCRIPTORS File "few-descriptors" files;
+            file_few_descriptors FILE_FEW_DESCRIPTORS File "few-descriptors" files gate;
             /// Files, while 24 threads connect and stop all the time.
-            file_connecting FILE_CONNECTING File "connecting" files;
+            file_connecting FILE_CONNECTING File "connecting" files gate;
             /// Files, without what only Linux has: waiters poll, and no holes are punched.
-            file_plain FILE_PLAIN File "plain" files;
+            file_plain FILE_PLAIN File "plain" files gate;
             /// etcd with users whose tokens expire.
-            etcd_tokens ETCD_TOKENS Etcd "tokens" server if feature = "etcd";
+            etcd_tokens ETCD_TOKENS Etcd "tokens" server gate if feature = "etcd";
             /// etcd with users whose rights change each second, which invalidates their tokens.
-            etcd_jwt ETCD_JWT Etcd "jwt" server if feature = "etcd";
+            etcd_jwt ETCD_JWT Etcd "jwt" server gate if feature = "etcd";
             /// etcd behind a `grpc-proxy`.
-            etcd_proxy ETCD_PROXY Etcd "proxy" server if feature = "etcd";
+            etcd_proxy ETCD_PROXY Etcd "proxy" server gate if feature = "etcd";
             /// Redis with three Sentinels, and a master that refuses writes while its replica is not connected.
-            redis_sentinels REDIS_SENTINELS Redis "sentinels" server if feature = "redis";
+            redis_sentinels REDIS_SENTINELS Redis "sentinels" server gate if feature = "redis";
             /// A Redis cluster of three masters, between which slots move each second.
-            redis_cluster REDIS_CLUSTER Redis "cluster" server if feature = "redis";
+            redis_cluster REDIS_CLUSTER Redis "cluster" server gate if feature = "redis";
             /// etcd by a host name whose first address does not answer.
-            etcd_named ETCD_NAMED Etcd "named" server if feature = "etcd";
+            etcd_named ETCD_NAMED Etcd "named" server gate if feature = "etcd";
             /// ZooKeeper by a host name whose first address does not answer.
-            zookeeper_named ZOOKEEPER_NAMED Zookeeper "named" server if feature = "zookeeper";
+            zookeeper_named ZOOKEEPER_NAMED Zookeeper "named" server gate if feature = "zookeeper";
             /// Consul by a host name whose first address does not answer.
-            consul_named CONSUL_NAMED Consul "named" server if feature = "consul";
+            consul_named CONSUL_NAMED Consul "named" server gate if feature = "consul";
             /// Redis by a host name whose first address does not answer.
-            redis_named REDIS_NAMED Redis "named" server if feature = "redis";
+            redis_named REDIS_NAMED Redis "named" server gate if feature = "redis";
+            /// PostgreSQL behind a pgbouncer that gives each transaction another connection to the server.
+            postgres_pooled POSTGRES_POOLED Postgres "pooled" server soak if feature = "postgres";
+            /// PostgreSQL as a role that has the rights that its page asks for, and no others.
+            postgres_rights POSTGRES_RIGHTS Postgres "rights" server soak if feature = "postgres";
+            /// MariaDB as a user who has the rights that its page asks for, and no others.
+            mysql_rights MYSQL_RIGHTS Mysql "rights" server soak if feature = "mysql";
         }
     };
 }
@@ -98,18 +105,21 @@ macro_rules! optional_stores {
     };
 }
 
-/// Like [`stores!`](macro@crate::stores), for each setting whose store is built in; `SHARE` is always `all`.
+/// Like [`stores!`](macro@crate::stores), for each setting whose store is built in; `SHARE` is always `all`. With `gate`
+/// before the macro, only for those in which the gate has a check.
 #[macro_export]
 macro_rules! settings {
-    (@rows $to:tt $args:tt $($(#[$doc:meta])+
-        $name:ident $setting:ident $backend:ident $word:literal $kind:ident $(if $built:meta)?;)+) => {
+    (@rows $script:ident $to:tt $args:tt $($(#[$doc:meta])+
+        $name:ident $setting:ident $backend:ident $word:literal $kind:ident $in:ident $(if $built:meta)?;)+) => {
         $(
             $(#[cfg($built)])?
-            $crate::settings! { @row $to [$args $name $setting all $kind] }
+            $crate::settings! { @row $script $in $to [$args $name $setting all $kind] }
         )+
     };
-    (@row [$($to:tt)+] [$($row:tt)+]) => { $($to)+! { @store $($row)+ } };
-    ($to:tt $args:tt) => { $crate::setting_table! { [$crate::settings] [@rows $to $args] } };
+    (@row gate soak $to:tt $row:tt) => {};
+    (@row $script:ident $in:ident [$($to:tt)+] [$($row:tt)+]) => { $($to)+! { @store $($row)+ } };
+    (gate $to:tt $args:tt) => { $crate::setting_table! { [$crate::settings] [@rows gate $to $args] } };
+    ($to:tt $args:tt) => { $crate::setting_table! { [$crate::settings] [@rows soak $to $args] } };
 }
 
 /// Makes tests on several stores from functions that take a [`Backend`](crate::checks::Backend).

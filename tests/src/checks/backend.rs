@@ -158,7 +158,7 @@ const NAMED: &str = "named";
 
 macro_rules! settings {
     ($($(#[$doc:meta])+
-        $name:ident $setting:ident $backend:ident $word:literal $kind:ident $(if $built:meta)?;)+) => {
+        $name:ident $setting:ident $backend:ident $word:literal $kind:ident $in:ident $(if $built:meta)?;)+) => {
         /// Each store, and each setting of a store, as a constant, by its name in the tables.
         pub mod settings {
             use super::Setting;

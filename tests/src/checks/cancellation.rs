@@ -30,7 +30,7 @@ pub(super) async fn nothing_is_left(
     take_turn(other).await?;
     let took = start.elapsed();
     assert!(
-        took <= bounds::cleared() + SCHEDULING + store.scheduling(),
+        took <= bounds::cleared() + SCHEDULING + store.poll() + store.scheduling(),
         "{what}: taken after {took:?}"
     );
     until_contenders(store, &lock(other), 0).await;

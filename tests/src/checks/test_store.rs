@@ -220,7 +220,11 @@ impl TestStore {
 
     /// How long after a release, at most, a waiter looks whether it has the lock: zero where a release wakes it.
     pub fn poll(&self) -> Duration {
-        if self.is_plain() { POLL } else { Duration::ZERO }
+        match &self.server {
+            Some(server) => server.poll(),
+            None if self.is_plain() => POLL,
+            None => Duration::ZERO,
+        }
     }
 
     /// Whether a process knows which boot of its host it is in. Only then does a clock since boot outlive the process.

@@ -228,6 +228,11 @@ pub trait Server: Debug + Send + Sync {
     /// L1: the longest time after a holder's death until the next waiter has the lock.
     fn crash_release(&self, ttl: Duration) -> Duration;
 
+    /// How long after a change, at most, a waiter asks for it: zero if clients are told of changes.
+    fn poll(&self) -> Duration {
+        Duration::ZERO
+    }
+
     /// T3: the longest time until a client learns that its entry was removed. It is 50 ms if the store's client watches
     /// entries. If the store's client looks for its entries only with each heartbeat, it is longer by the time between
     /// two heartbeats.

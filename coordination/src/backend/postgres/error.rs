@@ -48,6 +48,12 @@ fn judged(said: &DbError) -> (ErrorKind, bool) {
         // connection is kept, because this passes by itself.
         "54000" if said.message().contains("NOTIFY") => return (ErrorKind::Unavailable, false),
         "28000" if wants_tls => return (ErrorKind::Tls, true),
+        // The pooler pgbouncer refuses a client with the same code as any failure, and tells only in words that it does not know the
+        // user, the password or the database.
+        "08P01" if is_stranger(said) => return (ErrorKind::Auth, true),
+        "08P01" if said.message().starts_with("no such database") => {
+            return (ErrorKind::Config, true);
+        }
         _ => {}
     }
     match *code {
@@ -94,6 +100,11 @@ fn judged(said: &DbError) -> (ErrorKind, bool) {
         _ if is_end(said) => (ErrorKind::Unavailable, true),
         _ => (ErrorKind::Unsupported, false),
     }
+}
+
+/// Whether a pooler says that it does not let this user in.
+fn is_stranger(said: &DbError) -> bool {
+    said.message().contains("authentication failed") || said.message().contains("no such user")
 }
 
 /// Whether the server closes the connection after it has sent this error.

@@ -3,6 +3,7 @@
 //! The binaries are Debian's (`mariadb-server`, 10.11). If they are not installed, a test that starts a server fails;
 //! only the soak has such tests. Each test process creates a data directory once, and copies it for each server.
 
+mod rights;
 mod server;
 
 use std::fs;
@@ -31,6 +32,7 @@ pub struct MysqlOptions {
     also_at: Option<String>,
     tls: Option<Vec<PathBuf>>,
     settings: Vec<(String, String)>,
+    is_restricted: bool,
 }
 
 impl MysqlOptions {
@@ -44,6 +46,13 @@ impl MysqlOptions {
     /// Sets an option of the server, by its name in `my.cnf`.
     pub fn set(mut self, name: &str, value: &str) -> Self {
         self.settings.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Has clients connect as a user who has the rights on the library's tables that the store's page asks for, and no
+    /// others. The tables are made first.
+    pub fn restricted(mut self) -> Self {
+        self.is_restricted = true;
         self
     }
 
@@ -80,7 +89,10 @@ impl MysqlOptions {
                 node
             })
             .collect();
-        let mysql = Mysql { nodes, scratch };
+        let mysql = Mysql { nodes, is_restricted: self.is_restricted, scratch };
+        if self.is_restricted {
+            rights::make_user(&mysql);
+        }
         if self.replicas > 0 {
             mysql.ask(WRITABLE);
             let primary = mysql.nodes[0].address();
@@ -151,6 +163,7 @@ impl MysqlOptions {
 pub struct Mysql {
     // The fields before `scratch` are dropped before it, so that the processes end before their directory is removed.
     nodes: Vec<Arc<Node>>,
+    is_restricted: bool,
     scratch: Scratch,
 }
 

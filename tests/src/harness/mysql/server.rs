@@ -8,7 +8,7 @@ use std::time::Duration;
 use coordination::ErrorKind;
 
 use super::super::{Node, Protocol, Proxy, Server, Setup};
-use super::{Mysql, USER, wait_ready};
+use super::{Mysql, USER, rights, wait_ready};
 
 /// SQL for the time of the server's clock in microseconds, as the library's tables have it.
 const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
@@ -16,10 +16,14 @@ const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
 impl Server for Mysql {
     fn set_up(setup: &Setup) -> Self {
         assert!(!setup.peers_by_proxy && setup.nodes == 1, "a MariaDB server has no peers");
-        assert!(setup.setting.is_empty(), "MariaDB has no setting {:?}", setup.setting);
+        let options = match setup.setting {
+            "" => Self::options(),
+            "rights" => Self::options().restricted(),
+            other => panic!("MariaDB has no setting {other:?}"),
+        };
         match &setup.also_at {
-            Some(address) => Self::options().also_at(address).start(),
-            None => Self::one(),
+            Some(address) => options.also_at(address).start(),
+            None => options.start(),
         }
     }
 
@@ -45,9 +49,10 @@ impl Server for Mysql {
     }
 
     fn url(&self, authority: &str, namespace: &str) -> String {
+        let url = format!("mysql://{}{authority}?ssl-mode=disabled", self.user());
         match namespace {
-            "" => format!("mysql://{USER}@{authority}?ssl-mode=disabled"),
-            _ => format!("mysql://{USER}@{authority}?ssl-mode=disabled&namespace={namespace}"),
+            "" => url,
+            _ => format!("{url}&namespace={namespace}"),
         }
     }
 
@@ -57,12 +62,14 @@ impl Server for Mysql {
 
     fn refused_urls(&self) -> Vec<(String, ErrorKind)> {
         let url = self.url(&self.authority(), "");
-        let with_user = |user: &str| url.replace(&format!("{USER}@"), user);
+        let with_user = |user: &str| url.replace(&self.user(), user);
+        // A user who may not use all databases is not told whether there is such a database.
+        let nowhere = if self.is_restricted { ErrorKind::Permission } else { ErrorKind::Config };
         vec![
             (with_user("user:secret@"), ErrorKind::Auth),
             (with_user("user@"), ErrorKind::Auth),
             (with_user(""), ErrorKind::Config),
-            (url.replace("?", "/nowhere?"), ErrorKind::Config),
+            (url.replace("?", "/nowhere?"), nowhere),
             (url.replace("disabled", "preferred"), ErrorKind::Config),
             (url.replace("?", "/a%60b?"), ErrorKind::Config),
         ]
@@ -143,6 +150,11 @@ impl Server for Mysql {
 }
 
 impl Mysql {
+    /// What stands before the address in the URLs of clients.
+    fn user(&self) -> String {
+        if self.is_restricted { rights::RESTRICTED.to_owned() } else { format!("{USER}@") }
+    }
+
     /// The rows that a query on the library's tables returns. Empty if the library has not created the tables yet.
     fn lines(&self, statement: &str) -> Vec<String> {
         let answer = match self.try_ask(statement) {

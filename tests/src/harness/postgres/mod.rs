@@ -5,6 +5,7 @@
 //! creates a data directory once, and copies it for each server.
 
 mod pooler;
+mod rights;
 mod server;
 
 use std::fs::{self, Permissions};
@@ -31,6 +32,8 @@ pub struct PostgresOptions {
     also_at: Option<String>,
     tls: Option<(Vec<PathBuf>, bool)>,
     settings: Vec<(String, String)>,
+    pooled: Option<usize>,
+    is_restricted: bool,
 }
 
 impl PostgresOptions {
@@ -43,6 +46,19 @@ impl PostgresOptions {
     /// Sets an option of `postgresql.conf`.
     pub fn set(mut self, name: &str, value: &str) -> Self {
         self.settings.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Has clients connect to a pgbouncer in front of the first node, which has this number of connections to the node.
+    pub fn pooled(mut self, connections: usize) -> Self {
+        self.pooled = Some(connections);
+        self
+    }
+
+    /// Has clients connect as a role that has the rights on the library's tables that the store's page asks for, and no
+    /// others. The tables are made first.
+    pub fn restricted(mut self) -> Self {
+        self.is_restricted = true;
         self
     }
 
@@ -84,7 +100,11 @@ impl PostgresOptions {
             nodes.push(Arc::new(self.node(index, *address, &data, &scratch)));
             wait_ready(&nodes[index]);
         }
-        Postgres { nodes, scratch }
+        let pooler = self.pooled.map(|connections| Pooler::before(addresses[0], connections));
+        if self.is_restricted {
+            rights::make_role(addresses[0]);
+        }
+        Postgres { nodes, pooler, is_restricted: self.is_restricted, scratch }
     }
 
     fn make_primary(&self, data: &Path) {
@@ -146,6 +166,8 @@ impl PostgresOptions {
 pub struct Postgres {
     // The fields before `scratch` are dropped before it, so that the processes end before their directory is removed.
     nodes: Vec<Arc<Node>>,
+    pooler: Option<Pooler>,
+    is_restricted: bool,
     scratch: Scratch,
 }
 
@@ -194,6 +216,15 @@ impl Postgres {
         ask(self.nodes[0].address(), role, database, statement)
     }
 
+    /// The pgbouncer in front of the first node.
+    ///
+    /// # Panics
+    ///
+    /// Without [`PostgresOptions::pooled`].
+    pub fn pooler(&self) -> &Pooler {
+        self.pooler.as_ref().expect("the servers were started with a pooler")
+    }
+
     /// Promotes a replica to primary.
     ///
     /// # Panics
@@ -208,6 +239,8 @@ impl Postgres {
 fn ask(address: SocketAddr, role: &str, database: &str, statement: &str) -> Result<String, String> {
     let mut command = Command::new(binary("psql"));
     command.env_clear().env("PGCONNECT_TIMEOUT", "2").env("PGCLIENTENCODING", "UTF8");
+    // Only the pooler asks for it.
+    command.env("PGPASSWORD", pooler::PASSWORD);
     command.args(["-XAtq", "-v", "ON_ERROR_STOP=1"]);
     let (host, port) = (address.ip().to_string(), address.port().to_string());
     command.args(["-h", &host, "-p", &port, "-U", role, "-d", database, "-c", statement]);

@@ -5,12 +5,15 @@ use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::path::Path;
 
-use super::super::{Launch, Node, Scratch, ports::free_address};
-use super::{Postgres, READY, as_servers, ask, open_scratch, put};
-use crate::harness::Server;
+use super::super::{Launch, Node, Scratch, ports::free_address, wait_until};
+use super::{READY, as_servers, ask, open_scratch, put};
 
 /// Where Debian installs pgbouncer.
 const PROGRAM: &str = "/usr/sbin/pgbouncer";
+/// With this password the user `postgres` may connect to pgbouncer.
+pub(super) const PASSWORD: &str = "pooled";
+/// How many clients pgbouncer lets in. It is more than all checks have that run at the same time.
+const CLIENTS: usize = 1_000;
 
 /// A pgbouncer in transaction mode. Its process is killed on drop.
 #[derive(Debug)]
@@ -26,17 +29,18 @@ impl Pooler {
         Path::new(PROGRAM).is_file()
     }
 
-    /// Starts a pgbouncer in front of the first node. It has this number of connections to the node, and is ready when
+    /// Starts a pgbouncer in front of this server. It has this number of connections to the server, and is ready when
     /// this returns.
     ///
     /// # Panics
     ///
     /// If the pgbouncer does not become ready.
-    pub fn before(postgres: &Postgres, connections: usize) -> Self {
+    pub(super) fn before(server: SocketAddr, connections: usize) -> Self {
         let scratch = open_scratch("pgbouncer");
         let address = free_address();
-        let file = scratch.join("pgbouncer.ini");
-        put(&file, settings(postgres.node(0).address(), address, connections).as_bytes());
+        let (file, users) = (scratch.join("pgbouncer.ini"), scratch.join("users"));
+        put(&users, format!("\"postgres\" \"{PASSWORD}\"\n").as_bytes());
+        put(&file, settings(server, address, connections, &users).as_bytes());
         let log = scratch.join("log");
         let launch = move || {
             let command = as_servers(PROGRAM);
@@ -45,7 +49,7 @@ impl Pooler {
         };
         let node = Node::start("pgbouncer", address, launch);
         let is_ready = || ask(address, "postgres", "postgres", "SELECT 1").is_ok();
-        assert!(super::super::wait_until(READY, is_ready), "not ready: {}", node.log());
+        assert!(wait_until(READY, is_ready), "not ready: {}", node.log());
         Self { node, _scratch: scratch }
     }
 
@@ -59,18 +63,19 @@ impl Pooler {
     }
 
     /// The address at which pgbouncer serves clients.
-    pub fn address(&self) -> SocketAddr {
+    pub(super) fn address(&self) -> SocketAddr {
         self.node.address()
     }
 }
 
-fn settings(server: SocketAddr, own: SocketAddr, connections: usize) -> String {
+fn settings(server: SocketAddr, own: SocketAddr, connections: usize, users: &Path) -> String {
     let mut text = String::from("[databases]\n");
     // Writing to a string cannot fail.
     let (host, port) = (server.ip(), server.port());
     let _ = writeln!(text, "* = user=postgres host={host} port={port}\n[pgbouncer]");
     let _ = writeln!(text, "listen_addr = {}\nlisten_port = {}", own.ip(), own.port());
     let _ = writeln!(text, "pool_mode = transaction\ndefault_pool_size = {connections}");
-    // Any user may connect to pgbouncer without a password, and acts as the superuser at the server.
-    text + "unix_socket_dir =\nauth_type = any\nserver_login_retry = 1\n"
+    let _ = writeln!(text, "auth_type = scram-sha-256\nauth_file = {}", users.display());
+    let _ = writeln!(text, "max_client_conn = {CLIENTS}");
+    text + "unix_socket_dir =\nserver_login_retry = 1\n"
 }

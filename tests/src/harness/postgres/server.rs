@@ -8,16 +8,26 @@ use std::time::Duration;
 use coordination::ErrorKind;
 
 use super::super::{Node, Protocol, Proxy, Server, Setup};
-use super::{Postgres, wait_ready};
+use super::pooler::PASSWORD;
+use super::{Postgres, rights, wait_ready};
 
 /// SQL for the time of the server's clock, in the unit of the library's tables.
 const NOW: &str = "coordination.clock()";
+/// How many connections to the server a pooler has. Those of the checks' clients are many times that.
+const POOLED: usize = 10;
+/// How often a client behind a pooler asks, because no notifications reach it.
+const WITHOUT_WORD: Duration = Duration::from_secs(1);
 
 impl Server for Postgres {
     fn set_up(setup: &Setup) -> Self {
         assert!(!setup.peers_by_proxy, "a PostgreSQL server has no peers");
-        assert!(setup.setting.is_empty(), "PostgreSQL has no setting {:?}", setup.setting);
         let options = Self::options().replicas(setup.nodes - 1);
+        let options = match setup.setting {
+            "" => options,
+            "pooled" => options.pooled(POOLED),
+            "rights" => options.restricted(),
+            other => panic!("PostgreSQL has no setting {other:?}"),
+        };
         match &setup.also_at {
             Some(address) => options.also_at(address).start(),
             None => options.start(),
@@ -47,12 +57,21 @@ impl Server for Postgres {
         counts
     }
 
+    fn authority(&self) -> String {
+        match &self.pooler {
+            Some(pooler) => pooler.address().to_string(),
+            None => {
+                let addresses = self.nodes().into_iter().map(|node| node.address().to_string());
+                addresses.collect::<Vec<_>>().join(",")
+            }
+        }
+    }
+
     fn url(&self, authority: &str, namespace: &str) -> String {
+        let url = format!("postgres://{}{authority}/postgres?sslmode=disable", self.user());
         match namespace {
-            "" => format!("postgres://postgres@{authority}/postgres?sslmode=disable"),
-            _ => format!(
-                "postgres://postgres@{authority}/postgres?sslmode=disable&namespace={namespace}"
-            ),
+            "" => url,
+            _ => format!("{url}&namespace={namespace}"),
         }
     }
 
@@ -73,7 +92,7 @@ impl Server for Postgres {
 
     fn refused_urls(&self) -> Vec<(String, ErrorKind)> {
         let url = self.url(&self.authority(), "");
-        let with_user = |user: &str| url.replace("postgres@", user);
+        let with_user = |user: &str| url.replace(&self.user(), user);
         vec![
             (with_user("user:secret@"), ErrorKind::Auth),
             (with_user("user@"), ErrorKind::Auth),
@@ -85,7 +104,11 @@ impl Server for Postgres {
     }
 
     fn proxy_to(&self, index: usize) -> Proxy {
-        Proxy::speaking(Protocol::Postgres, self.nodes[index].address())
+        let address = match &self.pooler {
+            Some(pooler) => pooler.address(),
+            None => self.nodes[index].address(),
+        };
+        Proxy::speaking(Protocol::Postgres, address)
     }
 
     fn most_connections(&self) -> usize {
@@ -153,12 +176,25 @@ impl Server for Postgres {
         ttl
     }
 
+    fn poll(&self) -> Duration {
+        if self.pooler.is_some() { WITHOUT_WORD } else { Duration::ZERO }
+    }
+
     fn notice(&self, heartbeat: Duration) -> Duration {
         heartbeat + Duration::from_millis(50)
     }
 }
 
 impl Postgres {
+    /// What stands before the address in the URLs of clients.
+    fn user(&self) -> String {
+        match &self.pooler {
+            Some(_) => format!("postgres:{PASSWORD}@"),
+            None if self.is_restricted => rights::USER.to_owned(),
+            None => "postgres@".to_owned(),
+        }
+    }
+
     fn ask_lines(&self, statement: &str) -> Vec<String> {
         self.ask(statement).lines().map(ToOwned::to_owned).collect()
     }

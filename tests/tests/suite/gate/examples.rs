@@ -12,7 +12,7 @@ use coordination_tests::harness::etcd::Etcd;
 use coordination_tests::harness::{Scratch, rerun_if_starved};
 
 /// The command that runs the built example `name`; `tests/run` builds all examples before it runs any test.
-pub(super) fn example(name: &str) -> Command {
+pub(crate) fn example(name: &str) -> Command {
     let beside = PathBuf::from(crate::WORKER);
     let folder = beside.parent().expect("a binary lies in a folder");
     let program = folder.join("examples").join(name);
@@ -22,7 +22,7 @@ pub(super) fn example(name: &str) -> Command {
     command
 }
 
-pub(super) fn shown(output: &Output) -> String {
+pub(crate) fn shown(output: &Output) -> String {
     let text = [output.stdout.as_slice(), &output.stderr].concat();
     String::from_utf8_lossy(&text).into_owned()
 }

@@ -2,7 +2,7 @@
 
 mod descriptors;
 mod events;
-mod examples;
+pub(crate) mod examples;
 #[cfg(feature = "redis")]
 mod full_redis;
 mod harness;

@@ -13,7 +13,7 @@ macro_rules! lock {
     };
 }
 
-coordination_tests::settings! { [lock] [] }
+coordination_tests::settings! { gate [lock] [] }
 
 /// In the setting `plain` the library has to do without what only Linux has. Otherwise all checks of that setting would
 /// check the same as those of the store. The file of a name with a capital letter tells which it is.

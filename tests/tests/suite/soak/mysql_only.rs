@@ -339,6 +339,26 @@ fn l7_no_step_reads_a_table_through() {
     });
 }
 
+/// S2: the example for MySQL. A holder that is stopped for three leases is refused by the database, and nothing is lost.
+#[cfg(feature = "etcd")]
+#[test]
+fn s2_a_transaction_of_an_old_holder_is_refused_by_mysql() {
+    use crate::gate::examples::{example, shown};
+    use coordination_tests::harness::rerun_if_starved;
+
+    rerun_if_starved(|| {
+        let mysql = Mysql::one();
+        let url = mysql.url(&mysql.authority(), "");
+        let mut program = example("fenced_transaction_mysql");
+        let output = program.env("COORDINATION_URL", url).output().expect("it starts");
+        let text = shown(&output);
+        assert!(output.status.success(), "{text}");
+        for promise in ["refused: ", "is not that of a holder", "PASSED"] {
+            assert!(text.contains(promise), "{promise} is missing in:\n{text}");
+        }
+    });
+}
+
 /// The characteristics say what survives a crash, according to the server's settings.
 #[test]
 fn r1_what_outlives_a_crash_is_told() {

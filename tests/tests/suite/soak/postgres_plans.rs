@@ -23,7 +23,7 @@ const MANY: &[&str] = &[
     "VACUUM ANALYZE",
 ];
 
-/// Each function that the library calls.
+/// Each function that the library calls, and the one that its users call.
 const STEPS: &[&str] = &[
     "enter('0000000000000007', 1, 'coordination/lock/many-7', 'new-1', false, '')",
     "enter('0000000000000007', 1, 'coordination/lock/many-8', 'new-2', true, '')",
@@ -45,6 +45,7 @@ const STEPS: &[&str] = &[
     "open('coordination', 'new', 1, 'member', 'c', 60000000, '0000000000000010')",
     "leave('0000000000000007', 2, 'coordination/lock/many-7', 'new-1', NULL)",
     "close('coordination', '0000000000000007')",
+    "coordination_fence('many-11', 11)",
 ];
 
 /// L7: with a hundred thousand rows in each table, no statement of any function reads a table through: the server finds the

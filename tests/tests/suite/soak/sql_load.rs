@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use coordination::{Coordinator, Result};
 use coordination_history::read;
 use coordination_tests::faults::{Process, Site, many};
-use coordination_tests::harness::{Scratch, Server};
+use coordination_tests::harness::{Scratch, Server, on_threads};
 use serde_json::json;
 
 use crate::WORKER;
@@ -18,6 +19,34 @@ const TURNS: usize = 1_000;
 const ROUNDS: usize = 10;
 /// A lease so long that no session is lost although the machine is busy.
 const LEASE: Duration = Duration::from_secs(60);
+
+/// How many acquisitions [`acquire_often`] makes in the check of what they leave, and of how many locks.
+pub(crate) const ACQUISITIONS: usize = 100_000;
+pub(crate) const LOCKS: usize = 1_000;
+/// How many sessions make the acquisitions.
+pub(crate) const CLIENTS: usize = 16;
+
+/// Makes so many acquisitions of [`LOCKS`] locks. On return, each lock is released, and each session is closed.
+pub(crate) fn acquire_often(url: &str, acquisitions: usize) {
+    on_threads(async {
+        let clients = (0..CLIENTS).map(|client| {
+            let first = client * LOCKS / CLIENTS;
+            tokio::spawn(acquire_in_turn(url.to_owned(), first, acquisitions / CLIENTS))
+        });
+        for client in clients.collect::<Vec<_>>() {
+            client.await.expect("no panic").expect("every lock is acquired and released");
+        }
+    });
+}
+
+async fn acquire_in_turn(url: String, first: usize, acquisitions: usize) -> Result<()> {
+    let coordinator = Coordinator::builder().ttl(LEASE).connect(&url).await?;
+    for lock in (first..).map(|turn| turn % LOCKS).take(acquisitions) {
+        let guard = coordinator.lock(format!("often-{lock}"))?.acquire(Some(LEASE)).await?;
+        guard.release().await?;
+    }
+    coordinator.stop().await
+}
 
 /// Each of sixteen processes acquires one lock a thousand times, and then a hundred locks ten times each.
 pub(crate) fn contend_on(server: Arc<dyn Server>) {

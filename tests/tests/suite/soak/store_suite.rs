@@ -1,12 +1,16 @@
-//! The suite for stores, on stores whose server is optional; `gate::store_suite` runs it on the others.
+//! The suite for stores, on stores whose server is optional, and in settings in which the store's statements go another way;
+//! `gate::store_suite` runs it on the other stores.
 
 macro_rules! on_store {
-    (@store [] $module:ident $backend:ident $share:ident $kind:ident) => {
+    (@store [] $module:ident $setting:ident $share:ident $kind:ident) => {
+        on_store! { $module $setting }
+    };
+    ($module:ident $setting:ident) => {
         mod $module {
-            use coordination_tests::{checks::Backend, store_suite, harness::rerun_if_starved};
+            use coordination_tests::{checks::settings, harness::rerun_if_starved, store_suite};
 
             fn check(name: &str) {
-                rerun_if_starved(|| store_suite::run(Backend::$backend, name, None)).expect(name);
+                rerun_if_starved(|| store_suite::run(settings::$setting, name, None)).expect(name);
             }
 
             coordination::store_suite!(proxy check);
@@ -15,3 +19,12 @@ macro_rules! on_store {
 }
 
 coordination_tests::optional_stores! { [on_store] [] }
+
+#[cfg(feature = "postgres")]
+on_store! { postgres_pooled POSTGRES_POOLED }
+
+#[cfg(feature = "postgres")]
+on_store! { postgres_rights POSTGRES_RIGHTS }
+
+#[cfg(feature = "mysql")]
+on_store! { mysql_rights MYSQL_RIGHTS }

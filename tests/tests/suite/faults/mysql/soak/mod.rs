@@ -6,10 +6,15 @@ mod load;
 mod replicas;
 mod shared;
 
+use std::time::Duration;
+
 use coordination_tests::checks::Backend;
 use coordination_tests::faults::matrix;
 
 coordination_tests::fault_rows!(all server Mysql);
+
+/// The timeout of waits; longer than any of them should take.
+const LONG: Duration = Duration::from_secs(30);
 
 /// The rows of the fault matrix for which this folder has no test, and the reason.
 const NOT_APPLICABLE: &[(u32, &str)] = &[

@@ -1,16 +1,15 @@
 //! F-25: a replica that does not have the newest grants or releases is made the primary.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use coordination_tests::faults::Site;
 use coordination_tests::harness::{Mysql, Server, rerun_if_starved, wait_until};
 use coordination_tests::must_hold;
 
+use super::LONG;
 use crate::WORKER;
 
-/// The timeout of waits; longer than any of them should take.
-const LONG: Duration = Duration::from_secs(30);
 const ENTRIES: &str = "SELECT COUNT(*) FROM coordination.coordination_entries";
 
 /// A primary, its replica, and a site whose URL names both.

@@ -17,23 +17,22 @@ use crate::WORKER;
 /// L2: how soon a waiter is served.
 const NO_LOST_WAITER: Duration = Duration::from_secs(2).saturating_add(SCHEDULING);
 
-/// A server, a pooler with this number of connections to it, and a site whose clients connect to the pooler.
-fn site(connections: usize) -> Option<(Arc<Postgres>, Pooler, Site)> {
+/// A server, and a site whose clients connect to a pooler with this number of connections to the server.
+fn site(connections: usize) -> Option<(Arc<Postgres>, Site)> {
     if !Pooler::is_installed() {
         println!("there is no pgbouncer here: not run");
         return None;
     }
-    let postgres = Arc::new(Postgres::one());
-    let pooler = Pooler::before(&postgres, connections);
-    let site = Site::on(Arc::clone(&postgres) as Arc<_>, WORKER).at(pooler.address());
-    Some((postgres, pooler, site))
+    let postgres = Arc::new(Postgres::options().pooled(connections).start());
+    let site = Site::on(Arc::clone(&postgres) as Arc<_>, WORKER);
+    Some((postgres, site))
 }
 
 /// L2: a waiter gets the lock although no notification reaches it, and no `LISTEN` stays on a shared connection.
 #[test]
 fn l2_a_waiter_is_served_through_a_pooler() {
     rerun_if_starved(|| {
-        let Some((postgres, pooler, site)) = site(1) else { return };
+        let Some((postgres, site)) = site(1) else { return };
         let (holder, waiter) = (site.process("holder"), site.process("waiter"));
         let mut last = 0;
         for _ in 0..3 {
@@ -50,7 +49,7 @@ fn l2_a_waiter_is_served_through_a_pooler() {
             last = new.token;
             waiter.release("x");
         }
-        let listened = pooler.ask("SELECT count(*) FROM pg_listening_channels()");
+        let listened = postgres.pooler().ask("SELECT count(*) FROM pg_listening_channels()");
         assert_eq!(listened.as_deref(), Ok("0"));
     });
 }
@@ -59,7 +58,7 @@ fn l2_a_waiter_is_served_through_a_pooler() {
 #[test]
 fn f07_the_server_is_restarted_behind_a_pooler() {
     rerun_if_starved(|| {
-        let Some((postgres, _pooler, site)) = site(3) else { return };
+        let Some((postgres, site)) = site(3) else { return };
         let site = site.with_ttl(LONG / 2);
         let (holder, waiter) = (site.process("holder"), site.process("waiter"));
         let old = holder.acquire("x");
@@ -81,7 +80,7 @@ fn f07_the_server_is_restarted_behind_a_pooler() {
 #[test]
 fn x1_settings_of_the_role_are_refused_behind_a_pooler() {
     rerun_if_starved(|| {
-        let Some((postgres, pooler, site)) = site(1) else { return };
+        let Some((postgres, site)) = site(1) else { return };
         postgres.ask("ALTER ROLE postgres SET default_transaction_isolation = 'serializable'");
         // The pooler has to make new connections, because its old ones do not have the setting.
         postgres.ask(
@@ -91,7 +90,7 @@ fn x1_settings_of_the_role_are_refused_behind_a_pooler() {
         let refused = on_threads(async { Coordinator::connect(&site.url).await.map(drop) });
         let refused = refused.expect_err("it cannot be set");
         assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
-        let begins = pooler.ask("SHOW default_transaction_isolation");
+        let begins = postgres.pooler().ask("SHOW default_transaction_isolation");
         assert_eq!(begins.as_deref(), Ok("serializable"));
     });
 }
