@@ -200,6 +200,11 @@ pub(crate) trait Entries: Send + Sync + 'static {
     /// belongs to another session. A repeated call returns the same result.
     async fn update(&self, entry: &NewEntry, seq: u64) -> Result<bool>;
 
+    /// Hears that our own entry with the number `seq` was just listed as `entry` is, although its last [`update`](Self::update) had no
+    /// answer, and was refused when it was repeated. Where a server that takes over may lack updates, this one is made again as
+    /// others are.
+    fn updated(&self, _entry: &NewEntry, _seq: u64) {}
+
     /// Called before a grant that the whole queue decides, after the last `update` of the entry: waits until everything that a grant
     /// of this store has to survive is sure to know the entry as it is. Returns false if the entry is gone. A grant that follows from
     /// the answer of `enter` or `position` needs no such call: these wait themselves.

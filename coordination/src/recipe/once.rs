@@ -390,7 +390,8 @@ impl Claim {
     /// Records that the job was done, so that nobody takes over a claim that was made [under](OncePer::try_claim_under)
     /// a guard. Any other claim counts as done from the beginning.
     ///
-    /// False: somebody else has made the next claim, because the period was over or the guard's entry was gone.
+    /// False: somebody else has made the next claim, because the period was over or the guard's entry was gone. Or the claim was
+    /// [given back](Self::give_back), so that anybody may make the next one.
     ///
     /// # Errors
     ///
@@ -400,7 +401,9 @@ impl Claim {
     ///
     /// If the future is dropped, the call goes on in the background.
     pub async fn done(&self) -> Result<bool> {
-        self.settle("done", |last| Last { under: None, ..last }).await
+        let next = self.stored.next;
+        let done = move |last: Last| (last.next >= next).then_some(Last { under: None, ..last });
+        self.settle("done", done).await
     }
 
     /// Gives the claim back, because the job was not done. The job can be claimed again at once, or when the time of
@@ -434,20 +437,20 @@ impl Claim {
     /// ```
     pub async fn give_back(&self) -> Result<bool> {
         let at_least = self.at_least;
-        self.settle("give_back", move |last| last.settled(at_least)).await
+        self.settle("give_back", move |last| Some(last.settled(at_least))).await
     }
 
     /// Stores what `settled` makes of the claim, which is then no longer open. False: the stored claim is another one.
     async fn settle(
         &self,
         operation: &'static str,
-        settled: impl Fn(Last) -> Last + Send + 'static,
+        settled: impl Fn(Last) -> Option<Last> + Send + 'static,
     ) -> Result<bool> {
         let mine = self.stored.clone();
         let step = move |listing: &Listing| {
             let is_mine = |last: &Last| (last.number, last.at) == (mine.number, mine.at);
-            Ok(match Last::of(listing, operation)?.filter(is_mine) {
-                Some(last) => Change::Write(Some(data(operation, &settled(last))?), true),
+            Ok(match Last::of(listing, operation)?.filter(is_mine).and_then(&settled) {
+                Some(last) => Change::Write(Some(data(operation, &last)?), true),
                 None => Change::Keep(false),
             })
         };

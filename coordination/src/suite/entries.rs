@@ -39,7 +39,9 @@ pub(super) async fn repeat_leave(tested: &TestStore<'_>) -> Result<()> {
         client.leave(&entry, seq).await?;
         assert!(client.is_empty(&queue).await?);
     }
+    let kept = client.store.kept();
     assert!(!client.update(&entry, position.seq).await?, "it is gone");
+    assert_eq!(client.store.kept(), kept, "what is gone is not remembered again");
     assert_eq!(client.position(&entry, position.seq).await?, None, "it is gone");
     // An entry that was never entered is gone as well.
     let never = client.entry(&queue, Mode::Exclusive, "");

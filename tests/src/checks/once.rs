@@ -105,7 +105,8 @@ pub async fn on1_given_back_by_its_owner_only(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let first = claim(&job(&one, LONG)).await?;
     assert!(job(&other, LONG).try_claim().await?.is_none());
-    assert!(first.give_back().await?);
+    assert!(first.give_back().await? && !first.done().await?, "anybody may claim it");
+    assert!(first.give_back().await?, "twice has the effect of once");
     // This claim is for a short period, so that its period is soon over.
     let old = claim(&job(&other, SHORT)).await?;
     sleep(job(&one, LONG).due().await?).await;

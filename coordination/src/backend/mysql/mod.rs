@@ -88,7 +88,7 @@ use crate::backend::server::credentials::Credentials;
 use crate::backend::server::in_time;
 use crate::backend::server::own_entries::OwnEntries;
 use crate::backend::server::sql::{
-    self, Answer, Call, Connections, Dialect, Promises, Row as _, SqlStore,
+    self, Answer, Call, Connections, Dialect, Freed, Promises, Row as _, SqlStore,
 };
 use crate::characteristics::{Durability, LossDetection};
 use crate::config::Settings;
@@ -207,7 +207,8 @@ impl Dialect for Mysql {
         Ok((answer, Some(changes.unwrap_or_default())))
     }
 
-    fn touched(&self, path: &str, entry: Option<u64>) {
+    fn touched(&self, path: &str, _epoch: u64, freed: Option<Freed>) {
+        let entry = freed.map(|(Freed::Gone(seq) | Freed::Shared(seq))| seq);
         self.polls.touched(path, entry);
     }
 
@@ -217,6 +218,7 @@ impl Dialect for Mysql {
         seq: u64,
         waiter: Mode,
         recheck: Duration,
+        _is_ours: bool,
     ) -> Result<()> {
         watching::gone(store, path, seq, waiter, recheck).await
     }

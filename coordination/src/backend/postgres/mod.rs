@@ -25,7 +25,8 @@
 //! channel of the client that owns the blocked entry. The message says whether anything else blocks that entry. If nothing does,
 //! the client has the lock without another request, unless its own deadline has passed by then, or the message came on a connection
 //! that was given up: that server may have been replaced. A message may be lost, and behind a pooler no messages come. So waiting clients also ask the server when the lease of the entry that they wait for may be over, and
-//! at least once in every `min(T, 5 s)`, where T is the lease. On a queue's own channel, changes are published only while some
+//! at least once in every `min(T, 5 s)`, where T is the lease; behind a pooler once a second, and more often at first. There a client
+//! also tells itself of its own changes. On a queue's own channel, changes are published only while some
 //! client listens to it. Calls and messages of a coordinator share one connection.
 //!
 //! If a client gives up a statement before its answer has come, it sends nothing more on that connection, and makes another. The
@@ -94,7 +95,7 @@ use crate::backend::server::in_time;
 use crate::backend::server::notifications::Wait;
 use crate::backend::server::own_entries::OwnEntries;
 use crate::backend::server::sql::{
-    self, Answer, Argument, Before, Call, Connections, Dialect, Promises, Row as _, SqlStore,
+    self, Answer, Argument, Before, Call, Connections, Dialect, Freed, Promises, Row as _, SqlStore,
 };
 use crate::characteristics::{Durability, LossDetection};
 use crate::config::Settings;
@@ -226,6 +227,10 @@ impl Dialect for Postgres {
         watching::waits(store, entry, before);
     }
 
+    fn touched(&self, path: &str, epoch: u64, freed: Option<Freed>) {
+        watching::touched(self, path, epoch, freed);
+    }
+
     fn at_most(&self, recheck: Duration) -> Duration {
         watching::at_most(self, recheck)
     }
@@ -236,8 +241,9 @@ impl Dialect for Postgres {
         seq: u64,
         waiter: Mode,
         recheck: Duration,
+        is_ours: bool,
     ) -> Result<()> {
-        watching::gone(store, path, seq, waiter, recheck).await
+        watching::gone(store, path, (seq, is_ours), waiter, recheck).await
     }
 
     async fn follow(store: &SqlStore<Self>, path: &str) -> Result<Self::Following> {
@@ -288,5 +294,22 @@ mod tests {
         told(2);
         assert!(postgres.is_turn("a/lock/x", 7, 2));
         assert!(!postgres.is_turn("a/lock/x", 7, 2), "once only");
+    }
+
+    #[test]
+    fn behind_a_pooler_a_client_tells_itself_of_its_changes() {
+        let postgres = Postgres::new("d".to_owned(), config::Schema::of_tests("coordination"));
+        let wait = |mode| Wait { queue: "a/lock/x".to_owned(), seq: 6, mode };
+        let is_over = |mode| postgres.hub.wait(&wait(mode), 1).borrow().is_over();
+        let are_over = || [Mode::Exclusive, Mode::Shared].map(is_over);
+        let touched = |freed| postgres.touched("a/lock/x", 1, Some(freed));
+        assert_eq!(are_over(), [false; 2]);
+        touched(Freed::Gone(6));
+        assert_eq!(are_over(), [false; 2], "the server tells of it");
+        postgres.is_pooled.store(true, std::sync::atomic::Ordering::Relaxed);
+        touched(Freed::Shared(6));
+        assert_eq!(are_over(), [false, true], "it still blocks exclusive ones");
+        touched(Freed::Gone(6));
+        assert_eq!(are_over(), [true; 2]);
     }
 }

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use super::client::{Connection, Postgres};
 use crate::backend::server::in_time;
 use crate::backend::server::notifications::{Followed, Known, Wait, Waited};
-use crate::backend::server::sql::{Before, Call, Connections, LITTLE, SqlStore};
+use crate::backend::server::sql::{Before, Call, Connections, Freed, LITTLE, SqlStore};
 use crate::backend::{EntryId, Mode};
 use crate::error::Result;
 use crate::panics::{caught, on_purpose};
@@ -17,6 +17,9 @@ use crate::panics::{caught, on_purpose};
 /// How often a waiter asks the server if no notifications come, because the connection leads to a pooler. It is this short so that
 /// a lock that becomes free is granted within two seconds (L2).
 const WITHOUT_WORD: Duration = Duration::from_secs(1);
+/// How soon a waiter asks for the first time if no notifications come, and the entry that it waits for is another client's. With each
+/// time this becomes twice as long, up to [`WITHOUT_WORD`]: most locks are held for a moment only.
+const FIRST_WITHOUT_WORD: Duration = Duration::from_millis(50);
 
 /// A subscription to a queue's channel. It also notices when the connection is replaced, because notifications may be lost then.
 pub(super) struct Following {
@@ -41,11 +44,11 @@ impl Following {
 }
 
 /// Resolves when the entry with the number `seq` is gone, or no longer blocks an entry of the mode `waiter`. Asks the server at
-/// least once in every `recheck`, because notifications may be lost.
+/// least once in every `recheck`, because notifications may be lost. `is_ours`: the entry is one of this client's own.
 pub(super) async fn gone(
     store: &SqlStore<Postgres>,
     path: &str,
-    seq: u64,
+    (seq, is_ours): (u64, bool),
     waiter: Mode,
     recheck: Duration,
 ) -> Result<()> {
@@ -64,6 +67,11 @@ pub(super) async fn gone(
     // which every change is published.
     let is_expected = known.is_some();
     let mut following = None;
+    // Of the end of an entry of its own, this client tells itself.
+    let mut pause = match is_pooled(dialect) && !is_ours {
+        true => FIRST_WITHOUT_WORD,
+        false => recheck,
+    };
     loop {
         let epoch = *epochs.borrow_and_update();
         let until = match known.take().filter(|known| known.epoch == epoch) {
@@ -81,7 +89,8 @@ pub(super) async fn gone(
                 }
             }
         };
-        let until = until.min(Instant::now() + recheck) + LITTLE;
+        let until = until.min(Instant::now() + pause.min(recheck)) + LITTLE;
+        pause = pause.saturating_mul(2);
         tokio::select! {
             biased;
             _ = waiting.wait_for(Waited::is_over) => return Ok(()),
@@ -123,6 +132,17 @@ pub(super) fn waits(store: &SqlStore<Postgres>, entry: &EntryId, before: Option<
     let known = store.entries.change(entry, |own| std::mem::replace(&mut own.known, wait.clone()));
     if let Some(known) = known.flatten().filter(|known| Some(known) != wait.as_ref()) {
         hub.forget(&known);
+    }
+}
+
+/// Where no notifications come, wakes those in this process who wait for what this client has changed itself.
+pub(super) fn touched(dialect: &Postgres, path: &str, epoch: u64, freed: Option<Freed>) {
+    if is_pooled(dialect) {
+        let what = freed.map(|freed| match freed {
+            Freed::Gone(seq) => (seq, true),
+            Freed::Shared(seq) => (seq, false),
+        });
+        dialect.hub.happened(epoch, path, what);
     }
 }
 

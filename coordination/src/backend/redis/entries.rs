@@ -105,14 +105,8 @@ impl Entries for Redis {
 
     async fn update(&self, entry: &NewEntry, seq: u64) -> Result<bool> {
         let id = &entry.entry_ref.id;
-        let call = Call::new("update", Script::Update)
-            .of(entry.session)
-            .with(queue_path(&entry.entry_ref.queue))
-            .with(id.as_str())
-            .with(word_for(entry.mode))
-            .with(self.text(entry)?)
-            .with_number(seq)
-            .quarantined(self.quarantine);
+        let Some(call) = self.update_of(entry, seq)? else { return Ok(false) };
+        let call = call.quarantined(self.quarantine);
         let making = async {
             let record = self.connections.record();
             let answer = self.connections.run(&call).await?;
@@ -123,13 +117,18 @@ impl Entries for Redis {
             // Forgets which entry blocked this entry before: in its new mode, another entry may block it, or none.
             self.waits_for(id, None);
             if answer.is_ok() && self.entries.own(id).is_some() {
-                // When it is made again, it need not wait for the end of quarantine: nothing is granted by it.
-                let again = call.quarantined(Some(Duration::ZERO));
-                self.updates.note(id, entry.session, again, record);
+                self.updates.note(id, entry.session, again(call), record);
             }
             Ok(answer.is_ok())
         };
         self.updates.make(id, || self.entries.own(id).is_some(), making).await
+    }
+
+    fn updated(&self, entry: &NewEntry, seq: u64) {
+        // Nobody knows under which record it was made. So it is noted under none, and made again with the next heartbeat.
+        if let Ok(Some(call)) = self.update_of(entry, seq) {
+            self.updates.note(&entry.entry_ref.id, entry.session, again(call), None);
+        }
     }
 
     async fn confirm(&self, entry: &NewEntry) -> Result<bool> {
@@ -273,6 +272,21 @@ impl Redis {
         Ok(Position { seq, blocker: Some(Blocker { id: EntryId::from_store(id), seq: before }) })
     }
 
+    /// The call that updates our entry, to be [quarantined](Call::quarantined); `None`: the entry has left. It must not be remembered
+    /// again: after a fail-over it would count as known, and stay in its queue.
+    fn update_of(&self, entry: &NewEntry, seq: u64) -> Result<Option<Call>> {
+        let id = &entry.entry_ref.id;
+        let Some(own) = self.entries.own(id) else { return Ok(None) };
+        let call = Call::new("update", Script::Update)
+            .of(entry.session)
+            .with(queue_path(&entry.entry_ref.queue))
+            .with(id.as_str())
+            .with(word_for(entry.mode))
+            .with(StoredEntry::new(entry, own.since_ms).to_bytes()?)
+            .with_number(seq);
+        Ok(Some(call))
+    }
+
     fn waits_for(&self, id: &EntryId, wait: Option<Wait>) {
         let before = self
             .entries
@@ -283,7 +297,13 @@ impl Redis {
         }
     }
 
+    /// The text of an entry that is about to be entered, which is remembered from here on.
     fn text(&self, entry: &NewEntry) -> Result<Vec<u8>> {
         StoredEntry::new(entry, self.entries.begin(entry, || None).0.since_ms).to_bytes()
     }
+}
+
+/// An update that is made again. It need not wait for the end of quarantine: nothing is granted by it.
+fn again(update: Call) -> Call {
+    update.quarantined(Some(Duration::ZERO))
 }

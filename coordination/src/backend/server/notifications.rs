@@ -201,7 +201,9 @@ impl Subscriptions {
         self.over(epoch, &passed.wait);
     }
 
-    fn happened(&self, epoch: u64, queue: &str, what: Happened) {
+    /// Processes a change of a queue: one that a message tells of, or one that this process has made itself over the connection of this
+    /// epoch, where no messages come.
+    pub(crate) fn happened(&self, epoch: u64, queue: &str, what: Happened) {
         if let Some((seq, is_gone)) = what {
             let wait = |mode| Wait { queue: queue.to_owned(), seq, mode };
             self.over(epoch, &wait(Mode::Shared));

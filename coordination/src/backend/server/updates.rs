@@ -142,7 +142,9 @@ mod tests {
         updates.forget(&id);
         updates.made_again(&id, "a");
         assert!(updates.last(&id).is_none(), "what is gone is not brought back");
-        updates.note(&id, session, 3, "a");
+        // Of one of which nobody knows where it was made, nothing is noted that any server has.
+        updates.note(&id, session, 3, "");
+        assert_eq!(updates.due(session, &"a").len(), 1);
         updates.end(session);
         assert!(updates.last(&id).is_none());
     }

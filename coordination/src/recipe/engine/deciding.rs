@@ -7,7 +7,7 @@ use super::own_entry::OwnEntry;
 use super::policy::{Decision, Policy};
 use super::turn::{Acquire, Turn};
 use super::waiting::Waiting;
-use crate::backend::{Data, Entry, Mode, Write};
+use crate::backend::{Data, Entry, Mode, NewEntry, Room, Write};
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::retry::DecorrelatedJitter;
 use crate::session::{Sight, is_refusal};
@@ -147,6 +147,9 @@ impl<'a> Refusals<'a> {
     /// What our entry has taken by an update that is in doubt, if the entry as it is listed shows that it was carried out.
     fn taken_nevertheless(&self, listed: &Entry) -> Option<Data> {
         let taken = self.in_doubt.as_ref().filter(|taken| listed.data == **taken)?;
+        let (mode, data, room) = (Mode::Shared, Arc::clone(taken), Room::default());
+        let entry = NewEntry { mode, data, room, ..self.own.entry().clone() };
+        self.acquire.session.backend.updated(&entry, listed.seq);
         self.note(None);
         Some(Arc::clone(taken))
     }

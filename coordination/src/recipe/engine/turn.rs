@@ -69,7 +69,7 @@ pub(in crate::recipe) enum Turn {
     Mine(Option<Data>),
     /// The turn has not come, and the caller does not wait.
     NotNow,
-    /// The session ended, or somebody removed the entry.
+    /// The session ended, or somebody removed the entry, or it has to be given up.
     EntryLost,
 }
 
@@ -132,8 +132,10 @@ impl Acquire {
                     return Ok(Some(own));
                 }
                 Ok(Turn::NotNow) => return Ok(None),
-                // Nothing was granted, so all that is lost is the place in the queue: enter again.
-                Ok(Turn::EntryLost) => {}
+                // Nothing was granted, so all that is lost is the place in the queue: enter again. An entry that is still there was given
+                // up because it had taken what another server knew to be free. It is removed first, so that the next one does not meet it,
+                // and is not refused because of it.
+                Ok(Turn::EntryLost) => drop(own.give_up().await),
                 Err(error) if error.kind() == ErrorKind::Lost => {}
                 Err(error) => {
                     // Removed before the error is returned, so that the caller's next try does not meet this entry.

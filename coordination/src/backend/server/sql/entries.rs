@@ -70,7 +70,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 
-use super::{Answer, Argument, Before, Call, Dialect, Row, Seen, SqlStore, Update};
+use super::{Answer, Argument, Before, Call, Dialect, Freed, Row, Seen, SqlStore, Update};
 use crate::backend::server::reads;
 use crate::backend::server::stored::{StoredEntry, StoredValue, check_name, queue_name};
 use crate::backend::{
@@ -92,15 +92,13 @@ impl<D: Dialect> Entries for SqlStore<D> {
             .flag(entry.mode == Mode::Shared)
             .bytes(self.text(entry)?);
         let answer = self.connections.run(&call).await?;
-        self.dialect().touched(&path, None);
+        self.dialect().touched(&path, epoch, None);
         self.standing(entry, epoch, &answer)
     }
 
     async fn update(&self, entry: &NewEntry, seq: u64) -> Result<bool> {
         let (id, session) = (&entry.entry_ref.id, entry.session);
-        let path = self.path(&entry.entry_ref.queue);
-        let is_shared = entry.mode == Mode::Shared;
-        let update = Update { session, path, seq, is_shared, text: self.text(entry)? };
+        let Some(update) = self.update_of(entry, seq)? else { return Ok(false) };
         let making = async {
             let epoch = self.epoch();
             let answer = self.connections.run(&update.call(id)).await?;
@@ -108,7 +106,11 @@ impl<D: Dialect> Entries for SqlStore<D> {
                 let message = "a shared entry cannot become exclusive";
                 return Err(Error::new(ErrorKind::Unsupported, "update", message));
             }
-            self.dialect().touched(&update.path, Some(seq));
+            let freed = match answer.is_ok() {
+                true => update.is_shared.then_some(Freed::Shared(seq)),
+                false => Some(Freed::Gone(seq)),
+            };
+            self.dialect().touched(&update.path, epoch, freed);
             // Forgets which entry blocked this one: in the new mode, another entry may block it, or none.
             D::waits(self, id, None);
             if answer.is_ok() && self.entries.own(id).is_some() {
@@ -119,6 +121,13 @@ impl<D: Dialect> Entries for SqlStore<D> {
         self.updates.make(id, || self.entries.own(id).is_some(), making).await
     }
 
+    fn updated(&self, entry: &NewEntry, seq: u64) {
+        // Nobody knows on which connection it was made. So it is noted as made on none, and made again with the next heartbeat.
+        if let Ok(Some(update)) = self.update_of(entry, seq) {
+            self.updates.note(&entry.entry_ref.id, entry.session, update, 0);
+        }
+    }
+
     async fn leave(&self, entry: &EntryRef, seq: Option<u64>) -> Result<()> {
         let path = self.path(&entry.queue);
         let call = Call::new("leave", "leave");
@@ -127,8 +136,9 @@ impl<D: Dialect> Entries for SqlStore<D> {
             None => call.with(Argument::Bytes(None)).with(Argument::Generation),
         };
         let call = call.bytes(path.as_str()).bytes(entry.id.as_str()).number_or_null(seq);
+        let epoch = self.epoch();
         self.connections.run(&call).await?;
-        self.dialect().touched(&path, seq);
+        self.dialect().touched(&path, epoch, seq.map(Freed::Gone));
         self.forget(&entry.id);
         Ok(())
     }
@@ -229,6 +239,17 @@ impl<D: Dialect> SqlStore<D> {
         Ok(Position { seq, blocker: Some(Blocker { id, seq: before }) })
     }
 
+    /// An update of our entry; `None`: the entry has left. It must not be remembered again: after a fail-over it would count as known,
+    /// and stay in its queue.
+    fn update_of(&self, entry: &NewEntry, seq: u64) -> Result<Option<Update>> {
+        let Some(own) = self.entries.own(&entry.entry_ref.id) else { return Ok(None) };
+        let (session, path) = (entry.session, self.path(&entry.entry_ref.queue));
+        let is_shared = entry.mode == Mode::Shared;
+        let text = StoredEntry::new(entry, own.since_ms).to_bytes()?;
+        Ok(Some(Update { session, path, seq, is_shared, text }))
+    }
+
+    /// The text of an entry that is about to be entered, which is remembered from here on.
     fn text(&self, entry: &NewEntry) -> Result<Vec<u8>> {
         let since_ms = self.entries.begin(entry, D::Known::default).0.since_ms;
         StoredEntry::new(entry, since_ms).to_bytes()

@@ -117,9 +117,9 @@ pub(crate) trait Dialect: Sized + Send + Sync + 'static {
     /// no blocking entry is known, or our entry does not wait any more.
     fn waits(_store: &SqlStore<Self>, _entry: &EntryId, _before: Option<Before>) {}
 
-    /// Called after this client has changed a queue, so that waiters in this process learn of the change at once. `_entry`: the
-    /// number of the entry that was updated or removed, and so may not block others any more.
-    fn touched(&self, _path: &str, _entry: Option<u64>) {}
+    /// Called after this client has changed a queue, so that waiters in this process learn of the change at once. `_epoch`: that of the
+    /// connection in use before the change. `_freed`: the entry that may not block others any more.
+    fn touched(&self, _path: &str, _epoch: u64, _freed: Option<Freed>) {}
 
     /// How long a waiter waits before it asks the server again. `recheck`: the longest time that the session allows for this.
     fn at_most(&self, recheck: Duration) -> Duration {
@@ -128,13 +128,15 @@ pub(crate) trait Dialect: Sized + Send + Sync + 'static {
 
     /// Resolves when the entry with this number is gone, or no longer blocks a waiter of this mode. Meanwhile it asks the server at
     /// least once in every `recheck`, because a notification may be lost. It may also resolve when nothing has changed. This does
-    /// no harm, because the caller always asks for the position of its own entry after this.
+    /// no harm, because the caller always asks for the position of its own entry after this. `is_ours`: the entry is one of this
+    /// client's own, so that [`touched`](Self::touched) tells of its end.
     fn gone(
         store: &SqlStore<Self>,
         path: &str,
         seq: u64,
         waiter: Mode,
         recheck: Duration,
+        is_ours: bool,
     ) -> impl Future<Output = Result<()>> + Send;
 
     /// Subscribes to the changes of a queue.
@@ -164,6 +166,15 @@ pub(crate) struct Promises {
     pub(crate) survives_failover: Durability,
     /// Why two clients may hold the same lock while servers are cut off from each other; `None`: they cannot.
     pub(crate) partition_overlap: Option<&'static str>,
+}
+
+/// An entry that this client has changed itself: it may not block others any more.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Freed {
+    /// The entry with this number is gone.
+    Gone(u64),
+    /// The entry with this number is shared.
+    Shared(u64),
 }
 
 /// The entry that blocks one of our own entries.

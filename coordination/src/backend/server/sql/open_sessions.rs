@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use super::{Argument, Call, Connections, Dialect, Row as _, Update};
+use super::{Argument, Call, Connections, Dialect, Freed, Row as _, Update};
 use crate::backend::server::batches::Batches;
 use crate::backend::server::in_time;
 use crate::backend::server::own_entries::OwnEntries;
@@ -153,9 +153,10 @@ impl<D: Dialect> OpenSessions<D> {
     }
 
     async fn update_again(&self, id: EntryId, update: Arc<Update>) -> Result<()> {
-        let call = update.call(&id);
+        let (call, epoch) = (update.call(&id), self.connections.rotation.epoch());
         in_time(self.connections.patience, self.connections.run(&call)).await?;
-        self.connections.link.dialect.touched(&update.path, Some(update.seq));
+        let freed = update.is_shared.then_some(Freed::Shared(update.seq));
+        self.connections.link.dialect.touched(&update.path, epoch, freed);
         Ok(())
     }
 

@@ -33,6 +33,7 @@ impl<D: Dialect> Values for SqlStore<D> {
             .flag(write.if_empty)
             .number(write.id)
             .with(Argument::Records(write.beside.clone()));
+        let epoch = self.epoch();
         let answer = self.connections.run(&call).await;
         let answer = answer.map_err(|error| match error.kind() {
             // The session has ended, but the caller may write the value under its next session. So the error must be one after
@@ -42,7 +43,7 @@ impl<D: Dialect> Values for SqlStore<D> {
         })?;
         let version = answer.number("version")?;
         if answer.is_ok() {
-            self.dialect().touched(&path, None);
+            self.dialect().touched(&path, epoch, None);
             return Ok(version);
         }
         // The server did not carry out this call, for instance because the value does not have the expected version. But if the

@@ -19,7 +19,8 @@ impl<D: Dialect> Watching for SqlStore<D> {
         recheck: Duration,
     ) -> Result<()> {
         let recheck = self.dialect().at_most(recheck);
-        D::gone(self, &self.path(&entry.queue), seq, waiter, recheck).await
+        let is_ours = self.entries.own(&entry.id).is_some();
+        D::gone(self, &self.path(&entry.queue), seq, waiter, recheck, is_ours).await
     }
 
     async fn changed(&self, queue: &QueueKey, revision: u64, recheck: Duration) -> Result<()> {
