@@ -208,7 +208,10 @@ pub(crate) trait Entries: Send + Sync + 'static {
     /// Called before a grant that the whole queue decides, after the last `update` of the entry: waits until everything that a grant
     /// of this store has to survive is sure to know the entry as it is. Returns false if the entry is gone. A grant that follows from
     /// the answer of `enter` or `position` needs no such call: these wait themselves.
-    async fn confirm(&self, _entry: &NewEntry) -> Result<bool> {
+    ///
+    /// `seen`: the [source](Listing::source) of the listing by which the turn has come. If another server would confirm by now, or the
+    /// same one with other data, the call fails with `Unavailable`, and the caller reads there. `None`: whoever is asked confirms.
+    async fn confirm(&self, _entry: &NewEntry, _seen: Option<Source>) -> Result<bool> {
         Ok(true)
     }
 

@@ -232,6 +232,20 @@ pub(crate) struct Listing {
     pub(crate) value: Option<Value>,
     /// The reading of the store's own clock at that moment; `None`: the store has no clock that can be read.
     pub(crate) clock: Option<Clock>,
+    /// Who gave the listing; `None`: on this store nobody [confirms](super::Entries::confirm) what another one has answered.
+    pub(crate) source: Option<Source>,
+}
+
+/// Who gave an answer: the connection on which it came, and the record that the server had when it answered. A grant that replicas
+/// have to confirm counts only if its confirmation has the same source. Another server, or the same one with other data, may know of
+/// an entry that blocks ours.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Source {
+    pub(crate) epoch: u64,
+    /// The number of the server's record among those that were told on this connection.
+    pub(crate) record: u64,
+    /// Whether replicas have to confirm what this server grants (`min-replicas-to-write`).
+    pub(crate) needs_replicas: bool,
 }
 
 impl Listing {

@@ -263,7 +263,7 @@ impl WorkQueue {
         holder: &Grant,
     ) -> Result<()> {
         let (session, own) = (self.session(), holder.own_entry());
-        let confirm = || session.backend.confirm(own.entry());
+        let confirm = || session.backend.confirm(own.entry(), None);
         let unknown = |error: Error| error.with_effect(Effect::Unknown);
         let (is_there, _) = session.retry_briefly(operation, confirm).await.map_err(unknown)?;
         if !is_there {

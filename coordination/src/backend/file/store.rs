@@ -214,6 +214,7 @@ impl Store {
                 clock: self
                     .clock
                     .map(|clock| Clock { epoch: clock.epoch(), now: clock.at(BootInstant::now()) }),
+                source: None,
             })
         })
     }

@@ -173,6 +173,7 @@ impl Store {
             entries: queue.entries.iter().map(listed).collect(),
             value: queue.value.clone(),
             clock,
+            source: None,
         }
     }
 

@@ -131,8 +131,11 @@ impl Entries for Redis {
         }
     }
 
-    async fn confirm(&self, entry: &NewEntry) -> Result<bool> {
-        self.sessions.confirm(entry.session, &entry.entry_ref).await
+    async fn confirm(&self, entry: &NewEntry, seen: Option<Source>) -> Result<bool> {
+        match seen {
+            Some(seen) => self.sessions.confirm_grant(entry.session, &entry.entry_ref, seen).await,
+            None => self.sessions.confirm(entry.session, &entry.entry_ref).await,
+        }
     }
 
     fn confirms(&self) -> bool {
@@ -203,7 +206,8 @@ impl Entries for Redis {
         let value = value_of(queue, &mut answer)?;
         let value = value.map(|(version, stored)| stored.into_value(version));
         let clock = Some(Clock { epoch, now });
-        let mut listing = Listing { value, clock, ..Listing::default() };
+        let source = Some(answer.source);
+        let mut listing = Listing { value, clock, source, ..Listing::default() };
         while !answer.is_at_end() {
             listing.entries.push(entry_of(queue, &mut answer)?);
         }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use redis::{Cmd, Value};
 
 use crate::backend::SessionId;
+pub(super) use crate::backend::Source;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::QueueKey;
 
@@ -177,18 +178,6 @@ impl Call {
         }
         command
     }
-}
-
-/// Who gave an answer: the connection on which it came, and the record that the server had when it answered. A grant that replicas
-/// have to confirm counts only if its confirmation has the same source. Another server, or the same one with other data, may know of
-/// an entry that blocks ours.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Source {
-    pub(super) epoch: u64,
-    /// The number of the server's record among those that were told on this connection.
-    pub(super) record: u64,
-    /// Whether replicas have to confirm what this server grants (`min-replicas-to-write`).
-    pub(super) needs_replicas: bool,
 }
 
 /// A script's answer: a status such as `ok` or `stale`, and then values that depend on the script. The methods below read the

@@ -10,7 +10,7 @@ use super::waiting::Waiting;
 use crate::backend::{Data, Entry, Mode, NewEntry, Room, Write};
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::retry::DecorrelatedJitter;
-use crate::session::{Sight, is_refusal};
+use crate::session::{Sight, is_refusal, may_pass};
 
 /// Does what the policy decides, until it decides that the turn has come.
 pub(in crate::recipe) async fn await_decision(
@@ -162,34 +162,48 @@ impl<'a> Refusals<'a> {
     /// server that has taken over meanwhile does not know that, or not why the turn had come, and it is to be decided anew.
     async fn confirmed(&mut self, taken: Option<Data>, has_waited: bool) -> Result<Option<Turn>> {
         self.note_server();
-        let (session, own) = (&self.acquire.session, self.own);
-        let entry = own.entry();
-        let confirm = || session.backend.confirm(entry);
-        if !self.retried(has_waited, confirm).await? {
-            return Ok(Some(Turn::EntryLost));
-        }
         if !self.may_be_replaced {
             return Ok(Some(Turn::Mine(taken)));
         }
-        // The server that has confirmed may be another one than that which was told what the entry takes, or which has the value and
-        // the entries that made it its turn.
-        let read = || session.backend.read_standing(&entry.entry_ref.queue);
-        let listing = self.retried(has_waited, read).await?;
-        let Some(listed) = listing.entry(own.seq().unwrap_or_default()) else {
-            return Ok(Some(Turn::EntryLost));
-        };
-        let is_there = |taken: &Data| listed.mode == Mode::Shared && listed.data == *taken;
-        let is_known = taken.as_ref().is_none_or(is_there);
-        if is_known && self.policy.stands(&listing, listed)? {
-            return Ok(Some(Turn::Mine(taken)));
+        let (acquire, own) = (self.acquire, self.own);
+        let (session, entry) = (&acquire.session, own.entry());
+        loop {
+            // The server that confirms may be another one than that which was told what the entry takes, or which has the value and the
+            // entries that made it its turn. So it is looked at first, and only the server that was looked at may confirm: whatever is
+            // seen there was written before, and is confirmed as well.
+            let read = || session.backend.read_standing(&entry.entry_ref.queue);
+            let listing = self.retried(has_waited, read).await?;
+            let Some(listed) = listing.entry(own.seq().unwrap_or_default()) else {
+                return Ok(Some(Turn::EntryLost));
+            };
+            let is_there = |taken: &Data| listed.mode == Mode::Shared && listed.data == *taken;
+            let is_known = taken.as_ref().is_none_or(is_there);
+            if !is_known || !self.policy.stands(&listing, listed)? {
+                if is_known && taken.is_some() {
+                    // It was decided by what another server knew, and written here, where an entry before ours has not decided yet, or
+                    // has one of the slots. Others rely on what ours has by now, so it cannot be decided anew.
+                    return Ok(Some(Turn::EntryLost));
+                }
+                self.in_doubt = None;
+                return Ok(None);
+            }
+            let confirming = session.backend.confirm(entry, listing.source);
+            match session.attempt(own.lease().ttl, "acquire", confirming).await {
+                Ok(true) => return Ok(Some(Turn::Mine(taken))),
+                Ok(false) => return Ok(Some(Turn::EntryLost)),
+                Err(error) if may_pass(&error) || has_waited && is_refusal(&error) => {}
+                Err(error) => {
+                    error.loss_reason().into_iter().for_each(|reason| own.lease().lose(reason));
+                    return Err(error);
+                }
+            }
+            // If the session ends meanwhile, the next read says so.
+            tokio::select! {
+                biased;
+                _ = own.lease().ended() => {}
+                () = tokio::time::sleep(self.delays.next_delay()) => {}
+            }
         }
-        if is_known && taken.is_some() {
-            // It was decided by what another server knew, and written here, where an entry before ours has not decided yet, or has
-            // one of the slots. Others rely on what ours has by now, so it cannot be decided anew.
-            return Ok(Some(Turn::EntryLost));
-        }
-        self.in_doubt = None;
-        Ok(None)
     }
 
     async fn retried<T, C>(&self, has_waited: bool, call: impl Fn() -> C) -> Result<T>
