@@ -193,8 +193,8 @@ async fn sat_out(
 }
 
 /// The lock was ours, and is not any more: somebody else may have been granted it.
-fn lost() -> Problem {
-    Problem::new(Code::StoreAway, "it was lost at the store before it was granted; ask again")
+pub(crate) fn lost() -> Problem {
+    Problem::new(Code::StoreAway, "it was over before you could be told of it; ask again")
 }
 
 /// The answer to who was granted nothing.

@@ -24,7 +24,7 @@ use crate::log;
 use crate::metrics;
 use crate::openstack;
 use crate::problem::{Code, Problem};
-use crate::service::Shared;
+use crate::service::{Phase, Shared};
 use crate::text::{millis, rfc3339};
 use crate::tls::Certificate;
 
@@ -138,6 +138,12 @@ pub(crate) async fn around(
         headers.insert("request-id", id);
     }
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    // Whoever keeps a connection open finds another instance in time, and not in the middle of a request. But not who holds something:
+    // only this instance renews it and takes it back, and another connection may lead elsewhere.
+    let is_of_a_hold = matches!(line.route, "/v1/holds/{id}" | "/v1/renew") && line.status < 400;
+    if service.phase() != Phase::Serving && !is_of_a_hold {
+        headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
 }

@@ -2,7 +2,7 @@
 
 use std::future::{Future, Ready, ready};
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,11 +14,12 @@ use hyper_util::service::TowerToHyperService;
 use rustix::net::sockopt;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_rustls::server::TlsStream;
 
 use crate::around::Peer;
 use crate::metrics;
+use crate::places::{Own, Places};
 use crate::stalled::Stalled;
 use crate::tls::{Certificate, Tls};
 
@@ -28,6 +29,12 @@ const IDLE: Duration = Duration::from_secs(30);
 const HEAD: (usize, usize) = (16 * 1024, 64);
 /// How long nothing is accepted when the system refuses.
 const REFUSED: Duration = Duration::from_millis(50);
+/// How often it is looked whether somebody makes room, if there is none.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// For so long after we were told to stop whoever connects is answered, and whoever is connected may say what it wants: the
+/// system resets what nobody has accepted or read.
+const LATE: Duration = Duration::from_millis(200);
 
 /// What is the same for all requests of a connection.
 #[derive(Clone)]
@@ -98,18 +105,20 @@ impl Listener for Encrypted {
 pub(crate) struct Common {
     /// A permit for each connection that there may be.
     pub(crate) connections: Arc<Semaphore>,
+    pub(crate) places: Arc<Places>,
     /// True: to stop.
     pub(crate) stop: watch::Receiver<bool>,
 }
 
-/// Accepts connections until told to stop, which lets the requests under way end.
-pub(crate) async fn serve(listener: impl Listener, router: Router, mut common: Common) {
+/// Accepts connections until told to stop, which lets the requests under way end, and those that were sent by then.
+pub(crate) async fn serve(listener: impl Listener, router: Router, common: Common) {
+    let mut late = std::pin::pin!(stopped(common.stop.clone()));
     loop {
-        let Ok(permit) = Arc::clone(&common.connections).acquire_owned().await else { return };
+        let Some(permit) = room(&common).await else { return };
         let accepted = tokio::select! {
             biased;
-            _ = common.stop.wait_for(|stop| *stop) => return,
             accepted = listener.next() => accepted,
+            () = &mut late => return,
         };
         let (opening, origin) = match accepted {
             Ok(accepted) => accepted,
@@ -120,15 +129,17 @@ pub(crate) async fn serve(listener: impl Listener, router: Router, mut common: C
                 continue;
             }
         };
-        let (router, mut stop) = (router.clone(), common.stop.clone());
+        let own = common.places.take(origin.peer);
+        let (router, stop) = (router.clone(), common.stop.clone());
         tokio::spawn(async move {
             let opened = tokio::select! {
                 biased;
                 opened = opening => opened,
-                _ = stop.wait_for(|stop| *stop) => return,
+                () = stopped(stop.clone()) => return,
+                () = own.needed() => return,
             };
             match opened {
-                Ok(stream) => connection(stream, origin, router, stop).await,
+                Ok(stream) => connection(stream, origin, own, router, stop).await,
                 Err(error) => {
                     metrics::handshake_failed();
                     tracing::debug!(%error, peer = %origin.peer, "a connection was not encrypted");
@@ -139,20 +150,45 @@ pub(crate) async fn serve(listener: impl Listener, router: Router, mut common: C
     }
 }
 
+/// Waits until we are told to stop, and then until whoever has sent something by then is read: hyper closes a connection of which
+/// it has read nothing yet, and what is new is read only when the system has told of it.
+async fn stopped(mut stop: watch::Receiver<bool>) {
+    drop(stop.wait_for(|stop| *stop).await);
+    tokio::time::sleep(LATE).await;
+}
+
+/// Room for one more connection: if there is none, one that asks for nothing is ended for it. None: there never will be any.
+async fn room(common: &Common) -> Option<OwnedSemaphorePermit> {
+    let mut room = pin!(Arc::clone(&common.connections).acquire_owned());
+    let mut pause = Duration::ZERO;
+    loop {
+        match tokio::time::timeout(pause, room.as_mut()).await {
+            Ok(permit) => return permit.ok(),
+            Err(_) => common.places.make_room(),
+        }
+        pause = LOOK;
+    }
+}
+
 async fn connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     Origin { peer, certificate }: Origin,
+    own: Own,
     router: Router,
-    mut stop: watch::Receiver<bool>,
+    stop: watch::Receiver<bool>,
 ) {
     let service = TowerToHyperService::new(router);
+    let own = Arc::new(own);
+    let asking = Arc::clone(&own);
     let with_peer =
         hyper::service::service_fn(move |mut request: Request<hyper::body::Incoming>| {
             request.extensions_mut().insert(peer);
             if let Some(certificate) = &certificate {
                 request.extensions_mut().insert(certificate.clone());
             }
-            hyper::service::Service::call(&service, request)
+            let under_way = asking.begin();
+            let answer = hyper::service::Service::call(&service, request);
+            async move { answer.await.map(|answer| answer.map(|body| under_way.until_taken(body))) }
         });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new())
@@ -160,11 +196,11 @@ async fn connection(
         .max_buf_size(HEAD.0)
         .max_headers(HEAD.1);
     let mut connection = std::pin::pin!(http.serve_connection(TokioIo::new(stream), with_peer));
-    let stopped = async { drop(stop.wait_for(|stop| *stop).await) };
     let ended = tokio::select! {
         biased;
         ended = connection.as_mut() => ended,
-        () = stopped => {
+        () = own.needed() => return,
+        () = stopped(stop) => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }
@@ -215,7 +251,8 @@ mod tests {
             let path = std::env::temp_dir().join(format!("coordination-{}", ids::letters(12)));
             let listener = UnixListener::bind(&path).expect("there is room");
             let (_running, stop) = watch::channel(false);
-            let common = Common { connections: Arc::new(Semaphore::new(2_000)), stop };
+            let connections = Arc::new(Semaphore::new(2_000));
+            let common = Common { connections, places: Arc::default(), stop };
             tokio::spawn(serve(listener, v1::routes(&service), common));
             let ask = async |name: usize, length: usize| {
                 let body = r#"{"lease_ms":60000,"wait_ms":60000}"#;
@@ -260,5 +297,69 @@ mod tests {
             assert!(taken.is_held());
             drop(std::fs::remove_file(&path));
         }
+    }
+
+    /// H10: who had sent its request when we were told to stop is answered, though nobody had accepted its connection.
+    #[tokio::test]
+    async fn h10_what_the_system_has_taken_is_answered() {
+        let (service, _other) = instance(Cover::Any).await;
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let at = listener.local_addr().expect("it listens");
+        let mut stream = TcpStream::connect(at).await.expect("the system takes it");
+        let text = b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n";
+        stream.write_all(text).await.expect("it is taken");
+        let (_stopping, stop) = watch::channel(true);
+        let connections = Arc::new(Semaphore::new(9));
+        let common = Common { connections, places: Arc::default(), stop };
+        let serving = tokio::spawn(serve(listener, v1::routes(&service), common));
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).await.expect("an answer");
+        assert_eq!(&answer, b"HTTP/1.1 200");
+        tokio::time::timeout(LONG, serving).await.expect("it ends").expect("it does not panic");
+    }
+
+    /// H8: who is connected and asks for nothing keeps nobody out, and who waits for an answer keeps its place.
+    #[tokio::test]
+    async fn h8_who_asks_for_nothing_keeps_nobody_out() {
+        let (service, other) = instance(Cover::Any).await;
+        let path = std::env::temp_dir().join(format!("coordination-{}", ids::letters(12)));
+        let listener = UnixListener::bind(&path).expect("there is room");
+        let (_running, stop) = watch::channel(false);
+        let connections = Arc::new(Semaphore::new(3));
+        let common = Common { connections, places: Arc::default(), stop };
+        tokio::spawn(serve(listener, v1::routes(&service), common));
+        let ask = async |text: &str| {
+            let mut stream = UnixStream::connect(&path).await.expect("somebody listens");
+            stream.write_all(text.as_bytes()).await.expect("it is taken");
+            stream
+        };
+        let _taken = other.lock("x").expect("a name").acquire(None).await.expect("it is free");
+        let _waiting = ask(
+            "POST /v1/locks/x HTTP/1.1\r\nhost: localhost\r\ncontent-length: 17\r\n\r\n{\"wait_ms\":60000}",
+        )
+        .await;
+        let begun = async {
+            while service.waits.count() == 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(LONG, begun).await.expect("it begins to wait");
+        // One that says nothing, and one that does not come to the end of its first line.
+        let mut silent = [ask("").await, ask("GET /li").await];
+        let mut open = Vec::new();
+        for _ in 0..3 {
+            let mut late = ask("GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
+            let mut answer = [0; 12];
+            let answered = tokio::time::timeout(LONG, late.read_exact(&mut answer)).await;
+            answered.expect("there is a place").expect("an answer");
+            assert_eq!(&answer, b"HTTP/1.1 200");
+            open.push(late);
+        }
+        for silent in &mut silent {
+            let end = tokio::time::timeout(LONG, silent.read(&mut [0; 9])).await;
+            assert!(!matches!(end.expect("it has ended"), Ok(1..)), "nothing was asked for");
+        }
+        assert_eq!(service.waits.count(), 1);
+        drop(std::fs::remove_file(&path));
     }
 }

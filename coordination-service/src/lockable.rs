@@ -80,6 +80,8 @@ async fn acquire(State(service): State<Shared>, request: Request) -> Result<Resp
         client: caller.client,
     };
     match acquire::acquire(&service, wanted, None).await {
+        // What is over by now was never had.
+        Ok(granted) if service.holds.now(granted.hold()?).is_err() => Ok(answer(false)),
         Ok(granted) => {
             let mut response = Response::new(granted.body(json!({ "response": true }).to_string()));
             let kind = header::HeaderValue::from_static("application/json");

@@ -77,7 +77,7 @@ async fn acquire(State(service): State<Shared>, request: Request) -> Result<Resp
         granted => granted?,
     };
     let hold = granted.hold()?.clone();
-    let now = service.holds.now(&hold).map_err(holds::ended)?;
+    let now = service.holds.now(&hold).map_err(|_| acquire::lost())?;
     let answer = json!({ "fence": hold.fence, "expires_in_ms": millis(now.expires_in), "covered": hold.covered.text() });
     let mut response = Response::new(granted.body(answer.to_string()));
     *response.status_mut() = StatusCode::CREATED;
@@ -117,7 +117,10 @@ fn is_ours(hold: &Hold) -> bool {
 fn known(service: &Shared, request: &Request) -> Result<(Arc<Hold>, bool), Problem> {
     let (path, id) = rest(request, LOCKS).rsplit_once('/').ok_or_else(unknown)?;
     let name = text::name(&format!("{PREFIX}{path}"))?;
-    let (_, handle, secret) = crate::ids::parse(id).ok_or_else(unknown)?;
+    let (tag, handle, secret) = crate::ids::parse(id).ok_or_else(unknown)?;
+    if tag != service.tag {
+        return Err(holds::of_another(tag));
+    }
     let (hold, lives) = match service.holds.find(handle) {
         Found::Live(hold) => (hold, true),
         Found::Ended(hold, _) => (hold, false),
@@ -285,4 +288,28 @@ async fn cleared(service: &Shared, who: &Principal, name: &str) -> Result<usize,
         count += 1;
     }
     Ok(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+
+    use super::*;
+    use crate::acquire::tests::instance;
+    use crate::ids;
+    use crate::settings::Cover;
+
+    /// Nobody is told that a lock is not there which another instance has granted.
+    #[tokio::test]
+    async fn the_lock_of_another_instance_is_not_gone() {
+        let (service, _other) = instance(Cover::Any).await;
+        let own = (service.tag.clone(), Code::NoSuchHold);
+        for (tag, expected) in [own, (ids::tag(), Code::WrongInstance)] {
+            let id = ids::Secret::new().id(&ids::handle(&tag));
+            let mut request = Request::new(Body::empty());
+            *request.uri_mut() = format!("/locks/x/{id}").parse().expect("a path");
+            let told = known(&service, &request).map(drop).map_err(|problem| problem.code);
+            assert_eq!(told, Err(expected));
+        }
+    }
 }

@@ -10,7 +10,7 @@ use axum::response::Response;
 
 use super::holds::{add_fence, ended, shown};
 use super::path::named;
-use crate::acquire::{self, longest_lease};
+use crate::acquire::{self, Undelivered, longest_lease};
 use crate::around::Noted;
 use crate::auth::{Principal, Right};
 use crate::bodies::{body, body_within};
@@ -144,16 +144,36 @@ async fn granted(
     key: Option<String>,
     asked: Instant,
 ) -> Result<Response, Problem> {
-    let ticket = match key {
-        Some(key) => match repeated(service, &wanted, &key)? {
+    let ticket = match &key {
+        Some(key) => match repeated(service, &wanted, key)? {
             Repeated::Of(hold) => return created(service, &hold, asked, Body::from),
             Repeated::Not(ticket) => Some(ticket),
         },
         None => None,
     };
     let granted = acquire::acquire(service, wanted, ticket).await?;
+    first_told(service, granted, asked, key.as_deref())
+}
+
+/// The answer to a grant that nobody was told of yet. What is over by now has not ended for its client, which never had it: it asks
+/// again, with the same key.
+fn first_told(
+    service: &Shared,
+    granted: Undelivered,
+    asked: Instant,
+    key: Option<&str>,
+) -> Result<Response, Problem> {
     let hold = granted.hold()?.clone();
-    created(service, &hold, asked, |text| granted.body(text))
+    match created(service, &hold, asked, |text| granted.body(text)) {
+        // A repetition may have been told of it.
+        Err(problem) if problem.code == Code::Ended && !hold.was_told_again() => {
+            if let Some(key) = key {
+                service.keys.forget(&hold.client, key, &hold.handle);
+            }
+            Err(acquire::lost())
+        }
+        answer => answer,
+    }
 }
 
 /// What a key makes of a request.
@@ -199,10 +219,12 @@ fn created(
     asked: Instant,
     body: impl FnOnce(String) -> Body,
 ) -> Result<Response, Problem> {
+    // Before it is looked at what is left: a client adds the two, and what passes in between must not count twice.
+    let took = asked.elapsed();
     let now = service.holds.now(hold).map_err(ended)?;
     let mut answer = shown(service, hold, &now);
     answer["id"] = hold.id().into();
-    answer["took_ms"] = millis(asked.elapsed()).into();
+    answer["took_ms"] = millis(took).into();
     let mut response = Response::new(body(answer.to_string()));
     *response.status_mut() = StatusCode::CREATED;
     let headers = response.headers_mut();
@@ -213,4 +235,28 @@ fn created(
     add_fence(&mut response, hold);
     response.extensions_mut().insert(Noted::of(hold));
     Ok(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::acquire::tests::{instance, wanted};
+    use crate::settings::Cover;
+
+    /// An instance that stood still between the grant and its answer tells nobody of the end of what nobody had, and grants it to who
+    /// asks again.
+    #[tokio::test]
+    async fn a_grant_that_is_over_before_its_answer_has_not_ended() {
+        let (service, _other) = instance(Cover::Any).await;
+        let begin = || service.keys.begin("me", "k", keys::content(&["x"]));
+        let Asked::New(ticket) = begin() else { panic!("nobody has asked before") };
+        let granted = acquire::acquire(&service, wanted(0), Some(ticket)).await;
+        let granted = granted.expect("it is free");
+        let hold = granted.hold().expect("it is here").clone();
+        assert!(matches!(begin(), Asked::Granted(_)));
+        service.holds.end_in_background(&hold, End::Expired);
+        let told = first_told(&service, granted, Instant::now(), Some("k")).map(drop);
+        assert_eq!(told.map_err(|problem| problem.code), Err(Code::StoreAway));
+        assert!(matches!(begin(), Asked::New(_)), "it may be asked for again");
+    }
 }

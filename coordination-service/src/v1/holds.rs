@@ -81,6 +81,12 @@ pub(crate) fn ended(end: End) -> Problem {
     }
 }
 
+/// The answer to who asks for a hold that the instance of this tag has granted.
+pub(crate) fn of_another(tag: &str) -> Problem {
+    let other = "another instance granted this hold, or this one before it was restarted";
+    Problem::new(Code::WrongInstance, other).with("instance", tag)
+}
+
 /// The hold of this id, or how it ended, if the caller may use it.
 pub(super) fn found(
     service: &Shared,
@@ -90,8 +96,7 @@ pub(super) fn found(
     let unknown = || Problem::new(Code::NoSuchHold, "nobody holds anything by this id");
     let (tag, handle, secret) = ids::parse(id).ok_or_else(unknown)?;
     if tag != service.tag {
-        let other = "another instance granted this hold, or this one before it was restarted";
-        return Err(Problem::new(Code::WrongInstance, other).with("instance", tag));
+        return Err(of_another(tag));
     }
     let (hold, end) = match service.holds.find(handle) {
         Found::Live(hold) => (hold, None),

@@ -1,7 +1,10 @@
 //! The examples of `examples/service`, as they stand there.
 
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use coordination_tests::harness::{rerun_if_starved, wait_until};
 use serde_json::{Value, json};
@@ -20,9 +23,13 @@ fn text(name: &str) -> String {
 
 /// The script at this instance, with these arguments.
 fn deploy(service: &Service, arguments: &[&str]) -> Command {
+    deploy_at(&service.native, arguments)
+}
+
+fn deploy_at(service: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new("timeout");
     command.arg("90").arg(example("deploy.sh")).args(arguments);
-    command.env("COORDINATION_SERVICE", format!("http://{}", service.native));
+    command.env("COORDINATION_SERVICE", format!("http://{service}"));
     command
 }
 
@@ -68,6 +75,29 @@ fn the_script_ends_its_command_when_the_lock_is_lost() {
         let broken = output(&mut store.coordination(["break", "web", "--yes"]));
         assert!(broken.status.success(), "{}", stderr(&broken));
         assert_eq!(deploying.code(), Some(143), "its command is told to end");
+    });
+}
+
+/// A service that is about to stop, or whose store is away, answers with what is left: the command has ended before the lock has.
+#[test]
+fn the_script_ends_its_command_before_a_lock_that_is_not_renewed() {
+    rerun_if_starved(|| {
+        let (lease, begun) = (Duration::from_secs(20), Instant::now());
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        let at = listener.local_addr().expect("it listens").to_string();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.expect("a connection");
+                let _ = stream.read(&mut [0; 4_096]);
+                let left = 1_000 * lease.saturating_sub(begun.elapsed()).as_secs();
+                let body = json!({ "id": "x", "fence": 1, "expires_in_ms": left }).to_string();
+                let head = format!("Content-Length: {}\r\nConnection: close", body.len());
+                let _ = write!(stream, "HTTP/1.1 200 OK\r\n{head}\r\n\r\n{body}");
+            }
+        });
+        let mut deploying = Wrapper::start(&mut deploy_at(&at, &["web", "sleep", "60"]));
+        assert_eq!(deploying.code(), Some(143), "its command is told to end");
+        assert!(begun.elapsed() < lease, "{:?}", begun.elapsed());
     });
 }
 

@@ -1,0 +1,212 @@
+//! Who is connected. If there is no place for one more, a connection that asks for nothing gives up its own.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use axum::body::{Body, Bytes, HttpBody};
+use hyper::body::{Frame, SizeHint};
+use tokio::sync::Notify;
+
+use crate::around::Peer;
+
+/// A connection keeps its place while a request of it is under way, and for so long after that.
+const KEPT: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 1 });
+
+/// Where connections come from that are taken for one client's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Origin {
+    Address(IpAddr),
+    User(u32),
+}
+
+/// All connections.
+#[derive(Default)]
+pub(crate) struct Places(Mutex<Taken>);
+
+#[derive(Default)]
+struct Taken {
+    /// The number of the last one.
+    last: u64,
+    all: BTreeMap<u64, Arc<Place>>,
+}
+
+/// That of one connection.
+struct Place {
+    origin: Origin,
+    requests: Mutex<Requests>,
+    /// Told when somebody else needs it.
+    needed: Notify,
+}
+
+/// How many are under way, and since when it is so many.
+struct Requests {
+    count: usize,
+    since: Instant,
+}
+
+/// A place that a connection has until this is dropped.
+pub(crate) struct Own {
+    places: Arc<Places>,
+    number: u64,
+    place: Arc<Place>,
+}
+
+/// A request that is under way.
+pub(crate) struct UnderWay(Arc<Place>);
+
+impl Places {
+    fn taken(&self) -> MutexGuard<'_, Taken> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One more is connected.
+    pub(crate) fn take(self: &Arc<Self>, peer: Peer) -> Own {
+        let origin = match peer {
+            Peer::Address(address) => Origin::Address(address.ip().to_canonical()),
+            Peer::User(user) => Origin::User(user),
+        };
+        let requests = Mutex::new(Requests { count: 0, since: Instant::now() });
+        let place = Arc::new(Place { origin, requests, needed: Notify::new() });
+        let mut taken = self.taken();
+        taken.last += 1;
+        let number = taken.last;
+        taken.all.insert(number, Arc::clone(&place));
+        drop(taken);
+        Own { places: Arc::clone(self), number, place }
+    }
+
+    /// Has one end that asks for nothing, if there is one: of whoever has most of all connections, that which is silent for longest.
+    pub(crate) fn make_room(&self) {
+        let taken = self.taken();
+        let mut counts = HashMap::<Origin, usize>::new();
+        for place in taken.all.values() {
+            *counts.entry(place.origin).or_default() += 1;
+        }
+        let silent = taken.all.values().filter_map(|place| {
+            let count = counts.get(&place.origin).copied().unwrap_or_default();
+            Some((count, place.silent()?, place))
+        });
+        if let Some((_, _, place)) = silent.max_by_key(|(count, silent, _)| (*count, *silent)) {
+            place.needed.notify_one();
+        }
+    }
+}
+
+impl Place {
+    fn requests(&self) -> MutexGuard<'_, Requests> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// For how long it has asked for nothing, if that is long.
+    fn silent(&self) -> Option<Duration> {
+        let requests = self.requests();
+        let silent = requests.since.elapsed();
+        (requests.count == 0 && silent >= KEPT).then_some(silent)
+    }
+
+    fn count(&self, change: impl Fn(usize) -> usize) {
+        let mut requests = self.requests();
+        *requests = Requests { count: change(requests.count), since: Instant::now() };
+    }
+}
+
+impl Own {
+    /// A request begins.
+    pub(crate) fn begin(&self) -> UnderWay {
+        self.place.count(|count| count + 1);
+        UnderWay(Arc::clone(&self.place))
+    }
+
+    /// Waits until somebody else needs the place, and nothing is asked for.
+    pub(crate) async fn needed(&self) {
+        loop {
+            self.place.needed.notified().await;
+            // A request may have come meanwhile: then another one is told.
+            if self.place.silent().is_some() {
+                return;
+            }
+        }
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        self.places.taken().all.remove(&self.number);
+    }
+}
+
+impl UnderWay {
+    /// It is, until the connection has taken this.
+    pub(crate) fn until_taken(self, body: Body) -> Answer {
+        Answer { body, _under_way: self }
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.count(|count| count - 1);
+    }
+}
+
+/// A body whose request is under way until it is dropped.
+pub(crate) struct Answer {
+    body: Body,
+    _under_way: UnderWay,
+}
+
+impl HttpBody for Answer {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer(last: u8) -> Peer {
+        Peer::Address(([127, 0, 0, last], 1).into())
+    }
+
+    /// Whoever has many connections makes room for others, with that which it has used least lately.
+    #[tokio::test]
+    async fn whoever_has_most_makes_room() {
+        let places = Arc::<Places>::default();
+        let one = places.take(peer(1));
+        let two = [places.take(peer(2)), places.take(peer(2)), places.take(peer(2))];
+        let is_told = async |own: &Own| {
+            tokio::time::timeout(Duration::from_millis(50), own.needed()).await.is_ok()
+        };
+        places.make_room();
+        assert!(!is_told(&two[0]).await, "they are new");
+        let asks = two[0].begin();
+        drop(two[1].begin());
+        tokio::time::sleep(KEPT).await;
+        places.make_room();
+        assert!(is_told(&two[2]).await, "it has never asked for anything");
+        assert!(!is_told(&two[0]).await && !is_told(&two[1]).await && !is_told(&one).await);
+        drop((asks, two));
+        places.make_room();
+        assert!(is_told(&one).await, "nobody else is there");
+        drop(one);
+        assert!(places.taken().all.is_empty());
+    }
+}
