@@ -31,6 +31,9 @@ struct Row {
     since: Option<f64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     slots: Vec<u32>,
+    /// How many slots there are for all, of what has a number of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    of: Option<u32>,
     #[serde(skip_serializing_if = "String::is_empty")]
     label: String,
 }
@@ -148,10 +151,11 @@ async fn rows_of(coordinator: &Coordinator, recipe: Recipe, name: &str) -> Outco
                 token,
                 since: since.map(|since| since.as_secs_f64()),
                 slots,
+                of: None,
                 label,
             }
         };
-    let occupants = match recipe {
+    let (occupants, of) = match recipe {
         Recipe::Lock => {
             let holders = coordinator.lock(name)?.holders().await?.into_iter();
             let state = |holding, shared| match (holding, shared) {
@@ -177,8 +181,14 @@ async fn rows_of(coordinator: &Coordinator, recipe: Recipe, name: &str) -> Outco
                 .collect());
         }
         // Their numbers do not matter to who only looks.
-        Recipe::Semaphore => coordinator.semaphore(name, 1)?.holders().await?,
-        _ => coordinator.limiter(name)?.inspect().await?,
+        Recipe::Semaphore => {
+            let semaphore = coordinator.semaphore(name, 1)?;
+            (semaphore.holders().await?, semaphore.stored_permits().await?)
+        }
+        _ => {
+            let limiter = coordinator.limiter(name)?;
+            (limiter.inspect().await?, limiter.stored_slots().await?)
+        }
     };
     let state = |who: &Occupant| match (who.slots.is_empty(), who.standby, recipe) {
         (false, _, Recipe::Semaphore) => "holds",
@@ -189,6 +199,7 @@ async fn rows_of(coordinator: &Coordinator, recipe: Recipe, name: &str) -> Outco
     Ok(occupants
         .into_iter()
         .map(|who| row(state(&who), (who.member, who.label), who.token, who.since, who.slots))
+        .map(|row| Row { of, ..row })
         .collect())
 }
 
@@ -264,6 +275,7 @@ impl Row {
             member => printable(member),
         };
         let slots: Vec<_> = self.slots.iter().map(u32::to_string).collect();
+        let of = self.of.filter(|_| !slots.is_empty()).map(|of| format!(" of {of}"));
         [
             self.recipe.clone(),
             printable(&self.name),
@@ -271,7 +283,7 @@ impl Row {
             member,
             self.token.to_string(),
             self.since.map(|since| age(now - since)).unwrap_or_default(),
-            slots.join(","),
+            slots.join(",") + &of.unwrap_or_default(),
             printable(&self.label),
         ]
     }
@@ -302,6 +314,7 @@ mod tests {
             token: 7,
             since,
             slots: slots.to_vec(),
+            of: (!slots.is_empty()).then_some(3),
             label: String::new(),
         };
         let now = UNIX_EPOCH + Duration::from_secs(10_000);
@@ -312,7 +325,7 @@ mod tests {
         let expected = "\
 RECIPE  NAME       STATE  MEMBER             TOKEN  SINCE  SLOTS
 lock    a          holds  host\\n1            7      10 s
-lock    long-name  waits  (another program)  7             1,2
+lock    long-name  waits  (another program)  7             1,2 of 3
 ";
         let shown = |rows: &[Row], queues: &[Queue]| {
             tables(&Shown { rows: rows.to_vec(), queues: queues.to_vec() }, now)
@@ -321,9 +334,9 @@ lock    long-name  waits  (another program)  7             1,2
         let mut labelled = rows.clone();
         labelled[0].label = "the first\tone".to_owned();
         let with_labels = "\
-RECIPE  NAME       STATE  MEMBER             TOKEN  SINCE  SLOTS  LABEL
-lock    a          holds  host\\n1            7      10 s          the first\\tone
-lock    long-name  waits  (another program)  7             1,2
+RECIPE  NAME       STATE  MEMBER             TOKEN  SINCE  SLOTS     LABEL
+lock    a          holds  host\\n1            7      10 s             the first\\tone
+lock    long-name  waits  (another program)  7             1,2 of 3
 ";
         assert_eq!(shown(&labelled, &[]), with_labels);
         assert!(shown(&[], &[]).contains("nobody"));

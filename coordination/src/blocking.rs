@@ -308,6 +308,15 @@ impl Semaphore {
         wait(self.0.try_acquire())
     }
 
+    /// Like [`crate::Semaphore::stored_permits`], but blocks the thread until the call is done.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`crate::Semaphore::stored_permits`].
+    pub fn stored_permits(&self) -> Result<Option<u32>> {
+        wait(self.0.stored_permits())
+    }
+
     /// Like [`crate::Semaphore::holders`], but blocks the thread until the call is done.
     ///
     /// # Errors

@@ -122,6 +122,7 @@ calls! { Limiter:
         keep_waiting: impl FnMut(u32, Duration) -> bool + Send
     ) -> Admission;
     enter_telling(on_standing: impl FnMut(crate::Standing) + Send) -> Admission;
+    stored_slots() -> Option<u32>;
     inspect() -> Vec<Occupant>;
     break_grant(token: FencingToken) -> Option<Occupant>;
 }
@@ -213,6 +214,7 @@ mod tests {
         let mut nightly = coordinator.limiter("nightly")?.slots(1).patience(Patience::Never);
         let Admission::Working(slot) = nightly.enter()? else { panic!("nobody else is there") };
         assert_eq!(nightly.inspect()?.len(), 1);
+        assert_eq!(nightly.stored_slots()?, Some(1));
         assert!(matches!(nightly.enter()?, Admission::Refused(Refusal::AllBusy)));
         nightly.resize(2)?;
         let mut told = Vec::new();

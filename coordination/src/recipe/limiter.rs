@@ -547,6 +547,32 @@ impl Limiter {
         Ok(())
     }
 
+    /// How many slots there are for all, as the store has it, whatever this handle was made with; `None` if nobody has
+    /// entered yet.
+    ///
+    /// # Errors
+    ///
+    /// The [kinds of error](crate::ErrorKind) of a store that refuses or does not answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future has no effect: it only reads.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let thumbnails = coordinator.limiter("thumbnails")?.slots(4);
+    /// let _admission = thumbnails.enter().await?;
+    /// assert_eq!(coordinator.limiter("thumbnails")?.stored_slots().await?, Some(4));
+    /// # Ok(()) }
+    /// ```
+    pub async fn stored_slots(&self) -> Result<Option<u32>> {
+        let limits = slots::limits::<Limits>(&self.queue).await?;
+        Ok(limits.map(|limits| limits.slots))
+    }
+
     /// The contenders that work and those on standby, in order of arrival.
     ///
     /// # Errors

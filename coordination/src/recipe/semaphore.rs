@@ -228,6 +228,35 @@ impl Semaphore {
         Ok(())
     }
 
+    /// How many permits there are for all, as the store has it, whatever this handle was made with; `None` if nobody has
+    /// acquired one yet.
+    ///
+    /// # Errors
+    ///
+    /// The [kinds of error](crate::ErrorKind) of a store that refuses or does not answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future has no effect: it only reads.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let uploads = coordinator.semaphore("uploads", 3)?;
+    /// assert_eq!(uploads.stored_permits().await?, None);
+    /// let _permit = uploads.acquire(None).await?;
+    /// // Whoever looks need not know the number.
+    /// let looks = coordinator.semaphore("uploads", 1)?;
+    /// assert_eq!(looks.stored_permits().await?, Some(3));
+    /// # Ok(()) }
+    /// ```
+    pub async fn stored_permits(&self) -> Result<Option<u32>> {
+        let limit = slots::limits::<Limit>(&self.queue).await?;
+        Ok(limit.map(|limit| limit.permits))
+    }
+
     /// The holders of permits and the contenders that wait, in order.
     ///
     /// # Errors

@@ -52,6 +52,12 @@ fn status_shows_who_holds_and_who_waits() {
                 .all(|row| row["token"].as_u64() > Some(0) && row["since"].as_f64() > Some(0.0))
         );
 
+        // How many there are for all, of what has a number.
+        let of: Vec<_> = json().iter().map(|row| row.get("of").and_then(Value::as_u64)).collect();
+        assert_eq!(of, [None, None, Some(3), Some(1), None]);
+        let table = stdout(&output(&mut store.coordination(["status", "pool"])));
+        assert!(table.trim_end().ends_with("0 of 3"), "{table}");
+
         let table = stdout(&output(&mut store.coordination(["status", "vol-7"])));
         let lines: Vec<_> = table.lines().collect();
         assert_eq!(lines.len(), 3, "{table}");

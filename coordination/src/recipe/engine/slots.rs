@@ -117,6 +117,14 @@ where
     Err(Error::new(ErrorKind::Mismatch, "acquire", message))
 }
 
+/// The stored limits, whatever anybody asks for; `None`: there are none yet.
+pub(in crate::recipe) async fn limits<L: for<'de> Deserialize<'de>>(
+    queue: &Queue,
+) -> Result<Option<L>> {
+    let value = queue.read("list").await?.value;
+    queue.named(value.map(|value| from_data("list", &value.data)).transpose())
+}
+
 /// Stores these limits, whatever limits are stored now.
 pub(in crate::recipe) async fn set_limits(
     queue: &Queue,
