@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use coordination::{Coordinator, FencingToken, Occupant, Recipe};
+use coordination::{Coordinator, FencingToken, Occupant, RateSettings, Recipe};
 use serde::Serialize;
 
 use crate::args::{Status, Store};
@@ -53,12 +53,22 @@ struct Queue {
     oldest: Option<u64>,
 }
 
+/// What a rate limiter allows.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct Rate {
+    recipe: &'static str,
+    name: String,
+    #[serde(flatten)]
+    settings: RateSettings,
+}
+
 /// One of the objects of the array.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Line<'a> {
     Row(&'a Row),
     Queue(&'a Queue),
+    Rate(&'a Rate),
 }
 
 /// All that is shown.
@@ -66,6 +76,7 @@ enum Line<'a> {
 struct Shown {
     rows: Vec<Row>,
     queues: Vec<Queue>,
+    rates: Vec<Rate>,
 }
 
 impl Shown {
@@ -83,9 +94,11 @@ pub(crate) async fn status(status: &Status, store: &Store) -> Outcome<u8> {
         let mut shown = None;
         loop {
             let only = status.name.as_deref();
-            let (rows, queues) =
-                (rows(&coordinator, only).await?, queues(&coordinator, only).await?);
-            let now = Shown { rows, queues };
+            let now = Shown {
+                rows: rows(&coordinator, only).await?,
+                queues: queues(&coordinator, only).await?,
+                rates: rates(&coordinator, only).await?,
+            };
             if !status.watch {
                 show(status, &now)?;
                 return Ok(if status.exit_code && !now.is_held() { NOBODY } else { 0 });
@@ -135,6 +148,20 @@ async fn queues(coordinator: &Coordinator, only: Option<&str>) -> Outcome<Vec<Qu
         }
     }
     Ok(queues)
+}
+
+async fn rates(coordinator: &Coordinator, only: Option<&str>) -> Outcome<Vec<Rate>> {
+    let mut rates = Vec::new();
+    for name in coordinator.rate_limiters().await? {
+        if only.is_some_and(|only| only != name) {
+            continue;
+        }
+        // Its numbers do not matter to who only looks.
+        let limiter = coordinator.rate_limiter(&name, 1, EVERY)?;
+        let settings = limiter.stored_settings().await?;
+        rates.extend(settings.map(|settings| Rate { recipe: "rate", name, settings }));
+    }
+    Ok(rates)
 }
 
 async fn rows_of(coordinator: &Coordinator, recipe: Recipe, name: &str) -> Outcome<Vec<Row>> {
@@ -212,14 +239,15 @@ fn show(status: &Status, shown: &Shown) -> Outcome {
     print(&format!("{clear}{text}"))
 }
 
-/// One array, in which those of a queue have other fields.
+/// One array, in which those of a queue and of a rate have other fields.
 fn json(shown: &Shown) -> Result<String, serde_json::Error> {
     let rows = shown.rows.iter().map(Line::Row);
-    let all: Vec<_> = rows.chain(shown.queues.iter().map(Line::Queue)).collect();
+    let lines = rows.chain(shown.queues.iter().map(Line::Queue));
+    let all: Vec<_> = lines.chain(shown.rates.iter().map(Line::Rate)).collect();
     Ok(format!("{}\n", serde_json::to_string(&all)?))
 }
 
-/// One of those who hold something or wait for it, and one of the queues.
+/// One of those who hold something or wait for it, one of the queues, and one of the rates.
 fn tables(shown: &Shown, now: SystemTime) -> String {
     let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
     let titles = ["RECIPE", "NAME", "STATE", "MEMBER", "TOKEN", "SINCE", "SLOTS", "LABEL"];
@@ -229,11 +257,18 @@ fn tables(shown: &Shown, now: SystemTime) -> String {
     let rows = table(titles, shown.rows.iter().map(|row| row.cells(now)));
     let titles = ["QUEUE", "READY", "CLAIMED", "DELAYED", "DEAD", "LETTERS", "OLDEST"];
     let queues = table(&titles, shown.queues.iter().map(Queue::cells));
-    match (shown.rows.is_empty(), shown.queues.is_empty()) {
-        (true, true) => "nobody holds anything or waits for it\n".to_owned(),
-        (false, true) => rows,
-        (true, false) => queues,
-        (false, false) => format!("{rows}\n{queues}"),
+    let cells = |rate: &Rate| [printable(&rate.name), rate.settings.to_string()];
+    let rates = table(&["RATE", "SETTINGS"], shown.rates.iter().map(cells));
+    let all = [
+        (shown.rows.is_empty(), rows),
+        (shown.queues.is_empty(), queues),
+        (shown.rates.is_empty(), rates),
+    ];
+    let all = all.into_iter().filter(|(is_empty, _)| !is_empty).map(|(_, table)| table);
+    let all: Vec<_> = all.collect();
+    match all.is_empty() {
+        true => "nobody holds anything or waits for it\n".to_owned(),
+        false => all.join("\n"),
     }
 }
 
@@ -328,7 +363,8 @@ lock    a          holds  host\\n1            7      10 s
 lock    long-name  waits  (another program)  7             1,2 of 3
 ";
         let shown = |rows: &[Row], queues: &[Queue]| {
-            tables(&Shown { rows: rows.to_vec(), queues: queues.to_vec() }, now)
+            let (rows, queues) = (rows.to_vec(), queues.to_vec());
+            tables(&Shown { rows, queues, rates: Vec::new() }, now)
         };
         assert_eq!(shown(&rows, &[]), expected);
         let mut labelled = rows.clone();
@@ -357,8 +393,8 @@ jobs   12     3        0        1     2        90 s
         let queues = [queue];
         assert_eq!(shown(&[], &queues), of_queues);
         assert_eq!(shown(&rows, &queues), format!("{expected}\n{of_queues}"));
-        let all =
-            json(&Shown { rows: rows.to_vec(), queues: queues.to_vec() }).expect("it is JSON");
+        let (rows, queues) = (rows.to_vec(), queues.to_vec());
+        let all = json(&Shown { rows, queues, rates: Vec::new() }).expect("it is JSON");
         assert!(all.contains(r#""recipe":"queue","name":"jobs","ready":12,"#), "{all}");
     }
 

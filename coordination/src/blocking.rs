@@ -153,6 +153,7 @@ impl Coordinator {
 calls! { Coordinator:
     groups() -> Vec<String>;
     queues() -> Vec<String>;
+    rate_limiters() -> Vec<String>;
     in_use(recipe: Recipe) -> Vec<String>;
     prune(unused: Duration) -> u64;
 }

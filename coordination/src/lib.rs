@@ -342,7 +342,7 @@ pub use recipe::multi::{MultiGuard, MultiLock};
 pub use recipe::once::{Claim, OncePer};
 pub use recipe::partition::Partitioner;
 pub use recipe::partition::ring::{HashRing, UnknownNode};
-pub use recipe::rate_limiter::{Attempt, RateLimiter, RatePermit};
+pub use recipe::rate_limiter::{Attempt, RateLimiter, RatePermit, RateSettings};
 pub use recipe::semaphore::{Permit, Semaphore};
 pub use recipe::value::{Counter, SharedValue, ValueEvent, ValueWatch, Version, Versioned};
 pub use recipe::work::{

@@ -141,6 +141,7 @@ wraps! { RateLimiter }
 calls! { RateLimiter:
     try_acquire(permits: u32) -> Attempt;
     acquire(permits: u32, timeout: Option<Duration>) -> RatePermit;
+    stored_settings() -> Option<crate::RateSettings>;
     reconfigure() -> ();
     reset() -> ();
 }

@@ -8,6 +8,7 @@
 mod clock;
 mod permit;
 mod schedule;
+mod settings;
 #[cfg(test)]
 mod tests;
 
@@ -20,6 +21,7 @@ use tokio::time::Instant;
 use self::clock::{Clock, Newest, Shared, Time, longer, shorter};
 pub use self::permit::{Attempt, RatePermit};
 use self::schedule::{History, Micros, Rules, to_micros, to_micros_floor};
+pub use self::settings::RateSettings;
 use super::engine::data::{MAX_VALUE_BYTES, to_data};
 use super::engine::queue::{Change, Queue};
 use super::engine::waiting::Waiting;
@@ -28,6 +30,8 @@ use crate::coordinator::Coordinator;
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::time::BootInstant;
 
+/// The kind of its queue keys.
+const KIND: &str = "rate";
 /// How long after its deadline a call still waits for the store's answer.
 const LATENESS: Duration = Duration::from_millis(100);
 /// The longest that a try waits for the store.
@@ -48,9 +52,34 @@ impl Coordinator {
         permits: u32,
         per: Duration,
     ) -> Result<RateLimiter> {
-        let queue = self.queue_of("rate", name.as_ref())?;
+        let queue = self.queue_of(KIND, name.as_ref())?;
         let rules = Rules::default();
         RateLimiter { queue, rules, shared: Arc::default() }.and(permits, per)
+    }
+
+    /// The names of all rate limiters that have ever given a permit and whose name begins with the coordinator's prefix, without
+    /// the prefix, in order.
+    ///
+    /// # Errors
+    ///
+    /// The [kinds of error](crate::ErrorKind) of a store that refuses or does not answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future has no effect: it only reads.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let second = std::time::Duration::from_secs(1);
+    /// coordinator.rate_limiter("api", 5, second)?.try_acquire(1).await?;
+    /// assert_eq!(coordinator.rate_limiters().await?, ["api"]);
+    /// # Ok(()) }
+    /// ```
+    pub async fn rate_limiters(&self) -> Result<Vec<String>> {
+        self.names("rate_limiters", KIND).await
     }
 }
 
@@ -286,6 +315,22 @@ impl RateLimiter {
                 Err(error.with_retry_after(wait))
             }
         }
+    }
+
+    /// The settings that the store has, for all, whatever this handle was made with; `None` if nobody has asked for a permit
+    /// yet.
+    ///
+    /// # Errors
+    ///
+    /// The [kinds of error](crate::ErrorKind) of a store that refuses or does not answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future has no effect: it only reads.
+    pub async fn stored_settings(&self) -> Result<Option<RateSettings>> {
+        let stored = self.queue.read("list").await?.value;
+        let history = stored.map(|value| clock::history(&value)).transpose();
+        Ok(self.queue.named(history)?.map(|history| RateSettings(history.rules)))
     }
 
     /// Replaces the stored settings by those of this limiter.

@@ -70,6 +70,29 @@ fn status_shows_who_holds_and_who_waits() {
     });
 }
 
+#[test]
+fn status_shows_what_rates_allow() {
+    rerun_if_starved(|| {
+        let store = Store::file();
+        let status = |words: &str| output(&mut store.coordination(words.split(' ')));
+        assert_eq!(store.run("--rate api:2/1s -- true").status.code(), Some(0));
+        let rates: Value =
+            serde_json::from_str(&stdout(&status("status api --json"))).expect("an array");
+        let expected = serde_json::json!([
+            {"recipe": "rate", "name": "api", "limits": [[2, 1.0]], "margin": 0.0, "paced": false}
+        ]);
+        assert_eq!(rates, expected);
+        let resized = output(&mut store.coordination(["resize", "--rate", "api:3/2s"]));
+        assert_eq!(resized.status.code(), Some(0), "{}", stderr(&resized));
+        let table = "RATE  SETTINGS\napi   3 per 2s, strict\n";
+        for words in ["status", "status api"] {
+            assert_eq!(stdout(&status(words)), table);
+        }
+        assert_eq!(stdout(&status("status other --json")), "[]\n");
+        assert_eq!(status("status api --exit-code").status.code(), Some(1), "nobody holds it");
+    });
+}
+
 /// By its member id alone nobody can tell what one process holds from what another one of the same host holds.
 #[test]
 fn labels_are_shown_to_whoever_looks_or_waits() {

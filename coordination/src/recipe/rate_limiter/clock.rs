@@ -125,7 +125,8 @@ impl Clock {
     }
 }
 
-fn history(value: &Value) -> Result<History> {
+/// Reads what is stored.
+pub(super) fn history(value: &Value) -> Result<History> {
     let history: History = from_data("acquire", &value.data)?;
     // The rules decide for how many slots memory is needed, so they are checked first.
     match history.rules.check() {

@@ -54,6 +54,15 @@ impl Rules {
         self.paced = true;
     }
 
+    /// How many permits there are at most, and in which window.
+    pub(super) fn limits(&self) -> impl Iterator<Item = (u32, Duration)> {
+        self.limits.iter().map(|(permits, per)| (*permits, Duration::from_micros(*per)))
+    }
+
+    pub(super) fn is_paced(&self) -> bool {
+        self.paced
+    }
+
     pub(super) fn margin(&self) -> Option<Duration> {
         (self.margin > 0).then(|| Duration::from_micros(self.margin))
     }
