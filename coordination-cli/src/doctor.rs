@@ -65,6 +65,9 @@ async fn tried(coordinator: &Coordinator) -> Vec<Finding> {
             Err(error) => broken(what, &error),
         });
     }
+    if let Err(error) = coordinator.prune_name(&name).await {
+        findings.push(Finding::Mind(format!("what this has used is left at the store: {error}")));
+    }
     findings
 }
 

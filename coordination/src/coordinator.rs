@@ -263,6 +263,26 @@ impl Coordinator {
         self.0.session.prune(unused).await
     }
 
+    /// Does what [`prune`](Self::prune) does for the lock, the value and the group of this name, however recently they were used.
+    ///
+    /// For the command `coordination`, and no part of the promises of this library.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`prune`](Self::prune), and [`ErrorKind::Name`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`prune`](Self::prune).
+    #[doc(hidden)]
+    pub async fn prune_name(&self, name: &str) -> Result<()> {
+        for kind in ["lock", "value", "group"] {
+            let queue = self.queue_of(kind, name)?;
+            self.0.session.prune_queue(&queue.key).await?;
+        }
+        Ok(())
+    }
+
     fn without_prefix(&self, names: &[String]) -> Vec<String> {
         let prefix = &self.0.session.settings.prefix;
         let stripped = names.iter().filter_map(|name| name.strip_prefix(prefix));

@@ -261,6 +261,11 @@ pub(crate) trait Entries: Send + Sync + 'static {
         Ok(None)
     }
 
+    /// Does what [`prune`](Self::prune) does for this queue, however recently it was used.
+    async fn prune_queue(&self, _queue: &QueueKey) -> Result<()> {
+        Ok(())
+    }
+
     /// Whether a request to enter this entry of ours may have been sent. If none was sent, a caller that gives up drops its call of
     /// [`enter`](Self::enter) at once. If one may have been sent, the caller waits for the answer first.
     fn was_sent(&self, _entry: &EntryRef) -> bool {

@@ -17,6 +17,7 @@ use crate::backend::{Blocker, EntryRef, Mode, NewEntry, Value, Write};
 use crate::canary::{Canary, sings};
 use crate::env::Process;
 use crate::error::{Effect, Error, ErrorKind, Result};
+use crate::key::QueueKey;
 use crate::panics::{caught, on_purpose};
 use crate::retry::DecorrelatedJitter;
 use crate::time::BootInstant;
@@ -312,6 +313,17 @@ impl Session {
         self.run_for_caller("prune", pruning).await
     }
 
+    /// The same for one queue, however recently it was used.
+    pub(crate) async fn prune_queue(self: &Arc<Self>, queue: &QueueKey) -> Result<()> {
+        self.check_open("prune")?;
+        let (session, queue) = (Arc::clone(self), queue.clone());
+        let pruning = async move {
+            let prune = || session.backend.prune_queue(&queue);
+            session.retry_briefly("prune", prune).await.map(drop)
+        };
+        self.run_for_caller("prune", pruning).await
+    }
+
     /// Removes one entry: repeats the call until the store has confirmed it, or until the session has ended, which removes the
     /// entry too.
     ///
@@ -444,7 +456,6 @@ pub(crate) fn is_refusal(error: &Error) -> bool {
 mod tests {
     use super::*;
     use crate::backend::Writer;
-    use crate::key::QueueKey;
 
     #[test]
     fn a_write_in_doubt_is_settled_by_what_came_after() {

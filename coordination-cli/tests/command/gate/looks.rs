@@ -407,6 +407,9 @@ fn the_doctor_tries_what_others_need() {
         }
         let empty = output(&mut on_file.coordination(["status", "--json"]));
         assert_eq!(stdout(&empty), "[]\n", "it leaves nothing");
+        let pruned = output(&mut on_file.coordination(["prune", "--unused", "0s"]));
+        let pruned = stderr(&pruned);
+        assert!(pruned.contains("0 unused names removed"), "nor a file: {pruned}");
 
         // A user who may only read.
         let server = Etcd::options().users("/elsewhere/").start();

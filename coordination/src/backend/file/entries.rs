@@ -7,6 +7,7 @@ use async_trait::async_trait;
 
 use super::file_store::{FileStore, names_where, when_free};
 use super::held::Share;
+use super::queue::file_name;
 use crate::backend::{Cursor, Entries, EntryRef, Left, Listing, NewEntry, Page, Position};
 use crate::error::{Error, LossReason, Result};
 use crate::key::QueueKey;
@@ -71,6 +72,12 @@ impl Entries for FileStore {
             share.give_way().await;
         }
         Ok(next)
+    }
+
+    async fn prune_queue(&self, queue: &QueueKey) -> Result<()> {
+        let store = self.store();
+        let mut floor = when_free(|| store.floor.lock(&store.queues).transpose()).await?;
+        store.prune(&file_name(queue), Duration::ZERO, &mut floor).map(drop)
     }
 
     /// Always false: a caller of `enter` that gives up need not wait for an answer, and drops the call at once. If the change of

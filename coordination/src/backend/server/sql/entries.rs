@@ -211,6 +211,16 @@ impl<D: Dialect> Entries for SqlStore<D> {
         removed.fetch_add(answer.number("removed")?.unwrap_or_default(), Ordering::Relaxed);
         Ok(answer.bytes("upto")?.map(|upto| Cursor::to(&upto)))
     }
+
+    async fn prune_queue(&self, queue: &QueueKey) -> Result<()> {
+        let path = self.path(queue).into_bytes();
+        // Between these two there may be other queues, whose names begin likewise: what is unused of them may go as well.
+        let after = path.split_last().map_or(&[][..], |(_, before)| before).to_vec();
+        let upto = [&path[..], &[1]].concat();
+        let call = Call::new("prune", "prune").bytes(self.namespace.as_str()).number(0);
+        let call = call.bytes(after).bytes(upto).number(PAGE as u64);
+        self.connections.run(&call).await.map(drop)
+    }
 }
 
 /// The largest `unused` that can be sent to `prune`, in microseconds. The server subtracts it from its clock, and the difference
