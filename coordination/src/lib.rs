@@ -346,8 +346,8 @@ pub use recipe::rate_limiter::{Attempt, RateLimiter, RatePermit, RateSettings};
 pub use recipe::semaphore::{Permit, Semaphore};
 pub use recipe::value::{Counter, SharedValue, ValueEvent, ValueWatch, Version, Versioned};
 pub use recipe::work::{
-    Ack, ClaimId, ClaimOptions, ClaimView, Collected, ItemId, ListOptions, NewItem, WorkClaim,
-    WorkItem, WorkLimits, WorkQueue, WorkStats,
+    Ack, ClaimId, ClaimOptions, ClaimView, Claimant, Collected, ItemId, ListOptions, NewItem,
+    WorkClaim, WorkItem, WorkLimits, WorkQueue, WorkStats,
 };
 pub use session::{CutOff, State, StateWatch};
 pub use template::Template;

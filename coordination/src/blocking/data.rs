@@ -253,6 +253,8 @@ calls! { WorkQueue:
     ack(item: ItemId, claim: ClaimId) -> Ack;
     ack_many(items: &[ItemId], claim: ClaimId) -> usize;
     nack(item: ItemId, claim: ClaimId, delay: Duration) -> Ack;
+    claims() -> Vec<crate::Claimant>;
+    break_claim(token: crate::FencingToken) -> Option<crate::Claimant>;
     delete(item: ItemId) -> bool;
     force_delete(item: ItemId) -> bool;
     pop(limit: usize) -> Vec<WorkItem>;

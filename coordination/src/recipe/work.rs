@@ -8,6 +8,7 @@ mod ahead;
 mod buckets;
 mod calls;
 mod claim;
+mod claimants;
 mod clear;
 mod clock;
 mod draft;
@@ -35,6 +36,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use self::claim::{Ask, Seen, bring_back};
+pub use self::claimants::Claimant;
 use self::clock::longer;
 use self::draft::{Draft, Outcome, Step};
 use self::engine::{Engine, Look};

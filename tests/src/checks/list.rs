@@ -300,6 +300,7 @@ macro_rules! conformance {
             work wk2_dead_items_are_collected_once [everywhere] gate;
             work wk2_out_of_range [everywhere] gate;
             work wk3_who_may_acknowledge [everywhere] gate;
+            work wk3_an_operator_takes_a_claim_away [everywhere] gate;
             work wk5_a_repeated_claim_is_the_same [everywhere] gate;
             work_busy wk7_a_reader_beside_many_writers [everywhere] gate;
             work_busy wk7_a_far_client_beside_many_writers [servers] gate;

@@ -258,6 +258,37 @@ pub async fn wk3_who_may_acknowledge(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
+/// WK3: an operator sees who has which claims, and takes away exactly one of them, which is live no more.
+pub async fn wk3_an_operator_takes_a_claim_away(store: &TestStore) -> Result<()> {
+    let (coordinator, operator) = (store.connect("one").await?, store.connect("other").await?);
+    let (jobs, looks) = (jobs(&coordinator), jobs(&operator));
+    posted(&jobs, 5).await?;
+    assert_eq!(looks.claims().await?, []);
+    let (mine, other) = (claimed(&jobs, 2).await?, claimed(&jobs, 2).await?);
+    let id = ClaimId::random();
+    let view = jobs.claim_as(id, limit(1)).await?.expect("one is left");
+    let claims = looks.claims().await?.into_iter();
+    let seen: Vec<_> = claims.map(|who| (who.member, who.token, who.items)).collect();
+    let member = coordinator.member_id().to_owned();
+    let expected = [
+        (member.clone(), mine.token(), 2),
+        (member, other.token(), 2),
+        (String::new(), view.token, 1),
+    ];
+    assert_eq!(seen, expected);
+    let broken = looks.break_claim(mine.token()).await?.expect("it is live");
+    assert_eq!(broken.token, mine.token());
+    assert_eq!(looks.break_claim(mine.token()).await?, None, "it is over");
+    assert_eq!(kind(mine.ack(mine.items()[0].id()).await), Some(ErrorKind::NoSuchClaim));
+    let next = claimed(&looks, 2).await?;
+    assert_eq!(ids(&next), ids(&mine));
+    assert_eq!(other.ack_all().await?, 2, "nobody else's was taken away");
+    let broken = looks.break_claim(view.token).await?.expect("it is live");
+    assert_eq!(broken.member, "", "no process has it");
+    assert_eq!(kind(jobs.get(id).await), Some(ErrorKind::NoSuchClaim));
+    Ok(())
+}
+
 /// WK5: a repeated call with the same claim id returns the claim that the first call made; an id that was used before
 /// makes no new claim.
 pub async fn wk5_a_repeated_claim_is_the_same(store: &TestStore) -> Result<()> {

@@ -1,5 +1,6 @@
 //! The steps against a small model, and what each of them costs.
 
+mod claimants;
 mod cost;
 mod size;
 
