@@ -381,7 +381,8 @@ pub(crate) struct Leader {
 /// Take away what somebody holds, and give it to who waits; for operators
 ///
 /// The holder is told at once, or with its next heartbeat, and may go on until then. If it is `coordination run` or
-/// `coordination elect`, it stops its command. Whoever still waits is sent to the end of the queue.
+/// `coordination elect`, it stops its command. Whoever still waits is sent to the end of the queue. With `--recipe queue`
+/// the items of a claim can be claimed again at once; `coordination work` stops its command when it next renews the claim.
 #[derive(Args, Debug)]
 pub(crate) struct Break {
     /// What is held: a lock, unless --recipe says otherwise
@@ -410,6 +411,7 @@ pub(crate) enum Broken {
     #[value(alias = "singleton")]
     Limiter,
     Election,
+    Queue,
 }
 
 /// Change a number for all who use it: a semaphore's permits, a singleton's places on standby, a rate
@@ -579,6 +581,7 @@ mod tests {
             "coordination resize --singleton x --standby 1",
             "coordination resize --rate x:2/1s",
             "coordination break x --token 7 --yes",
+            "coordination break x --recipe queue --token 7",
             "coordination break x --ask",
             "coordination join g --capabilities {} -- true",
             "coordination status x --watch --json",

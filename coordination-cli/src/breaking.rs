@@ -2,7 +2,9 @@
 
 use std::io::{self, IsTerminal, Write};
 
-use coordination::{Coordinator, Election, FencingToken, Limiter, Lock, Occupant, Semaphore};
+use coordination::{
+    Claimant, Coordinator, Election, FencingToken, Limiter, Lock, Occupant, Semaphore, WorkQueue,
+};
 
 use crate::args::{Break, Broken, Store};
 use crate::exit::{self, Failure, Outcome, say};
@@ -13,6 +15,8 @@ use crate::settings;
 const REFUSED: u8 = 1;
 /// The code if there is nobody who could be asked to let go.
 const NOBODY: u8 = 1;
+/// Who has a claim that belongs to no process.
+const BY_ID: &str = "whoever has its id";
 
 /// What is held, of one recipe.
 enum Held {
@@ -20,6 +24,7 @@ enum Held {
     Semaphore(Semaphore),
     Limiter(Limiter),
     Election(Election),
+    Queue(WorkQueue),
 }
 
 /// Who holds some of it, or waits for it.
@@ -33,6 +38,13 @@ struct Who {
 impl Who {
     fn new(member: &str, label: &str, token: FencingToken, holds: bool) -> Self {
         Self { shown: exit::who(member, label), token, holds }
+    }
+
+    fn of_claim(one: &Claimant) -> Self {
+        match one.member.as_str() {
+            "" => Self { shown: BY_ID.to_owned(), token: one.token, holds: true },
+            member => Self::new(member, "", one.token, true),
+        }
     }
 }
 
@@ -87,7 +99,11 @@ async fn taken_away(asked: &Break, store: &Store, coordinator: &Coordinator) -> 
     }
     if !store.quiet {
         let delay = coordinator.loss_delay();
-        say(format_args!("broken: {shown}; a holder with our settings is told within {delay:?}"));
+        let told = match &held {
+            Held::Queue(_) => "its worker is told when it renews the claim".to_owned(),
+            _ => format!("a holder with our settings is told within {delay:?}"),
+        };
+        say(format_args!("broken: {shown}; {told}"));
     }
     Ok(0)
 }
@@ -117,6 +133,7 @@ impl Held {
             Broken::Semaphore => Self::Semaphore(coordinator.semaphore(name, 1)?),
             Broken::Limiter => Self::Limiter(coordinator.limiter(name)?),
             Broken::Election => Self::Election(coordinator.election(name)?),
+            Broken::Queue => Self::Queue(coordinator.queue(name)?),
         })
     }
 
@@ -126,6 +143,7 @@ impl Held {
             Self::Semaphore(semaphore) => semaphore.name(),
             Self::Limiter(limiter) => limiter.name(),
             Self::Election(election) => election.name(),
+            Self::Queue(queue) => queue.name(),
         }
     }
 
@@ -146,6 +164,9 @@ impl Held {
                 let all = election.candidates().await?.into_iter();
                 all.map(|one| Who::new(&one.member, &one.label, one.term, one.leading)).collect()
             }
+            Self::Queue(queue) => {
+                queue.claims().await?.into_iter().map(|one| Who::of_claim(&one)).collect()
+            }
         })
     }
 
@@ -156,6 +177,7 @@ impl Held {
             Self::Semaphore(semaphore) => semaphore.break_grant(token).await?.is_some(),
             Self::Limiter(limiter) => limiter.break_grant(token).await?.is_some(),
             Self::Election(election) => election.break_grant(token).await?.is_some(),
+            Self::Queue(queue) => queue.break_claim(token).await?.is_some(),
         })
     }
 }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use coordination::{Coordinator, FencingToken, Occupant, RateSettings, Recipe};
+use coordination::{Claimant, Coordinator, FencingToken, Occupant, RateSettings, Recipe};
 use serde::Serialize;
 
 use crate::args::{Status, Store};
@@ -16,6 +16,8 @@ use crate::settings;
 const EVERY: Duration = Duration::from_secs(1);
 /// To the upper left corner, and nothing below it.
 const CLEAR: &str = "\x1b[H\x1b[J";
+/// What a claim of a queue is called among what is held.
+const CLAIM: &str = "claim";
 const RECIPES: [Recipe; 4] = [Recipe::Lock, Recipe::Semaphore, Recipe::Limiter, Recipe::Election];
 
 /// Somebody who holds something or waits for it.
@@ -23,7 +25,7 @@ const RECIPES: [Recipe; 4] = [Recipe::Lock, Recipe::Semaphore, Recipe::Limiter, 
 struct Row {
     recipe: String,
     name: String,
-    /// `holds`, `shares`, `works`, `leads`, `waits`, `stands by`
+    /// `holds`, `shares`, `works`, `leads`, `claims`, `waits`, `stands by`
     state: &'static str,
     member: String,
     token: u64,
@@ -94,11 +96,14 @@ pub(crate) async fn status(status: &Status, store: &Store) -> Outcome<u8> {
         let mut shown = None;
         loop {
             let only = status.name.as_deref();
-            let now = Shown {
+            let mut now = Shown {
                 rows: rows(&coordinator, only).await?,
                 queues: queues(&coordinator, only).await?,
                 rates: rates(&coordinator, only).await?,
             };
+            if only.is_some() {
+                now.rows.extend(claims(&coordinator, &now.queues).await?);
+            }
             if !status.watch {
                 show(status, &now)?;
                 return Ok(if status.exit_code && !now.is_held() { NOBODY } else { 0 });
@@ -148,6 +153,16 @@ async fn queues(coordinator: &Coordinator, only: Option<&str>) -> Outcome<Vec<Qu
         }
     }
     Ok(queues)
+}
+
+/// Who has claims of these queues. There may be thousands, so it is asked for one queue only.
+async fn claims(coordinator: &Coordinator, queues: &[Queue]) -> Outcome<Vec<Row>> {
+    let mut rows = Vec::new();
+    for Queue { name, .. } in queues.iter().filter(|queue| queue.claimed > 0) {
+        let claims = coordinator.queue(name)?.claims().await?.into_iter();
+        rows.extend(claims.map(|who| Row::of_claim(name, who)));
+    }
+    Ok(rows)
 }
 
 async fn rates(coordinator: &Coordinator, only: Option<&str>) -> Outcome<Vec<Rate>> {
@@ -303,9 +318,24 @@ impl Queue {
 }
 
 impl Row {
+    fn of_claim(queue: &str, who: Claimant) -> Self {
+        Self {
+            recipe: CLAIM.to_owned(),
+            name: queue.to_owned(),
+            state: "claims",
+            member: who.member,
+            token: who.token.value(),
+            since: None,
+            slots: Vec::new(),
+            of: None,
+            label: String::new(),
+        }
+    }
+
     /// Escaped: they are others' texts, on our terminal.
     fn cells(&self, now: f64) -> [String; 8] {
         let member = match self.member.as_str() {
+            "" if self.recipe == CLAIM => "(whoever has its id)".to_owned(),
             "" => "(another program)".to_owned(),
             member => printable(member),
         };

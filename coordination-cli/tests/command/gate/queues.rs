@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use coordination_tests::harness::{rerun_if_starved, wait_until};
 use rustix::process::Signal;
+use serde_json::Value;
 
 use crate::{LONG, Store, Wrapper, output, plain, state, stderr, stdout, written};
 
@@ -269,6 +270,50 @@ fn a_worker_is_stopped_once_and_ended_by_four_signals_only() {
         runs("one\ntwo\nthree\n");
         ends("three");
         assert_eq!(worker.code(), Some(0));
+    });
+}
+
+/// Without its id, which would let the operator acknowledge its items.
+#[test]
+fn a_claim_is_taken_away_by_its_token() {
+    rerun_if_starved(|| {
+        let store = Store::file();
+        let breaks = |words: &str| {
+            let mut command = store.coordination(["break", "jobs", "--recipe", "queue", "--yes"]);
+            output(command.args(words.split_whitespace()))
+        };
+        assert!(stderr(&breaks("")).contains("nobody holds \"jobs\""));
+        post(&store, &["one", "two"]);
+        let claims = || -> Vec<Value> {
+            let all: Vec<Value> = serde_json::from_str(&status(&store)).expect("an array");
+            all.into_iter().filter(|row| row["recipe"] == "claim").collect()
+        };
+        let (sleeps, _) = sleeping(&store);
+        let works = |member: &str, count| {
+            let words = ["--member-id", member, "work", "jobs", "--once", "--ttl", "3s", "--"];
+            let worker = Wrapper::start(store.coordination(words).arg(&sleeps));
+            assert!(wait_until(LONG, || claims().len() == count), "{:?}", claims());
+            worker
+        };
+        let (mut first, mut second) = (works("first", 1), works("second", 2));
+        let members: Vec<_> = claims().iter().map(|row| row["member"].clone()).collect();
+        assert_eq!(members, ["first", "second"]);
+        assert!(claims().iter().all(|row| row["state"] == "claims"), "{:?}", claims());
+        let unsure = breaks("");
+        assert_eq!(unsure.status.code(), Some(64));
+        assert!(stderr(&unsure).contains("--token"), "{}", stderr(&unsure));
+
+        let token = format!("--token {}", claims()[0]["token"]);
+        let one = breaks(&token);
+        assert_eq!(one.status.code(), Some(0), "{}", stderr(&one));
+        assert!(stderr(&one).contains("held by first with token"), "{}", stderr(&one));
+        let (command, notes) = noting(&store, "exit 0");
+        let next = work(&store, &["--once", "--wait", "30s"], &command);
+        assert_eq!(next.status.code(), Some(0), "{}", stderr(&next));
+        assert!(written(&notes).starts_with("one "), "its item, and no other");
+        assert_eq!(first.code(), Some(70), "its command was stopped");
+        assert!(second.is_running());
+        assert!(stderr(&breaks(&token)).contains("nobody holds \"jobs\" with token"));
     });
 }
 
