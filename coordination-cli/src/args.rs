@@ -15,7 +15,7 @@ pub(crate) use self::values::Listen;
 #[cfg(feature = "serve")]
 use self::values::listen;
 pub(crate) use self::values::{Permits, Rate, Wait};
-use self::values::{duration, json, rate, semaphore, wait};
+use self::values::{duration, json, rate, reason, semaphore, wait};
 
 /// Locks, semaphores, limits, elections and groups, for commands on one host or many.
 ///
@@ -341,6 +341,9 @@ pub(crate) struct Status {
     /// End with 1 if nobody has what has this name: nobody holds it, works, leads, or has an item of the queue
     #[arg(long, requires = "name", conflicts_with = "watch")]
     pub(crate) exit_code: bool,
+    /// Show instead what `coordination break` has taken away: the last twenty, by whom, from whom and why
+    #[arg(long, conflicts_with_all = ["watch", "exit_code"])]
+    pub(crate) history: bool,
     /// Show it again each second, until interrupted
     #[arg(long)]
     pub(crate) watch: bool,
@@ -393,13 +396,16 @@ pub(crate) struct Break {
     /// Only the grant with this token, as `status` shows it: whoever has followed by now keeps it
     #[arg(long, value_name = "N")]
     pub(crate) token: Option<u64>,
+    /// Why, for `coordination status --history`
+    #[arg(long, value_name = "TEXT", value_parser = reason, default_value = "", hide_default_value = true)]
+    pub(crate) reason: String,
     /// Do not ask
     #[arg(long)]
     pub(crate) yes: bool,
     /// Only ask all holders of the lock to let go of it; ends with 1 if nobody holds it
     ///
     /// Programs that use the library learn of it, if they want to know. `coordination run` does not stop its command.
-    #[arg(long, conflicts_with_all = ["token", "yes", "recipe"])]
+    #[arg(long, conflicts_with_all = ["token", "yes", "recipe", "reason"])]
     pub(crate) ask: bool,
 }
 
@@ -556,6 +562,8 @@ mod tests {
             "coordination resize --semaphore x:2 --standby 1",
             "coordination break x --token y",
             "coordination break x --ask --yes",
+            "coordination break x --ask --reason hangs",
+            "coordination status x --history --watch",
             "coordination break x --ask --recipe semaphore",
             "coordination run --rate x:1/1s --every 1h -- true",
             "coordination run --rate x:1/1s --at-least 1h -- true",
@@ -581,6 +589,8 @@ mod tests {
             "coordination resize --singleton x --standby 1",
             "coordination resize --rate x:2/1s",
             "coordination break x --token 7 --yes",
+            "coordination break x --reason hangs",
+            "coordination status --history --json",
             "coordination break x --recipe queue --token 7",
             "coordination break x --ask",
             "coordination join g --capabilities {} -- true",

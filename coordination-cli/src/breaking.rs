@@ -8,6 +8,7 @@ use coordination::{
 
 use crate::args::{Break, Broken, Store};
 use crate::exit::{self, Failure, Outcome, say};
+use crate::history::{self, Taken};
 use crate::note::note_break;
 use crate::settings;
 
@@ -29,6 +30,7 @@ enum Held {
 
 /// Who holds some of it, or waits for it.
 struct Who {
+    member: String,
     /// As it is shown, with its label.
     shown: String,
     token: FencingToken,
@@ -37,14 +39,12 @@ struct Who {
 
 impl Who {
     fn new(member: &str, label: &str, token: FencingToken, holds: bool) -> Self {
-        Self { shown: exit::who(member, label), token, holds }
+        Self { member: member.to_owned(), shown: exit::who(member, label), token, holds }
     }
 
     fn of_claim(one: &Claimant) -> Self {
-        match one.member.as_str() {
-            "" => Self { shown: BY_ID.to_owned(), token: one.token, holds: true },
-            member => Self::new(member, "", one.token, true),
-        }
+        let who = Self::new(&one.member, "", one.token, true);
+        if one.member.is_empty() { Self { shown: BY_ID.to_owned(), ..who } } else { who }
     }
 }
 
@@ -97,6 +97,8 @@ async fn taken_away(asked: &Break, store: &Store, coordinator: &Coordinator) -> 
         let what = "the holder has changed meanwhile; nothing was done";
         return Err(Failure::new(exit::BUSY, what));
     }
+    let taken = Taken::now(coordinator, held.recipe(), &asked.name, &asked.reason);
+    history::note(coordinator, &taken.away_from(&who.member, who.token.value())).await;
     if !store.quiet {
         let delay = coordinator.loss_delay();
         let told = match &held {
@@ -135,6 +137,16 @@ impl Held {
             Broken::Election => Self::Election(coordinator.election(name)?),
             Broken::Queue => Self::Queue(coordinator.queue(name)?),
         })
+    }
+
+    fn recipe(&self) -> &'static str {
+        match self {
+            Self::Lock(_) => "lock",
+            Self::Semaphore(_) => "semaphore",
+            Self::Limiter(_) => "limiter",
+            Self::Election(_) => "election",
+            Self::Queue(_) => "queue",
+        }
     }
 
     fn name(&self) -> &str {

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::args::{Status, Store};
 use crate::exit::{self, Failure, NOBODY, Outcome, print, printable};
+use crate::history;
 use crate::run::signals::until_stopped;
 use crate::settings;
 
@@ -92,6 +93,10 @@ impl Shown {
 /// Shows it once, or until interrupted.
 pub(crate) async fn status(status: &Status, store: &Store) -> Outcome<u8> {
     let coordinator = settings::connect(settings::read(store)?).await?;
+    if status.history {
+        let showing = history::show(&coordinator, status.name.as_deref(), status.json);
+        return until_stopped(&coordinator, showing).await;
+    }
     let showing = async {
         let mut shown = None;
         loop {
@@ -288,7 +293,10 @@ fn tables(shown: &Shown, now: SystemTime) -> String {
 }
 
 /// Of each row as many cells as there are titles.
-fn table<const N: usize>(titles: &[&str], rows: impl Iterator<Item = [String; N]>) -> String {
+pub(crate) fn table<const N: usize>(
+    titles: &[&str],
+    rows: impl Iterator<Item = [String; N]>,
+) -> String {
     let head = titles.iter().map(|title| (*title).to_owned()).collect();
     let lines: Vec<Vec<_>> = std::iter::once(head).chain(rows.map(Vec::from)).collect();
     let mut widths = vec![0; titles.len()];

@@ -53,6 +53,14 @@ pub(super) fn json(text: &str) -> Result<serde_json::Value, String> {
     serde_json::from_str(text).map_err(|error| error.to_string())
 }
 
+/// Why something is done: it is kept at the store, and shown in a line.
+pub(super) fn reason(text: &str) -> Result<String, String> {
+    match text.len() {
+        0..=255 => Ok(text.to_owned()),
+        length => Err(format!("it has {length} bytes, and may have 255")),
+    }
+}
+
 pub(super) fn wait(text: &str) -> Result<Wait, String> {
     match text {
         "forever" => Ok(Wait(None)),

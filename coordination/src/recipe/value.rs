@@ -34,6 +34,18 @@ impl Coordinator {
         Ok(SharedValue { queue: self.queue_of("value", name.as_ref())?, of: PhantomData })
     }
 
+    /// A value in which the command `coordination` notes what operators have taken away.
+    ///
+    /// For that command, and no part of the promises of this library.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Name`]: with the coordinator's prefix it is too long.
+    #[doc(hidden)]
+    pub fn taken_away<T: Serialize + DeserializeOwned>(&self) -> Result<SharedValue<T>> {
+        Ok(SharedValue { queue: self.queue_of("taken-away", "history")?, of: PhantomData })
+    }
+
     /// The counter of this name, with the coordinator's prefix before it. No I/O.
     ///
     /// It is zero until somebody adds to it. A counter and a value of the same name are different things.

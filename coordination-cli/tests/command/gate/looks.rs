@@ -321,6 +321,44 @@ fn breaking_takes_away_what_status_shows() {
     });
 }
 
+#[test]
+fn what_was_taken_away_is_remembered() {
+    rerun_if_starved(|| {
+        let store = Store::file();
+        let history = |words: &str| {
+            let mut command = store.coordination(["status", "--history"]);
+            stdout(&output(command.args(words.split_whitespace())))
+        };
+        let breaks = |words: &[&str]| {
+            let mut command = store.coordination(["--member-id", "operator", "break", "x"]);
+            output(command.arg("--yes").args(words))
+        };
+        assert_eq!(breaks(&[]).status.code(), Some(0));
+        assert_eq!(history(""), "nobody has taken anything away\n");
+        let mut held = store.runs("--member-id stuck --lock x");
+        let broken = breaks(&["--reason", "hangs on nfs"]);
+        assert_eq!(broken.status.code(), Some(0), "{}", stderr(&broken));
+        assert_eq!(held.code(), Some(70), "its command was stopped");
+        let all: Vec<Value> = serde_json::from_str(&history("--json")).expect("an array");
+        assert_eq!(all.len(), 1, "{all:?}");
+        for (key, expected) in [
+            ("by", "operator"),
+            ("recipe", "lock"),
+            ("name", "x"),
+            ("member", "stuck"),
+            ("reason", "hangs on nfs"),
+        ] {
+            assert_eq!(text(&all[0], key), expected);
+        }
+        assert!(all[0]["token"].as_u64() > Some(0) && all[0]["when"].as_f64() > Some(0.0));
+        let table = history("x");
+        assert!(table.lines().count() == 2 && table.ends_with("hangs on nfs\n"), "{table}");
+        assert_eq!(history("y --json"), "[]\n");
+        let long = breaks(&["--reason", &"x".repeat(256)]);
+        assert_eq!(long.status.code(), Some(64), "{}", stderr(&long));
+    });
+}
+
 /// Not whoever has followed the one that was seen.
 #[test]
 fn breaking_may_mean_one_grant_only() {
