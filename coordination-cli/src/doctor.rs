@@ -1,10 +1,12 @@
 //! `coordination doctor`: tries what everything else rests on, and says what to mend.
 
 use std::fmt;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use coordination::{Coordinator, Durability, Error, ErrorKind, Scope};
+use coordination::{Coordinator, Durability, Error, ErrorKind, Group, Scope};
 
 use crate::args::Store;
 use crate::exit::{self, Outcome, print};
@@ -14,6 +16,9 @@ use crate::{info, settings};
 const TRIES: usize = 100;
 /// One that takes longer makes whoever starts many commands wait.
 const SLOW: Duration = Duration::from_millis(50);
+
+/// What an error says of a Redis that grants nothing for a while.
+const QUARANTINE: &str = "`quarantine`";
 
 /// What one look came to.
 enum Finding {
@@ -31,6 +36,7 @@ pub(crate) async fn doctor(store: &Store) -> Outcome<u8> {
     let coordinator = settings::connect(config).await?;
     let mut findings =
         vec![Finding::Fine(format!("connected to {scheme} within {:?}", rounded(start.elapsed())))];
+    findings.extend(directory(&url));
     findings.extend(tried(&coordinator).await);
     findings.extend(promised(&coordinator));
     findings.push(clock());
@@ -105,10 +111,32 @@ async fn value(coordinator: &Coordinator, name: &str) -> coordination::Result<()
 
 async fn group(coordinator: &Coordinator, name: &str) -> coordination::Result<()> {
     let group = coordinator.group(name)?;
+    let joined = joined(&group).await;
+    // It may have been made although nobody could join it.
+    let deleted = group.delete().await;
+    joined.and(deleted)
+}
+
+async fn joined(group: &Group) -> coordination::Result<()> {
     let membership = group.join_or_create("doctor").await?;
     group.members().await?;
-    membership.leave().await?;
-    group.delete().await
+    membership.leave().await
+}
+
+/// Whose the directory is, and who may use it, on `file://`.
+fn directory(url: &str) -> Option<Finding> {
+    let path = url.strip_prefix("file://")?.split('?').next()?;
+    let of = fs::metadata(path).ok()?;
+    let owner = settings::name_of(settings::USERS, of.uid());
+    let group = settings::name_of(settings::GROUPS, of.gid());
+    let mode = of.mode() & 0o7777;
+    let text = format!("{path} belongs to {owner} and the group {group}, and has mode {mode:04o}");
+    Some(match mode & 0o002 {
+        0 => Finding::Fine(text),
+        _ => Finding::Mind(format!(
+            "{text}: everybody may write there, so that another user may take its place first; choose a directory of your own"
+        )),
+    })
 }
 
 fn broken(what: &str, error: &Error) -> Finding {
@@ -117,6 +145,9 @@ fn broken(what: &str, error: &Error) -> Finding {
             "; the store's page in docs/backends lists the rights that it takes"
         }
         ErrorKind::Quota => "; make room in the store",
+        ErrorKind::Unavailable if error.to_string().contains(QUARANTINE) => {
+            "; it passes by itself: run this again then"
+        }
         ErrorKind::Collision | ErrorKind::Corrupt => {
             "; something else writes under this namespace: choose another"
         }

@@ -17,6 +17,9 @@ use crate::run::family::MARK;
 pub(crate) const URL: &str = "COORDINATION_URL";
 /// The environment's word for `--config`.
 const CONFIG: &str = "COORDINATION_CONFIG";
+/// The lists of this host's users and groups.
+pub(crate) const USERS: &str = "/etc/passwd";
+pub(crate) const GROUPS: &str = "/etc/group";
 const SYSTEM_WIDE: &str = "/etc/coordination/config.toml";
 const NO_URL: &str = "which store? Give --url, set COORDINATION_URL, or write `url = \"…\"` to \
                       ~/.config/coordination/config.toml or /etc/coordination/config.toml; for this host alone: \
@@ -185,7 +188,7 @@ fn sharing(path: &str) -> String {
     }
     use std::os::unix::fs::MetadataExt;
     // Of the parents one may be closed to us as well.
-    let group = fs::metadata(directory).map(|of| name_of_group(of.gid()));
+    let group = fs::metadata(directory).map(|of| name_of(GROUPS, of.gid()));
     let group =
         group.map_or_else(|_| "its group".to_owned(), |group| format!("its group, {group}"));
     format!(
@@ -193,10 +196,10 @@ fn sharing(path: &str) -> String {
     )
 }
 
-/// With its number, if this host has a name for it.
-fn name_of_group(id: u32) -> String {
-    let groups = fs::read_to_string("/etc/group").unwrap_or_default();
-    let name = groups.lines().find_map(|line| {
+/// The name and the number of a user or a group; only the number, if the list has no name for it.
+pub(crate) fn name_of(list: &str, id: u32) -> String {
+    let list = fs::read_to_string(list).unwrap_or_default();
+    let name = list.lines().find_map(|line| {
         let mut fields = line.split(':');
         let name = fields.next()?;
         (fields.nth(1)? == id.to_string()).then(|| name.to_owned())

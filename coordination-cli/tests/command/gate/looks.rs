@@ -1,7 +1,7 @@
 //! What an operator sees and does: `status`, `break`, `info`, and what shells and `man` are given.
 
 use coordination::blocking;
-use coordination_tests::harness::{Etcd, rerun_if_starved, wait_until};
+use coordination_tests::harness::{Etcd, Redis, Server, rerun_if_starved, wait_until};
 use serde_json::Value;
 
 use super::terminal::Terminal;
@@ -437,6 +437,7 @@ fn the_doctor_tries_what_others_need() {
         assert_eq!(well.status.code(), Some(0), "{said}");
         for wanted in [
             "ok      connected to file",
+            "and has mode 0700\n",
             "ok      100 locks",
             "ok      a group",
             "mind    not promised: ",
@@ -454,6 +455,28 @@ fn the_doctor_tries_what_others_need() {
         let url = format!("etcd://{}{}/doctor", Etcd::user_information(), server.node(0).address());
         let ill = output(&mut Store::at(url).coordination(["doctor"]));
         assert_eq!(ill.status.code(), Some(69), "{}{}", stdout(&ill), stderr(&ill));
+    });
+}
+
+#[test]
+fn the_doctor_knows_what_passes_and_what_others_may_do() {
+    rerun_if_starved(|| {
+        let server = Redis::one();
+        let url = format!("redis://{}?quarantine=1h", server.node(0).address());
+        let new = output(&mut Store::at(url).coordination(["doctor"]));
+        let said = stdout(&new);
+        assert_eq!(new.status.code(), Some(69), "{said}{}", stderr(&new));
+        assert!(said.contains("BROKEN  a lock") && said.contains("it passes by itself"), "{said}");
+
+        let store = Store::file();
+        let directory = store.path("locks");
+        std::fs::create_dir(&directory).expect("it is new");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o1777);
+        std::fs::set_permissions(&directory, mode).expect("it is ours");
+        let open = output(&mut store.coordination(["doctor"]));
+        let (said, wanted) = (stdout(&open), "has mode 1777: everybody may write there");
+        let line = said.lines().find(|line| line.contains(wanted));
+        assert!(line.is_some_and(|line| line.starts_with("mind    ")), "{said}");
     });
 }
 
