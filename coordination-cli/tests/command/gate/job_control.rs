@@ -4,7 +4,7 @@ use coordination_tests::harness::wait_until;
 
 use super::ends::everywhere;
 use super::terminal::Terminal;
-use crate::{LONG, Store, Wrapper, is_alive, state, written};
+use crate::{LONG, Store, Wrapper, is_alive, parent, state, written};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_coordination");
 
@@ -119,6 +119,8 @@ fn ctrl_z_stops_a_job_and_fg_lets_it_go_on() {
             terminal.types("bg; sleep 0.5; echo shell$((40+2))\n");
             terminal.sees("shell42");
             assert!(wait_until(LONG, || state(&id) == Some('T')));
+            // And its wrapper, a moment later: who is sent on before that stands still after it.
+            assert!(wait_until(LONG, || state(&parent(&id)) == Some('T')));
             terminal.types("fg\n");
             terminal.types("four\n");
             terminal.sees("got four.");
