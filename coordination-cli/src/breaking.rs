@@ -98,7 +98,7 @@ async fn taken_away(asked: &Break, store: &Store, coordinator: &Coordinator) -> 
         return Err(Failure::new(exit::BUSY, what));
     }
     let taken = Taken::now(coordinator, held.recipe(), &asked.name, &asked.reason);
-    history::note(coordinator, &taken.away_from(&who.member, who.token.value())).await;
+    // First of all whoever asks is told: the store may take its time with the note.
     if !store.quiet {
         let delay = coordinator.loss_delay();
         let told = match &held {
@@ -107,6 +107,7 @@ async fn taken_away(asked: &Break, store: &Store, coordinator: &Coordinator) -> 
         };
         say(format_args!("broken: {shown}; {told}"));
     }
+    history::note(coordinator, &taken.away_from(&who.member, who.token.value())).await;
     Ok(0)
 }
 

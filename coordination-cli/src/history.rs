@@ -5,7 +5,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use coordination::Coordinator;
+use coordination::{Coordinator, ErrorKind};
 use serde::{Deserialize, Serialize};
 
 use crate::exit::{self, Failure, Outcome, print, printable, say};
@@ -53,7 +53,7 @@ impl Taken {
     fn cells(&self, now: f64) -> [String; 7] {
         [
             age(now - self.when),
-            self.recipe.clone(),
+            printable(&self.recipe),
             printable(&self.name),
             printable(&self.member),
             self.token.to_string(),
@@ -68,7 +68,13 @@ pub(crate) async fn note(coordinator: &Coordinator, taken: &Taken) {
     let noted = match coordinator.taken_away::<Vec<Taken>>() {
         Ok(value) => {
             let add = |before: Option<Vec<Taken>>| with(before.unwrap_or_default(), taken.clone());
-            value.update(add).await.map(drop)
+            match value.update(add).await.map(drop) {
+                // What nobody can read is of no use to anybody, and nothing else would ever take its place.
+                Err(error) if error.kind() == ErrorKind::Corrupt => {
+                    value.set(&vec![taken.clone()]).await.map(drop)
+                }
+                noted => noted,
+            }
         }
         Err(error) => Err(error),
     };
@@ -155,6 +161,8 @@ AGO   RECIPE  NAME  MEMBER   TOKEN  BY        REASON
 10 s  lock    x     host\\n1  7      operator  hangs
 ";
         assert_eq!(shown(&[taken(990.0, "x")], now), expected);
+        let foreign = Taken { recipe: "\x1b[2J".to_owned(), ..taken(990.0, "x") };
+        assert!(!shown(&[foreign], now).contains('\x1b'));
         assert!(shown(&[], now).contains("nobody"));
     }
 }

@@ -4,11 +4,14 @@ use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use coordination::{Claimant, Coordinator, FencingToken, Occupant, RateSettings, Recipe};
+use coordination::{
+    Claimant, Coordinator, ErrorKind, FencingToken, Occupant, RateSettings, Recipe,
+};
 use serde::Serialize;
+use tokio::task::JoinSet;
 
 use crate::args::{Status, Store};
-use crate::exit::{self, Failure, NOBODY, Outcome, print, printable};
+use crate::exit::{self, Failure, NOBODY, Outcome, print, printable, say};
 use crate::history;
 use crate::run::signals::until_stopped;
 use crate::settings;
@@ -17,6 +20,8 @@ use crate::settings;
 const EVERY: Duration = Duration::from_secs(1);
 /// To the upper left corner, and nothing below it.
 const CLEAR: &str = "\x1b[H\x1b[J";
+/// So many rates are read at a time: a service may have one for each of its clients.
+const AT_ONCE: usize = 32;
 /// What a claim of a queue is called among what is held.
 const CLAIM: &str = "claim";
 const RECIPES: [Recipe; 4] = [Recipe::Lock, Recipe::Semaphore, Recipe::Limiter, Recipe::Election];
@@ -171,16 +176,29 @@ async fn claims(coordinator: &Coordinator, queues: &[Queue]) -> Outcome<Vec<Row>
 }
 
 async fn rates(coordinator: &Coordinator, only: Option<&str>) -> Outcome<Vec<Rate>> {
-    let mut rates = Vec::new();
-    for name in coordinator.rate_limiters().await? {
-        if only.is_some_and(|only| only != name) {
-            continue;
+    let (mut rates, mut reading) = (Vec::new(), JoinSet::new());
+    let names = coordinator.rate_limiters().await?.into_iter();
+    let mut names = names.filter(|name| only.is_none_or(|only| only == name));
+    loop {
+        while reading.len() < AT_ONCE
+            && let Some(name) = names.next()
+        {
+            // Its numbers do not matter to who only looks.
+            let limiter = coordinator.rate_limiter(&name, 1, EVERY)?;
+            reading.spawn(async move { (name, limiter.stored_settings().await) });
         }
-        // Its numbers do not matter to who only looks.
-        let limiter = coordinator.rate_limiter(&name, 1, EVERY)?;
-        let settings = limiter.stored_settings().await?;
-        rates.extend(settings.map(|settings| Rate { recipe: "rate", name, settings }));
+        let Some(read) = reading.join_next().await else { break };
+        match read.map_err(|error| Failure::new(exit::SYSTEM, error.to_string()))? {
+            // What is held is to be seen all the same.
+            (name, Err(error)) if error.kind() == ErrorKind::Corrupt => {
+                say(format_args!("the rate {name:?} is not shown: {error}"));
+            }
+            (name, settings) => {
+                rates.extend(settings?.map(|settings| Rate { recipe: "rate", name, settings }));
+            }
+        }
     }
+    rates.sort_by(|one, other| one.name.cmp(&other.name));
     Ok(rates)
 }
 

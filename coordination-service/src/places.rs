@@ -24,8 +24,11 @@ enum Origin {
 }
 
 /// All connections.
-#[derive(Default)]
-pub(crate) struct Places(Mutex<Taken>);
+pub(crate) struct Places {
+    taken: Mutex<Taken>,
+    /// For how long one keeps its place after its last request.
+    kept: Duration,
+}
 
 #[derive(Default)]
 struct Taken {
@@ -37,6 +40,7 @@ struct Taken {
 /// That of one connection.
 struct Place {
     origin: Origin,
+    kept: Duration,
     requests: Mutex<Requests>,
     /// Told when somebody else needs it.
     needed: Notify,
@@ -58,9 +62,19 @@ pub(crate) struct Own {
 /// A request that is under way.
 pub(crate) struct UnderWay(Arc<Place>);
 
+impl Default for Places {
+    fn default() -> Self {
+        Self::keeping(KEPT)
+    }
+}
+
 impl Places {
+    pub(crate) fn keeping(kept: Duration) -> Self {
+        Self { taken: Mutex::default(), kept }
+    }
+
     fn taken(&self) -> MutexGuard<'_, Taken> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// One more is connected.
@@ -70,7 +84,7 @@ impl Places {
             Peer::User(user) => Origin::User(user),
         };
         let requests = Mutex::new(Requests { count: 0, since: Instant::now() });
-        let place = Arc::new(Place { origin, requests, needed: Notify::new() });
+        let place = Arc::new(Place { origin, kept: self.kept, requests, needed: Notify::new() });
         let mut taken = self.taken();
         taken.last += 1;
         let number = taken.last;
@@ -105,7 +119,7 @@ impl Place {
     fn silent(&self) -> Option<Duration> {
         let requests = self.requests();
         let silent = requests.since.elapsed();
-        (requests.count == 0 && silent >= KEPT).then_some(silent)
+        (requests.count == 0 && silent >= self.kept).then_some(silent)
     }
 
     fn count(&self, change: impl Fn(usize) -> usize) {

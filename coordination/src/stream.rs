@@ -15,7 +15,8 @@ use crate::{
 impl Terms {
     /// The events as a stream, with the feature `stream`: what [`next`](Self::next) returns, one after the other.
     ///
-    /// It ends after [`ErrorKind::Closed`]. Dropping it ends the observing.
+    /// It ends after [`ErrorKind::Closed`], and after [`ErrorKind::Unsupported`], which a blocking call gets that would wait for
+    /// itself. Dropping it ends the observing.
     ///
     /// # Examples
     ///
@@ -44,7 +45,8 @@ impl Terms {
 impl<T: DeserializeOwned + 'static> ValueWatch<T> {
     /// The events as a stream, with the feature `stream`: what [`next`](Self::next) returns, one after the other.
     ///
-    /// It goes on after [`ErrorKind::Corrupt`], and ends after [`ErrorKind::Closed`]. Dropping it ends the watch.
+    /// It goes on after [`ErrorKind::Corrupt`], and ends after [`ErrorKind::Closed`], and after [`ErrorKind::Unsupported`], which a
+    /// blocking call gets that would wait for itself. Dropping it ends the watch.
     ///
     /// # Examples
     ///
@@ -77,8 +79,9 @@ impl<T: DeserializeOwned + 'static> ValueWatch<T> {
 impl GroupWatch {
     /// The events as a stream, with the feature `stream`: what [`next`](Self::next) returns, one after the other.
     ///
-    /// It ends after [`GroupEvent::Deleted`] and [`ErrorKind::Closed`]. Dropping it ends the watch. The snapshot is no part of
-    /// it: take [`members`](Self::members) before.
+    /// It ends after [`GroupEvent::Deleted`] and [`ErrorKind::Closed`], and after [`ErrorKind::Unsupported`], which a blocking
+    /// call gets that would wait for itself. Dropping it ends the watch. The snapshot is no part of it: take
+    /// [`members`](Self::members) before.
     ///
     /// # Examples
     ///

@@ -26,11 +26,15 @@ id=$(field "$hold" id)
 FENCE=$(field "$hold" fence) "$@" &
 command=$!
 
-# Renews in time: each turn takes five seconds at most, and the next one comes before the lock ends. What is left is what the service
+# Renews while the command runs, which ends if this script is killed, and in time: each turn takes five seconds at most, and the next one comes before the lock ends. What is left is what the service
 # says: if it is about to stop, or its store is away, it answers, and the lock ends all the same. A refusal is no failure of the network.
 renew() {
     left=$(field "$hold" expires_in_ms)
-    while sleep 3 >/dev/null 2>&1; do
+    while sleep 3 >/dev/null 2>&1 && kill -0 "$command" 2>/dev/null; do
+        if ! kill -0 $$ 2>/dev/null; then
+            kill "$command" 2>/dev/null
+            return
+        fi
         left=$((left - 5000))
         if told=$(call 2 PUT "holds/$id"); then
             left=$(field "$told" expires_in_ms)

@@ -32,12 +32,17 @@ class Queue:
         if TOKEN:
             self.headers["X-Auth-Token"] = TOKEN
 
-    def call(self, method, path, body=None):
+    def call(self, method, path, body=None, timeout=30):
         """The answer's text as a value; None if there is none."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(SERVICE + path, data, self.headers, method=method)
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            text = answer.read()
+        try:
+            with urllib.request.urlopen(request, timeout=timeout) as answer:
+                text = answer.read()
+        except urllib.error.URLError:
+            raise
+        except OSError as error:
+            raise urllib.error.URLError(error) from error
         return json.loads(text) if text else None
 
     def claim(self):
@@ -46,29 +51,29 @@ class Queue:
 
 
 class Renewal(threading.Thread):
-    """Renews a claim until it is stopped; `lost` is set when somebody else may have it."""
+    """Renews a claim, which was asked for at this time, until it is stopped."""
 
-    def __init__(self, queue, claim_id):
+    def __init__(self, queue, claim_id, asked):
         super().__init__(daemon=True)
         self.queue, self.path = queue, queue.path + "/claims/" + claim_id
-        self.over, self.lost, self.until = threading.Event(), threading.Event(), time.monotonic() + TTL
+        self.over, self.until = threading.Event(), asked + TTL
+
+    def is_lost(self):
+        """Whether somebody else may have it: by the clock, whatever a renewal waits for."""
+        return time.monotonic() > self.until - TTL / 4
 
     def run(self):
-        while not self.over.wait(TTL / 4):
+        while not self.over.wait(TTL / 4) and not self.is_lost():
             sent = time.monotonic()
             try:
-                self.queue.call("PATCH", self.path, {"ttl": TTL})
+                self.queue.call("PATCH", self.path, {"ttl": TTL}, timeout=TTL / 6)
                 self.until = sent + TTL
             except urllib.error.HTTPError as error:
                 if error.code == 404:
-                    break
-            except OSError:
+                    self.until = sent
+                    return
+            except urllib.error.URLError:
                 pass
-            if time.monotonic() > self.until - TTL / 4:
-                break
-        else:
-            return
-        self.lost.set()
 
 
 def do(job, fence):
@@ -76,21 +81,24 @@ def do(job, fence):
     print(json.dumps({"job": job, "fence": fence}), flush=True)
 
 
-def work(queue, claimed):
+def work(queue, claimed, asked):
     """Does what was claimed, and takes it out of the queue, one by one."""
     messages = claimed["messages"]
     claim_id = messages[0]["href"].rsplit("=", 1)[1]
-    renewal = Renewal(queue, claim_id)
+    renewal = Renewal(queue, claim_id, asked)
     renewal.start()
     try:
         for message in messages:
-            if renewal.lost.is_set():
+            if renewal.is_lost():
                 return
             do(message["body"], claimed["fence"])
             queue.call("DELETE", message["href"])
     except BaseException:
-        # What is not done is there for others at once.
-        queue.call("DELETE", renewal.path)
+        # What is not done is there for others at once, or once the claim ends if the service is away.
+        try:
+            queue.call("DELETE", renewal.path)
+        except urllib.error.URLError:
+            pass
         raise
     finally:
         renewal.over.set()
@@ -99,17 +107,19 @@ def work(queue, claimed):
 def main(name, until_empty):
     queue = Queue(name)
     while True:
+        asked = time.monotonic()
         try:
             claimed = queue.claim()
-        except OSError as error:
+            if claimed:
+                work(queue, claimed, asked)
+        except urllib.error.URLError as error:
+            # That the service is away does not say that the queue is empty.
             print(f"worker.py: {error}; again in a second", file=sys.stderr)
-            claimed = None
-            until_empty = until_empty and not isinstance(error, urllib.error.HTTPError)
-        if claimed:
-            work(queue, claimed)
-        elif until_empty:
-            return
-        else:
+            time.sleep(1)
+            continue
+        if not claimed:
+            if until_empty:
+                return
             time.sleep(1)
 
 

@@ -14,7 +14,7 @@ mod client;
 mod faults;
 mod instance;
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -61,8 +61,12 @@ pub(crate) struct World {
     /// The number of the next client.
     clients: AtomicU32,
     lag: SchedulerLag,
-    /// When clients begin nothing any more.
+    /// When clients begin nothing any more, if enough has happened by then.
     until: u64,
+    /// How many grants say something, how many there were, and how many faults.
+    enough: u64,
+    grants: AtomicU64,
+    faults: AtomicU64,
 }
 
 /// What came of the clients: their records, what was wrong, and what did not come in time.
@@ -81,12 +85,14 @@ pub(crate) fn run(place: Place, length: Duration) {
     let instances = Instance::start(&place, INSTANCES);
     let until = now() + nanos(length);
     let lag = SchedulerLag::start();
-    let world = World { place, instances, clients: AtomicU32::new(1), lag, until };
+    let (clients, enough) = (AtomicU32::new(1), enough(length));
+    let (grants, faults) = (AtomicU64::new(0), AtomicU64::new(0));
+    let world = World { place, instances, clients, lag, until, enough, grants, faults };
     let (mut story, struck) = std::thread::scope(|scope| {
         let struck = faults::begin(scope, &world, &mut chance);
         let clients: Vec<_> = (0..CLIENTS)
             .map(|_| (Client::new(&world, chance.fork()), &world))
-            .map(|(client, world)| scope.spawn(move || client.run(world.until)))
+            .map(|(client, world)| scope.spawn(move || client.run(|| world.is_over())))
             .collect();
         let stories = clients.into_iter().map(|client| client.join().expect("it does not panic"));
         (stories.fold(Story::default(), Story::and), struck.iter().map(faults::Struck::count).sum())
@@ -101,6 +107,26 @@ pub(crate) fn run(place: Place, length: Duration) {
 impl World {
     fn number(&self) -> u32 {
         self.clients.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Whether clients begin nothing any more. On a busy machine it takes longer until enough has happened.
+    fn is_over(&self) -> bool {
+        let has_enough = self.grants.load(Ordering::Relaxed) >= self.enough;
+        self.is_past(0) && (has_enough && self.has_enough_faults() || self.is_past(nanos(LONG)))
+    }
+
+    /// Whether nothing fails any more: some time before that.
+    fn is_calm(&self, before: Duration) -> bool {
+        now() + nanos(before) > self.until
+            && (self.has_enough_faults() || self.is_past(nanos(LONG)))
+    }
+
+    fn has_enough_faults(&self) -> bool {
+        self.faults.load(Ordering::Relaxed) >= self.enough / 2
+    }
+
+    fn is_past(&self, more: u64) -> bool {
+        now() >= self.until + more
     }
 
     /// Until everything works again.
@@ -157,9 +183,14 @@ fn judge(story: &Story, struck: usize, length: Duration) {
     must_hold!(story.wrong.is_empty(), "{wrong}");
     assert!(story.late.is_empty(), "{}", story.late.join("\n"));
     // Some five a second on a directory and two on a server, for a promise that has to be sat out costs a lease.
-    let enough = length.as_secs();
+    let enough = enough(length);
     assert!(report.grants >= enough, "only {} grants", report.grants);
-    assert!(struck as u64 >= length.as_secs() / 2, "only {struck} faults");
+    assert!(struck as u64 >= enough / 2, "only {struck} faults");
+}
+
+/// How many grants have to be in a run of this length; half as many faults.
+fn enough(length: Duration) -> u64 {
+    length.as_secs()
 }
 
 fn nanos(duration: Duration) -> u64 {

@@ -391,7 +391,7 @@ impl Claim {
     /// a guard. Any other claim counts as done from the beginning.
     ///
     /// False: somebody else has made the next claim, because the period was over or the guard's entry was gone. Or the claim was
-    /// [given back](Self::give_back), so that anybody may make the next one.
+    /// [given back](Self::give_back), or an operator has [reset](OncePer::reset) it, so that anybody may make the next one.
     ///
     /// # Errors
     ///

@@ -55,13 +55,15 @@ use crate::backend::Mode;
 use crate::coordinator::Coordinator;
 use crate::env;
 use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
-use crate::session::{Purpose, Session, Views};
+use crate::session::{Purpose, Session, Views, may_pass};
 use crate::time::BootInstant;
 
 /// The kind of its queue keys.
 const KIND: &str = "work";
 /// The longest that it is tried to give this process its entry. Who waits for that meanwhile fails with it.
 const LONGEST_ENTRY: Duration = Duration::from_secs(5);
+/// The longest that it is tried to have a claim confirmed.
+const LONGEST_CONFIRMING: Duration = Duration::from_secs(5);
 /// The longest that a claim waits for dead letters to be delivered.
 const DELIVERY: Duration = Duration::from_secs(1);
 /// For how long a claim is given back, at least, if the store refuses: its items are others' after its ttl, but it still counts as
@@ -232,7 +234,8 @@ impl WorkQueue {
         let ask = ask(id, options, holder.own_entry().seq());
         let may_be_replaced = self.session().backend.confirms();
         let taken = match self.take(&ask, Some(&holder), &mut sent).await {
-            Ok(Some(seen)) if may_be_replaced => {
+            // Also if another server is in use by now.
+            Ok(Some(seen)) if may_be_replaced || self.session().backend.confirms() => {
                 self.confirmed("claim", (id, 0), &holder).await.map(|()| Some(seen))
             }
             taken => taken,
@@ -265,15 +268,33 @@ impl WorkQueue {
         holder: &Grant,
     ) -> Result<()> {
         let (session, own) = (self.session(), holder.own_entry());
-        let confirm = || session.backend.confirm(own.entry(), None);
         let unknown = |error: Error| error.with_effect(Effect::Unknown);
-        let (is_there, _) = session.retry_briefly(operation, confirm).await.map_err(unknown)?;
-        if !is_there {
-            return Err(holder.loss_error(operation, LossReason::EntryDeleted, Effect::Unknown));
+        let ttl = session.ttl();
+        let limit = Instant::now() + ttl.min(LONGEST_CONFIRMING);
+        let mut delays = session.retry_delays(Some(ttl));
+        loop {
+            // Another server than the one that was written to may have taken over: does it know the claim? Only the server that was
+            // looked at may confirm: what is seen there was written before, and is confirmed as well.
+            let look = |draft: &mut Draft<'_>| {
+                let source = draft.source;
+                claim::lasts(draft, id, until).map(|()| source)
+            };
+            let source = self.engine.look_here(operation, look).await.map_err(unknown)?;
+            let confirming = session.backend.confirm(own.entry(), source);
+            let error = match session.attempt(Some(ttl), operation, confirming).await {
+                Ok(true) => return Ok(()),
+                Ok(false) => {
+                    let reason = LossReason::EntryDeleted;
+                    return Err(holder.loss_error(operation, reason, Effect::Unknown));
+                }
+                Err(error) => error,
+            };
+            let next = Instant::now() + delays.next_delay();
+            if !may_pass(&error) || next > limit {
+                return Err(unknown(error));
+            }
+            tokio::time::sleep_until(next).await;
         }
-        // Another server may have confirmed than the one that was written to, which has taken over: does it know the claim?
-        let look = |draft: &mut Draft<'_>| claim::lasts(draft, id, until);
-        self.engine.look_here(operation, look).await.map_err(unknown)
     }
 
     /// Brings back what the dead had, and claims. `sent`: becomes the moment from which the ttl of the claim counts, which is when the

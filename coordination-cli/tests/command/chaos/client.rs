@@ -1,6 +1,7 @@
 //! A client, which writes down what it was told and until when it may rely on that.
 
 use std::io;
+use std::sync::atomic::Ordering;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -28,8 +29,8 @@ pub(super) struct Client<'w> {
 /// What it was granted.
 struct Held<'w> {
     instance: &'w Instance,
-    /// Where the instance was then.
-    at: String,
+    /// Which start of the instance granted it.
+    start: u32,
     object: u32,
     path: String,
     fence: u64,
@@ -49,9 +50,9 @@ impl<'w> Client<'w> {
         Self { world, chance, number: world.number(), attempt: 0, story: Story::default() }
     }
 
-    /// One thing after the other until then.
-    pub(super) fn run(mut self, until: u64) -> Story {
-        while now() < until {
+    /// One thing after the other until it is over.
+    pub(super) fn run(mut self, is_over: impl Fn() -> bool) -> Story {
+        while !is_over() {
             self.turn();
             doze(&mut self.chance, 60);
         }
@@ -105,7 +106,7 @@ impl<'w> Client<'w> {
         self.attempt += 1;
         let path = format!("/v1/locks/{}", NAMES[object as usize - 1]);
         let body = json!({ "wait_ms": millis(wait), "lease_ms": millis(lease) }).to_string();
-        let at = instance.at();
+        let start = instance.start_number();
         self.record(object, Event::Call { shared: false, timeout: nanos(wait) });
         let is_killed = patience < wait + LONG;
         // One try has the time of a heartbeat.
@@ -115,10 +116,11 @@ impl<'w> Client<'w> {
             Ok(answer) if answer.status == 201 => {
                 let told = answer.json();
                 let fence = told["fence"].as_u64().expect("a number");
+                self.world.grants.fetch_add(1, Ordering::Relaxed);
                 self.record(object, Event::Granted { token: fence, slot: NO_SLOT });
                 let until = relied_on(sent, &told);
                 let path = hold(&told);
-                return Some(Held { instance, at, object, path, fence, lease, until });
+                return Some(Held { instance, start, object, path, fence, lease, until });
             }
             Ok(answer) => match (answer.status, &*answer.code()) {
                 (409, "busy") => Event::Refused { why: Why::NotFree },
@@ -132,7 +134,7 @@ impl<'w> Client<'w> {
             },
             Err(error) => {
                 if !is_killed {
-                    self.excuse(instance, &at, sent, &error);
+                    self.excuse(instance, start, sent, &error);
                 }
                 Event::Cancelled
             }
@@ -179,7 +181,7 @@ impl<'w> Client<'w> {
                 false
             }
             Err(error) => {
-                self.excuse(held.instance, &held.at, sent, &error);
+                self.excuse(held.instance, held.start, sent, &error);
                 false
             }
         }
@@ -198,7 +200,7 @@ impl<'w> Client<'w> {
                 1
             }
             Err(error) => {
-                self.excuse(held.instance, &held.at, sent, &error);
+                self.excuse(held.instance, held.start, sent, &error);
                 return;
             }
         };
@@ -207,7 +209,7 @@ impl<'w> Client<'w> {
 
     /// What is held ends as was promised: not before its time, but for a loss, and unless another instance is there now.
     fn check_end(&mut self, held: &Held<'w>, answer: &Answer) {
-        let is_another = held.instance.at() != held.at;
+        let is_another = held.instance.start_number() != held.start;
         let is_fine = match (answer.status, &*answer.code()) {
             (421, "wrong-instance") => is_another,
             (410, "ended") => match answer.json()["reason"].as_str() {
@@ -244,8 +246,8 @@ impl<'w> Client<'w> {
     }
 
     /// An answer that does not come is wrong, unless the instance has failed meanwhile.
-    fn excuse(&mut self, instance: &Instance, at: &str, sent: u64, error: &io::Error) {
-        if instance.away_between(sent, now()).is_zero() && instance.at() == at {
+    fn excuse(&mut self, instance: &Instance, start: u32, sent: u64, error: &io::Error) {
+        if instance.away_between(sent, now()).is_zero() && instance.start_number() == start {
             self.late(format!("no answer of an instance that runs: {error}"));
         }
     }

@@ -5,12 +5,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{Scope, sleep};
 use std::time::Duration;
 
-use coordination_history::now;
 use coordination_tests::checks::tools::Chance;
 use coordination_tests::harness::{Direction, Mode, Proxy, Server};
 
 use super::instance::Instance;
-use super::{Place, World, doze, nanos};
+use super::{Place, World, doze};
 
 /// A fault is over so long before the end, so that its consequences are seen.
 const BEFORE_THE_END: Duration = Duration::from_millis(1_500);
@@ -43,10 +42,11 @@ pub(super) fn begin<'scope>(
         scope.spawn(move || {
             loop {
                 doze(&mut chance, 1_500);
-                if now() + nanos(BEFORE_THE_END) > world.until {
+                if world.is_calm(BEFORE_THE_END) {
                     return;
                 }
                 struck.one_more();
+                world.faults.fetch_add(1, Ordering::Relaxed);
                 strike(&mut chance);
             }
         });

@@ -1,6 +1,7 @@
 //! An instance that fails and comes back, at another address each time.
 
 use std::io;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
 use std::time::Duration;
@@ -23,6 +24,8 @@ pub(crate) struct Instance {
     pub(super) network: Option<Proxy>,
     /// Where it listens, or did.
     at: Mutex<String>,
+    /// How often it was started: it may come back at the address where it was.
+    starts: AtomicU32,
     /// From when until when it could not answer, in nanoseconds; the last one may last.
     away: Mutex<Vec<(u64, u64)>>,
 }
@@ -61,12 +64,13 @@ impl Instance {
 
     fn new(store: Store, network: Option<Proxy>) -> Self {
         let (running, at, away) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Self { store, network, running, at, away }
+        Self { store, network, running, at, starts: AtomicU32::new(0), away }
     }
 
     fn restart(&self) {
         let service = Service::begin(&self.store, WORDS);
         lock(&self.at).clone_from(&service.native);
+        self.starts.fetch_add(1, Ordering::SeqCst);
         *lock(&self.running) = Some(service);
     }
 
@@ -74,8 +78,13 @@ impl Instance {
         self.ask("GET", "/readyz", "", LONG).is_ok_and(|answer| answer.status == 200)
     }
 
+    /// Which of its starts was the last one.
+    pub(super) fn start_number(&self) -> u32 {
+        self.starts.load(Ordering::SeqCst)
+    }
+
     /// Where it is now.
-    pub(super) fn at(&self) -> String {
+    fn at(&self) -> String {
         lock(&self.at).clone()
     }
 

@@ -144,7 +144,9 @@ impl WorkQueue {
     /// assert!(jobs.break_claim(claimants[0].token).await?.is_some());
     ///
     /// let next = jobs.claim(ClaimOptions::default()).await?.expect("it is ready again");
-    /// assert_eq!(hanging.ack_all().await.unwrap_err().kind(), ErrorKind::NoSuchClaim);
+    /// let refused = hanging.ack(hanging.items()[0].id()).await;
+    /// assert_eq!(refused.unwrap_err().kind(), ErrorKind::NoSuchClaim);
+    /// assert!(!hanging.is_held());
     /// assert_eq!(next.ack_all().await?, 1);
     /// # Ok(()) }
     /// ```

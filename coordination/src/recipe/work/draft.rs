@@ -15,7 +15,7 @@ use super::layout::{
     Bodies, Body, Claims, GROUP, Head, Held, Index, Item, Kept, Letter, Micros, PAGE, Page,
     Received, Summary,
 };
-use crate::backend::{Beside, Data};
+use crate::backend::{Beside, Data, Source};
 use crate::error::{Error, ErrorKind, Result};
 use crate::recipe::engine::data::from_data;
 use crate::time::BootInstant;
@@ -75,6 +75,8 @@ pub(super) struct Draft<'a> {
     pub(super) asked: Instant,
     /// The same moment by the clock that counts suspend, as the ttl of a claim is counted: `now` is at or after it.
     pub(super) sent: BootInstant,
+    /// Who gave the head, for what has to be confirmed.
+    pub(super) source: Option<Source>,
     /// The entries that there are, in order; `None`: all that claims name are there.
     pub(super) entries: Option<&'a [u64]>,
     /// What this step writes has no time in it that is later than those which were there.
@@ -111,6 +113,7 @@ impl<'a> Draft<'a> {
             now,
             asked: Instant::now(),
             sent: BootInstant::now(),
+            source: None,
             entries: None,
             sets_no_time: false,
             adds: false,

@@ -14,7 +14,7 @@ use super::draft::{Draft, Known, Outcome, Step, Stop};
 use super::layout::{Head, Stamp};
 use super::outage::Outage;
 use super::precedence::{Line, Manner, Precedence, ahead};
-use crate::backend::{Beside, Blocker, Listing, MOST_BESIDE, Write};
+use crate::backend::{Beside, Blocker, Listing, MOST_BESIDE, Source, Write};
 use crate::env::Process;
 use crate::error::{Effect, ErrorKind, Result};
 use crate::recipe::engine::data::{MAX_VALUE_BYTES, from_data, to_data};
@@ -106,6 +106,8 @@ pub(super) struct Look {
     /// The entries of steps that have asked to go first.
     pub(super) ahead: Vec<Blocker>,
     pub(super) has_clock: bool,
+    /// Who gave the listing.
+    pub(super) source: Option<Source>,
 }
 
 impl Look {
@@ -407,6 +409,7 @@ impl Engine {
             entries: listing.entries.iter().map(|entry| entry.seq).collect(),
             ahead: ahead(listing),
             has_clock: listing.clock.is_some(),
+            source: listing.source,
         })
     }
 
@@ -432,7 +435,7 @@ impl Engine {
             self.fetch(operation, &wanted, &mut known).await?;
             read.append(&mut wanted);
             let mut draft = Draft::new(look.head.clone(), version, look.moment.now, &known);
-            (draft.asked, draft.sent) = (look.asked, look.sent);
+            (draft.asked, draft.sent, draft.source) = (look.asked, look.sent, look.source);
             draft.entries = Some(&look.entries);
             let done = step(&mut draft, &look.entries);
             let sets_no_time = draft.sets_no_time;

@@ -136,13 +136,26 @@ impl Life {
         let courtesy = COURTESY.min(self.terms().deadline.remaining() / 4);
         let may_be_replaced = queue.session().backend.confirms();
         let renewed = match queue.renew_here(id, asked, courtesy).await {
-            Ok(Renewed { lasts, .. }) if !may_be_replaced => Ok(duration(lasts)),
+            // Another server may be in use by now.
+            Ok(Renewed { lasts, .. })
+                if !may_be_replaced && !queue.session().backend.confirms() =>
+            {
+                Ok(duration(lasts))
+            }
             Ok(Renewed { lasts, until }) => {
                 queue.confirmed("renew", (id, until), holder).await.map(|()| duration(lasts))
             }
             Err(refused) => Err(refused),
         };
         self.renewed(before, sent, renewed)
+    }
+
+    /// Takes in what the store has said to a call under the claim: if there is no such claim, others may have its items.
+    fn heard<T>(&self, answer: Result<T>) -> Result<T> {
+        if answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::NoSuchClaim) {
+            self.set(Terms { is_over: true, ..self.terms() });
+        }
+        answer
     }
 
     /// Takes in what the store has said to a renewal that was sent at this moment, with these terms before it.
@@ -294,7 +307,8 @@ impl WorkClaim {
         self.holder.session_file()
     }
 
-    /// Whether the claim can be relied on at this moment, by this machine's clock: nobody else has been given its items.
+    /// Whether the claim can be relied on at this moment, by this machine's clock: nobody else has been given its items, unless an
+    /// operator has [taken it away](WorkQueue::break_claim) and nothing was asked of the store under the claim since.
     pub fn is_held(&self) -> bool {
         !self.is_over()
     }
@@ -453,7 +467,7 @@ impl WorkClaim {
     /// # Ok(()) }
     /// ```
     pub async fn ack(&self, item: ItemId) -> Result<Ack> {
-        self.queue.ack(item, self.id).await
+        self.life.heard(self.queue.ack(item, self.id).await)
     }
 
     /// Removes all items that are left, or none, and ends the claim. Answers how many were removed. Those that were given back
@@ -504,7 +518,7 @@ impl WorkClaim {
     /// # Ok(()) }
     /// ```
     pub async fn nack(&self, item: ItemId, delay: Duration) -> Result<Ack> {
-        self.queue.nack(item, self.id, delay).await
+        self.life.heard(self.queue.nack(item, self.id, delay).await)
     }
 
     /// Gives back all items that are left, and answers how many those are.
@@ -651,6 +665,18 @@ mod tests {
             assert!(!is_renewed || told.kind() == ErrorKind::NoSuchClaim);
             life.past().await;
         }
+    }
+
+    #[test]
+    fn a_claim_of_which_the_store_does_not_know_is_over() {
+        let terms = Terms::of(BootInstant::now(), Duration::from_secs(60));
+        let life = Life { terms: watch::Sender::new(terms), renewing: Default::default() };
+        let error = |kind| Error::new(kind, "ack", "refused");
+        assert_eq!(life.heard(Ok(7)).expect("it is answered"), 7);
+        life.heard(Err::<(), _>(error(ErrorKind::NotClaimedBy))).expect_err("the store says so");
+        assert!(!life.terms().is_past(), "that is about one item");
+        life.heard(Err::<(), _>(error(ErrorKind::NoSuchClaim))).expect_err("the store says so");
+        assert!(life.terms().is_over && life.terms().is_past());
     }
 
     #[test]

@@ -78,6 +78,26 @@ fn the_script_ends_its_command_when_the_lock_is_lost() {
     });
 }
 
+/// A script that is killed cannot release its lock: nobody goes on to renew it.
+#[test]
+fn the_lock_of_a_script_that_is_killed_ends() {
+    rerun_if_starved(|| {
+        let store = Store::file();
+        let service = Service::start(&store, "");
+        // Without `timeout` before it, which would be killed in its place.
+        let mut command = Command::new(example("deploy.sh"));
+        command.args(["web", "sleep", "120"]);
+        command.env("COORDINATION_SERVICE", format!("http://{}", service.native));
+        let mut deploying = Wrapper::start(&mut command);
+        let entries = || service.get("/v1/locks/web").json()["entries"].clone();
+        assert!(wait_until(LONG, || entries()[0]["state"] == "held"));
+        deploying.signal(rustix::process::Signal::KILL);
+        assert_eq!(deploying.code(), Some(137));
+        // A turn of whoever renews, and the lease.
+        assert!(wait_until(3 * LONG, || entries() == json!([])), "{}", entries());
+    });
+}
+
 /// A service that is about to stop, or whose store is away, answers with what is left: the command has ended before the lock has.
 #[test]
 fn the_script_ends_its_command_before_a_lock_that_is_not_renewed() {
@@ -139,6 +159,30 @@ fn each_job_of_a_queue_is_done_by_one_of_the_workers() {
         assert!(done.iter().all(|done| done["fence"].as_u64() > Some(0)), "{done:?}");
         let left = queue("GET", "/stats", "").json()["messages"]["total"].clone();
         assert_eq!(left, 0);
+    });
+}
+
+/// A worker that finds no service, or one that answers with an error, has not come to the end of its queue.
+#[test]
+fn a_worker_does_not_take_an_error_for_an_empty_queue() {
+    rerun_if_starved(|| {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        let at = listener.local_addr().expect("it listens");
+        let mut command = Command::new("timeout");
+        command.args(["90", "python3"]).arg(example("worker.py"));
+        command.env("COORDINATION_SERVICE", format!("http://{at}"));
+        let mut working = Wrapper::start(command.args(["mails", "--until-empty"]));
+        // A connection that is closed, an error, and then a queue that is empty.
+        for answer in ["", "503 Service Unavailable", "204 No Content"] {
+            let (mut stream, _) = listener.accept().expect("a connection");
+            assert!(working.is_running(), "it has ended before: {answer}");
+            let _ = stream.read(&mut [0; 4_096]);
+            if !answer.is_empty() {
+                let head = "Content-Length: 0\r\nConnection: close";
+                let _ = write!(stream, "HTTP/1.1 {answer}\r\n{head}\r\n\r\n");
+            }
+        }
+        assert_eq!(working.code(), Some(0));
     });
 }
 

@@ -213,12 +213,9 @@ impl<D: Dialect> Entries for SqlStore<D> {
     }
 
     async fn prune_queue(&self, queue: &QueueKey) -> Result<()> {
-        let path = self.path(queue).into_bytes();
-        // Between these two there may be other queues, whose names begin likewise: what is unused of them may go as well.
-        let after = path.split_last().map_or(&[][..], |(_, before)| before).to_vec();
-        let upto = [&path[..], &[1]].concat();
+        let (after, upto) = around(&self.path(queue));
         let call = Call::new("prune", "prune").bytes(self.namespace.as_str()).number(0);
-        let call = call.bytes(after).bytes(upto).number(PAGE as u64);
+        let call = call.bytes(after).bytes(upto).number(1);
         self.connections.run(&call).await.map(drop)
     }
 }
@@ -291,6 +288,19 @@ impl<D: Dialect> SqlStore<D> {
     }
 }
 
+/// Two places in the order of paths, between which there is this path and no other.
+fn around(path: &str) -> (Vec<u8>, Vec<u8>) {
+    let path = path.as_bytes();
+    let mut after = path.to_vec();
+    if let Some(last) = after.last_mut() {
+        // No path has the byte 0xff, so what follows is larger than every path that begins with the smaller byte.
+        *last = last.saturating_sub(1);
+        after.push(0xff);
+    }
+    // No path has the byte 1, or a smaller one.
+    (after, [path, &[1]].concat())
+}
+
 /// Adds to a call the arguments that select a page: of the paths that begin with this prefix, the first [`PAGE`] after the cursor.
 fn between(call: Call, prefix: &str, from: Option<&Cursor>) -> Call {
     let after = Cursor::place(from).max(prefix.as_bytes());
@@ -319,4 +329,20 @@ fn entry_in(queue: &QueueKey, row: &impl Row) -> Result<Entry> {
     let (id, seq) = (row.text("list", "id")?, row.number("list", "seq")?);
     // The mode is taken from the row. The text has a mode as well, but the server decides by the row's mode what blocks what.
     Ok(Entry { mode, ..StoredEntry::entry(id, seq, mode, &text) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn between_two_places_there_is_one_path() {
+        let path = "app/lock/vol-7";
+        let (after, upto) = around(path);
+        let is_between = |path: &str| path.as_bytes() > &after[..] && path.as_bytes() < &upto[..];
+        assert!(is_between(path));
+        for other in ["vol-", "vol-0", "vol-6", "vol-6z", "vol-6~", "vol-70", "vol-7%20", "vol-8"] {
+            assert!(!is_between(&format!("app/lock/{other}")), "{other}");
+        }
+    }
 }
