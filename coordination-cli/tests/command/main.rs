@@ -178,10 +178,3 @@ fn state(id: &str) -> Option<char> {
     let status = std::fs::read_to_string(format!("/proc/{}/stat", id.trim())).ok()?;
     status.rsplit_once(") ")?.1.chars().next()
 }
-
-/// The process id of a process's parent.
-fn parent(id: &str) -> String {
-    let status = std::fs::read_to_string(format!("/proc/{}/stat", id.trim())).expect("it is there");
-    let after_name = status.rsplit_once(") ").expect("its name").1;
-    after_name.split(' ').nth(1).expect("its parent").to_owned()
-}
