@@ -51,9 +51,7 @@ fn judged(said: &DbError) -> (ErrorKind, bool) {
         // The pooler pgbouncer refuses a client with the same code as any failure, and tells only in words that it does not know the
         // user, the password or the database.
         "08P01" if is_stranger(said) => return (ErrorKind::Auth, true),
-        "08P01" if said.message().starts_with("no such database") => {
-            return (ErrorKind::Config, true);
-        }
+        "08P01" if is_no_database(said.message()) => return (ErrorKind::Config, true),
         _ => {}
     }
     match *code {
@@ -100,6 +98,12 @@ fn judged(said: &DbError) -> (ErrorKind, bool) {
         _ if is_end(said) => (ErrorKind::Unavailable, true),
         _ => (ErrorKind::Unsupported, false),
     }
+}
+
+/// Whether this is what pgbouncer says of a database that it does not know, or that the server does not have.
+fn is_no_database(message: &str) -> bool {
+    message.starts_with("no such database")
+        || message.starts_with("database \"") && message.ends_with("does not exist")
 }
 
 /// Whether a pooler says that it does not let this user in.
