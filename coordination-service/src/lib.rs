@@ -74,6 +74,7 @@ use axum::Router;
 use coordination::Config;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::task::JoinSet;
 
 use crate::auth::Auth;
 pub use crate::auth::make_token;
@@ -188,19 +189,22 @@ pub async fn serve(
         places: Arc::default(),
         stop: stopped,
     };
-    let listen = |listener: TcpListener, router: Router| match service.tls.clone() {
-        Some(tls) => tokio::spawn(listen::serve(Encrypted(listener, tls), router, common.clone())),
-        None => tokio::spawn(listen::serve(listener, router, common.clone())),
-    };
+    let mut accepting = JoinSet::new();
     if let Some(listener) = unix {
-        tokio::spawn(listen::serve(listener, own.clone(), common.clone()));
-    }
-    if let Some(listener) = native {
-        listen(listener, own);
+        accepting.spawn(listen::serve(listener, own.clone(), common.clone()));
     }
     if let Some(listener) = rdlm {
         // Its clients can do no TLS.
-        tokio::spawn(listen::serve(listener, rdlm::routes(&service), common.clone()));
+        accepting.spawn(listen::serve(listener, rdlm::routes(&service), common.clone()));
+    }
+    let mut listen = |listener: TcpListener, router: Router| match service.tls.clone() {
+        Some(tls) => {
+            accepting.spawn(listen::serve(Encrypted(listener, tls), router, common.clone()))
+        }
+        None => accepting.spawn(listen::serve(listener, router, common.clone())),
+    };
+    if let Some(listener) = native {
+        listen(listener, own);
     }
     if let Some(listener) = lockable {
         listen(listener, lockable::routes(&service));
@@ -234,7 +238,12 @@ pub async fn serve(
         // The store has never answered.
         None => session.abort(),
     }
-    drop(tokio::time::timeout(CLOSING, connections.acquire_many(all)).await);
+    let closed = async {
+        // Whoever wants all places comes before those who want one, so those who accept end first.
+        while accepting.join_next().await.is_some() {}
+        drop(connections.acquire_many(all).await);
+    };
+    drop(tokio::time::timeout(CLOSING, closed).await);
     log::finish().await;
     Ok(())
 }

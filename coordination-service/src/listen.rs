@@ -114,12 +114,13 @@ pub(crate) struct Common {
 pub(crate) async fn serve(listener: impl Listener, router: Router, common: Common) {
     let mut late = std::pin::pin!(stopped(common.stop.clone()));
     loop {
-        let Some(permit) = room(&common).await else { return };
-        let accepted = tokio::select! {
+        let next = async { Some((room(&common).await?, listener.next().await)) };
+        let next = tokio::select! {
             biased;
-            accepted = listener.next() => accepted,
+            next = next => next,
             () = &mut late => return,
         };
+        let Some((permit, accepted)) = next else { return };
         let (opening, origin) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
