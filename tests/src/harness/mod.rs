@@ -29,6 +29,7 @@ pub mod proxy;
 pub mod redis;
 mod rerun;
 mod restless;
+mod rights;
 mod room;
 mod scheduler_lag;
 pub mod scratch;

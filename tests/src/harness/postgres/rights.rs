@@ -2,8 +2,7 @@
 
 use std::net::SocketAddr;
 
-use coordination::blocking::Coordinator;
-
+use super::super::rights::{grants, make_tables};
 use super::ask;
 
 /// What stands before the address in the URLs of the role.
@@ -24,25 +23,9 @@ pub(super) fn make_role(address: SocketAddr) {
     tell("GRANT CONNECT ON DATABASE postgres TO app");
     for schema in SCHEMAS {
         let url = format!("postgres://postgres@{address}/postgres?sslmode=disable&schema={schema}");
-        let made = Coordinator::connect(&url).and_then(|coordinator| coordinator.stop());
-        made.expect("the superuser makes the tables");
-        for right in rights() {
+        make_tables(&url);
+        for right in grants(PAGE) {
             tell(&right.replace("SCHEMA coordination", &format!("SCHEMA {schema}")));
         }
-    }
-}
-
-/// The statements of the page that give the role its rights.
-fn rights() -> impl Iterator<Item = &'static str> {
-    PAGE.lines().filter(|line| line.starts_with("GRANT "))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_page_has_the_rights() {
-        assert_eq!(rights().count(), 2);
     }
 }
