@@ -54,6 +54,27 @@ impl Place {
     }
 }
 
+/// Makes a test for each store, which lasts for so long and is run by this function.
+macro_rules! on_each_store {
+    ($rerun:ident, $length:expr) => {
+        #[test]
+        fn h4_nobody_overlaps_while_instances_die_on_a_directory() {
+            $rerun(|| $crate::chaos::run($crate::chaos::Place::Directory, $length));
+        }
+
+        #[test]
+        fn h4_nobody_overlaps_while_instances_and_etcd_die() {
+            $rerun(|| $crate::chaos::run($crate::chaos::Place::etcd(), $length));
+        }
+
+        #[test]
+        fn h4_nobody_overlaps_while_instances_and_redis_die() {
+            $rerun(|| $crate::chaos::run($crate::chaos::Place::redis(), $length));
+        }
+    };
+}
+pub(crate) use on_each_store;
+
 /// What all clients and faults share.
 pub(crate) struct World {
     place: Place,
