@@ -152,6 +152,7 @@
 )]
 
 mod backend;
+mod builder;
 mod canary;
 mod characteristics;
 mod config;
@@ -317,11 +318,12 @@ struct Synchronized;
 #[doc = include_str!("../README.md")]
 struct Readme;
 
+pub use builder::Builder;
 pub use characteristics::{
     Characteristics, Durability, Liveness, LossDetection, Requirement, Scope,
 };
 pub use config::Config;
-pub use coordinator::{Builder, Coordinator, Stopped};
+pub use coordinator::{Coordinator, Stopped};
 pub use duration::parse_duration;
 pub use error::{Effect, Error, ErrorKind, LossReason, NameError, Result};
 pub use recipe::barrier::Barrier;

@@ -85,7 +85,7 @@ impl Client {
     ///
     /// Those of [`Coordinator::connect`].
     pub async fn connect(self: &Arc<Self>, config: Config) -> Result<Coordinator> {
-        let connecting = crate::coordinator::Builder::from(config).connect("simulation://");
+        let connecting = crate::builder::Builder::from(config).connect("simulation://");
         Within::new(Some(Arc::clone(self)), connecting).await
     }
 
