@@ -311,6 +311,22 @@ pub(super) fn bring_back(draft: &mut Draft<'_>, entries: &[u64]) -> Step<Outcome
     Ok(Outcome::Done(()))
 }
 
+/// Does that, and makes the step once there is no more of it to do.
+pub(super) fn bring_back_then<T>(
+    draft: &mut Draft<'_>,
+    entries: &[u64],
+    step: impl FnOnce(&mut Draft<'_>) -> Step<Outcome<T>>,
+) -> Step<Outcome<T>> {
+    match bring_back(draft, entries)? {
+        Outcome::Done(()) => {
+            // Otherwise the step would pass over the pages on which nothing but that is ready.
+            draft.sum_up()?;
+            step(draft)
+        }
+        Outcome::Again => Ok(Outcome::Again),
+    }
+}
+
 /// Asks at once for what the first steps will need: the lists of some dead holders, then the claims on them, then their pages.
 fn want_of_the_dead(draft: &mut Draft<'_>, dead: &[u64]) -> Step<()> {
     let some = &dead[..dead.len().min(HOLDERS_AHEAD)];

@@ -10,8 +10,7 @@ use std::sync::Arc;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use super::bring_back_then;
-use super::claim::{Ask, bring_back, claim, detach, lasts, release, renew, seen};
+use super::claim::{Ask, bring_back, bring_back_then, claim, detach, lasts, release, renew, seen};
 use super::clear::{clean, delete_queue, gc, sweep, tidy};
 use super::draft::{Draft, Known, Outcome, Step, Stop, letter_name};
 use super::ids::{ClaimId, ItemId};
