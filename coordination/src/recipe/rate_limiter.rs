@@ -366,20 +366,16 @@ impl RateLimiter {
     /// # Ok(()) }
     /// ```
     pub async fn reconfigure(&self) -> Result<()> {
-        self.input("reconfigure", self.rules.check())?;
-        let (rules, clock) = (self.rules.clone(), self.shared.clock.clone());
-        let mut newest = clock.newest();
-        let step = move |listing: &Listing| {
-            let time = clock.read(listing, Some(newest), BootInstant::now())?;
-            newest = clock.newest();
+        let rules = self.rules.clone();
+        let make = move |time: Time| {
+            let (epoch, now) = (time.epoch, time.now);
             let mut history =
-                time.history.unwrap_or_else(|| History::new(rules.clone(), time.epoch, time.now));
-            history.begin(time.epoch, time.now);
+                time.history.unwrap_or_else(|| History::new(rules.clone(), epoch, now));
+            history.begin(epoch, now);
             history.reconfigure(rules.clone());
-            let data = to_data("reconfigure", &history, MAX_VALUE_BYTES)?;
-            Ok(Change::Write(Some(data), ()))
+            history
         };
-        self.queue.modify("reconfigure", step).await
+        self.store("reconfigure", make).await
     }
 
     /// Forgets all permits given so far, and stores the settings of this limiter: for operators.
@@ -395,17 +391,27 @@ impl RateLimiter {
     ///
     /// If the future is dropped, the call goes on in the background.
     pub async fn reset(&self) -> Result<()> {
-        self.input("reset", self.rules.check())?;
-        let (rules, clock) = (self.rules.clone(), self.shared.clock.clone());
+        let rules = self.rules.clone();
+        let make = move |time: Time| History::new(rules.clone(), time.epoch, time.now);
+        self.store("reset", make).await
+    }
+
+    /// Stores the history that this makes of what is stored, if the settings of this limiter are allowed.
+    async fn store(
+        &self,
+        operation: &'static str,
+        make: impl Fn(Time) -> History + Send + 'static,
+    ) -> Result<()> {
+        self.input(operation, self.rules.check())?;
+        let clock = self.shared.clock.clone();
         let mut newest = clock.newest();
         let step = move |listing: &Listing| {
             let time = clock.read(listing, Some(newest), BootInstant::now())?;
             newest = clock.newest();
-            let history = History::new(rules.clone(), time.epoch, time.now);
-            let data = to_data("reset", &history, MAX_VALUE_BYTES)?;
+            let data = to_data(operation, &make(time), MAX_VALUE_BYTES)?;
             Ok(Change::Write(Some(data), ()))
         };
-        self.queue.modify("reset", step).await
+        self.queue.modify(operation, step).await
     }
 
     /// Finds the first slot and takes it, unless the wait is too long.
