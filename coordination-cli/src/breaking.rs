@@ -7,15 +7,13 @@ use coordination::{
 };
 
 use crate::args::{Break, Broken, Store};
-use crate::exit::{self, Failure, Outcome, say};
+use crate::exit::{self, Failure, NOBODY, Outcome, say};
 use crate::history::{self, Taken};
 use crate::note::note_break;
 use crate::settings;
 
 /// The code of who was asked and said no.
 const REFUSED: u8 = 1;
-/// The code if there is nobody who could be asked to let go.
-const NOBODY: u8 = 1;
 /// Who has a claim that belongs to no process.
 const BY_ID: &str = "whoever has its id";
 
