@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::net;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -96,10 +96,7 @@ impl Sockets {
         let text = format!("{seq} {queue}");
         match sender.send_to(text.as_bytes(), address(directory, session)) {
             Ok(_) => true,
-            // The session is over, or does not wait to be told; and if it is about to begin, it looks after that.
-            Err(error) => {
-                matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
-            }
+            Err(error) => waits_for_nothing(&error, &path_of(directory)),
         }
     }
 
@@ -151,9 +148,24 @@ impl Sockets {
     }
 }
 
-/// A path to the session's socket. An address has 107 bytes at the most, and the directory's own path may be longer.
+/// Whether this error says that the session is over, or does not wait to be told. If it is about to begin, it looks after that.
+///
+/// A process without `/proc` does not find the directory of the sockets itself, so it does not know whether the session waits.
+fn waits_for_nothing(error: &io::Error, directory: &Path) -> bool {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => true,
+        io::ErrorKind::NotFound => directory.exists(),
+        _ => false,
+    }
+}
+
 fn address(directory: &Directory, session: SessionId) -> PathBuf {
-    format!("/proc/thread-self/fd/{}/{session}", directory.handle().as_raw_fd()).into()
+    path_of(directory).join(session.to_string())
+}
+
+/// A short path to the directory. An address has 107 bytes at the most, and the directory's own path may be longer.
+fn path_of(directory: &Directory) -> PathBuf {
+    format!("/proc/thread-self/fd/{}", directory.handle().as_raw_fd()).into()
 }
 
 /// Runs [`receive`], and starts it again whenever it panics. The panic may have lost datagrams.
@@ -186,5 +198,24 @@ async fn receive(socket: Weak<UnixDatagram>, heard: &impl Fn(Heard<'_>)) {
                 heard(Some((queue, seq)));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tempfile::TempDir;
+
+    use super::*;
+
+    #[test]
+    fn who_does_not_find_the_sockets_does_not_know_who_waits() {
+        let directory = TempDir::new().expect("a directory");
+        let (there, missing) = (directory.path(), directory.path().join("missing"));
+        let is_over =
+            |kind: io::ErrorKind, at: &Path| waits_for_nothing(&io::Error::from(kind), at);
+        assert!(is_over(io::ErrorKind::NotFound, there), "it has no socket");
+        assert!(is_over(io::ErrorKind::ConnectionRefused, there), "its process was killed");
+        assert!(!is_over(io::ErrorKind::NotFound, &missing));
+        assert!(!is_over(io::ErrorKind::WouldBlock, there), "it has not read the last ones");
     }
 }

@@ -52,6 +52,27 @@ fn process_ids_of_containers_are_not_mixed_up() {
     });
 }
 
+/// A process without `/proc` reaches no socket, and wakes all who wait when it lets go. A waiter that it did not wake would look again
+/// after three seconds or more.
+#[test]
+fn who_lets_go_without_proc_wakes_the_next() {
+    rerun_if_starved(|| {
+        let (site, scratch) = (Site::start(Backend::File, 1, WORKER), Scratch::new("contained"));
+        let command = "unshare --mount sh -c 'mount -t tmpfs none /proc && exec \"$@\"'";
+        let bare = under(&site, &scratch, command);
+        let (holder, waiter) = (bare.process("holder"), site.process("waiter"));
+        holder.acquire(LOCK);
+        let waiting = waiter.wait_for(LOCK);
+        holder.sees_contenders(LOCK, 2);
+        // Until the waiter has its socket, it would look by itself.
+        std::thread::sleep(Duration::from_millis(300));
+        let begun = Instant::now();
+        holder.release(LOCK);
+        waiter.granted(waiting, LONG);
+        assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+    });
+}
+
 /// Parent and child both have the process id 1, each in its own pid namespace, so the library cannot tell them apart
 /// by that id.
 #[test]
