@@ -226,15 +226,23 @@ impl Stream {
                 self.serve(key, options).await
             };
             let ended = caught("watch", serving).await.unwrap_or(Ended::Broken);
-            // Now the receivers of all waiters fail, and the waiters read their keys themselves (`R2`).
-            self.watched.clear();
-            self.hub.end_all();
+            self.end_all();
             let pause = match ended {
                 Ended::Refused => self.refused.next_delay(),
                 Ended::Broken => PAUSE,
             };
             tokio::time::sleep(pause).await;
         }
+    }
+
+    /// Ends all watches, also those that were not asked for at the server yet. The receivers of all waiters fail, and the waiters read
+    /// their keys themselves (`R2`).
+    fn end_all(&mut self) {
+        self.watched.clear();
+        // Whoever still waits asks anew. If what was asked for before stayed here, it would pile up where streams break again and
+        // again before a watch is answered. It is dropped before the waiters are woken: what they ask for then has to stay.
+        while self.asked.try_recv().is_ok() {}
+        self.hub.end_all();
     }
 
     /// Opens a stream whose first watch is that of `key`, and serves all watches on the stream until it ends.
@@ -406,5 +414,45 @@ async fn unanswered(asking: Option<Asking>, longest: Duration) {
     match asking {
         Some(asking) => sleep_until(asking.since + longest).await,
         None => pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Config as Options;
+    use crate::backend::etcd::client::Endpoints;
+    use crate::backend::etcd::config::Config;
+    use crate::config::Settings;
+    use crate::error::Result;
+    use crate::url::Url;
+
+    /// If streams end again and again before a watch is answered, each time all waiters ask anew.
+    #[tokio::test]
+    async fn what_was_asked_for_ends_with_the_stream() -> Result<()> {
+        let mut url = Url::parse_by_scheme("etcd://127.0.0.1:1")?;
+        let config = Config::parse(&mut url)?;
+        let settings = Settings::resolve(Options::default(), &mut url, None)?;
+        let endpoints = Endpoints::new(&config, &settings);
+        let connections = Arc::new(Connections::new(endpoints, &settings, settings.heartbeat));
+        let hub = Arc::<SharedWatches<Subject, Seen>>::default();
+        let (ask, asked) = mpsc::unbounded_channel();
+        let mut stream = Stream::new(connections, Arc::clone(&hub), asked);
+        let wait = |number: usize| {
+            let subject = Subject { key: format!("ns/lock/{number}"), scope: Scope::Deletion };
+            let (seen, is_new) = hub.join(&subject);
+            assert!(is_new, "it is not watched");
+            ask.send(subject).expect("the stream is there");
+            seen
+        };
+        let waiting: Vec<_> = (0..100).map(&wait).collect();
+        let first = stream.asked.recv().await.expect("it was asked for");
+        assert!(stream.add(first).is_some());
+        stream.end_all();
+        assert_eq!((stream.asked.len(), stream.watched.len()), (0, 0));
+        assert!(waiting.iter().all(|seen| seen.has_changed().is_err()), "they read");
+        let _again = wait(7);
+        assert_eq!(stream.asked.len(), 1, "somebody waits for it");
+        Ok(())
     }
 }
