@@ -61,11 +61,12 @@ fn judged(code: u16) -> (ErrorKind, bool) {
         1598 | 1665 => (ErrorKind::Unavailable, true),
         // The server has left its replication group, is leaving it, or serves nobody for now.
         3032 | 3100 | 3101 => (ErrorKind::Unavailable, true),
-        // The server is out of connections, is shutting down, is not serving, or has ended our connection.
+        // The server is out of connections or threads, is shutting down, is not serving, or has ended our connection.
         1040
         | 1203
         | 1226
         | 1129
+        | 1135
         | 1053
         | 1077
         | 1079
@@ -80,9 +81,9 @@ fn judged(code: u16) -> (ErrorKind, bool) {
         // creates them if they do not exist.
         1146 | 1305 | 1054 | 1318 | 1046 => (ErrorKind::Unavailable, true),
         // Another transaction holds a lock on our rows, somebody has cancelled the statement or is changing the tables, two
-        // transactions conflicted, or the storage engine failed.
-        1205 | 1213 | 1020 | 1030 | 1062 | 1180 | 1317 | 1412 | 1615 | 1689 | 1969 | 3024
-        | 3058 | 1026 | 1028 => (ErrorKind::Unavailable, false),
+        // transactions conflicted, the storage engine failed, or it has no room for more locks or transactions.
+        1205 | 1213 | 1020 | 1030 | 1062 | 1180 | 1206 | 1317 | 1412 | 1615 | 1637 | 1689
+        | 1969 | 3024 | 3058 | 1026 | 1028 => (ErrorKind::Unavailable, false),
         // A table is damaged.
         1034 | 1194 | 1712 => (ErrorKind::Corrupt, false),
         _ => (ErrorKind::Unsupported, false),
@@ -175,6 +176,9 @@ mod tests {
         assert_eq!(of(1153), (ErrorKind::Value, true, Effect::None));
         assert_eq!(of(1874), (ErrorKind::Unavailable, true, Effect::None));
         assert_eq!(of(4151), (ErrorKind::Auth, true, Effect::None));
+        assert_eq!(of(1135), (ErrorKind::Unavailable, true, Effect::None));
+        assert_eq!(of(1206), (ErrorKind::Unavailable, false, Effect::None));
+        assert_eq!(of(1637), (ErrorKind::Unavailable, false, Effect::None));
         assert_eq!(of(1041), (ErrorKind::Quota, false, Effect::Unknown));
         assert_eq!(of(9999), (ErrorKind::Unsupported, false, Effect::None));
     }

@@ -81,13 +81,16 @@ fn judged(said: &DbError) -> (ErrorKind, bool) {
         // A failure inside the server, for instance if a function is replaced while it is called.
         | SqlState::INTERNAL_ERROR => (ErrorKind::Unavailable, true),
         // Another transaction holds a lock on our rows, somebody has cancelled the statement, two transactions conflicted, or the
-        // server could not read or write a file.
+        // server could not open, read or write a file, for instance because it has no descriptor left.
         SqlState::LOCK_NOT_AVAILABLE
         | SqlState::QUERY_CANCELED
         | SqlState::T_R_DEADLOCK_DETECTED
         | SqlState::T_R_SERIALIZATION_FAILURE
         | SqlState::UNIQUE_VIOLATION
-        | SqlState::IO_ERROR => (ErrorKind::Unavailable, false),
+        | SqlState::INSUFFICIENT_RESOURCES
+        | SqlState::SYSTEM_ERROR
+        | SqlState::UNDEFINED_FILE
+        | SqlState::IO_ERROR => (ErrorKind::Unavailable, is_end(said)),
         // Our tables or functions were dropped or replaced. Another connection helps, because whoever makes it checks for our
         // schema and creates it if it does not exist.
         SqlState::UNDEFINED_TABLE
@@ -129,6 +132,9 @@ fn effect(operation: &str, said: &DbError) -> Effect {
         | SqlState::CONNECTION_FAILURE
         | SqlState::CONNECTION_DOES_NOT_EXIST
         | SqlState::PROTOCOL_VIOLATION
+        | SqlState::INSUFFICIENT_RESOURCES
+        | SqlState::SYSTEM_ERROR
+        | SqlState::UNDEFINED_FILE
         | SqlState::IO_ERROR => Effect::Unknown,
         _ => Effect::None,
     }

@@ -241,6 +241,31 @@ fn x1_a_schema_is_called_as_one_likes() {
     });
 }
 
+/// A server that has no descriptor left says so with the code 53000. That passes, so whoever acquires meanwhile waits for it.
+#[test]
+fn x1_a_server_without_descriptors_is_asked_again() {
+    rerun_on_threads(async || {
+        let postgres = one();
+        make(&*postgres).await;
+        for made in [
+            "CREATE FUNCTION public.no_descriptor() RETURNS trigger LANGUAGE plpgsql AS $$
+               BEGIN RAISE EXCEPTION 'out of file descriptors' USING ERRCODE = '53000'; END $$",
+            "CREATE TRIGGER no_descriptor BEFORE INSERT ON coordination.entries
+               FOR EACH ROW EXECUTE FUNCTION public.no_descriptor()",
+        ] {
+            ask(&*postgres, made);
+        }
+        let coordinator = Coordinator::connect(&url(&postgres)).await.expect("a server");
+        let lock = coordinator.lock("x").expect("a name");
+        let acquiring = tokio::spawn(async move { lock.acquire(PATIENCE).await });
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        assert!(!acquiring.is_finished(), "it waits until the server has one");
+        ask(&*postgres, "DROP TRIGGER no_descriptor ON coordination.entries");
+        acquiring.await.expect("no panic").expect("free").release().await.expect("released");
+        coordinator.stop().await.expect("stopped");
+    });
+}
+
 /// SEC-7: a role that owns the schema needs no right to create schemas.
 #[test]
 fn sec7_the_owner_of_an_empty_schema_makes_the_tables() {
