@@ -42,7 +42,8 @@
 //! ZooKeeper 3.6 or newer. The rights to create, read, write and delete on `<chroot>/<namespace>` and below; connecting checks the
 //! rights on the node of that path. A member id is the name of a node: as long as another program's node has that name, no session
 //! with this member id can be opened. The servers' `minSessionTimeout` must have its default, two ticks, because
-//! [`proof_delay`](Store::proof_delay) is computed from it.
+//! [`proof_delay`](Store::proof_delay) is computed from it. All servers must have one `tickTime` and one `maxSessionTimeout`: a server
+//! to which the client crate connects again may grant the session a shorter lease, and the crate does not tell.
 //!
 //! # URL options
 //!
