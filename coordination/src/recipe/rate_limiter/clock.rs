@@ -525,6 +525,41 @@ mod tests {
         assert!(ask(&mut history, 1_011_000).is_ok());
     }
 
+    /// A process of this host that asks once and ends; whether it got a permit.
+    fn asks_once(history: &mut History, host: u64, micros: u64) -> bool {
+        let mut ages = Ages::default();
+        if let Some(then) = history.witness(host).and_then(|it| history.back_then(it)) {
+            ages.learn(&then, at(history.witness(host).expect("just seen").shown));
+        }
+        ages.learn(history, at(micros));
+        let mut next = history.clone();
+        let now = ages.date(&mut next, at(micros));
+        let is_granted = next.reserve(now, 1, Some(0)).is_ok();
+        if is_granted {
+            next.mark(1);
+        }
+        if history.witness(host).is_none_or(|it| it.given != next.given) {
+            next.attest(host, micros);
+            *history = next;
+        }
+        is_granted
+    }
+
+    /// More hosts than are remembered ask in turn.
+    #[test]
+    fn many_hosts_do_not_make_each_other_forget() {
+        let mut history = three_in_ten_ms();
+        assert_eq!(history.reserve(0, 3, None), Ok(0));
+        let mut granted = 0;
+        for round in 0..60 {
+            for host in 0..40 {
+                let moment = 1_000_000 + round * 1_000 + host * 20;
+                granted += usize::from(asks_once(&mut history, host, moment));
+            }
+        }
+        assert!(granted > 5, "{granted} permits in six windows");
+    }
+
     #[test]
     fn rules_that_cannot_be_kept_are_damage() {
         let kind = |paced: bool| {

@@ -1,5 +1,6 @@
 //! When permits can be had: arithmetic, without a store and without a clock.
 
+use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::fmt;
 use std::time::Duration;
@@ -137,7 +138,7 @@ pub(super) struct History {
     /// How many permits had been given when the present rules were set.
     #[serde(default)]
     ruled_from: u64,
-    /// What hosts have seen of this history, on a store without a clock; the newest last.
+    /// What hosts have seen of this history, on a store without a clock; those that have seen it last come last.
     #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
     pub(super) witnesses: VecDeque<Witness>,
     /// The last slots, oldest first: as many as the rules need, or all if there were fewer.
@@ -161,6 +162,8 @@ pub(super) struct Witness {
 
 /// For how many hosts the history remembers what each of them has seen last.
 const WITNESSES: usize = 16;
+/// Once in so many times the first witness is forgotten, whose host may be gone for good.
+const RARELY: u32 = 1_000;
 /// Marks are above zero, and below this number: ten thousand of them have to fit into a value beside their slots.
 const MARKS: u32 = 1_000_000;
 
@@ -282,12 +285,23 @@ impl History {
     }
 
     /// From now on this host remembers that it has seen this version, at this time by its clock.
+    ///
+    /// If there is no room, a witness of the earliest version is forgotten, and of several the one that came last. The others go on
+    /// until a window has passed. If the one that came first were forgotten, hosts that ask in turn would make each other forget, and
+    /// nobody could ever prove that a window has passed.
     pub(super) fn attest(&mut self, host: u64, shown: Micros) {
         self.witnesses.retain(|witness| witness.host != host);
+        while self.witnesses.len() >= WITNESSES {
+            let known = self.witnesses.iter().enumerate();
+            let last_of_earliest = known.min_by_key(|(at, witness)| (witness.given, Reverse(*at)));
+            let forgotten = match env::rng().random_range(0..RARELY) {
+                0 => 0,
+                _ => last_of_earliest.map_or(0, |(at, _)| at),
+            };
+            self.witnesses.remove(forgotten);
+        }
         let (given, now) = (self.given, self.now);
         self.witnesses.push_back(Witness { host, shown, given, now });
-        let too_many = self.witnesses.len().saturating_sub(WITNESSES);
-        self.witnesses.drain(..too_many);
     }
 
     /// The history as the witness has seen it; `None`: too many permits were given since.
