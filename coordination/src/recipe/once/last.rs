@@ -29,8 +29,8 @@ const SLACK: u64 = 10;
 const LEAST_SLACK: u64 = 1_000_000;
 /// Clocks since boot may differ in rate by one part in this many (A1 in `docs/guarantees.md`).
 const DRIFT: u64 = 200;
-/// How many hosts are remembered that do not believe a claim's date.
-const HOSTS: usize = 8;
+/// How many hosts are remembered that do not believe a claim's date. As a clock is hardly ever that wrong, they may be many.
+const HOSTS: usize = 64;
 
 /// How far apart claims have to be, in microseconds.
 #[derive(Clone, Copy, Debug)]
@@ -223,7 +223,9 @@ impl Last {
             .host
             .filter(|host| !self.doubted.iter().any(|by| by.epoch == host.epoch))?;
         let mut doubted = self.doubted.clone();
-        doubted.drain(..(doubted.len() + 1).saturating_sub(HOSTS));
+        // Those that came first stay. If they were forgotten, hosts that ask in turn would make each other forget, and by none of
+        // their clocks would a period ever pass.
+        doubted.truncate(HOSTS - 1);
         doubted.push(host);
         Some(Self { doubted, ..self.clone() })
     }
