@@ -235,25 +235,28 @@ impl RejoiningMembership {
             let message = "it is out of the group for good";
             return Err(self.group.queue.error(kind, "update", message));
         }
-        let mut state = match self.state.try_lock() {
-            Ok(state) => state,
-            Err(_) => {
-                let queue = &self.group.queue;
-                queue.named(queue.session.check_thread("update"))?;
-                self.state.lock().await
+        let state = Arc::clone(&self.state);
+        // Locked before the task starts if it is free, because tasks may start in another order than they were spawned.
+        let locked = Arc::clone(&self.state).try_lock_owned().ok();
+        // A task has the lock, and not this future: the member could not come back while the caller does not poll.
+        let updating = self.group.queue.run("update", async move {
+            let mut state = match locked {
+                Some(state) => state,
+                None => state.lock_owned().await,
+            };
+            // Set before the store is asked, so that an incarnation that begins during the call has the new capabilities.
+            let before = std::mem::replace(&mut state.capabilities, Arc::clone(&data));
+            let Some(membership) = state.current.clone() else { return Ok(()) };
+            match membership.put(data).await {
+                Err(error) if error.loss_reason().is_none() => {
+                    state.capabilities = before;
+                    Err(error)
+                }
+                // After a loss, the next incarnation joins with the new capabilities.
+                _ => Ok(()),
             }
-        };
-        // Set before the store is asked, so that an incarnation that begins during the call has the new capabilities.
-        let before = std::mem::replace(&mut state.capabilities, Arc::clone(&data));
-        let Some(membership) = &state.current else { return Ok(()) };
-        match membership.put(data).await {
-            Err(error) if error.loss_reason().is_none() => {
-                state.capabilities = before;
-                Err(error)
-            }
-            // After a loss, the next incarnation joins with the new capabilities.
-            _ => Ok(()),
-        }
+        });
+        updating.await
     }
 
     /// Leaves the group for good and waits for the store to confirm. If a join is in flight, the call first waits for its end,
@@ -357,5 +360,38 @@ async fn rejoin(
         }
         drop(in_flight);
         tokio::time::sleep(delays.next_delay()).await;
+    }
+}
+
+#[cfg(all(test, feature = "memory"))]
+mod tests {
+    use std::future::poll_fn;
+    use std::pin::pin;
+    use std::task::Poll;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::Coordinator;
+
+    /// The caller does something else, and does not poll its update.
+    #[tokio::test]
+    async fn an_update_that_is_left_alone_does_not_keep_the_member_out() -> Result<()> {
+        let coordinator = Coordinator::connect("memory://left-alone-update").await?;
+        let group = coordinator.group("backups")?;
+        let membership = group.join_or_create("ssd").await?.rejoining();
+        let Presence::Member(first) = membership.presence() else { panic!("it has just joined") };
+        let mut updating = pin!(membership.update("hdd"));
+        let begun = poll_fn(|context| Poll::Ready(updating.as_mut().poll(context)));
+        assert!(begun.await.is_pending());
+        group.remove(membership.member_id()).await?;
+        let back = async {
+            while !matches!(membership.presence(), Presence::Member(now) if now > first) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), back).await.expect("it comes back");
+        let member = group.member(membership.member_id()).await?;
+        assert_eq!(member.capabilities.parse::<String>()?, "hdd");
+        Ok(())
     }
 }
