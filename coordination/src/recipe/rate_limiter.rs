@@ -403,6 +403,7 @@ impl RateLimiter {
         make: impl Fn(Time) -> History + Send + 'static,
     ) -> Result<()> {
         self.input(operation, self.rules.check())?;
+        self.check_open(operation)?;
         let clock = self.shared.clock.clone();
         let mut newest = clock.newest();
         let step = move |listing: &Listing| {
@@ -417,6 +418,7 @@ impl RateLimiter {
     /// Finds the first slot and takes it, unless the wait is too long.
     async fn look(&self, permits: u32, timeout: Option<Duration>) -> Result<Look> {
         self.input("acquire", self.rules.check_permits(permits))?;
+        self.check_open("acquire")?;
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let (rules, clock) = (self.rules.clone(), self.shared.clock.clone());
         let mut before = (BootInstant::now(), clock.newest());
@@ -467,6 +469,11 @@ impl RateLimiter {
             look.before.saturating_add(wait).saturating_add(margin)
         });
         RatePermit { slot: Duration::from_micros(slot), usable }
+    }
+
+    /// Fails in a forked child before anything is locked that a thread of the parent may have locked, for ever as the child sees it.
+    fn check_open(&self, operation: &'static str) -> Result<()> {
+        self.queue.named(self.queue.session.check_open(operation))
     }
 
     fn checked(&mut self, change: impl FnOnce(&mut Rules) -> Result<(), String>) -> Result<()> {

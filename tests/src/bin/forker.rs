@@ -16,14 +16,16 @@
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use coordination::blocking::{self, Coordinator};
-use coordination::{ErrorKind, LockGuard, Result, State};
+use coordination::{ErrorKind, LockGuard, Presence, RateLimiter, RejoiningMembership, Result, State};
 use coordination_tests::bounds::LONG;
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
@@ -132,8 +134,17 @@ fn fork_while_holding(url: &str, name: &str) -> Result<()> {
     let lock = coordinator.lock(name)?;
     let (kept, dropped) = (lock.acquire(None)?, coordinator.lock("another")?.acquire(None)?);
     let released = coordinator.lock("a third")?.acquire(None)?;
+    let limiter = coordinator.as_async().rate_limiter("limiter", 5, LONG)?;
+    let group = coordinator.as_async().group("members")?;
+    let member = blocking::wait(group.join_or_create("ssd"))?.rejoining();
+    // Calls that are at the store when the child is forked, and have locked something until the store has answered.
+    let _asking = begun(|| limiter.try_acquire(1));
+    let _updating = begun(|| member.update("hdd"));
     match fork() {
-        0 => child(kept, dropped, released, coordinator),
+        0 => {
+            is_over(&limiter, &member);
+            child(kept, dropped, released, coordinator)
+        }
         child => {
             wait_for(child, || thread::sleep(Duration::from_millis(5)));
             // After this pause, everything that the child may have sent has arrived at the store.
@@ -149,6 +160,25 @@ fn fork_while_holding(url: &str, name: &str) -> Result<()> {
             coordinator.stop()
         }
     }
+}
+
+/// The call, which waits for the store.
+fn begun<F: Future>(call: impl Fn() -> F) -> Pin<Box<F>> {
+    loop {
+        let mut begun = Box::pin(call());
+        if begun.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+            return begun;
+        }
+    }
+}
+
+/// In the child, everything is over at once, whatever the parent was doing.
+fn is_over(limiter: &RateLimiter, member: &RejoiningMembership) {
+    let asked = blocking::wait(limiter.try_acquire(1));
+    assert!(is_closed(asked.map(drop)), "permits are the parent's");
+    assert!(is_closed(blocking::wait(limiter.reset())), "as is the limiter");
+    assert_eq!(member.presence(), Presence::Ended(ErrorKind::Closed));
+    assert!(is_closed(blocking::wait(member.update("nvme"))), "the member is the parent's");
 }
 
 /// What the child does with its copies of the guards and of the coordinator. It ends the process, so it never returns.

@@ -41,7 +41,7 @@ pub enum Presence {
     Member(FencingToken),
     /// Out of the group, for this reason; it will join again.
     Away(LossReason),
-    /// Out of the group for good: it was deleted, or the coordinator was stopped.
+    /// Out of the group for good: it was deleted, or the coordinator was stopped, or this is a forked child.
     Ended(ErrorKind),
 }
 
@@ -154,6 +154,10 @@ impl RejoiningMembership {
 
     /// The current state, as far as this process knows.
     pub fn presence(&self) -> Presence {
+        // A forked child is no member, and what the parent knows may be locked there for ever.
+        if !self.group.queue.session.is_own_process() {
+            return Presence::Ended(ErrorKind::Closed);
+        }
         match *self.presence.borrow() {
             ended @ Presence::Ended(_) => ended,
             // The task has ended with the session's runtime.
@@ -194,10 +198,11 @@ impl RejoiningMembership {
         if self.is_over {
             return None;
         }
-        let now = match self.presence.changed().await {
-            Ok(()) => *self.presence.borrow_and_update(),
-            // The task has ended.
-            Err(_) => self.presence(),
+        let is_own_process = self.group.queue.session.is_own_process();
+        let now = match is_own_process && self.presence.changed().await.is_ok() {
+            true => *self.presence.borrow_and_update(),
+            // The task has ended, or this is a forked child, which has no task.
+            false => self.presence(),
         };
         self.is_over = matches!(now, Presence::Ended(_));
         Some(now)
@@ -264,12 +269,15 @@ impl RejoiningMembership {
     ///
     /// # Errors
     ///
-    /// Those of [`Membership::leave`], except a loss: a member that is out of the group need not leave it.
+    /// Those of [`Membership::leave`], except a loss: a member that is out of the group need not leave it. In a forked child it is
+    /// [`ErrorKind::Closed`].
     ///
     /// # Cancel safety
     ///
     /// If the future is dropped, leaving goes on in the background.
     pub async fn leave(self) -> Result<()> {
+        // In a forked child, what is locked here may be locked for ever.
+        self.group.queue.named(self.group.queue.session.check_process("leave"))?;
         let joining = Arc::clone(&self.joining);
         let _no_join = match joining.try_lock() {
             Ok(no_join) => no_join,
