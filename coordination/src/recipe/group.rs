@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -239,7 +239,7 @@ impl Group {
     /// * [`ErrorKind::MemberExists`]: another live session is in the group under this member id.
     /// * [`ErrorKind::Value`]: the capabilities cannot be written as JSON, or are too large.
     /// * [`ErrorKind::Unavailable`]: the store did not answer within the shorter of the lease and five
-    ///   seconds.
+    ///   seconds, or did not remove in that time what an earlier membership of this session has left.
     /// * [`ErrorKind::Lost`], [`ErrorKind::Closed`], and those of a store that refuses.
     ///
     /// # Cancel safety
@@ -341,14 +341,17 @@ impl Group {
         };
         let (session, queue) = (Arc::clone(&self.queue.session), self.queue.key.clone());
         let limit = session.ttl().min(LONGEST_JOIN);
-        let policy = Arc::new(Joining { session, queue, waits: AtomicBool::new(false) });
+        let policy = Arc::new(Joining { session, queue, waits_for: AtomicU64::new(0) });
         let request = Request { contents, policy: Some(Arc::<Joining>::clone(&policy)) };
         match self.queue.acquire_within(&request, Some(limit)).await {
             Ok(grant) => Ok(Membership::new(grant, self.clone(), member, data)),
             Err(error) if error.kind() != ErrorKind::Timeout => Err(error),
-            // An earlier entry of this session under this member id has not gone away in time.
-            Err(_) if policy.waits.load(Ordering::SeqCst) => {
-                self.queue.named(Err(already_joined()))
+            Err(_) if policy.has_joined() => self.queue.named(Err(already_joined())),
+            // Nobody is in the group by that entry, and whoever was told so would go on without a membership.
+            Err(error) if policy.waits_for.load(Ordering::SeqCst) != 0 => {
+                let message = "an earlier join of this session is still being removed";
+                let late = self.queue.session.late("join", message, None);
+                self.queue.named(Err(late.with_effect(error.effect())))
             }
             Err(_) => {
                 let message = "the store did not answer within the time given";
@@ -474,8 +477,18 @@ impl fmt::Debug for Group {
 struct Joining {
     session: Arc<Session>,
     queue: QueueKey,
-    /// Whether the joining entry waits for an earlier entry of the same session to go away.
-    waits: AtomicBool,
+    /// The number of the earlier entry of the same session for which the joining entry waits, to go away or to reach the caller of
+    /// another join; zero: there was none.
+    waits_for: AtomicU64,
+}
+
+impl Joining {
+    /// Whether the join that was waited for has reached its caller by now.
+    fn has_joined(&self) -> bool {
+        let number = self.waits_for.load(Ordering::SeqCst);
+        let lease = self.session.lease_now();
+        number != 0 && lease.is_some_and(|lease| lease.holds_number(&self.queue, number))
+    }
 }
 
 impl Policy for Joining {
@@ -495,7 +508,7 @@ impl Policy for Joining {
             Some(lease) if lease.holds_number(&self.queue, other.seq) => Err(already_joined()),
             // The other entry is of this session, but no guard holds it any more: it is being removed.
             _ => {
-                self.waits.store(true, Ordering::SeqCst);
+                self.waits_for.store(other.seq, Ordering::SeqCst);
                 Ok(Decision::Wait)
             }
         }
@@ -525,6 +538,30 @@ mod tests {
         let config = Config { url: Some("memory://no-runtime".to_owned()), ..config };
         let coordinator = blocking::Coordinator::connect_with(config).expect("it is in memory");
         let group = coordinator.as_async().group("backups").expect("a good name");
+        let member = given_up(&group);
+        let error = wait(group.until_removed(&member)).expect_err("it is still there");
+        assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::Unknown));
+    }
+
+    /// Whoever is told that it has joined already takes itself for a member. Here nobody is one.
+    #[test]
+    fn what_is_not_removed_in_time_is_no_membership() {
+        let config = Config { ttl: Some(Duration::from_secs(1)), ..Config::default() };
+        let config = Config { url: Some("memory://not-removed".to_owned()), ..config };
+        let coordinator = blocking::Coordinator::connect_with(config).expect("it is in memory");
+        let group = coordinator.as_async().group("backups").expect("a good name");
+        wait(group.create()).expect("there is none");
+        given_up(&group);
+        let error = wait(group.join("ssd")).expect_err("it is still there");
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        let membership = wait(group.join_as("another", "ssd")).expect("it has another id");
+        let error = wait(group.join_as("another", "ssd")).expect_err("it is a member");
+        assert_eq!(error.kind(), ErrorKind::AlreadyJoined);
+        drop(membership);
+    }
+
+    /// Enters an entry of this session that no guard holds and nobody removes; returns its member id.
+    fn given_up(group: &Group) -> Arc<str> {
         let session = &group.queue.session;
         let lease = session.lease_now().expect("it has just connected");
         let Contents { member, label, mode, data, room, .. } = group.queue.contents();
@@ -533,7 +570,6 @@ mod tests {
         let entry = NewEntry { entry_ref, session: lease.id, member: own, label, mode, data, room };
         let entered = session.backend.enter_now(&entry).expect("memory answers at once");
         entered.expect("there is room");
-        let error = wait(group.until_removed(&member)).expect_err("it is still there");
-        assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::Unknown));
+        member
     }
 }
