@@ -34,6 +34,9 @@ use crate::time::BootInstant;
 const KIND: &str = "rate";
 /// How long after its deadline a call still waits for the store's answer.
 const LATENESS: Duration = Duration::from_millis(100);
+/// How long a call waits for those before it in this process. It is less than the shortest time that a call has in all, so that the
+/// store is asked in any case.
+const TURN: Duration = Duration::from_millis(50);
 /// The longest that a try waits for the store.
 const LONGEST_TRY: Duration = Duration::from_secs(5);
 
@@ -283,7 +286,7 @@ impl RateLimiter {
     ///
     /// First come, first served, in the order in which slots are stored: a call that has its slot is not
     /// overtaken. Calls at the same moment get their slots in any order; those of one limiter and its clones
-    /// get them in turn.
+    /// get them in turn, but a call that has waited for others for 50 ms waits for them no longer.
     ///
     /// # Examples
     ///
@@ -436,7 +439,7 @@ impl RateLimiter {
             let _turn = tokio::select! {
                 biased;
                 turn = self.shared.turn.lock() => Some(turn),
-                () = self.queue.out_of_time(Some(LATENESS)) => None,
+                () = self.queue.out_of_time(Some(TURN)) => None,
             };
             self.queue.modify("acquire", step).await
         };

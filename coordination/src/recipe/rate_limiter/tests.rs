@@ -1,6 +1,8 @@
 //! The limiter as its users see it, on paused time.
 
+use std::future::poll_fn;
 use std::pin::pin;
+use std::task::Poll;
 
 use tokio::time::{advance, sleep};
 
@@ -134,6 +136,18 @@ async fn t9_dropped_waits() {
     assert!(start.elapsed() >= 3 * WINDOW - Duration::from_millis(21));
     // The permits of waits that were dropped count as taken.
     assert!(!is_granted(&limiter).await);
+}
+
+/// A call that is never polled again keeps its turn, and the others do without.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_left_alone_keeps_nobody_from_asking() {
+    let limiter = limiter("left-alone").await;
+    let mut left_alone = pin!(limiter.try_acquire(1));
+    let begun = poll_fn(|context| Poll::Ready(left_alone.as_mut().poll(context)));
+    assert!(begun.await.is_pending());
+    for _ in 0..3 {
+        limiter.acquire(1, Some(Duration::from_millis(10))).await.expect("there are five");
+    }
 }
 
 #[tokio::test(start_paused = true)]
