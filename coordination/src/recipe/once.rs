@@ -168,7 +168,8 @@ impl OncePer {
     ///
     /// # Errors
     ///
-    /// Those of [`try_claim`](Self::try_claim), and [`ErrorKind::Lost`]: `held` was lost before. The error has
+    /// Those of [`try_claim`](Self::try_claim), and [`ErrorKind::Lost`]: `held` was lost before; [`ErrorKind::Input`]: it was
+    /// released before, as by [`release_after`](crate::LockGuard::release_after). The error has
     /// [`Effect::None`](crate::Effect::None), as nothing was claimed.
     ///
     /// # Cancel safety
@@ -194,6 +195,11 @@ impl OncePer {
     pub async fn try_claim_under(&self, held: &Grant) -> Result<Option<Claim>> {
         if let Some(reason) = held.own_entry().loss_reason() {
             return Err(held.loss_error("claim", reason, Effect::None));
+        }
+        if held.own_entry().is_given_up() {
+            // Whoever asks next would find the entry gone, and take the claim over at once.
+            let message = "what the job was to be claimed under is released";
+            return Err(self.queue.error(ErrorKind::Input, "claim", message));
         }
         let key = held.key();
         let entry = held.own_entry().seq().unwrap_or_default();

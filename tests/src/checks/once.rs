@@ -170,6 +170,10 @@ pub async fn on2_spent_by_success_only(store: &TestStore) -> Result<()> {
     assert!(second.give_back().await?);
     let third = mine.try_claim_under(&permit).await?.expect("given back");
     assert!(third.give_back().await?);
+    let timed = permit.release_after(Duration::ZERO);
+    eventually_async(PATIENCE, async || !timed.is_held()).await;
+    let refused = mine.try_claim_under(&timed).await.expect_err("it is released");
+    assert_eq!((refused.kind(), refused.effect()), (ErrorKind::Input, Effect::None));
     assert!(theirs.try_claim().await?.is_some());
     Ok(())
 }
