@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::Group;
 use crate::backend::Data;
-use crate::error::Result;
+use crate::error::{Effect, Result};
 use crate::recipe::engine::data::{MAX_ENTRY_BYTES, to_data};
 use crate::recipe::engine::grant::Grant;
 use crate::token::FencingToken;
@@ -107,10 +107,19 @@ impl Membership {
     }
 
     pub(super) async fn put(&self, data: Data) -> Result<()> {
+        // Noted before the store is asked: if this future is dropped, the update goes on, and the next incarnation is to say the same.
+        let before = std::mem::replace(&mut *self.capabilities(), Arc::clone(&data));
         let update = self.grant.own_entry().update("update", Default::default(), Arc::clone(&data));
-        self.grant.named(update.await)?;
-        *self.capabilities() = data;
-        Ok(())
+        let updated = self.grant.named(update.await);
+        if updated.as_ref().is_err_and(|error| error.effect() == Effect::None) {
+            let mut noted = self.capabilities();
+            let is_noted = |noted: &Data| Arc::ptr_eq(noted, &data);
+            // A later update may have been asked for meanwhile.
+            if is_noted(&noted) {
+                *noted = before;
+            }
+        }
+        updated
     }
 
     /// Leaves the group and waits for the store to confirm.
@@ -146,5 +155,42 @@ impl fmt::Debug for Membership {
             .field("incarnation", &self.incarnation())
             .field("is_held", &self.is_held())
             .finish()
+    }
+}
+
+#[cfg(all(test, feature = "memory"))]
+mod tests {
+    use std::future::poll_fn;
+    use std::pin::pin;
+    use std::task::Poll;
+    use std::time::Duration;
+
+    use crate::{Coordinator, Presence, Result};
+
+    /// Whoever gives up waiting for an update does not take it back.
+    #[tokio::test]
+    async fn the_next_incarnation_says_what_an_update_said_that_nobody_waited_for() -> Result<()> {
+        let coordinator = Coordinator::connect("memory://nobody-waited").await?;
+        let group = coordinator.group("backups")?;
+        let membership = group.join_or_create("ssd").await?;
+        let id = membership.member_id().to_owned();
+        {
+            let mut updating = pin!(membership.update("hdd"));
+            let begun = poll_fn(|context| Poll::Ready(updating.as_mut().poll(context)));
+            assert!(begun.await.is_pending(), "it is carried out by a task");
+        }
+        let says = async || group.member(&id).await?.capabilities.parse::<String>();
+        let carried_out = async {
+            while says().await? != "hdd" {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            Ok::<_, crate::Error>(())
+        };
+        tokio::time::timeout(Duration::from_secs(10), carried_out).await.expect("it goes on")?;
+        let mut membership = membership.rejoining();
+        group.remove(&id).await?;
+        while !matches!(membership.changed().await, Some(Presence::Member(_))) {}
+        assert_eq!(says().await?, "hdd");
+        membership.leave().await
     }
 }
