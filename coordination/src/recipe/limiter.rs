@@ -482,8 +482,12 @@ impl Limiter {
         let Some((interval, keep_waiting)) = keep_waiting else {
             return std::future::pending().await;
         };
+        let interval = interval.max(Duration::from_millis(1));
         for attempt in 1.. {
-            let next = Instant::now() + interval.max(Duration::from_millis(1));
+            let Some(next) = Instant::now().checked_add(interval) else {
+                // Later than the clock can show, so never.
+                return std::future::pending().await;
+            };
             let is_over = self.queue.sleep_until(next).await.is_err();
             if is_over || !keep_waiting(attempt, start.elapsed()) {
                 return;
@@ -515,6 +519,9 @@ impl Limiter {
     /// Changes the number of slots for all: for this handle, for contenders on standby, and for callers that ask
     /// for the new number from now on. When the number shrinks, nobody loses a slot: newcomers are admitted only
     /// when fewer contenders work than the new number.
+    ///
+    /// The number of places on standby, and whether the [latest wins](Self::latest_wins), are replaced as well, by those of this
+    /// handle: with a handle that differs in these, all other callers get [`ErrorKind::Mismatch`] from then on.
     ///
     /// # Errors
     ///
@@ -675,5 +682,26 @@ impl WorkSlot {
     /// The slot's number, from 1 to the number of slots, which nobody else has at the same time.
     pub fn slot(&self) -> u32 {
         self.slot
+    }
+}
+
+#[cfg(all(test, feature = "memory"))]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_never_asked_waits() -> Result<()> {
+        let coordinator = Coordinator::connect("memory://never-asked").await?;
+        let nightly = coordinator.limiter("nightly")?.standby(1);
+        let Admission::Working(first) = nightly.enter().await? else { panic!("nobody is there") };
+        let second = nightly.enter_while(Duration::MAX, |_, _| panic!("it is never asked"));
+        let releases = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            first.release().await
+        };
+        let (entered, released) = tokio::join!(second, releases);
+        released?;
+        assert!(matches!(entered?, Admission::Working(_)));
+        coordinator.stop().await
     }
 }
