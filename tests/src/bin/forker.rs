@@ -25,7 +25,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use coordination::blocking::{self, Coordinator};
-use coordination::{ErrorKind, LockGuard, Presence, RateLimiter, RejoiningMembership, Result, State};
+use coordination::{
+    ErrorKind, LockGuard, Presence, RateLimiter, RejoiningMembership, Result, State,
+};
 use coordination_tests::bounds::LONG;
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};

@@ -9,14 +9,20 @@
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
+use rand::RngExt;
+
 use super::layout::{Micros, Stamp};
 use crate::backend;
 use crate::canary::{Canary, sings};
-use crate::env::HostClock;
+use crate::env::{self, HostClock};
 use crate::time::BootInstant;
 
 /// Clocks of two machines may differ in rate by one part in this many (A1).
 const DRIFT: u64 = 200;
+/// How many clocks are remembered by which the last write is known.
+const WITNESSES: usize = 8;
+/// Once in so many times the first of them is forgotten, whose host may be gone for good.
+const RARELY: u32 = 1_000;
 
 /// What this process knows of a queue's time.
 #[derive(Default)]
@@ -103,6 +109,19 @@ impl Stamp {
         witness.map(|(_, then)| shown.saturating_sub(*then))
     }
 
+    /// One more clock by which the last write is known.
+    ///
+    /// If there are too many, the last one goes: hosts that ask in turn, each with a short process, would make each other forget
+    /// before any of them asks again, and no time would pass for them.
+    pub(super) fn attest(&mut self, witness: (u64, Micros)) {
+        if self.witnesses.len() >= WITNESSES {
+            let first = env::rng().random_range(0..RARELY) == 0;
+            self.witnesses.remove(if first { 0 } else { WITNESSES - 1 });
+            self.witnesses.truncate(WITNESSES - 1);
+        }
+        self.witnesses.push(witness);
+    }
+
     /// The stamp of a write that is made at this moment.
     pub(super) fn at(moment: Moment, by: u64) -> Self {
         Self { now: moment.now, by, witnesses: moment.witness.into_iter().collect() }
@@ -176,5 +195,24 @@ mod tests {
         let stamp = Stamp::at(moment, 7);
         let later = other.read(&stamp, None, at(5_007_000_000));
         assert_eq!((later.now, later.is_witnessed), (7_000_000, true));
+    }
+
+    #[test]
+    fn many_hosts_do_not_make_each_other_forget() {
+        let mut stamp =
+            Stamp::at(Clock::default().read(&Stamp::default(), of_store(1, 500), at(0)), 7);
+        // Hosts ask in turn, each in a process that ends, for a minute.
+        let hosts = 2..2 + 3 * WITNESSES as u64;
+        let mut longest = 0;
+        for second in 0..60 {
+            for host in hosts.clone() {
+                match stamp.passed(host, second * 1_000_000) {
+                    Some(passed) => longest = longest.max(passed),
+                    None => stamp.attest((host, second * 1_000_000)),
+                }
+                assert!(stamp.witnesses.len() <= WITNESSES);
+            }
+        }
+        assert!(longest >= 10_000_000, "{longest}");
     }
 }

@@ -27,8 +27,6 @@ use crate::time::BootInstant;
 const MOST_OF_POSTS: usize = MAX_VALUE_BYTES - 16 * 1024;
 /// How many of the last writes are remembered.
 const REMEMBERED: usize = 16;
-/// How many clocks are remembered by which the last write is known.
-const WITNESSES: usize = 8;
 /// How many records are kept from one step to the next, and how many bytes.
 const KEPT: usize = 512;
 const KEPT_BYTES: usize = 4 * 1024 * 1024;
@@ -541,9 +539,7 @@ impl Engine {
         let mut look = self.look(operation).await?;
         let witness = look.moment.witness.filter(|_| !look.moment.is_witnessed);
         let (Some(witness), Some(version)) = (witness, look.version) else { return Ok(()) };
-        let witnesses = &mut look.head.clock.witnesses;
-        witnesses.push(witness);
-        witnesses.drain(..witnesses.len().saturating_sub(WITNESSES));
+        look.head.clock.attest(witness);
         let data = to_data(operation, &look.head, MAX_VALUE_BYTES)?;
         let write = Write::new(&self.queue.key, Some(version), Some(data));
         // If others have written meanwhile there is nothing to attest.
