@@ -18,6 +18,7 @@ use crate::promise::{self, Promise, Promised, SatOut};
 use crate::service::{Phase, Shared, Waiting};
 use crate::settings::Cover;
 use crate::text::millis;
+use crate::waited;
 use crate::wanted::{self, Wanted, What};
 
 mod room;
@@ -93,10 +94,12 @@ pub(crate) async fn acquire(
     if let Some(ticket) = &mut ticket {
         ticket.take_over();
     }
+    let waits = !wanted.wait.is_zero();
     let (answer, received) = oneshot::channel();
     tokio::spawn(work(Arc::clone(service), wanted, answer, (waiting, finishing), ticket));
     let failed = || Problem::new(Code::Internal, "the wait ended without an answer");
-    received.await.unwrap_or_else(|_| Err(failed()))
+    let answer = if waits { waited::waiting(received).await } else { received.await };
+    answer.unwrap_or_else(|_| Err(failed()))
 }
 
 fn taken_over() -> Problem {

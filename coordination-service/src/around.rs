@@ -27,6 +27,7 @@ use crate::problem::{Code, Problem};
 use crate::service::{Phase, Shared};
 use crate::text::{millis, rfc3339};
 use crate::tls::Certificate;
+use crate::waited::Waited;
 
 /// Which of our APIs a listener has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,7 +98,9 @@ pub(crate) async fn around(
         Ok(principal) => {
             line.principal.clone_from(&principal.name);
             request.extensions_mut().insert(principal);
-            match Caught(Box::pin(next.run(request))).await {
+            let waited = line.waited.clone();
+            let handled = Caught(Box::pin(waited.count(next.run(request)))).await;
+            match handled {
                 Some(response) => response,
                 None => {
                     Problem::new(Code::Internal, "the service failed; its log has the request's id")
@@ -279,6 +282,7 @@ struct Line {
     service: Shared,
     api: Api,
     begun: Instant,
+    waited: Waited,
     at: SystemTime,
     request: String,
     method: String,
@@ -301,6 +305,7 @@ impl Line {
             service: Arc::clone(service),
             api,
             begun: Instant::now(),
+            waited: Waited::default(),
             at: SystemTime::now(),
             request: id.to_owned(),
             method: request.method().to_string(),
@@ -364,7 +369,8 @@ fn route(api: Api, path: &str) -> &'static str {
 
 impl Drop for Line {
     fn drop(&mut self) {
-        metrics::answered(self.route, &self.method, self.status);
+        let time = self.begun.elapsed().saturating_sub(self.waited.time());
+        metrics::answered(self.route, &self.method, self.status, time);
         if !self.service.settings.access_log || is_health(self.route) {
             return;
         }

@@ -6,7 +6,7 @@
 mod registry;
 
 use std::sync::LazyLock;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use ::metrics::{Key, Label, Level, Metadata, Recorder, SharedString, Unit};
 
@@ -18,6 +18,7 @@ const METADATA: Metadata<'static> =
     Metadata::new("coordination-service", Level::INFO, Some("coordination-service"));
 
 const REQUESTS: &str = "coordination_http_requests_total";
+const REQUEST_TIMES: &str = "coordination_http_request_seconds";
 const REFUSED: &str = "coordination_refused_total";
 const CLIENT_HOLD: &str = "coordination_client_hold_seconds";
 const RATE_PERMITS: &str = "coordination_rate_permits_total";
@@ -31,6 +32,8 @@ static REGISTRY: LazyLock<Registry> = LazyLock::new(|| {
     let registry = Registry::default();
     let text = SharedString::const_str;
     registry.describe_counter(REQUESTS.into(), None, text("Requests that were answered."));
+    let times = text("How long requests were worked on, without what they waited for others.");
+    registry.describe_histogram(REQUEST_TIMES.into(), Some(Unit::Seconds), times);
     registry.describe_counter(REFUSED.into(), None, text("Requests that were refused."));
     let hold = text("How long clients had what they were granted, by how that ended.");
     registry.describe_histogram(CLIENT_HOLD.into(), Some(Unit::Seconds), hold);
@@ -53,8 +56,8 @@ pub(crate) fn listen() {
     }
 }
 
-/// A request was answered, or its client had gone: 499.
-pub(crate) fn answered(route: &'static str, method: &str, status: u16) {
+/// A request was answered after this time without its waits, or its client had gone: 499.
+pub(crate) fn answered(route: &'static str, method: &str, status: u16, time: Duration) {
     let known = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
     let method = known.into_iter().find(|known| *known == method).unwrap_or("other");
     let labels = vec![
@@ -63,6 +66,19 @@ pub(crate) fn answered(route: &'static str, method: &str, status: u16) {
         Label::new("status", status.to_string()),
     ];
     count(Key::from_parts(REQUESTS, labels));
+    let labels = vec![Label::new("route", route), Label::new("class", class(status))];
+    REGISTRY.register_histogram(&Key::from_parts(REQUEST_TIMES, labels), &METADATA).record(time);
+}
+
+/// The class of a status: how it went, without a series for each number.
+fn class(status: u16) -> &'static str {
+    match status / 100 {
+        1 => "1xx",
+        2 => "2xx",
+        3 => "3xx",
+        4 => "4xx",
+        _ => "5xx",
+    }
 }
 
 /// A request was refused, for this reason.

@@ -12,6 +12,7 @@ use crate::kind::Kind;
 use crate::mirror::Watching;
 use crate::problem::Problem;
 use crate::service::{Phase, Shared};
+use crate::waited::waiting;
 
 /// The longest wait, in seconds.
 const LONGEST: u64 = 60;
@@ -71,7 +72,7 @@ impl Known {
         tokio::select! {
             biased;
             _ = phases.wait_for(|phase| *phase != Phase::Serving) => Err(Problem::draining()),
-            changed = timeout_at(end, change) => Ok(changed.is_ok()),
+            changed = waiting(timeout_at(end, change)) => Ok(changed.is_ok()),
         }
     }
 }

@@ -21,6 +21,7 @@ use crate::rates::{Limit, Rate};
 use crate::reply::{json, principal, rest};
 use crate::service::{Phase, Shared};
 use crate::text::{self, LONGEST_WAIT, millis};
+use crate::waited::waiting;
 
 const PATH: &str = "/v1/rates/";
 /// The most permits of a request, and of a limit whose permits may be had at once.
@@ -73,7 +74,7 @@ async fn acquire(State(service): State<Shared>, request: Request) -> Result<Resp
         true => at_once(&limiter, permits).await,
         false => {
             let _waiting = service.waits.enter(&who.name, 1, service.settings.limits.waits)?;
-            within(&service, &limiter, permits, wait).await
+            waiting(within(&service, &limiter, permits, wait)).await
         }
     };
     // Of settings that the store refuses there is nothing to be known.

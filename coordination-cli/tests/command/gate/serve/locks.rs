@@ -333,6 +333,8 @@ fn metrics_are_those_of_the_library_and_of_the_service() {
         "coordination_sessions{state=\"connected\",store=\"file\"} 1".to_owned(),
         format!("coordination_build_info{{version=\"{}\"}} 1", env!("CARGO_PKG_VERSION")),
         "coordination_client_hold_seconds_count{kind=\"lock\",end=\"released\"} 1".to_owned(),
+        "coordination_http_request_seconds_count{route=\"/v1/locks/{name}\",class=\"4xx\"} 1"
+            .to_owned(),
         "coordination_event_streams 0".to_owned(),
     ] {
         assert!(metrics.lines().any(|line| line == series), "{series}\n{metrics}");
