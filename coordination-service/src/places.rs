@@ -1,4 +1,7 @@
 //! Who is connected. If there is no place for one more, a connection that asks for nothing gives up its own.
+//!
+//! An address that has more than its share of all connections keeps none of them by asking now and then: else whoever asks once a second
+//! on each of as many connections as there may be would keep everybody else out.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -15,6 +18,9 @@ use crate::around::Peer;
 
 /// A connection keeps its place while a request of it is under way, and for so long after that.
 const KEPT: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 1 });
+/// One that has had a request, of an address that has more than its share, keeps it for this part of that. A client that sends one
+/// request after the other is never silent for so long.
+const PART: u32 = 10;
 
 /// Where connections come from that are taken for one client's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -50,6 +56,8 @@ struct Place {
 struct Requests {
     count: usize,
     since: Instant,
+    /// Whether there has been one at all.
+    is_used: bool,
 }
 
 /// A place that a connection has until this is dropped.
@@ -83,7 +91,7 @@ impl Places {
             Peer::Address(address) => Origin::Address(address.ip().to_canonical()),
             Peer::User(user) => Origin::User(user),
         };
-        let requests = Mutex::new(Requests { count: 0, since: Instant::now() });
+        let requests = Mutex::new(Requests { count: 0, since: Instant::now(), is_used: false });
         let place = Arc::new(Place { origin, kept: self.kept, requests, needed: Notify::new() });
         let mut taken = self.taken();
         taken.last += 1;
@@ -100,9 +108,11 @@ impl Places {
         for place in taken.all.values() {
             *counts.entry(place.origin).or_default() += 1;
         }
+        // With whoever is to have the room. Rounded up: nobody has more than its share with one connection.
+        let share = taken.all.len().div_ceil(counts.len() + 1);
         let silent = taken.all.values().filter_map(|place| {
             let count = counts.get(&place.origin).copied().unwrap_or_default();
-            Some((count, place.silent()?, place))
+            Some((count, place.silent(count > share)?, place))
         });
         if let Some((_, _, place)) = silent.max_by_key(|(count, silent, _)| (*count, *silent)) {
             place.needed.notify_one();
@@ -115,16 +125,19 @@ impl Place {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// For how long it has asked for nothing, if that is long.
-    fn silent(&self) -> Option<Duration> {
+    /// For how long it has asked for nothing, if that is long enough for whoever has more than its share, or for others.
+    fn silent(&self, has_more: bool) -> Option<Duration> {
         let requests = self.requests();
         let silent = requests.since.elapsed();
-        (requests.count == 0 && silent >= self.kept).then_some(silent)
+        // One that is new may need its time to ask at all.
+        let least = if has_more && requests.is_used { self.kept / PART } else { self.kept };
+        (requests.count == 0 && silent >= least).then_some(silent)
     }
 
     fn count(&self, change: impl Fn(usize) -> usize) {
         let mut requests = self.requests();
-        *requests = Requests { count: change(requests.count), since: Instant::now() };
+        let count = change(requests.count);
+        *requests = Requests { count, since: Instant::now(), is_used: true };
     }
 }
 
@@ -140,7 +153,7 @@ impl Own {
         loop {
             self.place.needed.notified().await;
             // A request may have come meanwhile: then another one is told.
-            if self.place.silent().is_some() {
+            if self.place.silent(true).is_some() {
                 return;
             }
         }
@@ -222,5 +235,33 @@ mod tests {
         assert!(is_told(&one).await, "nobody else is there");
         drop(one);
         assert!(places.taken().all.is_empty());
+    }
+
+    /// H8: whoever asks now and then on each of many connections makes room, but not with one that waits for an answer, nor with one that
+    /// is new; and whoever has no more than its share keeps what it uses.
+    #[tokio::test]
+    async fn whoever_has_more_than_its_share_makes_room_though_it_asks() {
+        let places = Arc::<Places>::default();
+        let use_of = |last| {
+            let own = places.take(peer(last));
+            drop(own.begin());
+            own
+        };
+        let is_told = async |own: &Own| {
+            tokio::time::timeout(Duration::from_millis(50), own.needed()).await.is_ok()
+        };
+        let (one, two) = (use_of(1), use_of(2));
+        tokio::time::sleep(KEPT / PART).await;
+        places.make_room();
+        assert!(!is_told(&one).await && !is_told(&two).await, "each has its share");
+        let more = [use_of(2), use_of(2)];
+        let new = places.take(peer(2));
+        let asks = two.begin();
+        tokio::time::sleep(KEPT / PART).await;
+        places.make_room();
+        assert!(is_told(&more[0]).await, "it has been silent for longest");
+        assert!(!is_told(&more[1]).await && !is_told(&new).await);
+        assert!(!is_told(&one).await && !is_told(&two).await);
+        drop(asks);
     }
 }
