@@ -3,14 +3,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use axum::body::Body;
-use coordination::{Coordinator, SharedValue, Version};
-use tokio::sync::oneshot;
+use coordination::{Coordinator, SharedValue, State as SessionState, Version};
 
-use crate::delivery::{self, Deliver};
+use self::place::{EndsWithIt, Place, Waiter};
+pub(crate) use self::undelivered::Undelivered;
 use crate::finishing::Finishing;
 use crate::guard::Guard;
-use crate::holds::{Begun, Covered, End, Hold, Holds};
+use crate::holds::{Begun, Covered};
 use crate::ids;
 use crate::keys::Ticket;
 use crate::problem::{Code, Problem};
@@ -21,9 +20,14 @@ use crate::text::millis;
 use crate::waited;
 use crate::wanted::{self, Wanted, What};
 
+pub(crate) mod place;
 mod room;
 #[cfg(test)]
 pub(crate) mod tests;
+pub(crate) mod undelivered;
+
+/// How long the library waits at a place that others may go on with: longer than anybody comes back to it.
+const FOR_GOOD: Duration = Duration::from_secs(366 * 86_400);
 
 /// The longest lease there is.
 pub(crate) const LONGEST: Duration = Duration::from_secs(86_400);
@@ -38,120 +42,139 @@ pub(crate) fn longest_lease(service: &Shared, locks: &[&str]) -> Duration {
     }
 }
 
-/// A hold whose client may not know of it yet: given up when this is dropped before it was delivered.
-pub(crate) struct Undelivered {
-    holds: Arc<Holds>,
-    hold: Option<Arc<Hold>>,
-}
-
-impl Undelivered {
-    /// The hold, for the answer's text.
-    pub(crate) fn hold(&self) -> Result<&Arc<Hold>, Problem> {
-        self.hold.as_ref().ok_or_else(|| Problem::new(Code::Internal, "it was delivered before"))
-    }
-
-    /// A body that delivers it when the connection has taken it.
-    pub(crate) fn body(self, text: String) -> Body {
-        delivery::body(text, self)
-    }
-}
-
-impl Deliver for Undelivered {
-    fn deliver(&mut self) {
-        self.hold = None;
-    }
-}
-
-impl Drop for Undelivered {
-    fn drop(&mut self) {
-        if let Some(hold) = self.hold.take()
-            && !hold.was_told_again()
-        {
-            self.holds.end_in_background(&hold, End::Undelivered);
-            // Where it was lost before: nobody was told of its promise either.
-            self.holds.take_back(&hold);
-        }
-    }
-}
-
 /// Waits for what is wanted, and takes it in as a hold.
 ///
-/// The work is done by a task of its own, which undoes a grant that nobody is there to receive.
+/// The work is done by a task of its own, which undoes a grant that nobody is there to receive. With a ticket, a repetition of the
+/// request goes on at the same place.
 ///
 /// # Cancel safety
 ///
-/// Dropping the future gives up the place in the queue, and what may be granted after that.
+/// Dropping the future gives up the place in the queue, and what may be granted after that, unless they are to be kept.
 pub(crate) async fn acquire(
     service: &Shared,
     wanted: Wanted,
-    mut ticket: Option<Ticket>,
+    ticket: Option<Ticket>,
 ) -> Result<Undelivered, Problem> {
+    let begun = Instant::now();
     let finishing = service.begin()?;
     room::check(service, &wanted)?;
     let limits = service.settings.limits;
     let waiting = service.waits.enter(&wanted.client, wanted.part_count(), limits.waits)?;
-    // Not before it is let in: whoever is refused takes no place away from the request before it.
-    if let Some(ticket) = &mut ticket {
-        ticket.take_over();
-    }
-    let waits = !wanted.wait.is_zero();
-    let (answer, received) = oneshot::channel();
-    tokio::spawn(work(Arc::clone(service), wanted, answer, (waiting, finishing), ticket));
-    let failed = || Problem::new(Code::Internal, "the wait ended without an answer");
-    let answer = if waits { waited::waiting(received).await } else { received.await };
-    answer.unwrap_or_else(|_| Err(failed()))
+    let place = ticket.as_ref().map_or_else(Place::new, Ticket::place);
+    let (wait, keep) = (wanted.wait, wanted.keep);
+    let failed = || Problem::new(Code::Internal, "the place is over before the wait has begun");
+    let mut waiter = place.wait_at(keep).ok_or_else(failed)?;
+    // Else the library ends the wait, and so it does one try.
+    let is_kept = ticket.is_some() && (!wait.is_zero() || !keep.is_zero());
+    let within = (is_kept && !wait.is_zero()).then_some(wait);
+    let (place, until_over) = ((place, is_kept), (waiting, finishing));
+    tokio::spawn(work(Arc::clone(service), wanted, place, until_over, ticket));
+    let answer = waiter.answer(within);
+    let answer = if wait.is_zero() { answer.await } else { waited::waiting(answer).await };
+    answer.unwrap_or_else(|| Err(not_yet(service, begun, keep)))
 }
 
-fn taken_over() -> Problem {
-    Problem::new(Code::Superseded, "a later request with the same key waits in its place")
+/// Goes on with the wait of an earlier request, at its place. `None`: that wait has ended, as its client did not wait for so long, and it
+/// is to be begun anew.
+///
+/// # Cancel safety
+///
+/// As for [`acquire`].
+pub(crate) async fn go_on(
+    service: &Shared,
+    mut waiter: Waiter<Undelivered>,
+    wanted: &Wanted,
+    begun: Instant,
+) -> Option<Result<Undelivered, Problem>> {
+    let left = wanted.wait.saturating_sub(begun.elapsed());
+    match waited::waiting(waiter.answer(Some(left))).await {
+        None => Some(Err(not_yet(service, begun, wanted.keep))),
+        Some(Err(problem)) if problem.code == Code::Busy && begun.elapsed() < wanted.wait => None,
+        answer => answer,
+    }
+}
+
+/// The answer to whoever has waited for as long as it wanted to.
+fn not_yet(service: &Shared, begun: Instant, keep: Duration) -> Problem {
+    let session = service.session.borrow().as_ref().map(|session| session.state);
+    let problem = match session {
+        None | Some(SessionState::Connected) => Problem::new(Code::Busy, "somebody else holds it"),
+        Some(_) => Problem::new(Code::StoreAway, "the store does not answer"),
+    };
+    place_kept(problem.with("waited_ms", millis(begun.elapsed())), keep)
+}
+
+/// With the time for which its place is kept, if it is.
+fn place_kept(problem: Problem, keep: Duration) -> Problem {
+    if keep.is_zero() { problem } else { problem.with("place_kept_ms", millis(keep)) }
 }
 
 async fn work(
     service: Shared,
     wanted: Wanted,
-    mut answer: oneshot::Sender<Result<Undelivered, Problem>>,
+    (place, is_kept): (Arc<Place<Undelivered>>, bool),
     (waiting, _finishing): (Waiting, Finishing),
     mut ticket: Option<Ticket>,
 ) {
     let (begun, asked_at) = (Instant::now(), SystemTime::now());
+    let _in_any_case = EndsWithIt(Arc::clone(&place));
     let mut phases = service.phase.subscribe();
-    let superseded = async {
-        match &ticket {
-            Some(ticket) => ticket.superseded().await,
-            None => std::future::pending().await,
-        }
-    };
+    let kept = is_kept.then_some(&*place);
     let waited = tokio::select! {
         biased;
-        // The client is gone: so is its place, by dropping the wait.
-        () = answer.closed() => return,
+        // Nobody waits there any more: it is left by dropping the wait.
+        () = place.given_up() => return,
         _ = phases.wait_for(|phase| *phase != Phase::Serving) => Err(Problem::draining()),
-        () = superseded => Err(taken_over()),
-        waited = wait(&service, &wanted, begun) => waited,
+        waited = wait(&service, &wanted, kept, begun) => waited,
     };
     // From here on nothing is dropped half-way: a promise may be written.
     let outcome = match waited {
         Ok(waited) => grant(&service, wanted, waited, asked_at).await,
         Err(problem) => Err(problem),
     };
-    let outcome = outcome.and_then(|granted| {
-        let handle = granted.hold()?.handle.clone();
-        let is_ours = ticket.as_mut().is_none_or(|ticket| ticket.granted(&handle));
-        if is_ours { Ok(granted) } else { Err(taken_over()) }
+    let outcome = outcome.and_then(|mut granted| {
+        granted.keep(place.kept_for());
+        if let Some(ticket) = &mut ticket {
+            ticket.granted(&granted.hold()?.handle);
+        }
+        Ok(granted)
     });
     drop(waiting);
     // A grant that nobody receives is undone by its drop.
-    let _ = answer.send(outcome);
+    place.end(outcome);
+}
+
+/// Waits for as long as is wanted; at a place with which others may go on, until it is given up.
+async fn wait(
+    service: &Shared,
+    wanted: &Wanted,
+    kept: Option<&Place<Undelivered>>,
+    begun: Instant,
+) -> Result<Waited, Problem> {
+    let mut wanted = wanted.clone();
+    if kept.is_some() && !wanted.wait.is_zero() {
+        wanted.wait = FOR_GOOD;
+    }
+    loop {
+        match (wait_once(service, &wanted, begun).await, kept) {
+            // That was the try whose client is answered at once, and whose place is kept.
+            (Err(problem), Some(place)) if problem.code == Code::Busy && wanted.wait.is_zero() => {
+                place.put_off(place_kept(problem, wanted.keep));
+                wanted.wait = FOR_GOOD;
+            }
+            (waited, _) => return waited,
+        }
+    }
 }
 
 /// What the store granted, and where its promises have to stand.
 struct Waited {
     guard: Guard,
-    places: Vec<Place>,
+    places: Vec<Promising>,
 }
 
 /// Where the promise of one lock has to stand.
-struct Place {
+struct Promising {
     value: SharedValue<Promised>,
     /// The version of one that is over and still there.
     over: Option<Version>,
@@ -160,7 +183,7 @@ struct Place {
 }
 
 /// The library's wait, and then that for promises of other instances.
-async fn wait(service: &Shared, wanted: &Wanted, begun: Instant) -> Result<Waited, Problem> {
+async fn wait_once(service: &Shared, wanted: &Wanted, begun: Instant) -> Result<Waited, Problem> {
     let coordinator = service.coordinator()?;
     let asked = wanted::granted(&coordinator, wanted).await;
     let guard = asked.map_err(|problem| ungranted(problem, begun))?;
@@ -168,7 +191,7 @@ async fn wait(service: &Shared, wanted: &Wanted, begun: Instant) -> Result<Waite
     for (name, fence) in wanted.locks().into_iter().zip(guard.fences()) {
         if service.promises(name) {
             let (value, over) = sat_out(service, &guard, wanted, name, begun).await?;
-            places.push(Place { value, over, fence });
+            places.push(Promising { value, over, fence });
         }
     }
     Ok(Waited { guard, places })
@@ -254,19 +277,19 @@ async fn grant(
         lease: wanted.lease,
         guard,
     });
-    Ok(Undelivered { holds: Arc::clone(&service.holds), hold: Some(hold) })
+    Ok(Undelivered::new(Arc::clone(&service.holds), hold, service.phase.subscribe()))
 }
 
 /// Writes a promise of this lease at each of these places: at all of them, or the others are deleted. Without a lease, only those
 /// that are over are deleted, as the next one would sit them out once more.
 async fn promised(
     service: &Shared,
-    places: Vec<Place>,
+    places: Vec<Promising>,
     lease: Option<Duration>,
     handle: &str,
 ) -> Result<Vec<Arc<Promise>>, Problem> {
     let mut promises = Vec::new();
-    for Place { value, over, fence } in places {
+    for Promising { value, over, fence } in places {
         match (lease, over) {
             (Some(lease), over) => {
                 let promise = Arc::new(Promise::new(value, fence, handle));

@@ -3,13 +3,15 @@
 mod settled;
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use axum::http::HeaderMap;
 use sha2::{Digest, Sha256};
-use tokio::sync::Notify;
 
 use self::settled::{Answer, Settled};
+use crate::acquire::place::{Place, Waiter};
+use crate::acquire::undelivered::Undelivered;
 use crate::problem::{Code, Problem};
 
 /// So many keys are remembered that were granted something; those that wait are as many as there may be waits.
@@ -44,8 +46,8 @@ struct Entry {
 }
 
 enum State {
-    /// Its request waits; told when another takes the key over.
-    Waiting(Arc<Notify>),
+    /// Its request waits at this place, or nobody does and it is kept.
+    Waiting(Arc<Place<Undelivered>>),
     /// The handle of what it was granted, and the number of that among all grants.
     Granted { handle: String, order: u64 },
     /// What its request was answered, as soon as that is known.
@@ -54,22 +56,22 @@ enum State {
 
 /// What a key says of a request.
 pub(crate) enum Asked {
-    /// It is the first, or [takes over](Ticket::take_over) from one that waits.
+    /// It is the first.
     New(Ticket),
+    /// It waits at the place of the one before from now on.
+    Waiting(Waiter<Undelivered>),
     /// It was granted this.
     Granted(String),
     /// The key was used for something else.
     Reused,
 }
 
-/// A request that has its key, until another takes that over. Dropped without a grant, the key means nothing any more.
+/// The wait of a request that has a key. Dropped without a grant, the key means nothing any more.
 pub(crate) struct Ticket {
     keys: Arc<Keys>,
     key: Key,
     number: u64,
-    superseded: Arc<Notify>,
-    /// The request that waited with this key, until it is told that this one has taken over.
-    before: Option<(u64, Weak<Notify>)>,
+    place: Arc<Place<Undelivered>>,
     is_granted: bool,
 }
 
@@ -112,25 +114,36 @@ impl Keys {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A request with this key begins.
-    pub(crate) fn begin(self: &Arc<Self>, client: &str, key: &str, content: Content) -> Asked {
+    /// A request with this key begins. Its place is kept for so long when it has gone.
+    pub(crate) fn begin(
+        self: &Arc<Self>,
+        client: &str,
+        key: &str,
+        content: Content,
+        keep: Duration,
+    ) -> Asked {
         let key = (client.to_owned(), key.to_owned());
-        let (mut table, mut before) = (self.table(), None);
+        let mut table = self.table();
         if let Some(entry) = table.entries.get(&key) {
             match &entry.state {
                 _ if entry.content != content => return Asked::Reused,
                 State::Granted { handle, .. } => return Asked::Granted(handle.clone()),
-                State::Waiting(told) => before = Some((entry.number, Arc::downgrade(told))),
+                // One that is given up at this moment is none.
+                State::Waiting(place) => {
+                    if let Some(waiter) = place.wait_at(keep) {
+                        return Asked::Waiting(waiter);
+                    }
+                }
                 // Invariant: what is held is never asked for with the content of a counter or a job.
                 State::Settled(_) => return Asked::Reused,
             }
         }
         table.last += 1;
-        let (number, superseded) = (table.last, Arc::new(Notify::new()));
-        let state = State::Waiting(Arc::clone(&superseded));
+        let (number, place) = (table.last, Place::new());
+        let state = State::Waiting(Arc::clone(&place));
         table.entries.insert(key.clone(), Entry { number, content, state });
         let keys = Arc::clone(self);
-        Asked::New(Ticket { keys, key, number, superseded, before, is_granted: false })
+        Asked::New(Ticket { keys, key, number, place, is_granted: false })
     }
 
     /// What the key was granted is as if it had never been.
@@ -184,20 +197,13 @@ impl Table {
 }
 
 impl Ticket {
-    /// It may wait: from now on the request before it has the key no more.
-    pub(crate) fn take_over(&mut self) {
-        if let Some(before) = self.before.take().and_then(|(_, told)| told.upgrade()) {
-            before.notify_one();
-        }
+    /// Where it waits.
+    pub(crate) fn place(&self) -> Arc<Place<Undelivered>> {
+        Arc::clone(&self.place)
     }
 
-    /// Waits until another request has the key.
-    pub(crate) async fn superseded(&self) {
-        self.superseded.notified().await;
-    }
-
-    /// From now on the key stands for this grant; false: another request has it.
-    pub(crate) fn granted(&mut self, handle: &str) -> bool {
+    /// From now on the key stands for this grant.
+    pub(crate) fn granted(&mut self, handle: &str) {
         let mut table = self.keys.table();
         table.last += 1;
         let order = table.last;
@@ -207,24 +213,13 @@ impl Ticket {
             self.is_granted = true;
             table.remember(&self.key, order);
         }
-        self.is_granted
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        if self.is_granted {
-            return;
-        }
-        let mut table = self.keys.table();
-        // Where it was refused a wait, the request before it waits on.
-        let before = self.before.take().and_then(|(number, told)| Some((number, told.upgrade()?)));
-        let own = table.entries.get_mut(&self.key).filter(|entry| entry.number == self.number);
-        match (own, before) {
-            (Some(entry), Some((number, told))) => {
-                (entry.number, entry.state) = (number, State::Waiting(told));
-            }
-            _ => table.remove(&self.key, self.number),
+        if !self.is_granted {
+            self.keys.table().remove(&self.key, self.number);
         }
     }
 }
@@ -237,42 +232,48 @@ mod tests {
     fn a_key_stands_for_one_grant() {
         let keys = Arc::new(Keys::default());
         let (this, other) = (content(&["a", "b"]), content(&["ab", ""]));
+        let begin =
+            |client: &str, key: &str, content| keys.begin(client, key, content, Duration::ZERO);
         let ticket = |asked| match asked {
             Asked::New(ticket) => ticket,
             _ => panic!("it is not new"),
         };
-        let first = ticket(keys.begin("me", "k", this));
-        assert!(matches!(keys.begin("me", "k", other), Asked::Reused));
-        drop(ticket(keys.begin("you", "k", other)));
-        let mut second = ticket(keys.begin("me", "k", this));
+        let granted = |asked, handle: &str| {
+            let mut ticket = ticket(asked);
+            ticket.granted(handle);
+            assert!(ticket.is_granted);
+        };
+        let first = ticket(begin("me", "k", this));
+        assert!(matches!(begin("me", "k", other), Asked::Reused));
+        drop(ticket(begin("you", "k", other)));
+        assert!(matches!(begin("me", "k", this), Asked::Waiting(_)));
         // What comes late takes nothing from who has the key now.
+        first.place.end(Err(Problem::new(Code::Busy, "it is over")));
+        let mut second = ticket(begin("me", "k", this));
         drop(first);
-        assert!(second.granted("h"));
+        second.granted("h");
         drop(second);
-        assert!(matches!(keys.begin("me", "k", this), Asked::Granted(handle) if handle == "h"));
+        assert!(matches!(begin("me", "k", this), Asked::Granted(handle) if handle == "h"));
         keys.forget("me", "k", "another");
-        assert!(matches!(keys.begin("me", "k", this), Asked::Granted(_)));
+        assert!(matches!(begin("me", "k", this), Asked::Granted(_)));
         keys.forget("me", "k", "h");
-        let mut theirs = ticket(keys.begin("you", "k", other));
-        assert!(theirs.granted("theirs"));
+        granted(begin("you", "k", other), "theirs");
         // One that is granted something again and again, which nobody receives, is one all the same.
         for _ in 0..2 * REMEMBERED {
-            assert!(ticket(keys.begin("me", "again", this)).granted("nobody's"));
+            granted(begin("me", "again", this), "nobody's");
             keys.forget("me", "again", "nobody's");
         }
         assert_eq!(keys.table().granted_count, 1);
-        let mut late = ticket(keys.begin("me", "k", this));
-        let mut now = ticket(keys.begin("me", "k", this));
-        assert!(!late.granted("late"));
+        let mut now = ticket(begin("me", "k", this));
         for number in 0..2 * REMEMBERED {
-            assert!(ticket(keys.begin("me", &number.to_string(), this)).granted("h"));
+            granted(begin("me", &number.to_string(), this), "h");
         }
         // One that still waits is none of those that are forgotten, and neither is that of another principal.
-        let asked = keys.begin("you", "k", other);
+        let asked = begin("you", "k", other);
         assert!(matches!(asked, Asked::Granted(handle) if handle == "theirs"));
         assert_eq!(keys.table().entries.len(), REMEMBERED + 1);
-        assert!(now.granted("now"));
-        assert!(matches!(keys.begin("me", "k", this), Asked::Granted(handle) if handle == "now"));
+        now.granted("now");
+        assert!(matches!(begin("me", "k", this), Asked::Granted(handle) if handle == "now"));
         assert_eq!(keys.table().entries.len(), REMEMBERED);
     }
 

@@ -76,6 +76,7 @@ async fn acquire(State(service): State<Shared>, request: Request) -> Result<Resp
         what: What::Lock { shared: false },
         name: caller.name,
         wait: Duration::ZERO,
+        keep: Duration::ZERO,
         lease: service.settings.lockable_lease,
         client: caller.client,
     };

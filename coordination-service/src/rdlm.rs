@@ -66,7 +66,8 @@ async fn acquire(State(service): State<Shared>, request: Request) -> Result<Resp
     let title = title.ok_or_else(|| Problem::new(Code::Invalid, "`title` is wanted"))?;
     let client = who.name.clone();
     let what = What::Lock { shared: false };
-    let wanted = Wanted { what, name, wait, lease, title, client };
+    let keep = Duration::ZERO;
+    let wanted = Wanted { what, name, wait, keep, lease, title, client };
     let granted = match acquire::acquire(&service, wanted, None).await {
         Err(problem) if problem.code == Code::Busy => {
             // Its clients know by 408 that the time is over, and by 409 that somebody removed their wait.

@@ -18,6 +18,7 @@ use crate::ids;
 use crate::keys::Keys;
 use crate::metrics;
 use crate::mirror::Mirror;
+pub(crate) use crate::phase::Phase;
 use crate::problem::{Code, Problem};
 use crate::promise::Sights;
 use crate::queues::Queues;
@@ -27,17 +28,6 @@ use crate::tls::Tls;
 
 /// The most that is under way at a time: all that may wait, and as much again.
 const UNDER_WAY: usize = 4_000;
-
-/// How far the stop has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Phase {
-    /// All is done that is asked for.
-    Serving,
-    /// Nothing new is granted.
-    Draining,
-    /// Nothing is renewed either.
-    Ending,
-}
 
 /// The session at the store, as far as it is known.
 #[derive(Clone, Debug)]

@@ -16,6 +16,8 @@ pub(crate) struct Wanted {
     pub(crate) name: String,
     /// How long to wait; zero is one try.
     pub(crate) wait: Duration,
+    /// For how long its place, or what it was granted, is kept for a repetition when nobody waits for it.
+    pub(crate) keep: Duration,
     pub(crate) lease: Duration,
     /// What the store keeps as its label.
     pub(crate) title: String,

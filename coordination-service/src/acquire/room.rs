@@ -116,27 +116,24 @@ mod tests {
         assert!(remembered() >= 19, "{} are remembered", remembered());
     }
 
-    /// A request that is sent again and is refused a place leaves that of the first one as it was.
+    /// A request that is sent again goes on at the place of the first one, and is no further wait.
     #[tokio::test]
-    async fn who_is_not_let_in_takes_no_place_away() {
+    async fn who_asks_again_takes_no_further_place() {
         let limits = Limits { waits: (1, 1), ..Limits::default() };
         let settings = Settings { limits, ..Settings::default() };
         let (service, other) = tests::instance_with(settings, Cover::Any).await;
         let held = other.lock("x").expect("a name").acquire(None).await.expect("it is free");
-        let ticket = |asked| match asked {
-            Asked::New(ticket) => Some(ticket),
-            _ => panic!("it is not granted"),
-        };
-        let begin = || ticket(service.keys.begin("me", "k", keys::content(&["x"])));
-        let mut first = std::pin::pin!(acquire(&service, tests::wanted(60_000), begin()));
+        let begin = || service.keys.begin("me", "k", keys::content(&["x"]), Duration::ZERO);
+        let Asked::New(ticket) = begin() else { panic!("nobody has asked before") };
+        let mut first = std::pin::pin!(acquire(&service, tests::wanted(60_000), Some(ticket)));
         let waits = tokio::time::timeout(Duration::from_millis(50), first.as_mut()).await;
         assert!(waits.is_err(), "it waits");
-        let second = acquire(&service, tests::wanted(60_000), begin()).await;
-        assert_eq!(code(second), Err(Code::TooMany));
+        let Asked::Waiting(mut second) = begin() else { panic!("the first one waits") };
+        assert_eq!(code(first.await), Err(Code::Superseded));
+        assert_eq!(service.waits.count(), 1);
         drop(held);
-        let granted = first.await.expect("it has its place still");
+        let granted = second.answer(None).await.expect("it waits for good").expect("it is free");
         let handle = granted.hold().expect("it is here").handle.clone();
-        let asked = service.keys.begin("me", "k", keys::content(&["x"]));
-        assert!(matches!(asked, Asked::Granted(of) if of == handle));
+        assert!(matches!(begin(), Asked::Granted(of) if of == handle));
     }
 }

@@ -3,6 +3,7 @@ use coordination::{Config, Coordinator};
 use super::*;
 use crate::auth::Auth;
 use crate::delivery::Deliver;
+use crate::holds::End;
 use crate::kind::Kind;
 use crate::look;
 use crate::service::Service;
@@ -33,6 +34,7 @@ pub(crate) fn wanted(wait: u64) -> Wanted {
         what: What::Lock { shared: false },
         name: "x".to_owned(),
         wait: Duration::from_millis(wait),
+        keep: Duration::ZERO,
         lease: Duration::from_secs(60),
         title: String::new(),
         client: "me".to_owned(),
@@ -376,7 +378,7 @@ async fn a_lock_that_was_lost_is_promised_to_nobody() {
     lock.break_grant(guard.token()).await.expect("memory answers");
     guard.lost().await;
     let promise = promise::of(&other, "x").expect("a name");
-    let place = Place { value: promise.clone(), over: None, fence: guard.token().value() };
+    let place = Promising { value: promise.clone(), over: None, fence: guard.token().value() };
     let waited = Waited { guard: guard.into(), places: vec![place] };
     let told = grant(&service, wanted(0), waited, SystemTime::now()).await.map(drop);
     assert_eq!(told.map_err(|problem| problem.code), Err(Code::StoreAway));

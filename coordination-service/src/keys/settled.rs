@@ -132,6 +132,7 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicI64, Ordering};
+    use std::time::Duration;
 
     use tokio::sync::oneshot;
 
@@ -165,7 +166,8 @@ mod tests {
         assert_eq!(add(&keys, "you", "k", &count).await, Ok(2));
         let other = keys.settled("me", "k", content(&["m"]), async { Ok(9) }).await;
         assert_eq!(other.map_err(|problem| problem.code), Err(Code::KeyReused));
-        assert!(matches!(keys.begin("me", "k", content(&["x"])), super::super::Asked::Reused));
+        let reused = keys.begin("me", "k", content(&["x"]), Duration::ZERO);
+        assert!(matches!(reused, super::super::Asked::Reused));
         // What had no effect is asked anew, and what may have had one is not.
         assert_eq!(fail(&keys, "away", Code::StoreAway).await, Err(Code::StoreAway));
         assert_eq!(add(&keys, "me", "away", &count).await, Ok(3));

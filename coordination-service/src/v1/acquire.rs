@@ -10,6 +10,7 @@ use axum::response::Response;
 
 use super::holds::{add_fence, ended, shown};
 use super::path::named;
+use crate::acquire::place::Waiter;
 use crate::acquire::{self, Undelivered, longest_lease};
 use crate::around::Noted;
 use crate::auth::{Principal, Right};
@@ -26,6 +27,8 @@ use crate::wanted::{Places, Wanted, What};
 
 /// The lease of who does not ask for one.
 const LEASE: Duration = Duration::from_secs(20);
+/// The longest that a place is kept for who comes back, in milliseconds.
+const LONGEST_KEPT: u64 = 60_000;
 /// The shortest lease, in milliseconds.
 const SHORTEST_LEASE: u64 = 100;
 /// The most locks that are acquired together, and the most bytes of such a request.
@@ -123,13 +126,14 @@ fn wanted(
     name: String,
     mut fields: Fields,
 ) -> Result<Wanted, Problem> {
-    let (wait, lease) = (Duration::ZERO, LEASE);
+    let (wait, keep, lease) = (Duration::ZERO, Duration::ZERO, LEASE);
     let (title, client) = (String::new(), who.name.clone());
-    let mut wanted = Wanted { what, name, wait, lease, title, client };
+    let mut wanted = Wanted { what, name, wait, keep, lease, title, client };
     let longest = millis(longest_lease(service, &wanted.locks()));
     // Nobody waits to join a group.
     let longest_wait = if matches!(wanted.what, What::Group { .. }) { 0 } else { LONGEST_WAIT };
     wanted.wait = fields.millis("wait_ms", 0..=longest_wait).unwrap_or_default();
+    wanted.keep = fields.millis("keep_place_ms", 0..=LONGEST_KEPT).unwrap_or_default();
     let lease = fields.millis("lease_ms", SHORTEST_LEASE..=longest.max(SHORTEST_LEASE));
     wanted.lease = lease.unwrap_or(LEASE.min(Duration::from_millis(longest)));
     wanted.title = fields.title("title").unwrap_or_default();
@@ -144,15 +148,27 @@ async fn granted(
     key: Option<String>,
     asked: Instant,
 ) -> Result<Response, Problem> {
-    let ticket = match &key {
-        Some(key) => match repeated(service, &wanted, key)? {
-            Repeated::Of(hold) => return created(service, &hold, asked, Body::from),
-            Repeated::Not(ticket) => Some(ticket),
-        },
-        None => None,
+    let Some(key) = key else {
+        if !wanted.keep.is_zero() {
+            let why = "`keep_place_ms` needs an Idempotency-Key, by which the place is found again";
+            return Err(Problem::new(Code::Invalid, why));
+        }
+        let granted = acquire::acquire(service, wanted, None).await?;
+        return first_told(service, granted, asked, None);
     };
-    let granted = acquire::acquire(service, wanted, ticket).await?;
-    first_told(service, granted, asked, key.as_deref())
+    loop {
+        let granted = match repeated(service, &wanted, &key)? {
+            Repeated::Of(hold) => return created(service, &hold, asked, Body::from),
+            Repeated::Not(ticket) => acquire::acquire(service, wanted, Some(ticket)).await?,
+            Repeated::Waits(waiter) => {
+                match acquire::go_on(service, waiter, &wanted, asked).await {
+                    Some(granted) => granted?,
+                    None => continue,
+                }
+            }
+        };
+        return first_told(service, granted, asked, Some(key.as_str()));
+    }
 }
 
 /// The answer to a grant that nobody was told of yet. What is over by now has not ended for its client, which never had it: it asks
@@ -182,6 +198,8 @@ enum Repeated {
     Of(Arc<Hold>),
     /// It is new.
     Not(Ticket),
+    /// It waits already, at this place.
+    Waits(Waiter<Undelivered>),
 }
 
 fn repeated(service: &Shared, wanted: &Wanted, key: &str) -> Result<Repeated, Problem> {
@@ -189,8 +207,9 @@ fn repeated(service: &Shared, wanted: &Wanted, key: &str) -> Result<Repeated, Pr
     let what = format!("{:?}", wanted.what);
     let content = keys::content(&[&what, &wanted.name, &lease, &wanted.title]);
     loop {
-        let handle = match service.keys.begin(&wanted.client, key, content) {
+        let handle = match service.keys.begin(&wanted.client, key, content, wanted.keep) {
             Asked::New(ticket) => return Ok(Repeated::Not(ticket)),
+            Asked::Waiting(waiter) => return Ok(Repeated::Waits(waiter)),
             Asked::Reused => {
                 let why = "this key stands for a request of another name or with other fields";
                 return Err(Problem::new(Code::KeyReused, why));
@@ -239,16 +258,192 @@ fn created(
 
 #[cfg(test)]
 mod tests {
+    use coordination::Coordinator;
+    use hyper::service::Service as _;
+    use hyper_util::service::TowerToHyperService;
+    use serde_json::Value;
+
     use super::*;
     use crate::acquire::tests::{instance, wanted};
+    use crate::service::Phase;
     use crate::settings::Cover;
+    use crate::v1;
+
+    /// How long what has to come may take.
+    const LONG: Duration = Duration::from_secs(20);
+
+    /// Asks for the lock `x` with a key, always the same.
+    async fn ask(service: Shared, wait: u64, keep: u64) -> (u16, Value) {
+        let routes = TowerToHyperService::new(v1::routes(&service));
+        let body = format!("{{\"wait_ms\":{wait},\"keep_place_ms\":{keep},\"lease_ms\":60000}}");
+        let request = Request::post("/v1/locks/x").header("host", "localhost");
+        let request = request.header("idempotency-key", "k").body(Body::from(body));
+        let answer = routes.call(request.expect("a request")).await.expect("an answer");
+        let status = answer.status().as_u16();
+        let text = axum::body::to_bytes(answer.into_body(), 65_536).await.expect("a body");
+        (status, serde_json::from_slice(&text).expect("it is JSON"))
+    }
+
+    /// Waits until so many hold `x` or wait for it.
+    async fn contend(other: &Coordinator, count: usize) {
+        let lock = other.lock("x").expect("a name");
+        let reached = async {
+            while lock.holders().await.expect("memory answers").len() != count {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(LONG, reached).await.expect("as many as there should be");
+    }
+
+    /// Waits until what nobody waits for any more is over.
+    async fn over(service: &Shared) {
+        let over = async {
+            while !service.under_way.is_over() || service.holds.count("anonymous").0 > 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(LONG, over).await.expect("nothing is left");
+    }
+
+    /// Whoever polls keeps its place, before those who have come later.
+    #[tokio::test]
+    async fn a_place_is_kept_between_two_polls() {
+        let (service, other) = instance(Cover::Any).await;
+        let poll = |wait| ask(Arc::clone(&service), wait, 60_000);
+        let held = other.lock("x").expect("a name").acquire(None).await.expect("it is free");
+        let (status, told) = poll(0).await;
+        assert_eq!((status, &told["code"]), (409, &"busy".into()), "{told}");
+        assert_eq!(told["place_kept_ms"], 60_000);
+        contend(&other, 2).await;
+        let later = tokio::spawn({
+            let lock = other.lock("x").expect("a name");
+            async move { lock.acquire(None).await }
+        });
+        contend(&other, 3).await;
+        for wait in [0, 20] {
+            let (status, told) = poll(wait).await;
+            assert_eq!((status, &told["place_kept_ms"]), (409, &60_000.into()), "{told}");
+            assert!(told["waited_ms"].as_u64() >= Some(wait), "{told}");
+        }
+        contend(&other, 3).await;
+        let (next, ()) = tokio::join!(poll(60_000), async { drop(held) });
+        assert_eq!(next.0, 201, "{}", next.1);
+        assert!(!later.is_finished(), "it has come later");
+        later.abort();
+    }
+
+    /// Who sends its request again while it waits has the place that it had.
+    #[tokio::test]
+    async fn a_repetition_goes_on_at_the_place_of_the_first_one() {
+        let (service, other) = instance(Cover::Any).await;
+        let held = other.lock("x").expect("a name").acquire(None).await.expect("it is free");
+        let first = tokio::spawn(ask(Arc::clone(&service), 60_000, 0));
+        contend(&other, 2).await;
+        let later = tokio::spawn({
+            let lock = other.lock("x").expect("a name");
+            async move { lock.acquire(None).await }
+        });
+        contend(&other, 3).await;
+        let second = tokio::spawn(ask(Arc::clone(&service), 60_000, 0));
+        let first = first.await.expect("no panic");
+        assert_eq!((first.0, &first.1["code"]), (409, &"superseded".into()));
+        contend(&other, 3).await;
+        drop(held);
+        assert_eq!(second.await.expect("no panic").0, 201);
+        assert!(!later.is_finished(), "it has come later");
+        later.abort();
+    }
+
+    /// A client that has gone has its place for as long as it asked for, and no longer.
+    #[tokio::test]
+    async fn a_place_is_given_up_after_its_time() {
+        let (service, other) = instance(Cover::Any).await;
+        let _held = other.lock("x").expect("a name").acquire(None).await.expect("it is free");
+        let begun = Instant::now();
+        assert_eq!(ask(Arc::clone(&service), 0, 200).await.0, 409);
+        over(&service).await;
+        assert!(begun.elapsed() >= Duration::from_millis(200), "{:?}", begun.elapsed());
+        contend(&other, 1).await;
+        for keep in [0, 60_000] {
+            let waiting = tokio::spawn(ask(Arc::clone(&service), 60_000, keep));
+            contend(&other, 2).await;
+            // The client hangs up.
+            waiting.abort();
+            drop(waiting.await);
+            if keep == 0 {
+                contend(&other, 1).await;
+                over(&service).await;
+            }
+        }
+        let (status, told) = ask(Arc::clone(&service), 0, 0).await;
+        assert_eq!((status, told.get("place_kept_ms")), (409, None), "{told}");
+        // Its last word is that it does not come back.
+        contend(&other, 1).await;
+        over(&service).await;
+    }
+
+    /// What is granted while nobody waits is there for who comes back in time, and is taken back else.
+    #[tokio::test]
+    async fn a_grant_is_kept_for_who_comes_back() {
+        let (service, other) = instance(Cover::Any).await;
+        for (keep, comes_back) in [(60_000, true), (500, false)] {
+            let held = other.lock("x").expect("a name").acquire(None).await.expect("it is free");
+            assert_eq!(ask(Arc::clone(&service), 0, keep).await.0, 409);
+            drop(held);
+            if comes_back {
+                let granted = async {
+                    while service.holds.count("anonymous").0 == 0 {
+                        tokio::time::sleep(Duration::from_millis(5)).await;
+                    }
+                };
+                tokio::time::timeout(LONG, granted).await.expect("it is free");
+                let (status, told) = ask(Arc::clone(&service), 0, keep).await;
+                assert_eq!(status, 201, "{told}");
+                let hold = service.holds.live().pop().expect("it is held");
+                assert_eq!(told["id"], hold.id());
+                drop(service.holds.give_up(&hold, End::Released).await);
+                service.keys.forget("anonymous", "k", &hold.handle);
+            }
+            over(&service).await;
+            let lock = other.lock("x").expect("a name");
+            drop(lock.acquire(Some(LONG)).await.expect("it is free again"));
+        }
+    }
+
+    /// H10: a place that is kept does not put off a stop, and neither does what was granted to nobody.
+    #[tokio::test]
+    async fn h10_a_stop_leaves_kept_places() {
+        for is_granted in [false, true] {
+            let (service, other) = instance(Cover::Any).await;
+            let held = other.lock("x").expect("a name").acquire(None).await.expect("it is free");
+            assert_eq!(ask(Arc::clone(&service), 0, 60_000).await.0, 409);
+            contend(&other, 2).await;
+            let _held = (!is_granted).then_some(held);
+            if is_granted {
+                contend(&other, 1).await;
+            }
+            service.phase.send_replace(Phase::Draining);
+            over(&service).await;
+            let (status, told) = ask(Arc::clone(&service), 0, 60_000).await;
+            assert_eq!((status, &told["code"]), (503, &"draining".into()), "{told}");
+        }
+    }
+
+    /// Without a key nobody could say whose place it is.
+    #[tokio::test]
+    async fn a_place_is_kept_by_a_key() {
+        let (service, _other) = instance(Cover::Any).await;
+        let keep = Duration::from_secs(1);
+        let refused = granted(&service, Wanted { keep, ..wanted(0) }, None, Instant::now()).await;
+        assert_eq!(refused.map(drop).map_err(|problem| problem.code), Err(Code::Invalid));
+    }
 
     /// An instance that stood still between the grant and its answer tells nobody of the end of what nobody had, and grants it to who
     /// asks again.
     #[tokio::test]
     async fn a_grant_that_is_over_before_its_answer_has_not_ended() {
         let (service, _other) = instance(Cover::Any).await;
-        let begin = || service.keys.begin("me", "k", keys::content(&["x"]));
+        let begin = || service.keys.begin("me", "k", keys::content(&["x"]), Duration::ZERO);
         let Asked::New(ticket) = begin() else { panic!("nobody has asked before") };
         let granted = acquire::acquire(&service, wanted(0), Some(ticket)).await;
         let granted = granted.expect("it is free");

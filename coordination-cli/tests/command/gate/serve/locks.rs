@@ -300,6 +300,36 @@ fn h6_a_repetition_gets_the_same_hold() {
     });
 }
 
+/// H6: who asks again while its place is kept has it still, before those who have come later.
+#[test]
+fn h6_a_client_that_polls_keeps_its_place() {
+    rerun_if_starved(|| {
+        let store = Store::file();
+        let service = Service::start(&store, "");
+        let held = service.acquire("x", r#"{"lease_ms":60000}"#);
+        let poll = |wait: u32| {
+            let body = format!(r#"{{"wait_ms":{wait},"keep_place_ms":60000}}"#);
+            let key = [("Idempotency-Key", "k")];
+            answer(send(&service.native, "POST", "/v1/locks/x", &key, &body))
+        };
+        let first = poll(50);
+        let kept = first.json()["place_kept_ms"].as_u64();
+        assert_eq!((first.code(), kept), ("busy".to_owned(), Some(60_000)), "{first:?}");
+        let later = send(&service.native, "POST", "/v1/locks/x", &[], r#"{"wait_ms":60000}"#);
+        let are_there = || {
+            let entries = service.get("/v1/locks/x").json()["entries"].as_array().map(Vec::len);
+            entries == Some(3)
+        };
+        assert!(wait_until(LONG, are_there));
+        assert_eq!(poll(0).code(), "busy");
+        assert_eq!(service.delete(&hold(&held)).status, 204);
+        let second = poll(30_000);
+        assert_eq!(second.status, 201, "{second:?}");
+        assert_eq!(service.delete(&hold(&second.json())).status, 204);
+        assert_eq!(answer(later).status, 201);
+    });
+}
+
 /// What the library counts and what the service counts are one page, and two pages of the documentation explain all of it.
 #[test]
 fn metrics_are_those_of_the_library_and_of_the_service() {

@@ -1,0 +1,231 @@
+//! A place in a queue: who waits at it, and for how long it is kept for whoever comes back.
+
+use std::future::pending;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, oneshot};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use crate::problem::{Code, Problem};
+
+/// A place. Of requests that were sent again, the last one waits at it.
+pub(crate) struct Place<T> {
+    state: Mutex<State<T>>,
+    /// Told when somebody comes or goes.
+    changed: Notify,
+}
+
+struct State<T> {
+    /// The number of the request that came last.
+    last: u64,
+    /// Where it is told the answer, if it waits.
+    answer: Option<oneshot::Sender<Result<T, Problem>>>,
+    /// For how long the place is kept when it goes.
+    keep: Duration,
+    /// Until when the place is kept, if nobody waits.
+    until: Instant,
+    is_over: bool,
+}
+
+/// Who waits at a place. Its drop leaves that, and the place is kept for as long as was asked for.
+pub(crate) struct Waiter<T> {
+    place: Arc<Place<T>>,
+    number: u64,
+    received: oneshot::Receiver<Result<T, Problem>>,
+}
+
+impl<T> Place<T> {
+    /// One at which nobody waits yet.
+    pub(crate) fn new() -> Arc<Self> {
+        let (keep, until) = (Duration::ZERO, Instant::now());
+        let state = State { last: 0, answer: None, keep, until, is_over: false };
+        Arc::new(Self { state: Mutex::new(state), changed: Notify::new() })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<T>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One more request waits at it, in the stead of the one before, if that waits still. `None`: the place is given up, or its wait
+    /// has ended.
+    pub(crate) fn wait_at(self: &Arc<Self>, keep: Duration) -> Option<Waiter<T>> {
+        let (answer, received) = oneshot::channel();
+        let mut state = self.state();
+        if state.is_over {
+            return None;
+        }
+        state.last += 1;
+        state.keep = keep;
+        let (number, before) = (state.last, state.answer.replace(answer));
+        drop(state);
+        self.changed.notify_one();
+        if let Some(before) = before {
+            let why = "a later request with the same key waits in its place";
+            drop(before.send(Err(Problem::new(Code::Superseded, why))));
+        }
+        Some(Waiter { place: Arc::clone(self), number, received })
+    }
+
+    /// Waits until nobody waits at it, and it is not kept any more.
+    pub(crate) async fn given_up(&self) {
+        loop {
+            let until = {
+                let mut state = self.state();
+                let until = state.answer.is_none().then_some(state.until);
+                if until.is_some_and(|until| until <= Instant::now()) {
+                    state.is_over = true;
+                    return;
+                }
+                until
+            };
+            let kept = async {
+                match until {
+                    Some(until) => sleep_until(until).await,
+                    None => pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                () = self.changed.notified() => {}
+                () = kept => {}
+            }
+        }
+    }
+
+    /// For how long what was granted is kept for whoever waits, or for whoever comes back.
+    pub(crate) fn kept_for(&self) -> Duration {
+        let state = self.state();
+        match state.answer {
+            Some(_) => state.keep,
+            None => state.until.saturating_duration_since(Instant::now()),
+        }
+    }
+
+    /// Tells whoever waits, and goes on: the place is kept.
+    pub(crate) fn put_off(&self, problem: Problem) {
+        let mut state = self.state();
+        state.until = Instant::now() + state.keep;
+        let answer = state.answer.take();
+        drop(state);
+        self.changed.notify_one();
+        if let Some(answer) = answer {
+            drop(answer.send(Err(problem)));
+        }
+    }
+
+    /// The end of the wait: tells whoever waits. If nobody does, the answer is dropped.
+    pub(crate) fn end(&self, outcome: Result<T, Problem>) {
+        let mut state = self.state();
+        state.is_over = true;
+        let answer = state.answer.take();
+        drop(state);
+        if let Some(answer) = answer {
+            drop(answer.send(outcome));
+        }
+    }
+}
+
+/// Ends the wait of a place when it is dropped: if whoever does it fails, who waits is told.
+pub(crate) struct EndsWithIt<T>(pub(crate) Arc<Place<T>>);
+
+impl<T> Drop for EndsWithIt<T> {
+    fn drop(&mut self) {
+        let mut state = self.0.state();
+        state.is_over = true;
+        let answer = state.answer.take();
+        drop(state);
+        drop(answer);
+    }
+}
+
+impl<T> Waiter<T> {
+    /// The answer; `None`: it has not come within this time.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future has no effect.
+    pub(crate) async fn answer(&mut self, within: Option<Duration>) -> Option<Result<T, Problem>> {
+        let failed = |_| Err(Problem::new(Code::Internal, "the wait ended without an answer"));
+        let received = &mut self.received;
+        match within {
+            Some(within) => Some(timeout(within, received).await.ok()?.unwrap_or_else(failed)),
+            None => Some(received.await.unwrap_or_else(failed)),
+        }
+    }
+}
+
+impl<T> Drop for Waiter<T> {
+    fn drop(&mut self) {
+        let mut state = self.place.state();
+        // Another one may wait in its stead.
+        if state.last == self.number {
+            state.answer = None;
+            state.until = Instant::now() + state.keep;
+        }
+        drop(state);
+        self.place.changed.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEPT: Duration = Duration::from_secs(3_600);
+
+    /// Whether it is given up at this moment.
+    async fn is_given_up(place: &Place<u32>) -> bool {
+        timeout(Duration::from_millis(50), place.given_up()).await.is_ok()
+    }
+
+    fn code(answer: Option<Result<u32, Problem>>) -> Option<Result<u32, Code>> {
+        answer.map(|answer| answer.map_err(|problem| problem.code))
+    }
+
+    #[tokio::test]
+    async fn a_place_is_kept_for_who_comes_back() {
+        let place = Place::<u32>::new();
+        let mut first = place.wait_at(KEPT).expect("it is new");
+        assert_eq!(code(first.answer(Some(Duration::ZERO)).await), None);
+        drop(first);
+        assert!(!is_given_up(&place).await);
+        let mut second = place.wait_at(KEPT).expect("it is kept");
+        let mut third = place.wait_at(Duration::ZERO).expect("it is kept");
+        assert_eq!(code(second.answer(None).await), Some(Err(Code::Superseded)));
+        // Who was told so leaves no place.
+        drop(second);
+        place.put_off(Problem::new(Code::Busy, "not yet"));
+        assert_eq!(code(third.answer(None).await), Some(Err(Code::Busy)));
+        let mut fourth = place.wait_at(KEPT).expect("nobody has looked whether it is over");
+        place.end(Ok(7));
+        assert_eq!(code(fourth.answer(None).await), Some(Ok(7)));
+        assert!(place.wait_at(KEPT).is_none(), "it has ended");
+        // So does the wait of whoever fails.
+        let place = Place::<u32>::new();
+        let mut waiter = place.wait_at(KEPT).expect("it is new");
+        drop(EndsWithIt(Arc::clone(&place)));
+        assert_eq!(code(waiter.answer(None).await), Some(Err(Code::Internal)));
+        assert!(place.wait_at(KEPT).is_none());
+    }
+
+    #[tokio::test]
+    async fn a_place_is_given_up_when_its_time_is_over() {
+        let place = Place::<u32>::new();
+        let waiter = place.wait_at(Duration::ZERO).expect("it is new");
+        assert!(!is_given_up(&place).await, "somebody waits");
+        drop(waiter);
+        assert!(is_given_up(&place).await);
+        assert!(place.wait_at(KEPT).is_none());
+        // Whoever comes meanwhile has it.
+        let place = Place::<u32>::new();
+        let brief = Duration::from_millis(20);
+        drop(place.wait_at(brief).expect("it is new"));
+        assert!(place.kept_for() <= brief);
+        let waiter = place.wait_at(KEPT).expect("it is kept");
+        assert_eq!(place.kept_for(), KEPT);
+        tokio::time::sleep(brief).await;
+        assert!(!is_given_up(&place).await);
+        drop(waiter);
+    }
+}
