@@ -37,6 +37,20 @@ pub(crate) async fn names(
     }
 }
 
+/// How many there are for all who ask, as it is stored: permits of a semaphore, slots of a limiter.
+pub(crate) async fn stored(
+    coordinator: &Coordinator,
+    kind: Kind,
+    name: &str,
+) -> coordination::Result<Option<u32>> {
+    match kind {
+        // The number that a caller expects does not matter.
+        Kind::Semaphore => coordinator.semaphore(name, 1)?.stored_permits().await,
+        Kind::Limiter => coordinator.limiter(name)?.stored_slots().await,
+        Kind::Lock | Kind::Election | Kind::Group => Ok(None),
+    }
+}
+
 /// The holders of what has this name, and those who wait for it, in order, with so many bytes of what they say of themselves.
 pub(crate) async fn entries(
     service: &Service,

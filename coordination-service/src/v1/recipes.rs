@@ -91,9 +91,14 @@ async fn look(State(service): State<Shared>, request: Request) -> Result<Respons
         let since = service.mirror.last();
         let coordinator = service.coordinator()?;
         let entries = look::entries(&service, &coordinator, kind, &name, look::SAID).await?;
-        let tag = format!("W/\"{}\"", &HEXLOWER.encode(&steady(&entries))[..16]);
+        let stored = look::stored(&coordinator, kind, &name).await?;
+        let steady = &HEXLOWER.encode(&steady(&entries))[..16];
+        let tag = match stored {
+            Some(number) => format!("W/\"{steady}.{number}\""),
+            None => format!("W/\"{steady}\""),
+        };
         if !known.has(&tag) {
-            return Ok(tagged(looked(kind, &name, entries), &tag));
+            return Ok(tagged(looked(kind, &name, entries, stored), &tag));
         }
         if is_over {
             return Ok(not_modified(&tag));
@@ -103,9 +108,14 @@ async fn look(State(service): State<Shared>, request: Request) -> Result<Respons
     }
 }
 
-/// Who holds it and who waits, as it is told.
-fn looked(kind: Kind, name: &str, entries: Vec<Value>) -> Response {
+/// Who holds it and who waits, as it is told, and how many there are of it.
+fn looked(kind: Kind, name: &str, entries: Vec<Value>, stored: Option<u32>) -> Response {
     let mut told = json!({ "kind": kind.text(), "name": name });
+    match kind {
+        Kind::Semaphore => told["permits"] = stored.into(),
+        Kind::Limiter => told["slots"] = stored.into(),
+        Kind::Lock | Kind::Election | Kind::Group => {}
+    }
     if kind == Kind::Election {
         let leader = entries.first().filter(|entry| entry["state"] == "leading");
         for (field, of) in [("leader", "who"), ("term", "fence"), ("value", "value")] {
@@ -221,5 +231,34 @@ mod tests {
         });
         assert_eq!(told.status(), StatusCode::OK);
         assert_ne!(told.headers()["etag"], tag.as_str());
+    }
+
+    /// How many there are is told, and the tag is another one when that has been changed.
+    #[tokio::test]
+    async fn a_look_tells_the_stored_number() {
+        let (service, other) = instance(Cover::Any).await;
+        let mut semaphore = other.semaphore("x", 3).expect("a name");
+        let _permit = semaphore.acquire(None).await.expect("it is free");
+        let limiter = other.limiter("x").expect("a name").slots(2);
+        let _slot = limiter.enter().await.expect("memory answers");
+        let routes = TowerToHyperService::new(v1::routes(&service));
+        let look = async |path: &str| {
+            let asked = Request::builder().uri(path).header("host", "localhost");
+            let asked = asked.body(Body::empty()).expect("a request");
+            let answer = routes.call(asked).await.expect("an answer");
+            let tag = answer.headers()["etag"].to_str().expect("a text").to_owned();
+            let text = axum::body::to_bytes(answer.into_body(), 65_536).await.expect("a body");
+            (tag, serde_json::from_slice::<Value>(&text).expect("it is JSON"))
+        };
+        let (tag, told) = look("/v1/semaphores/x").await;
+        assert_eq!((&told["permits"], told.get("slots")), (&3.into(), None), "{told}");
+        let (_, told) = look("/v1/limiters/x").await;
+        assert_eq!((&told["slots"], told.get("permits")), (&2.into(), None), "{told}");
+        assert!(look("/v1/semaphores/unknown").await.1["permits"].is_null());
+        assert!(look("/v1/locks/x").await.1.get("permits").is_none());
+        semaphore.resize(5).await.expect("memory answers");
+        let (later, told) = look("/v1/semaphores/x").await;
+        assert_eq!(told["permits"], 5);
+        assert_ne!(later.split('.').next_back(), tag.split('.').next_back());
     }
 }
