@@ -335,6 +335,7 @@ fn route(api: Api, path: &str) -> &'static str {
             ("/v1/groups/", "/v1/groups/{name}"),
             ("/v1/groups", "/v1/groups"),
             ("/v1/rates/", "/v1/rates/{name}"),
+            ("/v1/rates", "/v1/rates"),
             ("/v1/values/", "/v1/values/{name}"),
             ("/v1/counters/", "/v1/counters/{name}"),
             ("/v1/once/", "/v1/once/{name}"),

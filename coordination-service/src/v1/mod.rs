@@ -6,6 +6,7 @@ mod groups;
 pub(crate) mod holds;
 pub(crate) mod info;
 mod known;
+mod names;
 mod once;
 mod path;
 mod rates;

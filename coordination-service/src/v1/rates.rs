@@ -6,10 +6,11 @@ use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use axum::routing::post;
-use coordination::{Attempt, ErrorKind, RateLimiter, RatePermit};
+use axum::routing::{get, post};
+use coordination::{Attempt, ErrorKind, RateLimiter, RatePermit, RateSettings};
 use serde_json::json;
 
+use super::names::Names;
 use crate::around::Noted;
 use crate::auth::Right;
 use crate::bodies::body;
@@ -33,7 +34,9 @@ const LONGEST_WINDOW: u64 = 86_400_000;
 
 /// The routes of rate limiters.
 pub(super) fn routes() -> Router<Shared> {
-    Router::new().route("/v1/rates/{*name}", post(acquire).put(replace))
+    Router::new()
+        .route("/v1/rates", get(list))
+        .route("/v1/rates/{*name}", post(acquire).put(replace).get(look))
 }
 
 /// The settings that a body has.
@@ -135,4 +138,72 @@ async fn replace(State(service): State<Shared>, request: Request) -> Result<Resp
     limiter.reconfigure().await?;
     service.rates.keep(&who.name, &name, rate, &limiter);
     Ok(noted(StatusCode::NO_CONTENT.into_response(), name))
+}
+
+/// `GET /v1/rates?prefix=&after=&limit=`
+async fn list(State(service): State<Shared>, request: Request) -> Result<Response, Problem> {
+    let who = principal(&request)?;
+    let asked = Names::of(&request)?;
+    Ok(asked.answer(&who, service.coordinator()?.rate_limiters().await?))
+}
+
+/// `GET /v1/rates/{name}`: the settings that are stored, in the fields of `PUT`. Without any nothing is limited.
+async fn look(State(service): State<Shared>, request: Request) -> Result<Response, Problem> {
+    let name = text::name(rest(&request, PATH))?;
+    principal(&request)?.needs(Right::Read, &name)?;
+    // Whoever looks need not know them.
+    let limiter = service.coordinator()?.rate_limiter(&name, 1, Duration::from_secs(1))?;
+    let stored = limiter.stored_settings().await?;
+    let limits = stored.iter().flat_map(RateSettings::limits);
+    let limits: Vec<_> =
+        limits.map(|(permits, per)| json!({ "permits": permits, "per_ms": millis(per) })).collect();
+    let margin = stored.as_ref().map_or(Duration::ZERO, RateSettings::margin);
+    let paced = stored.as_ref().is_some_and(RateSettings::is_paced);
+    let told =
+        json!({ "name": name, "limits": limits, "margin_ms": millis(margin), "paced": paced });
+    Ok(noted(json(StatusCode::OK, &told), name))
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+    use hyper::service::Service as _;
+    use hyper_util::service::TowerToHyperService;
+    use serde_json::Value;
+
+    use super::*;
+    use crate::acquire::tests::instance;
+    use crate::settings::Cover;
+    use crate::v1;
+
+    /// What is stored is told as it was sent, and whoever looks changes nothing.
+    #[tokio::test]
+    async fn rates_are_listed_with_their_settings() {
+        let (service, _other) = instance(Cover::Any).await;
+        let routes = TowerToHyperService::new(v1::routes(&service));
+        let ask = async |method: &str, path: &str, body: &str| {
+            let asked = Request::builder().method(method).uri(path).header("host", "localhost");
+            let asked = asked.body(Body::from(body.to_owned())).expect("a request");
+            let answer = routes.call(asked).await.expect("an answer");
+            assert_eq!(answer.status(), StatusCode::OK, "{method} {path}");
+            let text = axum::body::to_bytes(answer.into_body(), 65_536).await.expect("a body");
+            serde_json::from_slice::<Value>(&text).expect("it is JSON")
+        };
+        let looked = ask("GET", "/v1/rates/a/b", "").await;
+        assert_eq!(looked["limits"], json!([]));
+        assert_eq!(ask("GET", "/v1/rates", "").await["names"], json!([]));
+        let sent = r#"{"limits":[{"permits":5,"per_ms":800},{"permits":9,"per_ms":60000}],"margin_ms":20}"#;
+        ask("POST", "/v1/rates/a/b", sent).await;
+        ask("POST", "/v1/rates/c", r#"{"limits":[{"permits":1,"per_ms":1}],"paced":true}"#).await;
+        let looked = ask("GET", "/v1/rates/a/b", "").await;
+        let expected: Value = serde_json::from_str(sent).expect("it is JSON");
+        for field in ["limits", "margin_ms"] {
+            assert_eq!(looked[field], expected[field], "{looked}");
+        }
+        assert_eq!(looked["paced"], false);
+        assert_eq!(ask("GET", "/v1/rates/c", "").await["paced"], true);
+        assert_eq!(ask("GET", "/v1/rates", "").await["names"], json!(["a/b", "c"]));
+        let some = ask("GET", "/v1/rates?prefix=a/&limit=1", "").await;
+        assert_eq!(some, json!({ "names": ["a/b"], "next": null }));
+    }
 }

@@ -10,6 +10,7 @@ use data_encoding::HEXLOWER;
 use serde_json::{Value, json};
 
 use super::known::{Known, not_modified, tagged};
+use super::names::Names;
 use super::path::{named, of_path};
 use super::{acquire, groups, resize};
 use crate::acquire::forget_promise;
@@ -55,30 +56,8 @@ fn of_name(kind: Kind) -> MethodRouter<Shared> {
 async fn list(State(service): State<Shared>, request: Request) -> Result<Response, Problem> {
     let who = principal(&request)?;
     let (kind, _) = of_path(&request)?;
-    let (mut prefix, mut after, mut limit) = (String::new(), String::new(), 100);
-    for (key, value) in text::query(request.uri().query()) {
-        match key.as_str() {
-            "prefix" => prefix = value,
-            "after" => after = value,
-            "limit" => {
-                let wrong = || Problem::new(Code::Invalid, "`limit` is 1 to 1,000");
-                limit = value
-                    .parse()
-                    .ok()
-                    .filter(|limit| (1..=1_000).contains(limit))
-                    .ok_or_else(wrong)?;
-            }
-            _ => {
-                return Err(Problem::new(Code::Invalid, "known are `prefix`, `after` and `limit`"));
-            }
-        }
-    }
-    let mut names = look::names(&service.coordinator()?, kind).await?;
-    names.retain(|name| name.starts_with(&prefix) && *name > after && who.may(Right::Read, name));
-    names.sort_unstable();
-    let next = (names.len() > limit).then(|| names[limit - 1].clone());
-    names.truncate(limit);
-    Ok(json(StatusCode::OK, &json!({ "names": names, "next": next })))
+    let asked = Names::of(&request)?;
+    Ok(asked.answer(&who, look::names(&service.coordinator()?, kind).await?))
 }
 
 /// `GET /v1/{recipe}/{name}`

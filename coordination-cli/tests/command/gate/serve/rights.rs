@@ -29,6 +29,9 @@ const NATIVE: &[Row] = &[
     ("POST", "/v1/rates/out", r#"{"limits":[{"permits":9,"per_ms":9}]}"#, [403, 403, 403]),
     ("PUT", "/v1/rates/in/a", r#"{"limits":[{"permits":9,"per_ms":9}]}"#, [403, 403, 204]),
     ("PUT", "/v1/rates/out", r#"{"limits":[{"permits":9,"per_ms":9}]}"#, [403, 403, 403]),
+    ("GET", "/v1/rates", "", [200, 200, 200]),
+    ("GET", "/v1/rates/in/a", "", [200, 200, 200]),
+    ("GET", "/v1/rates/out", "", [403, 403, 403]),
     ("POST", "/v1/once/in/a", r#"{"period_ms":1}"#, [403, 201, 201]),
     ("POST", "/v1/once/out", r#"{"period_ms":1}"#, [403, 403, 403]),
 ];
