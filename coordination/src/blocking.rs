@@ -192,15 +192,6 @@ impl Lock {
         self.0.name()
     }
 
-    /// Does the same as [`crate::Lock::label`].
-    ///
-    /// # Errors
-    ///
-    /// Those of [`crate::Lock::label`].
-    pub fn label(self, label: impl AsRef<str>) -> Result<Self> {
-        self.0.label(label).map(Self)
-    }
-
     /// Like [`crate::Lock::acquire`], but blocks the thread until the call is done.
     ///
     /// # Errors
@@ -280,15 +271,6 @@ impl Semaphore {
     /// Does the same as [`crate::Semaphore::name`].
     pub fn name(&self) -> &str {
         self.0.name()
-    }
-
-    /// Does the same as [`crate::Semaphore::label`].
-    ///
-    /// # Errors
-    ///
-    /// Those of [`crate::Semaphore::label`].
-    pub fn label(self, label: impl AsRef<str>) -> Result<Self> {
-        self.0.label(label).map(Self)
     }
 
     /// Like [`crate::Semaphore::acquire`], but blocks the thread until the call is done.

@@ -59,4 +59,22 @@ macro_rules! made {
     };
 }
 
-pub(super) use {calls, made, wraps};
+/// How blocking types are given a label, in a file that imports `Result`.
+macro_rules! labelled {
+    ($($type:ident)*) => {
+        $(
+            impl $type {
+                #[doc = concat!("Does the same as [`crate::", stringify!($type), "::label`].")]
+                ///
+                /// # Errors
+                ///
+                #[doc = concat!("Those of [`crate::", stringify!($type), "::label`].")]
+                pub fn label(self, label: impl AsRef<str>) -> Result<Self> {
+                    self.0.label(label).map(Self)
+                }
+            }
+        )*
+    };
+}
+
+pub(super) use {calls, labelled, made, wraps};

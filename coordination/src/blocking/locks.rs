@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::calls::{calls, made, wraps};
+use super::calls::{calls, labelled, made, wraps};
 use super::{Coordinator, Lock, Semaphore, wait};
 use crate::{Admission, FencingToken, LockGuard, MultiGuard, Occupant, Patience, Permit, Result};
 
@@ -115,6 +115,8 @@ pub struct Limiter(crate::Limiter);
 
 wraps! { Limiter }
 
+labelled! { Lock Semaphore MultiLock Limiter }
+
 calls! { Limiter:
     enter() -> Admission;
     enter_while(
@@ -191,6 +193,26 @@ mod tests {
         release(guard)?;
         let (one, other) = (both.acquire_shared(None)?, both.try_acquire_shared()?);
         assert!(one.is_held() && other.is_some_and(|other| other.is_held()));
+        coordinator.stop()
+    }
+
+    #[test]
+    fn what_threads_hold_has_a_label() -> Result<()> {
+        let coordinator = Coordinator::connect("memory://blocking-labels")?;
+        let (lock, other) = (coordinator.lock("a")?, coordinator.lock("b")?);
+        let both = coordinator.locks(["a", "b"])?.label("resize")?.acquire(None)?;
+        assert_eq!((&*lock.holders()?[0].label, &*other.holders()?[0].label), ("resize", "resize"));
+        release(both)?;
+        let guard = lock.clone().label("backup")?.acquire(None)?;
+        assert_eq!(lock.holders()?[0].label, "backup");
+        release(guard)?;
+        let uploads = coordinator.semaphore("uploads", 1)?.label("vol-7")?;
+        let _permit = uploads.acquire(None)?;
+        assert_eq!(uploads.holders()?[0].label, "vol-7");
+        let nightly = coordinator.singleton("nightly")?.label("by hand")?;
+        let _slot = nightly.enter()?;
+        assert_eq!(nightly.inspect()?[0].label, "by hand");
+        assert!(nightly.label("two\nlines").is_err());
         coordinator.stop()
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::calls::{calls, made, wraps};
+use super::calls::{calls, labelled, made, wraps};
 use super::{Coordinator, wait};
 use crate::{
     Candidate, FencingToken, GroupWatch, Inside, Leadership, Member, Members, Membership, Result,
@@ -83,6 +83,8 @@ impl Election {
 pub struct Group(crate::Group);
 
 wraps! { Group }
+
+labelled! { Election Group }
 
 calls! { Group:
     create() -> ();
@@ -196,13 +198,14 @@ mod tests {
     #[test]
     fn a_thread_leads() -> Result<()> {
         let coordinator = Coordinator::connect("memory://blocking-election")?;
-        let election = coordinator.election("scheduler")?;
+        let election = coordinator.election("scheduler")?.label("rack 7")?;
         let mut terms = election.observe();
         assert_eq!(wait(terms.next())?, ElectionEvent::NoLeader);
         let leadership = election.campaign("one", None)?;
         assert!(election.try_campaign("other")?.is_none());
         assert_eq!(election.leader()?.map(|term| term.term), Some(leadership.term()));
         assert!(election.candidates()?[0].leading);
+        assert_eq!(election.candidates()?[0].label, "rack 7");
         assert!(matches!(wait(terms.next())?, ElectionEvent::Leader(_)));
         release(leadership)?;
         let hanging = election.try_campaign("other")?.expect("nobody leads");
@@ -213,7 +216,7 @@ mod tests {
     #[test]
     fn threads_are_members() -> Result<()> {
         let coordinator = Coordinator::connect("memory://blocking-group")?;
-        let group = coordinator.group("disks")?;
+        let group = coordinator.group("disks")?.label("rack 7")?;
         assert!(!group.exists()?);
         group.create()?;
         let mut watch = group.watch()?;
@@ -222,6 +225,7 @@ mod tests {
         assert!(matches!(wait(watch.next())?, GroupEvent::Joined(_)));
         assert_eq!(group.members()?.len(), 2);
         assert_eq!(group.member("other")?.capabilities.parse::<String>()?, "hdd");
+        assert_eq!(&*group.member("other")?.label, "rack 7");
         group.remove("other")?;
         assert_eq!(wait(other.lost()), LossReason::EntryDeleted);
         assert_eq!(release(other).map_err(|error| error.kind()), Err(ErrorKind::Lost));
