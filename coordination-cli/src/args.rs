@@ -155,6 +155,13 @@ pub(crate) struct Run {
     /// Release after this time, though the command may still run
     #[arg(long, value_name = "D", value_parser = duration)]
     pub(crate) release_after: Option<Duration>,
+    /// On one host: become the command, which holds the lock by a descriptor that it inherits, as with `flock --no-fork`
+    ///
+    /// No process stays beside the command, and it keeps our process id. The lock is held until the command has ended, and
+    /// whatever it has started that has not closed the descriptor. Nothing is ended with the command, and nobody tells it when `coordination
+    /// break` takes the lock away.
+    #[arg(long, requires = "named", conflicts_with_all = ["every", "at_least", "on_lost", "kill_after", "release_after"])]
+    pub(crate) no_fork: bool,
     /// The command and its arguments, after `--`
     #[arg(last = true, required = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
@@ -567,6 +574,9 @@ mod tests {
             "coordination break x --ask --recipe semaphore",
             "coordination run --rate x:1/1s --every 1h -- true",
             "coordination run --rate x:1/1s --at-least 1h -- true",
+            "coordination run --rate x:1/1s --no-fork -- true",
+            "coordination run --lock x --no-fork --every 1h -- true",
+            "coordination run --lock x --no-fork --on-lost term -- true",
             "coordination run --lock x --wait soon -- true",
             "coordination elect -- true",
             "coordination join g --capabilities {x -- true",
@@ -581,6 +591,7 @@ mod tests {
         for words in [
             "coordination run --lock x --shared -- true",
             "coordination run --rate x:1/1s -- true",
+            "coordination run --semaphore x:2 --no-fork --foreground -- true",
             "coordination run --lock x --lock y --shared -- true",
             "coordination run --lock x --rate y:1/1s --every 1h -- true --lock z",
             "coordination run --semaphore x:2 --every 1h --at-least 1m -- true",

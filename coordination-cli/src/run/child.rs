@@ -12,7 +12,9 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
 pub(crate) use self::prepared::Prepared;
-pub(super) use self::prepared::check_grace;
+pub(super) use self::prepared::{
+    SHELL, by_shell, check_grace, find, is_for_shell, not_begun, tell,
+};
 use self::terminal::Terminal;
 use super::alive::{self, Process as Living};
 use super::family::Family;

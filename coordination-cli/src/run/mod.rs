@@ -8,6 +8,7 @@ pub(crate) mod family;
 mod finish;
 pub(crate) mod join;
 mod locks;
+mod no_fork;
 mod progress;
 mod reach;
 mod settling;
@@ -53,6 +54,9 @@ enum Ready {
 
 /// Runs the command; answers the exit code.
 pub(crate) async fn run(run: &Run, store: &Store) -> Outcome<u8> {
+    if run.no_fork {
+        return no_fork::run(run, store).await;
+    }
     let mut command = Prepared::new(&run.command, &run.child, store.quiet)?;
     let mut config = settings::read(store)?;
     shorten_heartbeat(&mut config)?;
@@ -70,12 +74,19 @@ pub(crate) async fn run(run: &Run, store: &Store) -> Outcome<u8> {
             command.run(hold, claim.map(|claim| *claim), run.release_after, &mut signals).await
         }
         Ok(Ready::Done) => Ok(0),
-        Ok(Ready::Busy(_)) if run.if_busy == IfBusy::Skip => Ok(0),
-        Ok(Ready::Busy(what)) => Err(Failure::new(exit::BUSY, what)),
+        Ok(Ready::Busy(what)) => busy(run, what),
         Err(failure) => Err(failure),
     };
     finish(&coordinator, &outcome).await;
     outcome
+}
+
+/// How a run ends that did not get what it wanted in time.
+fn busy(run: &Run, what: String) -> Outcome<u8> {
+    match run.if_busy {
+        IfBusy::Skip => Ok(0),
+        IfBusy::Fail => Err(Failure::new(exit::BUSY, what)),
+    }
 }
 
 /// Gives up at a signal that ends us, before the command is started.

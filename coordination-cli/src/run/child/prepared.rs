@@ -32,6 +32,7 @@ use crate::settings::HandedOn;
 
 /// From SIGTERM to SIGKILL, without a lease.
 const DEFAULT_GRACE: Duration = Duration::from_secs(5);
+pub(in crate::run) const SHELL: &str = "/bin/sh";
 
 /// A command that can be started: there is such a program, and who watches over it is there or about to be.
 pub(crate) struct Prepared<'a> {
@@ -54,7 +55,7 @@ pub(crate) struct Prepared<'a> {
 }
 
 /// Where the program is; fails as a shell would if there is none.
-fn find(command: &[OsString]) -> Outcome<PathBuf> {
+pub(in crate::run) fn find(command: &[OsString]) -> Outcome<PathBuf> {
     let Some(program) = command.first() else { return Err(Failure::usage("no command")) };
     let path = Path::new(program);
     if program.is_empty() {
@@ -207,7 +208,8 @@ impl<'a> Prepared<'a> {
         set_child_subreaper(Some(getpid())).map_err(|error| not_started(error.into()))?;
         // First, so that no command is ever without it.
         self.watch.update(hold.as_ref());
-        let mut process = self.spawn(hold.as_ref()).map_err(|error| self.not_spawned(&error))?;
+        let mut process =
+            self.spawn(hold.as_ref()).map_err(|error| not_begun(&self.words[0], &error))?;
         let is_fed = self.fed.is_some();
         if let (Some(mut stdin), Some(body)) = (process.stdin.take(), self.fed.take()) {
             // Besides all else: the command may read late, a part of it, or nothing.
@@ -248,11 +250,9 @@ impl<'a> Prepared<'a> {
 
     fn spawn(&self, hold: Option<&Hold>) -> io::Result<Child> {
         match self.command(&self.program, self.words, hold).spawn() {
-            // A script without a first line that says who reads it: the shell does, as for flock(1) and for cron.
-            Err(error) if error.raw_os_error() == Some(Errno::NOEXEC.raw_os_error()) => {
-                let mut words = vec![OsString::from("sh"), self.program.clone().into()];
-                words.extend_from_slice(&self.words[1..]);
-                self.command(Path::new("/bin/sh"), &words, hold).spawn()
+            Err(error) if is_for_shell(&error) => {
+                let words = by_shell(&self.program, self.words);
+                self.command(Path::new(SHELL), &words, hold).spawn()
             }
             spawned => spawned,
         }
@@ -265,13 +265,7 @@ impl<'a> Prepared<'a> {
         self.handed_on.apply(&mut command);
         command.env(MARK, &self.marks);
         if let Some(hold) = hold {
-            command.env(HELD, around::with(hold.held_by(&self.member)));
-            name_each(&mut command, &hold.each());
-            match hold.remaining() {
-                Some(left) => command.env("LOCK_DEADLINE", unix_time(left)),
-                // That of a run that we run in.
-                None => command.env_remove("LOCK_DEADLINE"),
-            };
+            tell(&mut command, hold, &self.member);
         }
         if self.fed.is_some() {
             command.stdin(Stdio::piped());
@@ -281,19 +275,42 @@ impl<'a> Prepared<'a> {
         }
         command
     }
+}
 
-    /// As a shell has it.
-    fn not_spawned(&self, error: &io::Error) -> Failure {
-        let code = match error.kind() {
-            io::ErrorKind::NotFound => exit::NOT_FOUND,
-            // No process could be made.
-            io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory => exit::SYSTEM,
-            _ => exit::NOT_EXECUTABLE,
-        };
-        let (text, program) = (error.to_string(), self.words[0].to_string_lossy());
-        let why = text.split(" (os error").next().unwrap_or_default();
-        Failure::new(code, format!("{program}: {why}"))
-    }
+/// Says in the command's environment what it runs under, and as whom.
+pub(in crate::run) fn tell(command: &mut Command, hold: &Hold, member: &str) {
+    command.env(HELD, around::with(hold.held_by(member)));
+    name_each(command, &hold.each());
+    match hold.remaining() {
+        Some(left) => command.env("LOCK_DEADLINE", unix_time(left)),
+        // That of a run that we run in.
+        None => command.env_remove("LOCK_DEADLINE"),
+    };
+}
+
+/// Whether it is a script without a first line that says who reads it: the shell does, as for flock(1) and for cron.
+pub(in crate::run) fn is_for_shell(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(Errno::NOEXEC.raw_os_error())
+}
+
+/// The words by which [`SHELL`] reads it.
+pub(in crate::run) fn by_shell(script: &Path, words: &[OsString]) -> Vec<OsString> {
+    let mut by_shell = vec![OsString::from("sh"), script.into()];
+    by_shell.extend_from_slice(&words[1..]);
+    by_shell
+}
+
+/// Why this command could not begin, as a shell has it.
+pub(in crate::run) fn not_begun(command: &OsStr, error: &io::Error) -> Failure {
+    let code = match error.kind() {
+        io::ErrorKind::NotFound => exit::NOT_FOUND,
+        // No process could be made.
+        io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory => exit::SYSTEM,
+        _ => exit::NOT_EXECUTABLE,
+    };
+    let (text, command) = (error.to_string(), command.to_string_lossy());
+    let why = text.split(" (os error").next().unwrap_or_default();
+    Failure::new(code, format!("{command}: {why}"))
 }
 
 /// Names what is held, with its token: what was asked for first, and if that is more than one, each of them by its number.

@@ -7,6 +7,7 @@ mod inherited;
 mod job_control;
 mod kept_apart;
 mod looks;
+mod no_fork;
 mod offices;
 mod outages;
 mod queues;
