@@ -62,7 +62,7 @@ static void die(int number) {
     _exit(128 + number);
 }
 
-/* What the watch has open, somebody might wait for: a lock of the kernel's, the end of a pipe. */
+/* What the watch has open, or the holder of a script's lock, somebody might wait for: a lock of the kernel's, the end of a pipe. */
 static void close_inherited(void) {
     if (syscall(SYS_close_range, 3, ~0U, 0) == 0)
         return;
@@ -83,7 +83,7 @@ __attribute__((constructor)) static void begin(int count, char **words, char **e
         become(state, words + 1);
     if (count > 2 && strcmp(words[1], "__die") == 0)
         die(atoi(words[2]));
-    if (count > 1 && strcmp(words[1], "__watch") == 0)
+    if (count > 1 && (strcmp(words[1], "__watch") == 0 || strcmp(words[1], "__hold") == 0))
         close_inherited();
     sigset_t ours, was;
     sigemptyset(&ours);

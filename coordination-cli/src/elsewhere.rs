@@ -44,6 +44,40 @@ pub(crate) mod work {
     }
 }
 
+pub(crate) mod acquire {
+    use crate::args::Acquire;
+    use crate::exit::{Failure, Outcome};
+
+    pub(crate) fn acquire(_asked: &Acquire) -> Outcome<u8> {
+        let message =
+            "`acquire` works on Linux only: elsewhere nothing tells that a script has ended";
+        Err(Failure::usage(message))
+    }
+}
+
+pub(crate) mod handle {
+    use crate::args::Release;
+    use crate::exit::{Failure, Outcome};
+
+    pub(crate) fn release(_asked: &Release) -> Outcome<u8> {
+        Err(Failure::usage("`release` works on Linux only, as `acquire` does"))
+    }
+}
+
+pub(crate) mod holder {
+    use std::ffi::OsString;
+    use std::process::ExitCode;
+
+    use crate::exit;
+
+    pub(crate) const HOLD: &str = "__hold";
+
+    /// Nobody starts one.
+    pub(crate) fn hold(_words: impl Iterator<Item = OsString>) -> ExitCode {
+        ExitCode::from(exit::USAGE)
+    }
+}
+
 pub(crate) mod watch {
     use std::ffi::OsStr;
     use std::process::ExitCode;

@@ -1,7 +1,8 @@
 //! `coordination`: locks, limits, elections and groups of many hosts, for commands.
 //!
-//! * `args` is the command line, `settings` finds the store, `exit` has the exit codes, `stderr` says what is said.
-//! * `run` is the heart: a command under a lock, and what makes sure that it does not outlive it.
+//! * `args` is the command line, `settings` finds the store, `exit` has the exit codes, `stderr` says what is said, `runtime` runs it.
+//! * `run` is the heart: a command under a lock, and what makes sure that it does not outlive it; and `run::acquire`, a lock for a
+//!   script.
 //! * The others look, and one takes away: `status`, `follow` (members, leaders), `info`, `doctor`,
 //!   `breaking`. `prune` tidies up, `reset` forgets the last run of a job, `resize` changes a
 //!   number. `serve` offers it all over HTTP. `secrets` keeps passwords out of what is said. `post` is the other end of
@@ -28,6 +29,7 @@ mod reset;
 mod resize;
 #[cfg(target_os = "linux")]
 mod run;
+mod runtime;
 mod secrets;
 #[cfg(feature = "serve")]
 mod serve;
@@ -38,7 +40,6 @@ mod stderr;
 use std::env;
 use std::io::{self, Write};
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::{CommandFactory, Parser};
 
@@ -46,16 +47,18 @@ use crate::args::{Arguments, Command};
 #[cfg(not(target_os = "linux"))]
 use crate::elsewhere as run;
 use crate::exit::{Failure, Outcome, last_code, print};
-use crate::run::watch;
-
-/// How long our end may be put off by what goes on in threads.
-const FINISH: Duration = Duration::from_millis(200);
+use crate::run::{holder, watch};
+use crate::runtime::block_on;
 
 fn main() -> ExitCode {
     // Before anything else: a command may be without it.
     let mut words = env::args_os().skip(1);
-    if words.next().is_some_and(|word| word == watch::WATCH) {
-        return watch::watch(&words.next().unwrap_or_default());
+    match words.next() {
+        Some(word) if word == watch::WATCH => {
+            return watch::watch(&words.next().unwrap_or_default());
+        }
+        Some(word) if word == holder::HOLD => return holder::hold(words),
+        _ => {}
     }
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
@@ -88,6 +91,8 @@ fn perform(arguments: &Arguments) -> Outcome<u8> {
         Command::Run(run) => block_on(run::run(run, store)),
         Command::Elect(elect) => block_on(run::elect::elect(elect, store)),
         Command::Join(join) => block_on(run::join::join(join, store)),
+        Command::Acquire(asked) => run::acquire::acquire(asked),
+        Command::Release(asked) => run::handle::release(asked),
         Command::Work(work) => block_on(run::work::work(work, store)),
         Command::Post(post) => block_on(post::post(post, store)),
         Command::Status(status) => block_on(status::status(status, store)),
@@ -111,15 +116,6 @@ fn perform(arguments: &Arguments) -> Outcome<u8> {
             print(&String::from_utf8_lossy(&text)).map(|()| 0)
         }
     }
-}
-
-fn block_on<T>(work: impl Future<Output = Outcome<T>>) -> Outcome<T> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Failure::system("cannot start", &error))?;
-    let outcome = runtime.block_on(work);
-    // Whoever looks up a host's name has a thread for as long as the name servers are silent.
-    runtime.shutdown_timeout(FINISH);
-    outcome
 }
 
 /// The manual page: of the command, and of each of its commands.

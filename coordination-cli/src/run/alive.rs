@@ -68,6 +68,17 @@ impl Process {
         Vec::new()
     }
 
+    /// The one that has started it, or has adopted it.
+    pub(super) fn parent(&self) -> Option<Self> {
+        Pid::from_raw(self.place.parent).and_then(Self::of)
+    }
+
+    /// Whether its parent, which is this one, has forked it, and it has started no other program since: as a subshell.
+    pub(super) fn is_fork_of(&self, parent: &Self) -> bool {
+        let ours = program_place(self.pid);
+        ours.is_some() && ours == program_place(parent.pid)
+    }
+
     pub(super) fn is_alive(&self) -> bool {
         Self::of(self.pid).is_some_and(|now| now.is_same(self))
     }
@@ -188,6 +199,14 @@ pub(super) fn started(process: Pid) -> Option<u64> {
     field_of(&stat(Path::new(&path))?, STARTED)?.parse().ok()
 }
 
+/// Where its program's stack, words and environment lie: at places of its own for each start of a program. `None`: another user's are not
+/// shown to us.
+fn program_place(process: Pid) -> Option<[String; 3]> {
+    let stat = stat(Path::new(&format!("/proc/{}", process.as_raw_nonzero())))?;
+    let place = |place| field_of(&stat, place).filter(|at| *at != "0").map(str::to_owned);
+    Some([place(STACK)?, place(WORDS)?, place(ENVIRONMENT)?])
+}
+
 /// Whether this number is, for all that can be read, of the process that began then; `None`: nobody knows when that was.
 pub(super) fn is_still(process: Pid, began: Option<u64>) -> bool {
     began.is_none() || started(process).is_none_or(|started| Some(started) == began)
@@ -236,6 +255,9 @@ const PARENT: usize = 1;
 const GROUP: usize = 2;
 const SESSION: usize = 3;
 const STARTED: usize = 19;
+const STACK: usize = 25;
+const WORDS: usize = 45;
+const ENVIRONMENT: usize = 47;
 /// Longer than all that we read of it.
 const LONGEST_STAT: usize = 1024;
 
@@ -269,9 +291,30 @@ fn field_of(stat: &str, place: usize) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use std::os::unix::process::CommandExt;
-    use std::process::Command;
+    use std::process::{Command, Stdio};
 
     use super::*;
+
+    #[test]
+    fn a_subshell_is_a_fork_of_its_shell_and_what_it_starts_is_not() {
+        // It reads a line that does not come.
+        let words = "(echo $(exec sh -c 'echo $PPID'); read line; true); true";
+        let mut shell = Command::new("sh");
+        shell.args(["-c", words]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut shell = shell.spawn().expect("a shell");
+        let mut said = String::new();
+        let stdout = shell.stdout.take().expect("a pipe");
+        std::io::BufRead::read_line(&mut io::BufReader::new(stdout), &mut said).expect("text");
+        let process = |pid| Process::of(pid).expect("it lives");
+        let (us, of_shell) = (process(getpid()), process(Pid::from_child(&shell)));
+        assert!(!of_shell.is_fork_of(&us));
+        let pid = said.trim().parse().ok().and_then(Pid::from_raw).expect("a number");
+        let subshell = process(pid);
+        assert!(subshell.parent().is_some_and(|parent| parent.is_same(&of_shell)));
+        assert!(subshell.is_fork_of(&of_shell));
+        // Its stdin is closed then.
+        shell.wait().expect("ours");
+    }
 
     #[test]
     fn the_dead_do_not_live() {

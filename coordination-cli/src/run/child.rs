@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep_until};
 
 pub(crate) use self::prepared::Prepared;
 pub(super) use self::prepared::{
-    SHELL, by_shell, check_grace, find, is_for_shell, not_begun, tell,
+    SHELL, by_shell, check_grace, find, is_for_shell, is_loss_before, not_begun, tell,
 };
 use self::terminal::Terminal;
 use super::alive::{self, Process as Living};
@@ -289,14 +289,14 @@ impl Running<'_> {
     }
 }
 
-async fn lost(hold: Option<&Hold>) -> coordination::LossReason {
+pub(super) async fn lost(hold: Option<&Hold>) -> coordination::LossReason {
     match hold {
         Some(hold) => hold.lost().await,
         None => std::future::pending().await,
     }
 }
 
-async fn at(moment: Option<Instant>) {
+pub(super) async fn at(moment: Option<Instant>) {
     match moment {
         Some(moment) => sleep_until(moment).await,
         None => std::future::pending().await,

@@ -1,11 +1,14 @@
 //! `coordination run`: a command under a lock, a permit, a slot, or at most so often.
 
+pub(crate) mod acquire;
 pub(crate) mod alive;
 mod around;
 pub(crate) mod child;
 pub(crate) mod elect;
 pub(crate) mod family;
 mod finish;
+pub(crate) mod handle;
+pub(crate) mod holder;
 pub(crate) mod join;
 mod locks;
 mod no_fork;

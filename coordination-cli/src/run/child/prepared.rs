@@ -32,7 +32,7 @@ use crate::settings::HandedOn;
 
 /// From SIGTERM to SIGKILL, without a lease.
 const DEFAULT_GRACE: Duration = Duration::from_secs(5);
-pub(in crate::run) const SHELL: &str = "/bin/sh";
+pub(crate) const SHELL: &str = "/bin/sh";
 
 /// A command that can be started: there is such a program, and who watches over it is there or about to be.
 pub(crate) struct Prepared<'a> {
@@ -55,7 +55,7 @@ pub(crate) struct Prepared<'a> {
 }
 
 /// Where the program is; fails as a shell would if there is none.
-pub(in crate::run) fn find(command: &[OsString]) -> Outcome<PathBuf> {
+pub(crate) fn find(command: &[OsString]) -> Outcome<PathBuf> {
     let Some(program) = command.first() else { return Err(Failure::usage("no command")) };
     let path = Path::new(program);
     if program.is_empty() {
@@ -114,12 +114,12 @@ impl<'a> Prepared<'a> {
     }
 
     /// The command reads this from its stdin.
-    pub(in crate::run) fn fed(self, body: Vec<u8>) -> Self {
+    pub(crate) fn fed(self, body: Vec<u8>) -> Self {
         Self { fed: Some(body), ..self }
     }
 
     /// Runs it to its end, and answers what it ran under, unless it did not start.
-    pub(in crate::run) async fn run_under(
+    pub(crate) async fn run_under(
         self,
         hold: Hold,
         signals: &mut Signals,
@@ -185,7 +185,7 @@ impl<'a> Prepared<'a> {
 
     /// While there is no command: waits for what commands before have left to us, and for whatever comes to the first process
     /// of a container. Never ends, and can be dropped at any time.
-    pub(in crate::run) async fn reap(&mut self) -> Infallible {
+    pub(crate) async fn reap(&mut self) -> Infallible {
         while self.deaths.recv().await.is_some() {
             alive::wait_for_children(|child| Some(child) == self.watch.pid());
         }
@@ -278,7 +278,7 @@ impl<'a> Prepared<'a> {
 }
 
 /// Says in the command's environment what it runs under, and as whom.
-pub(in crate::run) fn tell(command: &mut Command, hold: &Hold, member: &str) {
+pub(crate) fn tell(command: &mut Command, hold: &Hold, member: &str) {
     command.env(HELD, around::with(hold.held_by(member)));
     name_each(command, &hold.each());
     match hold.remaining() {
@@ -289,19 +289,19 @@ pub(in crate::run) fn tell(command: &mut Command, hold: &Hold, member: &str) {
 }
 
 /// Whether it is a script without a first line that says who reads it: the shell does, as for flock(1) and for cron.
-pub(in crate::run) fn is_for_shell(error: &io::Error) -> bool {
+pub(crate) fn is_for_shell(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::NOEXEC.raw_os_error())
 }
 
 /// The words by which [`SHELL`] reads it.
-pub(in crate::run) fn by_shell(script: &Path, words: &[OsString]) -> Vec<OsString> {
+pub(crate) fn by_shell(script: &Path, words: &[OsString]) -> Vec<OsString> {
     let mut by_shell = vec![OsString::from("sh"), script.into()];
     by_shell.extend_from_slice(&words[1..]);
     by_shell
 }
 
 /// Why this command could not begin, as a shell has it.
-pub(in crate::run) fn not_begun(command: &OsStr, error: &io::Error) -> Failure {
+pub(crate) fn not_begun(command: &OsStr, error: &io::Error) -> Failure {
     let code = match error.kind() {
         io::ErrorKind::NotFound => exit::NOT_FOUND,
         // No process could be made.
@@ -342,7 +342,7 @@ fn is_numbered(variable: &OsStr) -> bool {
 
 /// Whether the release says that the lock was lost before the command had ended, and not since: it may be lost while the store is
 /// told of a period that is spent, or of the release itself.
-fn is_loss_before(error: &Error, was_held: bool) -> bool {
+pub(crate) fn is_loss_before(error: &Error, was_held: bool) -> bool {
     let is_since = was_held && error.loss_reason() == Some(LossReason::DeadlinePassed);
     is_loss(error) && error.effect() != Effect::Unknown && !is_since
 }
@@ -352,7 +352,7 @@ fn not_started(error: io::Error) -> Failure {
 }
 
 /// Refuses a time from SIGTERM to SIGKILL that is too long for the lease which is asked for; `None`: for none.
-pub(in crate::run) fn check_grace(options: &Options, lease: Option<Duration>) -> Outcome {
+pub(crate) fn check_grace(options: &Options, lease: Option<Duration>) -> Outcome {
     match (options.kill_after, lease) {
         (Some(wanted), Some(lease)) if wanted > lease / 3 => Err(Failure::usage(format!(
             "--kill-after is {wanted:?}, and the lease leaves {:?} at most: take a longer lease, as in `?ttl=1m`",

@@ -2,6 +2,7 @@
 
 mod cron;
 mod ends;
+mod handles;
 mod held;
 mod inherited;
 mod job_control;

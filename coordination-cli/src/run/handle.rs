@@ -1,0 +1,175 @@
+//! The handle of a lock that a process in the background holds: the path of a socket. Whoever connects there asks for the release.
+//!
+//! The socket is in a directory that only our user may enter. Its file is removed when there is nothing to release any more. If
+//! the file is there and nobody listens, the holder was ended, and the lock is lost.
+
+use std::env;
+use std::fs::{self, DirBuilder};
+use std::io::{self, BufRead, BufReader, ErrorKind};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
+use std::os::unix::net::UnixStream as Socket;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::process::geteuid;
+use serde::{Deserialize, Serialize};
+use tokio::io::AsyncWriteExt;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::time::{sleep, timeout};
+
+use super::watch::new_mark;
+use crate::args::Release;
+use crate::exit::{self, Failure, Outcome, printable};
+
+/// How long whoever asks waits for the answer: longer than a store that is away is tried with the usual lease.
+const ANSWER: Duration = Duration::from_secs(60);
+/// How long whoever has asked may take to read the answer.
+const READING: Duration = Duration::from_secs(1);
+/// From one try to the next, where no descriptor is left.
+const AGAIN: Duration = Duration::from_millis(200);
+/// A longer directory leaves no room for our name: the path of a socket has 107 bytes at most.
+const LONGEST: usize = 50;
+const NOTHING: &str =
+    "nothing is held by this handle any more: it was released before, or whom it was for has ended";
+const ENDED: &str = "the lock was lost: its holder was ended";
+
+/// What whoever asks for the release is answered.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Answer {
+    /// The store has confirmed it.
+    Released,
+    /// It was lost before, for this reason.
+    Lost(String),
+    /// The store has not confirmed it, for this reason.
+    Unconfirmed(String),
+    /// Another has asked before.
+    Again,
+}
+
+/// The holder's side of it. The file is removed when this is dropped.
+pub(super) struct Handle {
+    path: PathBuf,
+    listener: UnixListener,
+    is_left: bool,
+}
+
+impl Handle {
+    pub(super) fn new() -> io::Result<Self> {
+        let path = directory()?.join(new_mark());
+        let listener = UnixListener::bind(&path)?;
+        Ok(Self { path, listener, is_left: false })
+    }
+
+    /// What users call it.
+    pub(super) fn name(&self) -> String {
+        self.path.to_string_lossy().into_owned()
+    }
+
+    /// Waits for somebody who asks for the release.
+    pub(super) async fn asked(&self) -> UnixStream {
+        loop {
+            match self.listener.accept().await {
+                Ok((stream, _)) => return stream,
+                Err(_) => sleep(AGAIN).await,
+            }
+        }
+    }
+
+    /// Answers the one who has asked, and whoever else has meanwhile.
+    pub(super) async fn close(self, stream: UnixStream, answer: &Answer) {
+        // First, so that nobody comes who is not answered.
+        let _ = fs::remove_file(&self.path);
+        tell(stream, answer).await;
+        while let Ok(Ok((stream, _))) = timeout(Duration::ZERO, self.listener.accept()).await {
+            tell(stream, &Answer::Again).await;
+        }
+    }
+
+    /// Leaves the file where it is: whoever asks is to find that nobody listens.
+    pub(super) fn leave(mut self) {
+        self.is_left = true;
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if !self.is_left {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+async fn tell(mut stream: UnixStream, answer: &Answer) {
+    let line = serde_json::to_string(answer).unwrap_or_default() + "\n";
+    // Who has gone does not want to know.
+    let _ = timeout(READING, stream.write_all(line.as_bytes())).await;
+}
+
+/// A directory of our user's alone.
+fn directory() -> io::Result<PathBuf> {
+    let us = geteuid().as_raw();
+    let is_ours = |path: &Path| fs::metadata(path).is_ok_and(|of| of.uid() == us);
+    // After `su` it may be another user's.
+    let runtime = env::var("XDG_RUNTIME_DIR").ok().filter(|path| {
+        let is_fit = path.len() <= LONGEST && !path.contains(char::is_whitespace);
+        path.starts_with('/') && is_fit && is_ours(Path::new(path))
+    });
+    let path = match runtime {
+        Some(runtime) => Path::new(&runtime).join("coordination"),
+        None => format!("/tmp/coordination-{us}").into(),
+    };
+    match DirBuilder::new().mode(0o700).create(&path) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    let of = fs::symlink_metadata(&path)?;
+    if of.is_dir() && of.uid() == us && of.mode() & 0o077 == 0 {
+        return Ok(path);
+    }
+    let what = format!("{} is no directory of our user alone", path.display());
+    Err(io::Error::new(ErrorKind::PermissionDenied, what))
+}
+
+/// `coordination release`: ends when the store has confirmed the release.
+pub(crate) fn release(asked: &Release) -> Outcome<u8> {
+    let socket = Socket::connect(&asked.handle).map_err(|error| nobody(&asked.handle, &error))?;
+    let asking = |error: io::Error| Failure::system("cannot ask for the release", &error);
+    socket.set_read_timeout(Some(ANSWER)).map_err(asking)?;
+    let mut line = String::new();
+    match BufReader::new(socket).read_line(&mut line) {
+        Ok(1..) => {}
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+            return Err(Failure::new(exit::UNAVAILABLE, "the lock's holder does not answer"));
+        }
+        // The holder was killed.
+        Ok(0) | Err(_) => return Err(Failure::new(exit::LOST, ENDED)),
+    }
+    match serde_json::from_str::<Answer>(&line) {
+        Ok(Answer::Released) => Ok(0),
+        Ok(Answer::Lost(why)) => Err(Failure::new(exit::LOST, why)),
+        Ok(Answer::Unconfirmed(why)) => {
+            let what = format!("the store has not confirmed the release: {why}");
+            Err(Failure::new(exit::UNAVAILABLE, what))
+        }
+        Ok(Answer::Again) => Err(Failure::new(exit::NOBODY, NOTHING)),
+        Err(_) => Err(Failure::usage(no_handle(&asked.handle))),
+    }
+}
+
+/// Why nobody could be asked.
+fn nobody(handle: &Path, error: &io::Error) -> Failure {
+    match error.kind() {
+        ErrorKind::NotFound => Failure::new(exit::NOBODY, NOTHING),
+        ErrorKind::ConnectionRefused if is_socket(handle) => Failure::new(exit::LOST, ENDED),
+        _ => Failure::usage(format!("{}: {error}", no_handle(handle))),
+    }
+}
+
+fn is_socket(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|of| of.file_type().is_socket())
+}
+
+fn no_handle(handle: &Path) -> String {
+    format!("{} is no handle of `coordination acquire`", printable(&handle.to_string_lossy()))
+}

@@ -1,0 +1,297 @@
+//! `acquire` and `release`: a lock that a shell script holds by a handle.
+
+use std::io;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use coordination_tests::harness::{Etcd, rerun_if_starved, wait_until};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::ends::everywhere;
+use crate::{LONG, Store, Wrapper, code, is_alive, output, plain, stderr, stdout, written};
+
+/// `coordination acquire`, to its end; words are split at blanks. We are whom it is for.
+fn acquire(store: &Store, words: &str) -> Output {
+    output(store.coordination(["acquire"]).args(words.split(' ')))
+}
+
+/// The same where it has to succeed; answers the handle.
+fn acquired(store: &Store, words: &str) -> String {
+    let ended = acquire(store, words);
+    assert_eq!(ended.status.code(), Some(0), "{words}: {}", stderr(&ended));
+    stdout(&ended).trim_end().to_owned()
+}
+
+/// The code of a release, and what it says.
+fn release(handle: &str) -> (Option<i32>, String) {
+    let ended = output(plain().args(["release", handle]));
+    (ended.status.code(), stderr(&ended))
+}
+
+/// Whether somebody else could have it at this moment.
+fn is_free(store: &Store, lock: &str) -> bool {
+    store.run(&format!("--lock {lock} --wait 0 -- true")).status.code() == Some(0)
+}
+
+/// Whether nobody holds it or waits for it.
+fn is_unknown(store: &Store, lock: &str) -> bool {
+    let status = output(&mut store.coordination(["status", lock, "--json"]));
+    stdout(&status).trim() == "[]"
+}
+
+/// The number of the process behind a handle.
+fn holder_of(handle: &str) -> String {
+    let name = Path::new(handle).file_name().expect("a path").to_string_lossy().into_owned();
+    name.split('-').next().expect("a number").to_owned()
+}
+
+fn kill(id: &str, signal: Signal) {
+    let id = id.trim().parse().ok().and_then(Pid::from_raw);
+    kill_process(id.expect("a number"), signal).expect("it lives");
+}
+
+/// A script, run by `sh`, with the program in its variable `c`.
+fn script(store: &Store, shell: &str, text: &str) -> Command {
+    let path = store.script("script", text);
+    let mut command = Command::new(shell);
+    command.arg(path).env("c", env!("CARGO_BIN_EXE_coordination"));
+    command.env("COORDINATION_URL", &store.url).stdin(Stdio::null());
+    command
+}
+
+#[test]
+fn a_lock_is_held_from_acquire_to_release_and_no_longer() {
+    everywhere(|store| {
+        let handle = acquired(store, "x --member-id me --label nightly");
+        assert!(!is_free(store, "x"));
+        let busy = acquire(store, "x --wait 0");
+        assert_eq!((busy.status.code(), stdout(&busy).as_str()), (Some(75), ""));
+        assert!(stderr(&busy).contains("held by me (nightly)"), "{}", stderr(&busy));
+        let directory = Path::new(&handle).parent().expect("a directory");
+        let mode = std::fs::metadata(directory).expect("it is there").permissions();
+        assert_eq!(std::os::unix::fs::PermissionsExt::mode(&mode) & 0o777, 0o700);
+        let holder = holder_of(&handle);
+        assert!(is_alive(&holder));
+        assert_eq!(release(&handle), (Some(0), String::new()));
+        assert!(is_free(store, "x"), "at once");
+        let (code, said) = release(&handle);
+        assert_eq!(code, Some(1), "{said}");
+        assert!(said.contains("released before"), "{said}");
+        assert!(wait_until(LONG, || !is_alive(&holder)));
+    });
+}
+
+#[test]
+fn several_are_held_or_none_and_shares_go_together() {
+    everywhere(|store| {
+        let said = acquired(store, "b a --tokens");
+        let words: Vec<_> = said.split(' ').collect();
+        let [handle, tokens @ ..] = words.as_slice() else { panic!("{said}") };
+        assert!(tokens.len() == 2 && tokens.iter().all(|token| token.parse::<u64>().is_ok()));
+        assert!(!is_free(store, "a") && !is_free(store, "b"));
+        assert_eq!(acquire(store, "c a --wait 0").status.code(), Some(75));
+        assert!(is_free(store, "c"));
+        assert_eq!(release(handle).0, Some(0));
+        let shares = [acquired(store, "a --shared"), acquired(store, "a --shared --wait 0")];
+        assert!(!is_free(store, "a"));
+        for handle in shares {
+            assert_eq!(release(&handle).0, Some(0));
+        }
+        assert!(is_free(store, "a"));
+    });
+}
+
+/// A subshell, as there is in brackets, ends at once, and is not whom the lock is for.
+#[test]
+fn a_script_holds_it_until_it_ends() {
+    everywhere(|store| {
+        for shell in ["sh", "bash"] {
+            let (handle, go) = (store.path("handle"), store.path("go"));
+            let text = format!(
+                "h=$(cd / 2> /dev/null; \"$c\" acquire x 2> /dev/null || exit)\n\
+                 echo \"$h\" > {}\nwhile ! [ -e {} ]; do sleep 0.01; done\nkill -KILL $$\n",
+                handle.display(),
+                go.display()
+            );
+            let mut script = Wrapper::start(&mut script(store, shell, &text));
+            let handle_text = written(&handle).trim().to_owned();
+            assert!(!is_free(store, "x"), "{shell}");
+            std::fs::write(&go, "").expect("the directory is there");
+            assert_eq!(script.code(), Some(137));
+            assert_eq!(store.run("--lock x --wait 30 -- true").status.code(), Some(0));
+            assert!(wait_until(LONG, || !Path::new(&handle_text).exists()));
+            assert_eq!(release(&handle_text).0, Some(1));
+            for file in [handle, go] {
+                std::fs::remove_file(file).expect("it is there");
+            }
+        }
+    });
+}
+
+/// Whatever it is that ends the wait, nobody holds the lock afterwards, or waits for it.
+#[test]
+fn nobody_waits_whose_caller_was_killed() {
+    everywhere(|store| {
+        for signal in [Signal::KILL, Signal::TERM, Signal::INT] {
+            let handle = acquired(store, "x");
+            let mut waits = store.coordination(["acquire", "x", "--member-id", "waits", "--quiet"]);
+            let mut waits = Wrapper::start(&mut waits);
+            let is_there = || {
+                let status = output(&mut store.coordination(["status", "x"]));
+                stdout(&status).contains("waits")
+            };
+            assert!(wait_until(LONG, is_there));
+            waits.signal(signal);
+            waits.code();
+            assert!(wait_until(LONG, || !is_there()), "{signal:?}");
+            assert_eq!(release(&handle).0, Some(0));
+            assert!(wait_until(LONG, || is_unknown(store, "x")), "{signal:?}");
+        }
+        // And where it is whom it is for that is killed while it waits.
+        let handle = acquired(store, "x");
+        let mut sleeps = Command::new("sleep").arg("600").spawn().expect("sleep");
+        let words = format!("x --for-pid {} --quiet", sleeps.id());
+        let mut waits = store.coordination(["acquire"]);
+        let mut waits = Wrapper::start(waits.args(words.split(' ')));
+        sleeps.kill().and_then(|()| sleeps.wait()).expect("ours");
+        assert!([Some(71), Some(64)].contains(&waits.code()));
+        assert_eq!(release(&handle).0, Some(0));
+        assert!(wait_until(LONG, || is_unknown(store, "x")));
+    });
+}
+
+#[test]
+fn whoever_cannot_print_the_handle_holds_nothing() {
+    everywhere(|store| {
+        let (reader, writer) = io::pipe().expect("descriptors are free");
+        drop(reader);
+        let mut acquire = store.coordination(["acquire", "x"]);
+        let ended = output(acquire.stdout(writer));
+        assert_eq!(ended.status.code(), Some(71), "{}", stderr(&ended));
+        assert!(wait_until(LONG, || is_unknown(store, "x")));
+    });
+}
+
+#[test]
+fn a_loss_is_told_by_a_signal_and_by_the_release() {
+    everywhere(|store| {
+        let (handle, lost) = (store.path("handle"), store.path("lost"));
+        let text = format!(
+            "trap 'echo lost > {}' USR1\nh=$(\"$c\" acquire x --on-lost usr1) || exit\necho \"$h\" > {}\n\
+             while ! [ -e {} ]; do sleep 0.01; done\n\"$c\" release \"$h\"\n",
+            lost.display(),
+            handle.display(),
+            lost.display()
+        );
+        let mut script = Wrapper::start(&mut script(store, "sh", &text));
+        written(&handle);
+        let broken = output(&mut store.coordination(["break", "x", "--yes"]));
+        assert_eq!(broken.status.code(), Some(0), "{}", stderr(&broken));
+        assert_eq!(written(&lost), "lost\n");
+        assert_eq!(script.code(), Some(70));
+        assert_eq!(store.run("--lock x --wait 30 -- true").status.code(), Some(0));
+    });
+}
+
+#[test]
+fn a_hold_ends_when_its_time_is_over_and_the_release_says_so() {
+    everywhere(|store| {
+        let handle = acquired(store, "x --max-hold 100ms");
+        assert_eq!(store.run("--lock x --wait 30 -- true").status.code(), Some(0));
+        let (code, said) = release(&handle);
+        assert_eq!(code, Some(70), "{said}");
+        assert!(said.contains("--max-hold"), "{said}");
+        assert_eq!(release(&handle).0, Some(1));
+    });
+}
+
+#[test]
+fn the_end_of_the_holder_is_a_loss() {
+    let check = |store: &Store| {
+        for signal in [Signal::KILL, Signal::TERM] {
+            let handle = acquired(store, "x");
+            let holder = holder_of(&handle);
+            kill(&holder, signal);
+            assert!(wait_until(LONG, || !is_alive(&holder)));
+            let (code, said) = release(&handle);
+            assert_eq!(code, Some(70), "{signal:?}: {said}");
+            assert_eq!(store.run("--lock x --wait 30 -- true").status.code(), Some(0));
+            std::fs::remove_file(&handle).expect("it is left");
+        }
+    };
+    rerun_if_starved(|| check(&Store::file()));
+    rerun_if_starved(|| {
+        let server = Etcd::one();
+        // With a lease that ends soon.
+        let url = format!("etcd://{}/cli?ttl=3s&heartbeat=500ms", server.node(0).address());
+        check(&Store::at(url));
+    });
+}
+
+/// What was held is not known to be free: that is not the same as a loss.
+#[test]
+fn a_release_that_the_store_does_not_confirm_is_69() {
+    rerun_if_starved(|| {
+        let server = Etcd::one();
+        let url = format!("etcd://{}/cli?ttl=3s&heartbeat=500ms", server.node(0).address());
+        let store = Store::at(url);
+        let handle = acquired(&store, "x");
+        server.node(0).pause();
+        let (code, said) = release(&handle);
+        server.node(0).resume();
+        // The lease may have ended before anybody asked, where others take all processors.
+        assert!([Some(69), Some(70)].contains(&code), "{code:?}: {said}");
+        assert_eq!(store.run("--lock x --wait 30 -- true").status.code(), Some(0));
+    });
+}
+
+/// What is left open by whoever has started it, as a lock of the kernel's or the end of a pipe, is not the holder's.
+#[test]
+fn the_holder_keeps_nothing_open_and_no_signal_of_the_job_reaches_it() {
+    rerun_if_starved(|| {
+        let store = Store::file();
+        let text = "exec 7> \"$1\"\nflock -n 7 || exit 9\n\"$c\" acquire x --for-pid \"$2\"\nkill -INT 0\n";
+        let (lock, us) = (store.path("flock"), std::process::id().to_string());
+        let mut command = script(&store, "sh", text);
+        // The end of the job's signal is for the job.
+        std::os::unix::process::CommandExt::process_group(command.arg(&lock).arg(us), 0);
+        let ended = output(&mut command);
+        assert_eq!(code(ended.status), Some(130), "{}", stderr(&ended));
+        let handle = stdout(&ended).trim_end().to_owned();
+        let free = output(Command::new("flock").arg("-n").arg(&lock).arg("true"));
+        assert_eq!(free.status.code(), Some(0));
+        assert!(!is_free(&store, "x"));
+        assert_eq!(release(&handle), (Some(0), String::new()));
+    });
+}
+
+#[test]
+fn what_is_held_around_is_refused_and_what_is_wrong_is_64() {
+    rerun_if_starved(|| {
+        let store = Store::file();
+        let within = format!("#!/bin/sh\nexec {} acquire x\n", env!("CARGO_BIN_EXE_coordination"));
+        let within = store.script("within", &within);
+        let refused = store.run(&format!("--lock x -- {within}"));
+        assert_eq!(refused.status.code(), Some(75), "{}", stderr(&refused));
+        for (words, said) in [
+            ("x --for-pid 2147483647", "no process"),
+            ("x --wait soon", "`forever`"),
+            ("x --url ftp://h", "ftp"),
+        ] {
+            let refused = acquire(&store, words);
+            assert_eq!(refused.status.code(), Some(64), "{words}: {}", stderr(&refused));
+            assert!(stderr(&refused).contains(said), "{words}: {}", stderr(&refused));
+        }
+        for none in ["/etc/passwd", "/"] {
+            let (code, said) = release(none);
+            assert_eq!(code, Some(64), "{said}");
+        }
+        // Whoever has taken its place of a shell that was killed may live for ever.
+        let mut orphan = Command::new("setsid");
+        orphan.args(["-w", env!("CARGO_BIN_EXE_coordination"), "acquire", "x"]);
+        let refused = output(orphan.env("COORDINATION_URL", &store.url));
+        assert_eq!(refused.status.code(), Some(64), "{}", stderr(&refused));
+        assert!(stderr(&refused).contains("--for-pid"), "{}", stderr(&refused));
+        assert!(is_free(&store, "x"));
+    });
+}
