@@ -9,6 +9,7 @@ use tokio::time::sleep;
 use tracing::Dispatch;
 use tracing::subscriber::{DefaultGuard, NoSubscriber};
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::fmt::format::FmtSpan;
 
 type Result<T = (), E = Error> = std::result::Result<T, E>;
 
@@ -22,6 +23,11 @@ struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl Log {
     fn begin() -> (Self, DefaultGuard) {
+        Self::with(FmtSpan::NONE)
+    }
+
+    /// With a line for each of these events of spans.
+    fn with(spans: FmtSpan) -> (Self, DefaultGuard) {
         // `tracing` remembers for each place that logs whether anybody listens to it. While the process has only one
         // subscriber, `tracing` asks only the thread that is the first to come to that place. If that thread belongs to
         // another check, `tracing` finds no subscriber there, and never logs that place. With a second subscriber in
@@ -35,14 +41,26 @@ impl Log {
             .with_ansi(false)
             .with_target(false)
             .without_time()
+            .with_span_events(spans)
             .with_writer(log.clone());
         (log, tracing::subscriber::set_default(subscriber.finish()))
     }
 
+    fn text(&self) -> String {
+        let text = self.0.lock().expect("nobody panics").clone();
+        String::from_utf8(text).expect("text")
+    }
+
+    /// The spans that were begun, if the log has a line for each.
+    fn spans(&self) -> Vec<String> {
+        let text = self.text();
+        let begun = text.lines().filter_map(|line| line.trim().strip_suffix(": new"));
+        begun.map(str::to_owned).collect()
+    }
+
     /// The lines about grants, without the span in which they were written.
     fn lines(&self) -> Vec<String> {
-        let text = self.0.lock().expect("nobody panics").clone();
-        let text = String::from_utf8(text).expect("text");
+        let text = self.text();
         let lines = text.lines().filter(|line| line.contains(" recipe="));
         let without_span = |line: &str| match line.split_once("}: ") {
             Some((span, rest)) => {
@@ -113,6 +131,27 @@ async fn the_life_of_a_lock_is_as_the_page_shows_it() -> Result {
     let shown: Vec<_> = shown.expect("a log").lines().map(str::to_owned).collect();
     let lines = with_small_tokens(&log.lines());
     assert_eq!(lines, shown, "{}", lines.join("\n"));
+    Ok(())
+}
+
+/// With the fields that its lines have, whatever becomes of it. One that is granted on the caller's own thread needs none.
+#[tokio::test(start_paused = true)]
+async fn each_acquire_that_waits_is_a_span() -> Result {
+    let (log, _guard) = Log::with(FmtSpan::NEW);
+    let (one, other) = (connect("span", "host-1").await?, connect("span", "host-2").await?);
+    let held = one.lock("vol-7")?.acquire(None).await?;
+    assert!(log.spans().is_empty(), "{:?}", log.spans());
+    let lock = other.lock("vol-7")?;
+    let error = lock.acquire(Some(SECOND)).await.expect_err("it is held");
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    let release = async {
+        sleep(SECOND).await;
+        held.release().await
+    };
+    let (waited, released) = tokio::join!(lock.acquire(None), release);
+    let (_waited, ()) = (waited?, released?);
+    let span = r#"DEBUG acquire{name="vol-7" recipe="lock" store="memory" namespace=coordination member="host-2"}"#;
+    assert_eq!(log.spans(), [span, span]);
     Ok(())
 }
 
