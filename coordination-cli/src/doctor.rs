@@ -9,13 +9,16 @@ use std::time::{Duration, Instant};
 use coordination::{Coordinator, Durability, Error, ErrorKind, Group, Scope};
 
 use crate::args::Store;
-use crate::exit::{self, Outcome, print};
+use crate::exit::{self, Outcome, print, printable};
 use crate::{info, settings};
 
 /// Locks taken and released.
 const TRIES: usize = 100;
 /// One that takes longer makes whoever starts many commands wait.
 const SLOW: Duration = Duration::from_millis(50);
+
+/// Clocks that differ by more are not both right, whatever the way between them takes, in milliseconds.
+const APART: u64 = 2_000;
 
 /// What an error says of a Redis that grants nothing for a while.
 const QUARANTINE: &str = "`quarantine`";
@@ -36,6 +39,7 @@ pub(crate) async fn doctor(store: &Store) -> Outcome<u8> {
     let coordinator = settings::connect(config).await?;
     let mut findings =
         vec![Finding::Fine(format!("connected to {scheme} within {:?}", rounded(start.elapsed())))];
+    findings.extend(server(&coordinator));
     findings.extend(directory(&url));
     findings.extend(tried(&coordinator).await);
     findings.extend(promised(&coordinator));
@@ -121,6 +125,26 @@ async fn joined(group: &Group) -> coordination::Result<()> {
     let membership = group.join_or_create("doctor").await?;
     group.members().await?;
     membership.leave().await
+}
+
+/// What the server has said of itself.
+fn server(coordinator: &Coordinator) -> Vec<Finding> {
+    let info = coordinator.server_info();
+    let version = info
+        .version
+        .map(|version| Finding::Fine(format!("the server's version is {}", printable(&version))));
+    let clock = info.clock_ahead_ms.map(|ahead| match ahead.unsigned_abs() {
+        0..=APART => Finding::Fine("the server's clock and this host's show the same".to_owned()),
+        apart => {
+            let apart = Duration::from_secs(apart / 1_000);
+            let how = if ahead > 0 { "ahead of" } else { "behind" };
+            Finding::Mind(format!(
+                "the server's clock is {apart:?} {how} this host's: one of them is wrong. `run --every` counts by the hosts' clocks, and if \
+                 the server's is set right by a jump, leases may end early"
+            ))
+        }
+    });
+    version.into_iter().chain(clock).collect()
 }
 
 /// Whose the directory is, and who may use it, on `file://`.

@@ -199,6 +199,38 @@ impl Characteristics {
     }
 }
 
+/// What a store's server said of itself when this process first connected. Later connections may lead to another server.
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// let server = coordinator.server_info();
+/// match server.version {
+///     Some(version) => println!("the server's version is {version}"),
+///     None => println!("there is no server, or it does not tell its version"),
+/// }
+/// assert_eq!(server.clock_ahead_ms, None, "`memory://` has no clock of its own");
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct ServerInfo {
+    /// Its version, in its own words. `None`: there is no server, or it does not say, as `ZooKeeper`.
+    pub version: Option<String>,
+    /// By how many milliseconds its wall clock is ahead of this host's; negative: behind. It may be wrong by the time that a request took.
+    /// `None`: there is no server, or connecting does not tell: etcd, `ZooKeeper` and Consul.
+    pub clock_ahead_ms: Option<i64>,
+}
+
+/// By how many milliseconds a server's wall clock is ahead of ours that shows this now, in microseconds since 1970.
+#[cfg(any(feature = "redis", feature = "postgres", feature = "mysql"))]
+pub(crate) fn ahead_ms(server_micros: u64) -> i64 {
+    let signed = |micros: u64| i64::try_from(micros).unwrap_or(i64::MAX);
+    signed(server_micros).saturating_sub(signed(crate::env::unix_micros())) / 1_000
+}
+
 /// Whether a store meets a requirement.
 type Test = fn(&Characteristics) -> bool;
 

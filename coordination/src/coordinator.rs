@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::backend::registry::Target;
-use crate::characteristics::Characteristics;
+use crate::characteristics::{Characteristics, ServerInfo};
 use crate::config::Config;
 use crate::env::{self, Unforked};
 use crate::error::{Error, ErrorKind, Result};
@@ -280,6 +280,11 @@ impl Coordinator {
     /// What the connected store can promise.
     pub fn characteristics(&self) -> Characteristics {
         self.0.session.backend.characteristics().by_clock(env::COUNTS_SUSPEND)
+    }
+
+    /// What the store's server said of itself when this coordinator connected, for people who look for a fault.
+    pub fn server_info(&self) -> ServerInfo {
+        self.0.session.backend.server_info()
     }
 
     /// After an operator took a grant away: how long it may take until the holder is told, if the holder's settings are

@@ -320,7 +320,7 @@ struct Readme;
 
 pub use builder::Builder;
 pub use characteristics::{
-    Characteristics, Durability, Liveness, LossDetection, Requirement, Scope,
+    Characteristics, Durability, Liveness, LossDetection, Requirement, Scope, ServerInfo,
 };
 pub use config::Config;
 pub use coordinator::{Coordinator, Stopped};

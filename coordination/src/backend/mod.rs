@@ -105,7 +105,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::characteristics::Characteristics;
+use crate::characteristics::{Characteristics, ServerInfo};
 use crate::env::OwnedFile;
 use crate::error::{LossReason, Result};
 use crate::key::QueueKey;
@@ -328,6 +328,11 @@ pub(crate) trait Store: Sessions + Entries + Values + Watching {
 
     /// What this store promises, as this client found out while it connected.
     fn characteristics(&self) -> Characteristics;
+
+    /// What the server said of itself while this client connected. Nothing is asked for it.
+    fn server_info(&self) -> ServerInfo {
+        ServerInfo::default()
+    }
 
     /// On some stores, a server may confirm a renewal before the server that ends sessions has heard of it. There, the confirmation
     /// of a renewal does not prove that this renewal has extended the lease. It only proves that those earlier renewals have

@@ -450,6 +450,11 @@ fn the_doctor_tries_what_others_need() {
         let pruned = stderr(&pruned);
         assert!(pruned.contains("0 unused names removed"), "nor a file: {pruned}");
 
+        let server = Etcd::one();
+        let well = Store::at(format!("etcd://{}/doctor", server.node(0).address()));
+        let said = stdout(&output(&mut well.coordination(["doctor"])));
+        assert!(said.contains("ok      the server's version is 3."), "{said}");
+
         // A user who may only read.
         let server = Etcd::options().users("/elsewhere/").start();
         let url = format!("etcd://{}{}/doctor", Etcd::user_information(), server.node(0).address());
@@ -467,6 +472,11 @@ fn the_doctor_knows_what_passes_and_what_others_may_do() {
         let said = stdout(&new);
         assert_eq!(new.status.code(), Some(69), "{said}{}", stderr(&new));
         assert!(said.contains("BROKEN  a lock") && said.contains("it passes by itself"), "{said}");
+        assert!(said.contains("ok      the server's version is "), "{said}");
+        assert!(
+            said.contains("ok      the server's clock and this host's show the same"),
+            "{said}"
+        );
 
         let store = Store::file();
         let directory = store.path("locks");

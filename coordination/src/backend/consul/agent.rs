@@ -13,12 +13,13 @@ use crate::error::Result;
 const DEFAULT_MIN_TTL: Duration = Duration::from_secs(10);
 
 /// The part of an agent's configuration that the store's characteristics need: whether the agent keeps its data only in memory
-/// (`-dev`), and the shortest lease that it grants. `None`: the agent does not say it, or the token may not read the
+/// (`-dev`), and the shortest lease that it grants; and its version. `None`: the agent does not say it, or the token may not read the
 /// configuration.
 #[derive(Debug, Default)]
 pub(super) struct Agent {
     pub(super) is_in_memory: Option<bool>,
     pub(super) min_ttl: Option<Duration>,
+    pub(super) version: Option<String>,
 }
 
 impl Agent {
@@ -41,16 +42,40 @@ impl Agent {
             #[serde(rename = "SessionTTLMin")]
             session_ttl_min: Option<String>,
         }
-        #[derive(Deserialize)]
-        #[serde(rename_all = "PascalCase")]
+        #[derive(Default, Deserialize)]
+        #[serde(default, rename_all = "PascalCase")]
+        struct Known {
+            version: Option<String>,
+        }
+        #[derive(Default, Deserialize)]
+        #[serde(default, rename_all = "PascalCase")]
         struct Said {
             debug_config: Option<Told>,
+            config: Option<Known>,
         }
-        let said = serde_json::from_slice::<Said>(body).ok().and_then(|said| said.debug_config);
-        let Told { dev_mode, session_ttl_min } = said.unwrap_or_default();
+        let Said { debug_config, config } = serde_json::from_slice(body).unwrap_or_default();
+        let Told { dev_mode, session_ttl_min } = debug_config.unwrap_or_default();
         let min_ttl = session_ttl_min.and_then(|text| crate::duration::parse(&text).ok());
         // If the agent has Consul's default, the answer has 0 as `session_ttl_min`.
         let min_ttl = min_ttl.filter(|ttl| !ttl.is_zero()).or(dev_mode.map(|_| DEFAULT_MIN_TTL));
-        Self { is_in_memory: dev_mode, min_ttl }
+        Self { is_in_memory: dev_mode, min_ttl, version: config.unwrap_or_default().version }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_agent_says_is_read_and_the_rest_is_unknown() {
+        let body = br#"{"Config": {"Datacenter": "dc1", "Version": "1.15.2"},
+            "DebugConfig": {"DevMode": true, "SessionTTLMin": "2s"}}"#;
+        let agent = Agent::read(body);
+        assert_eq!((agent.version.as_deref(), agent.is_in_memory), (Some("1.15.2"), Some(true)));
+        assert_eq!(agent.min_ttl, Some(Duration::from_secs(2)));
+        for body in ["", "[]", "{}", r#"{"Config": null}"#] {
+            let agent = Agent::read(body.as_bytes());
+            assert_eq!((agent.version, agent.is_in_memory, agent.min_ttl), (None, None, None));
+        }
     }
 }

@@ -94,7 +94,9 @@ use super::server::access;
 use super::server::patience;
 use super::server::reads::Reads;
 use super::server::txn_kv::TxnKv;
-use crate::characteristics::{Characteristics, Durability, Liveness, LossDetection, Scope};
+use crate::characteristics::{
+    Characteristics, Durability, Liveness, LossDetection, Scope, ServerInfo,
+};
 use crate::config::Settings;
 use crate::error::Result;
 use crate::url::{Authority, UrlOption};
@@ -210,5 +212,9 @@ impl Store for Consul {
             max_plain_name: 200,
             min_ttl: self.agent.min_ttl,
         }
+    }
+
+    fn server_info(&self) -> ServerInfo {
+        ServerInfo { version: self.agent.version.clone(), clock_ahead_ms: None }
     }
 }

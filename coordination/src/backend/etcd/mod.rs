@@ -78,7 +78,9 @@ use super::server::patience;
 use super::server::reads::Reads;
 use super::server::txn_kv::TxnKv;
 use crate::backend::descriptor::{Connect, Descriptor};
-use crate::characteristics::{Characteristics, Durability, Liveness, LossDetection, Scope};
+use crate::characteristics::{
+    Characteristics, Durability, Liveness, LossDetection, Scope, ServerInfo,
+};
 use crate::config::Settings;
 use crate::error::Result;
 use crate::url::{Authority, UrlOption};
@@ -107,6 +109,7 @@ pub(crate) struct Etcd {
     watches: Watches,
     reads: Reads<i64>,
     early_expiry: Option<&'static str>,
+    version: String,
 }
 
 impl Etcd {
@@ -128,6 +131,7 @@ impl Etcd {
             connections,
             reads: Reads::default(),
             early_expiry: early_expiry(status.version()),
+            version: status.version().to_owned(),
         })
     }
 }
@@ -159,5 +163,9 @@ impl Store for Etcd {
             max_plain_name: 200,
             min_ttl: Some(Duration::from_secs(1)),
         }
+    }
+
+    fn server_info(&self) -> ServerInfo {
+        ServerInfo { version: Some(self.version.clone()), clock_ahead_ms: None }
     }
 }

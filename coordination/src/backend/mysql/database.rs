@@ -9,7 +9,7 @@ use mysql_async::{Conn, Error as MysqlError, Row};
 use super::config::Database;
 use super::error::failure;
 use crate::backend::server::connections::Failure;
-use crate::characteristics::Durability;
+use crate::characteristics::{Durability, ServerInfo, ahead_ms};
 use crate::error::{Error, ErrorKind};
 
 /// The statements that create our tables and procedures. They are separated by lines that have only two slashes.
@@ -41,6 +41,7 @@ SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE";
 /// the disk. Some settings are numbers on some servers and words on others, so these are compared as text.
 const GREETING: &str = "\
 SELECT VERSION() AS version, \
+  CAST(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AS UNSIGNED) AS clock, \
   CAST(@@global.read_only AS CHAR) NOT IN ('0', 'OFF') OR @@innodb_read_only AS is_replica, \
   @@global.innodb_flush_log_at_trx_commit <> 0 AS is_written, \
   @@global.innodb_flush_log_at_trx_commit IN (1, 3) \
@@ -81,8 +82,9 @@ const NO_TABLE: u16 = 1146;
 const INSTALLING: u32 = 10;
 
 /// What was found out about the server when a connection was made.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Server {
+    pub(super) info: ServerInfo,
     /// Whether a committed transaction has been written to a file, though perhaps not synced, when the server answers. Otherwise it
     /// may be in the server's memory only, and is lost if the server crashes.
     is_written: bool,
@@ -106,7 +108,9 @@ impl Server {
         let found = all_rows(conn, format!("{settings}; {greeting}; {REPLICATES}")).await;
         let found = found.map_err(failed)?;
         let (found, told) = found.split_first().ok_or_else(unknown)?;
-        check_age(&get::<String>(found, "version")?)?;
+        let clock_ahead_ms = Some(ahead_ms(get(found, "clock")?));
+        let version = get::<String>(found, "version")?;
+        check_age(&version)?;
         if get(found, "is_replica")? {
             let message = "the server is a replica, or read-only: it cannot be written to";
             return Err(Failure::broken(Error::new(ErrorKind::Unavailable, "connect", message)));
@@ -117,6 +121,7 @@ impl Server {
             return Err(Failure::broken(Error::new(ErrorKind::Unavailable, "connect", message)));
         }
         let server = Self {
+            info: ServerInfo { version: Some(version), clock_ahead_ms },
             is_written: get(found, "is_written")?,
             is_synced: get(found, "is_synced")?,
             may_have_replicas: get(found, "may_have_replicas")?,
@@ -146,17 +151,17 @@ impl Server {
     }
 
     /// Whether committed transactions survive a crash of the server's process.
-    pub(super) fn survives_restart(self) -> Durability {
+    pub(super) fn survives_restart(&self) -> Durability {
         if self.is_written { Durability::Yes } else { Durability::No }
     }
 
-    pub(super) fn survives_power_loss(self) -> Durability {
+    pub(super) fn survives_power_loss(&self) -> Durability {
         if self.is_synced { Durability::Yes } else { Durability::No }
     }
 
     /// The reason why two clients may hold the same lock while servers are cut off from each other, for users; `None`: two clients
     /// cannot.
-    pub(super) fn partition_overlap(self) -> Option<&'static str> {
+    pub(super) fn partition_overlap(&self) -> Option<&'static str> {
         self.may_have_replicas.then_some(
             "a replica that is made the primary may not know of the last grants, and the old one goes on until it is stopped",
         )

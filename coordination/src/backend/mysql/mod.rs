@@ -90,7 +90,7 @@ use crate::backend::server::own_entries::OwnEntries;
 use crate::backend::server::sql::{
     self, Answer, Call, Connections, Dialect, Freed, Promises, Row as _, SqlStore,
 };
-use crate::characteristics::{Durability, LossDetection};
+use crate::characteristics::{Durability, LossDetection, ServerInfo};
 use crate::config::Settings;
 use crate::error::Result;
 use crate::url::{Authority, Host, UrlOption};
@@ -156,13 +156,17 @@ impl Dialect for Mysql {
     }
 
     fn promises(connection: &Connection) -> Promises {
-        let server = connection.server;
+        let server = &connection.server;
         Promises {
             survives_restart: server.survives_restart(),
             survives_power_loss: server.survives_power_loss(),
             survives_failover: Durability::No,
             partition_overlap: server.partition_overlap(),
         }
+    }
+
+    fn server_info(connection: &Connection) -> ServerInfo {
+        connection.server.info.clone()
     }
 
     async fn settle(

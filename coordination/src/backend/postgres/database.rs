@@ -8,7 +8,7 @@ use tokio_postgres::{Client, NoTls, Row};
 use super::config::Schema;
 use super::error::failure;
 use crate::backend::server::connections::Failure;
-use crate::characteristics::Durability;
+use crate::characteristics::{Durability, ServerInfo, ahead_ms};
 use crate::error::{Error, ErrorKind};
 
 /// The statements that create our tables and functions. Before they are sent, `{schema}` is replaced by the schema's name in
@@ -31,6 +31,7 @@ const NAMESPACE: &str = "coordination";
 /// long our functions wait for a lock on this connection.
 const GREETING: &str = "
 SELECT current_setting('server_version_num')::integer AS server_version,
+  (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS clock,
   pg_is_in_recovery() AS is_replica,
   current_setting('default_transaction_isolation') <> 'read committed'
     OR current_setting('default_transaction_read_only') = 'on' AS begins_otherwise,
@@ -84,6 +85,10 @@ pub(super) const SETTINGS: &str =
 /// What was found out about the server when a connection was made.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Server {
+    /// As the server numbers it: 150004 is 15.4.
+    version: i32,
+    /// By how many milliseconds its clock is ahead of ours.
+    clock_ahead_ms: i64,
     /// Whether a committed transaction is on the disk, by the settings `fsync` and `full_page_writes`.
     is_synced: bool,
     /// Whether a commit waits until replicas have confirmed it, by the setting `synchronous_standby_names`.
@@ -112,7 +117,10 @@ impl Server {
             .replace("{lock_timeout}", &wait.to_string())
             .replace("{patience}", &patience.as_millis().to_string());
         let found = one_row(client, &greeting, &[&table, name]).await?;
-        if get::<i32>(&found, "server_version")? < OLDEST {
+        let clock_ahead_ms =
+            ahead_ms(u64::try_from(get::<i64>(&found, "clock")?).unwrap_or_default());
+        let version = get::<i32>(&found, "server_version")?;
+        if version < OLDEST {
             let message = "the server is older than PostgreSQL 12";
             return Err(Failure::broken(Error::new(ErrorKind::Unsupported, "connect", message)));
         }
@@ -127,6 +135,8 @@ impl Server {
             return Err(Failure::broken(Error::new(ErrorKind::Unavailable, "connect", message)));
         }
         let server = Self {
+            version,
+            clock_ahead_ms,
             is_synced: get(&found, "is_synced")?,
             is_confirmed: get(&found, "is_confirmed")?,
             has_replicas: get(&found, "has_replicas")?,
@@ -143,6 +153,11 @@ impl Server {
         }
         check_version(client, schema).await?;
         Ok(server)
+    }
+
+    pub(super) fn info(self) -> ServerInfo {
+        let version = format!("{}.{}", self.version / 10_000, self.version % 10_000);
+        ServerInfo { version: Some(version), clock_ahead_ms: Some(self.clock_ahead_ms) }
     }
 
     /// Has the server end this connection some time after its client has fallen silent. Behind a pooler this does nothing, because the

@@ -97,7 +97,7 @@ use crate::backend::server::own_entries::OwnEntries;
 use crate::backend::server::sql::{
     self, Answer, Argument, Before, Call, Connections, Dialect, Freed, Promises, Row as _, SqlStore,
 };
-use crate::characteristics::{Durability, LossDetection};
+use crate::characteristics::{Durability, LossDetection, ServerInfo};
 use crate::config::Settings;
 use crate::error::Result;
 use crate::url::{Authority, Host, UrlOption};
@@ -172,6 +172,10 @@ impl Dialect for Postgres {
             survives_failover: server.survives_failover(),
             partition_overlap: server.partition_overlap(),
         }
+    }
+
+    fn server_info(connection: &Connection) -> ServerInfo {
+        connection.server.info()
     }
 
     async fn settle(

@@ -111,7 +111,9 @@ use crate::backend::server::notifications::{Subscriptions, Told};
 use crate::backend::server::patience;
 use crate::backend::server::reads::Reads;
 use crate::backend::server::updates::Updates;
-use crate::characteristics::{Characteristics, Durability, Liveness, LossDetection, Scope};
+use crate::characteristics::{
+    Characteristics, Durability, Liveness, LossDetection, Scope, ServerInfo,
+};
 use crate::config::Settings;
 use crate::error::Result;
 use crate::url::{Authority, UrlOption};
@@ -239,5 +241,9 @@ impl Store for Redis {
             max_plain_name: 200,
             min_ttl: None,
         }
+    }
+
+    fn server_info(&self) -> ServerInfo {
+        self.server.info.clone()
     }
 }

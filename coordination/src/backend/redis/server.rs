@@ -1,6 +1,6 @@
 //! What a server says about itself in the answer to `INFO`.
 
-use crate::characteristics::Durability;
+use crate::characteristics::{Durability, ServerInfo, ahead_ms};
 use crate::error::{Error, ErrorKind, Result};
 
 /// What is known of the server at the other end of a connection.
@@ -11,10 +11,11 @@ pub(super) struct Server {
     pub(super) keeps: Durability,
     /// Whether the server may evict keys of ours when its memory is full. An evicted key is a lock that ends early.
     pub(super) evicts: bool,
+    pub(super) info: ServerInfo,
 }
 
 impl Server {
-    /// Reads the answer to `INFO`. `syncs` is what the server's settings say: whether it syncs its log for each write, if it has a
+    /// Reads the answer to `INFO`, which has come just now. `syncs` is what the server's settings say: whether it syncs its log for each write, if it has a
     /// log; `None`: the settings could not be read.
     pub(super) fn read(info: &str, syncs: Option<bool>) -> Result<Self> {
         let line = |name: &str| {
@@ -41,7 +42,11 @@ impl Server {
         };
         let is_bounded = line("maxmemory").is_some_and(|bytes| bytes != "0");
         let evicts = line("maxmemory_policy").is_some_and(|policy| policy != "noeviction");
-        Ok(Self { keeps, evicts: is_bounded && evicts })
+        // Valkey also tells the version of Redis that it stands for.
+        let version = line("valkey_version").or_else(|| line("redis_version"));
+        let clock = line("server_time_usec").and_then(|micros| micros.parse().ok());
+        let info = ServerInfo { version, clock_ahead_ms: clock.map(ahead_ms) };
+        Ok(Self { keeps, evicts: is_bounded && evicts, info })
     }
 
     /// The reason why the server may end a session before its lease is over, for users.
@@ -68,6 +73,20 @@ mod tests {
         assert_eq!(keeps(INFO, Some(false)), Some(Durability::No));
         assert_eq!(keeps(INFO, None), Some(Durability::Unknown));
         assert_eq!(keeps(&INFO.replace("enabled:1", "enabled:0"), None), Some(Durability::No));
+    }
+
+    #[test]
+    fn a_server_tells_its_version_and_its_clock() {
+        let info = |info: &str| Server::read(info, None).expect("a master").info;
+        assert_eq!(info(INFO), ServerInfo::default());
+        let later = crate::env::unix_micros() + 3_600_000_000;
+        let told = format!("{INFO}redis_version:7.0.15\r\nserver_time_usec:{later}\r\n");
+        let told = info(&told);
+        assert_eq!(told.version.as_deref(), Some("7.0.15"));
+        let ahead = told.clock_ahead_ms.expect("it was told");
+        assert!((3_500_000..=3_600_000).contains(&ahead), "{ahead}");
+        let behind = info(&format!("{INFO}server_time_usec:1\r\n")).clock_ahead_ms;
+        assert!(behind.is_some_and(|ahead| ahead < 0), "{behind:?}");
     }
 
     #[test]

@@ -34,7 +34,7 @@ use super::reads::Reads;
 use super::updates::Updates;
 use crate::backend::descriptor::Descriptor;
 use crate::backend::{EntryId, Mode, SessionId, Store};
-use crate::characteristics::{Characteristics, Durability, Liveness, Scope};
+use crate::characteristics::{Characteristics, Durability, Liveness, Scope, ServerInfo};
 use crate::config::Settings;
 use crate::error::Result;
 use crate::key::{self, QueueKey};
@@ -78,6 +78,9 @@ pub(crate) trait Dialect: Sized + Send + Sync + 'static {
 
     /// What survives a crash or a fail-over, according to the settings that the server had when this connection was made.
     fn promises(connection: &Self::Connection) -> Promises;
+
+    /// What the server said of itself when this connection was made.
+    fn server_info(connection: &Self::Connection) -> ServerInfo;
 
     /// Removes those entries of the session that were entered on older connections and are not in `own`. This client has left these
     /// entries. But after a fail-over, the new primary may lack the newest releases, and so still have the entries. Returns false
@@ -214,6 +217,7 @@ pub(crate) struct SqlStore<D: Dialect> {
     /// What the store promises, as found out on the first connection. It stays the same after later connections, which may lead to
     /// other servers.
     characteristics: Characteristics,
+    server_info: ServerInfo,
     /// How long one request that `gone` or `changed` sends may take. If the answer takes longer, the request fails with
     /// `Unavailable`.
     pub(crate) patience: Duration,
@@ -240,6 +244,7 @@ impl<D: Dialect> SqlStore<D> {
             reads: Reads::default(),
             namespace,
             characteristics: characteristics::<D>(D::promises(&first)),
+            server_info: D::server_info(&first),
             patience,
         }))
     }
@@ -291,6 +296,10 @@ impl<D: Dialect> Store for SqlStore<D> {
 
     fn characteristics(&self) -> Characteristics {
         self.characteristics.clone()
+    }
+
+    fn server_info(&self) -> ServerInfo {
+        self.server_info.clone()
     }
 }
 
