@@ -327,7 +327,8 @@ pub(crate) struct Acquire {
 /// Release what `acquire` has acquired, and wait for the store to confirm
 ///
 /// Ends with 0 if the lock was held until now, with 1 if nothing is held by this handle any more, as it was released before or
-/// whom it was for has ended, with 69 if the store has not confirmed the release, and with 70 if the lock was lost before.
+/// whom it was for has ended, with 69 if the store has not confirmed the release or the holder cannot be asked, and with 70 if the
+/// lock was lost before.
 #[derive(Args, Debug)]
 pub(crate) struct Release {
     /// What `acquire` has printed

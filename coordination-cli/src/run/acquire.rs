@@ -1,10 +1,10 @@
 //! `coordination acquire`: a lock for a shell script, which a process in the background holds until `coordination release`.
 //!
 //! That process, the [holder](super::holder), does all the work. We start it, print the handle that it tells us, and end. Whoever ends us
-//! before that ends the holder, too: it goes on alone only after our word that the handle is printed.
+//! before that ends the holder, too: it goes on alone only after our word that the handle is printed, and answers that.
 
 use std::env;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -17,8 +17,31 @@ use super::holder::{HOLD, PRINTED, Said, word};
 use crate::args::Acquire;
 use crate::exit::{self, Failure, Outcome, shown};
 
-const NO_SHELL: &str = "for whom is the lock? What has started us is not of our session, and may live for ever: name the \
-                        process by --for-pid, as in --for-pid $$";
+const NOT_OURS: &str = "what has started us is not of our session, and may live for ever";
+const UNKNOWN: &str = "nothing can be read of what has started us";
+/// Programs that run another one and end with it: the lock would be let go of at once.
+const PASSING: [&str; 18] = [
+    "coordination",
+    "doas",
+    "find",
+    "flock",
+    "ltrace",
+    "nsenter",
+    "parallel",
+    "pkexec",
+    "runuser",
+    "setpriv",
+    "setsid",
+    "strace",
+    "su",
+    "sudo",
+    "time",
+    "timeout",
+    "unshare",
+    "xargs",
+];
+/// Programs whose forks are workers, which live and die by themselves. Whatever else is forked counts as a subshell.
+const OF_WORKERS: [&str; 8] = ["apache", "httpd", "perl", "php", "pypy", "python", "ruby", "uwsgi"];
 
 pub(crate) fn acquire(asked: &Acquire) -> Outcome<u8> {
     let (mut process, mut holder) = start(&whom(asked.for_pid)?)?;
@@ -30,9 +53,13 @@ pub(crate) fn acquire(asked: &Acquire) -> Outcome<u8> {
             if !shown(&format!("{handle}{tokens}\n"))? {
                 return Err(Failure::new(exit::SYSTEM, "nobody reads the handle"));
             }
-            let told = holder.write_all(&[PRINTED]);
-            told.map_err(|error| Failure::system("the lock's holder has ended", &error))?;
-            Ok(0)
+            // It may be about to give up: without its answer nothing is held.
+            let mut answer = [0];
+            let kept = holder.write_all(&[PRINTED]).and_then(|()| holder.read_exact(&mut answer));
+            match kept.is_ok() && answer == [PRINTED] {
+                true => Ok(0),
+                false => Err(Failure::new(exit::SYSTEM, "the lock's holder has ended")),
+            }
         }
         // It has said why.
         Some(Said::Ended(code)) => {
@@ -52,19 +79,37 @@ fn whom(pid: Option<i32>) -> Outcome<Process> {
         Some(pid) => Pid::from_raw(pid)
             .and_then(Process::of)
             .ok_or_else(|| Failure::usage(format!("--for-pid: no process {pid} lives"))),
-        None => shell().ok_or_else(|| Failure::usage(NO_SHELL)),
+        None => shell(),
     }
 }
 
 /// The shell that has started us. A subshell may end with the next line, as that of `$(…)` does, so it counts as its shell.
-fn shell() -> Option<Process> {
-    let us = Place::of_us()?;
-    let mut shell = getppid().and_then(Process::of)?;
-    while let Some(before) = shell.parent().filter(|before| shell.is_fork_of(before)) {
+fn shell() -> Outcome<Process> {
+    let started = Place::of_us().zip(getppid().and_then(Process::of));
+    let (us, mut shell) = started.ok_or_else(|| unknown(UNKNOWN))?;
+    if PASSING.contains(&shell.name.as_str()) {
+        return Err(unknown(&format!("`{}` has started us, and ends when we do", shell.name)));
+    }
+    // A subshell would not be known from a shell.
+    if !shell.has_known_program() {
+        return Err(unknown(UNKNOWN));
+    }
+    while !is_of_workers(&shell.program())
+        && let Some(before) = shell.parent().filter(|before| shell.is_fork_of(before))
+    {
         shell = before;
     }
     // If the shell was killed just now, we are the child of one who ends with the host.
-    (shell.place.session == us.session).then_some(shell)
+    if shell.place.session == us.session { Ok(shell) } else { Err(unknown(NOT_OURS)) }
+}
+
+fn unknown(why: &str) -> Failure {
+    let how = "name the process by --for-pid, as in --for-pid $$";
+    Failure::usage(format!("for whom is the lock? {why}: {how}"))
+}
+
+fn is_of_workers(program: &str) -> bool {
+    OF_WORKERS.iter().any(|name| program.starts_with(name))
 }
 
 /// The holder, and our end of what it reads as its stdin.
@@ -77,4 +122,19 @@ fn start(whom: &Process) -> Outcome<(Child, UnixStream)> {
     holder.stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
     let process = holder.spawn().map_err(failed)?;
     Ok((process, ours))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_is_no_subshell() {
+        for program in ["python3.12", "perl", "php-fpm8.2", "apache2", "ruby3.1"] {
+            assert!(is_of_workers(program), "{program}");
+        }
+        for program in ["sh", "dash", "bash", "busybox", "zsh", "ksh93", ""] {
+            assert!(!is_of_workers(program), "{program}");
+        }
+    }
 }

@@ -79,6 +79,20 @@ impl Process {
         ours.is_some() && ours == program_place(parent.pid)
     }
 
+    /// Whether it can be told of it what it is a fork of. Another user's cannot be read, nor a program's that is kept from debuggers.
+    pub(super) fn has_known_program(&self) -> bool {
+        program_place(self.pid).is_some()
+    }
+
+    /// The name of its program's file, whatever it calls itself.
+    pub(super) fn program(&self) -> String {
+        let program = fs::read_link(format!("/proc/{}/exe", self.pid.as_raw_nonzero()));
+        let program = program.unwrap_or_default();
+        let name = program.file_name().unwrap_or_default().to_string_lossy();
+        // The file of one that was replaced has ` (deleted)` after it.
+        name.split(' ').next().unwrap_or_default().to_owned()
+    }
+
     pub(super) fn is_alive(&self) -> bool {
         Self::of(self.pid).is_some_and(|now| now.is_same(self))
     }

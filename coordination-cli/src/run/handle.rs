@@ -1,15 +1,17 @@
 //! The handle of a lock that a process in the background holds: the path of a socket. Whoever connects there asks for the release.
 //!
 //! The socket is in a directory that only our user may enter. Its file is removed when there is nothing to release any more. If
-//! the file is there and nobody listens, the holder was ended, and the lock is lost.
+//! the file is there and nobody listens, the holder was killed, and the lock is lost.
 
 use std::env;
 use std::fs::{self, DirBuilder};
 use std::io::{self, BufRead, BufReader, ErrorKind};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixStream as Socket;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
@@ -32,6 +34,10 @@ const LONGEST: usize = 50;
 const NOTHING: &str =
     "nothing is held by this handle any more: it was released before, or whom it was for has ended";
 const ENDED: &str = "the lock was lost: its holder was ended";
+/// Where the kernel lists sockets, with the paths of those that are bound to one, also when the file is gone.
+const SOCKETS: &str = "/proc/net/unix";
+/// Longer than it takes from the removal of the file to the end of the socket, where that is in order.
+const CLOSING: Duration = Duration::from_secs(3);
 
 /// What whoever asks for the release is answered.
 #[derive(Debug, Serialize, Deserialize)]
@@ -47,18 +53,17 @@ pub(super) enum Answer {
     Again,
 }
 
-/// The holder's side of it. The file is removed when this is dropped.
+/// The holder's side of it. The file is removed when this is dropped, and left where it is when the holder is killed.
 pub(super) struct Handle {
     path: PathBuf,
     listener: UnixListener,
-    is_left: bool,
 }
 
 impl Handle {
     pub(super) fn new() -> io::Result<Self> {
         let path = directory()?.join(new_mark());
         let listener = UnixListener::bind(&path)?;
-        Ok(Self { path, listener, is_left: false })
+        Ok(Self { path, listener })
     }
 
     /// What users call it.
@@ -85,18 +90,11 @@ impl Handle {
             tell(stream, &Answer::Again).await;
         }
     }
-
-    /// Leaves the file where it is: whoever asks is to find that nobody listens.
-    pub(super) fn leave(mut self) {
-        self.is_left = true;
-    }
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        if !self.is_left {
-            let _ = fs::remove_file(&self.path);
-        }
+        let _ = fs::remove_file(&self.path);
     }
 }
 
@@ -107,7 +105,7 @@ async fn tell(mut stream: UnixStream, answer: &Answer) {
 }
 
 /// A directory of our user's alone.
-fn directory() -> io::Result<PathBuf> {
+pub(super) fn directory() -> io::Result<PathBuf> {
     let us = geteuid().as_raw();
     let is_ours = |path: &Path| fs::metadata(path).is_ok_and(|of| of.uid() == us);
     // After `su` it may be another user's.
@@ -160,6 +158,9 @@ pub(crate) fn release(asked: &Release) -> Outcome<u8> {
 /// Why nobody could be asked.
 fn nobody(handle: &Path, error: &io::Error) -> Failure {
     match error.kind() {
+        ErrorKind::NotFound if is_cut_off(handle) => {
+            Failure::new(exit::UNAVAILABLE, cut_off(handle))
+        }
         ErrorKind::NotFound => Failure::new(exit::NOBODY, NOTHING),
         ErrorKind::ConnectionRefused if is_socket(handle) => Failure::new(exit::LOST, ENDED),
         _ => Failure::usage(format!("{}: {error}", no_handle(handle))),
@@ -170,6 +171,52 @@ fn is_socket(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|of| of.file_type().is_socket())
 }
 
+/// Whether a holder still listens whose file others have removed: with the last login of a user goes `$XDG_RUNTIME_DIR`.
+fn is_cut_off(handle: &Path) -> bool {
+    let begun = Instant::now();
+    while fs::read(SOCKETS).is_ok_and(|sockets| has_socket(&sockets, handle)) {
+        if begun.elapsed() >= CLOSING {
+            return true;
+        }
+        thread::sleep(AGAIN);
+    }
+    false
+}
+
+fn has_socket(sockets: &[u8], handle: &Path) -> bool {
+    let handle = handle.as_os_str().as_bytes();
+    let is_it = |line: &[u8]| line.strip_suffix(handle).is_some_and(|rest| rest.ends_with(b" "));
+    !handle.is_empty() && sockets.split(|byte| *byte == b'\n').any(is_it)
+}
+
+fn cut_off(handle: &Path) -> String {
+    let name = handle.file_name().unwrap_or_default().to_string_lossy();
+    let holder = name.split('-').next().unwrap_or_default();
+    let holder = printable(holder);
+    format!(
+        "{} was removed, so that its holder, process {holder}, cannot be asked: it holds the lock until whom it is for has ended, or \
+         it is killed: kill -KILL {holder}",
+        printable(&handle.to_string_lossy())
+    )
+}
+
 fn no_handle(handle: &Path) -> String {
     format!("{} is no handle of `coordination acquire`", printable(&handle.to_string_lossy()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_is_found_by_its_whole_path() {
+        let sockets = b"Num RefCount Protocol Flags Type St Inode Path\n\
+            0000: 00000002 00000000 00010000 0001 01 73 /run/user/7/coordination/12-34\n\
+            0000: 00000003 00000000 00000000 0001 03 74\n";
+        let has = |path: &str| has_socket(sockets, Path::new(path));
+        assert!(has("/run/user/7/coordination/12-34"));
+        for other in ["/coordination/12-34", "/run/user/7/coordination/12-3", "74x", ""] {
+            assert!(!has(other), "{other}");
+        }
+    }
 }

@@ -5,11 +5,14 @@
 //! ends:
 //!
 //! * when somebody asks for the release, by the [handle](Handle),
-//! * when the process has ended for which it holds,
-//! * at a signal.
+//! * when the process has ended for which it holds.
+//!
+//! No signal ends it then, but for SIGKILL: when a service is stopped, all of its processes are sent SIGTERM at once, and the script may take
+//! its time to end.
 //!
 //! When the lock was lost, or held for as long as it may be, it stays: whoever asks for the release is to learn of that.
 
+use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Write};
@@ -33,7 +36,7 @@ use tokio::time::Instant;
 use super::alive::Process;
 use super::child::{at, is_loss_before, lost};
 use super::finish::finish;
-use super::handle::{Answer, Handle};
+use super::handle::{self, Answer, Handle};
 use super::locks::Locks;
 use super::reach::reach;
 use super::signals::Signals;
@@ -47,7 +50,7 @@ use crate::{settings, stderr};
 
 /// Our first argument in this process; then comes [whom](word) it holds for, and what its caller was given.
 pub(crate) const HOLD: &str = "__hold";
-/// What the caller says when the handle is printed.
+/// What the caller says when the handle is printed, and what it is answered when we hold on alone from then on.
 pub(super) const PRINTED: u8 = b'p';
 /// How often it is looked whether a process has ended, where the kernel does not tell.
 const LOOK: Duration = Duration::from_millis(200);
@@ -122,6 +125,8 @@ async fn held(asked: &Acquire, store: &Store, whom: &OsStr, front: OwnedFd) -> O
     shorten_heartbeat(&mut config)?;
     let mut signals = Signals::new()?;
     let mut caller = Caller::new(whom, front)?;
+    // As a shell has it, before anything is waited for.
+    handle::directory().map_err(|error| no_handle(&error))?;
     let budget = Budget::new(asked.wait);
     let reaching = reach(config, asked.wait, budget, store.quiet);
     let coordinator = while_wanted(&mut caller, &mut signals, reaching).await?;
@@ -151,13 +156,16 @@ fn end_of(process: Process) -> io::Result<oneshot::Receiver<()>> {
     let wait = move || {
         let file = pidfd_open(process.pid, PidfdFlags::empty()).ok();
         // After that: the number may have been another's by then.
-        while process.is_alive() {
-            match &file {
-                Some(file) => {
-                    let _ = poll(&mut [PollFd::new(file, PollFlags::IN)], None);
+        let mut has_ended = !process.is_alive();
+        while !has_ended {
+            has_ended = match &file {
+                // The kernel's word: where no descriptor is left, nothing else can be read, which does not mean that it has ended.
+                Some(file) => poll(&mut [PollFd::new(file, PollFlags::IN)], None) == Ok(1),
+                None => {
+                    thread::sleep(LOOK);
+                    !process.is_alive()
                 }
-                None => thread::sleep(LOOK),
-            }
+            };
         }
         drop(told);
     };
@@ -179,6 +187,10 @@ async fn while_wanted<T>(
         _ = &mut caller.end => Err(gone()),
         outcome = work => outcome,
     }
+}
+
+fn no_handle(error: &io::Error) -> Failure {
+    Failure::system("cannot make a handle", error)
 }
 
 fn gone() -> Failure {
@@ -225,15 +237,13 @@ async fn keep(
     };
     let end = asked.max_hold.and_then(|limit| Instant::now().checked_add(limit));
     let (mut hold, mut why_lost) = (Some(hold), None);
+    // Signals are still received, in place of ending us, and nobody looks at them.
     loop {
         tokio::select! {
             biased;
-            number = signals.ending() => {
-                handle.leave();
-                let_go(hold).await;
-                return Err(Failure::by_signal(number));
-            }
             _ = &mut caller.end => {
+                // First: to whoever asks now nothing is held any more, which is no loss.
+                drop(handle);
                 let_go(hold).await;
                 return Ok(0);
             }
@@ -248,9 +258,10 @@ async fn keep(
                 tell_loss(&caller.whom, asked.on_lost);
             }
             () = at(end), if why_lost.is_none() => {
+                // First: others may have it before the store has answered us.
+                tell_loss(&caller.whom, asked.on_lost);
                 let_go(hold.take()).await;
                 why_lost = Some("the lock was released when --max-hold was over".to_owned());
-                tell_loss(&caller.whom, asked.on_lost);
             }
         }
     }
@@ -264,25 +275,28 @@ async fn hand_over(
     signals: &mut Signals,
 ) -> Outcome<Handle> {
     let made = Handle::new().and_then(|handle| leave_job().map(|()| handle));
-    let handle = made.map_err(|error| Failure::system("cannot make a handle", &error))?;
+    let handle = made.map_err(|error| no_handle(&error))?;
     let tokens = hold.each().into_iter().map(|(_, token)| token.value());
     let tokens = tokens.filter(|_| asked.tokens).collect();
     let said = Said::Holds { handle: handle.name(), tokens };
     // If it cannot be told, it has ended.
     let _ = caller.front.write_all(said.line().as_bytes()).await;
-    tokio::select! {
+    let printed = tokio::select! {
         biased;
-        number = signals.ending() => Err(Failure::by_signal(number)),
-        printed = caller.front.read_u8() => match printed {
-            Ok(_) => Ok(handle),
-            Err(_) => Err(Failure::silent(exit::SYSTEM)),
-        },
-        _ = &mut caller.end => Err(gone()),
-    }
+        number = signals.ending() => return Err(Failure::by_signal(number)),
+        printed = caller.front.read_u8() => printed,
+        _ = &mut caller.end => return Err(gone()),
+    };
+    printed.map_err(|_| Failure::silent(exit::SYSTEM))?;
+    // If nobody hears it, the caller was killed when the handle was printed: whoever has read that may go by it.
+    let _ = caller.front.write_all(&[PRINTED]).await;
+    Ok(handle)
 }
 
-/// What a terminal sends to the job is not for us any more, and whoever reads what our caller writes does not wait for us.
+/// What a terminal sends to the job is not for us any more, and whoever reads what our caller writes, or unmounts where it is, does not
+/// wait for us.
 fn leave_job() -> io::Result<()> {
+    env::set_current_dir("/")?;
     // We do not lead our group, which is all that could be against it.
     let _ = setsid();
     stderr::finish();

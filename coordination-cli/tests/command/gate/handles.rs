@@ -1,10 +1,12 @@
 //! `acquire` and `release`: a lock that a shell script holds by a handle.
 
-use std::io;
+use std::io::{self, Read, Write};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use coordination_tests::harness::{Etcd, rerun_if_starved, wait_until};
+use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::ends::everywhere;
@@ -172,6 +174,57 @@ fn whoever_cannot_print_the_handle_holds_nothing() {
     });
 }
 
+/// The holder gives up while the handle is printed: nobody who was told 0 is without the lock.
+#[test]
+fn whoever_is_told_that_it_is_held_holds_it() {
+    rerun_if_starved(|| {
+        let store = Store::file();
+        let (mut reader, mut writer) = io::pipe().expect("descriptors are free");
+        // There is no room for the handle yet.
+        fcntl_setfl(&writer, OFlags::NONBLOCK).expect("it is ours");
+        while let Ok(1..) = writer.write(&[b'x'; 4096]) {}
+        fcntl_setfl(&writer, OFlags::empty()).expect("it is ours");
+        let mut acquire = store.coordination(["acquire", "x"]);
+        let mut front = Wrapper(acquire.stdout(writer).spawn().expect("it was built"));
+        // So that the pipe has no other writer.
+        drop(acquire);
+        let id = front.0.id();
+        let mut holder = String::new();
+        let has_left_the_job = || {
+            let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children"));
+            holder = children.unwrap_or_default().trim().to_owned();
+            let stat = std::fs::read_to_string(format!("/proc/{holder}/stat")).unwrap_or_default();
+            let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);
+            !holder.is_empty() && fields.split(' ').nth(3) == Some(&*holder)
+        };
+        assert!(wait_until(LONG, has_left_the_job));
+        // By then it has told the handle, too.
+        std::thread::sleep(Duration::from_millis(500));
+        kill(&holder, Signal::STOP);
+        fcntl_setfl(&reader, OFlags::NONBLOCK).expect("it is ours");
+        let mut said = Vec::new();
+        let is_printed = || {
+            let _ = reader.read_to_end(&mut said);
+            said.ends_with(b"\n")
+        };
+        assert!(wait_until(LONG, is_printed));
+        // It has the time to end, which it should not.
+        let _ = wait_until(Duration::from_secs(1), || !front.is_running());
+        kill(&holder, Signal::TERM);
+        kill(&holder, Signal::CONT);
+        match front.code() {
+            // The holder has read the word before it saw the signal.
+            Some(0) => {
+                let said = String::from_utf8_lossy(&said);
+                let handle = said.trim_end().trim_start_matches('x');
+                assert_eq!(release(handle), (Some(0), String::new()));
+            }
+            code => assert_eq!(code, Some(71)),
+        }
+        assert!(wait_until(LONG, || is_unknown(&store, "x")));
+    });
+}
+
 #[test]
 fn a_loss_is_told_by_a_signal_and_by_the_release() {
     everywhere(|store| {
@@ -208,16 +261,14 @@ fn a_hold_ends_when_its_time_is_over_and_the_release_says_so() {
 #[test]
 fn the_end_of_the_holder_is_a_loss() {
     let check = |store: &Store| {
-        for signal in [Signal::KILL, Signal::TERM] {
-            let handle = acquired(store, "x");
-            let holder = holder_of(&handle);
-            kill(&holder, signal);
-            assert!(wait_until(LONG, || !is_alive(&holder)));
-            let (code, said) = release(&handle);
-            assert_eq!(code, Some(70), "{signal:?}: {said}");
-            assert_eq!(store.run("--lock x --wait 30 -- true").status.code(), Some(0));
-            std::fs::remove_file(&handle).expect("it is left");
-        }
+        let handle = acquired(store, "x");
+        let holder = holder_of(&handle);
+        kill(&holder, Signal::KILL);
+        assert!(wait_until(LONG, || !is_alive(&holder)));
+        let (code, said) = release(&handle);
+        assert_eq!(code, Some(70), "{said}");
+        assert_eq!(store.run("--lock x --wait 30 -- true").status.code(), Some(0));
+        std::fs::remove_file(&handle).expect("it is left");
     };
     rerun_if_starved(|| check(&Store::file()));
     rerun_if_starved(|| {
@@ -225,6 +276,23 @@ fn the_end_of_the_holder_is_a_loss() {
         // With a lease that ends soon.
         let url = format!("etcd://{}/cli?ttl=3s&heartbeat=500ms", server.node(0).address());
         check(&Store::at(url));
+    });
+}
+
+/// When a service is stopped, all of its processes are sent SIGTERM, and its script may still write.
+#[test]
+fn no_signal_that_is_sent_to_all_takes_the_lock_from_a_script_that_lives() {
+    everywhere(|store| {
+        let handle = acquired(store, "x");
+        let holder = holder_of(&handle);
+        for signal in [Signal::TERM, Signal::HUP, Signal::INT, Signal::QUIT, Signal::USR1] {
+            kill(&holder, signal);
+        }
+        assert!(!is_free(store, "x"));
+        // Whoever was ended by a signal would have ended within this time.
+        assert!(!wait_until(std::time::Duration::from_secs(1), || !is_alive(&holder)));
+        assert_eq!(release(&handle), (Some(0), String::new()));
+        assert!(is_free(store, "x"));
     });
 }
 
@@ -245,6 +313,23 @@ fn a_release_that_the_store_does_not_confirm_is_69() {
     });
 }
 
+/// `$XDG_RUNTIME_DIR` goes with the user's last login, and what was started there may go on.
+#[test]
+fn a_handle_whose_file_was_removed_is_not_told_to_be_free() {
+    rerun_if_starved(|| {
+        let store = Store::file();
+        let handle = acquired(&store, "x");
+        std::fs::remove_file(&handle).expect("it is there");
+        let (code, said) = release(&handle);
+        assert_eq!(code, Some(69), "{said}");
+        assert!(said.contains(&format!("kill -KILL {}", holder_of(&handle))), "{said}");
+        assert!(!is_free(&store, "x"));
+        kill(&holder_of(&handle), Signal::KILL);
+        assert!(wait_until(LONG, || is_free(&store, "x")));
+        assert_eq!(release(&handle).0, Some(1));
+    });
+}
+
 /// What is left open by whoever has started it, as a lock of the kernel's or the end of a pipe, is not the holder's.
 #[test]
 fn the_holder_keeps_nothing_open_and_no_signal_of_the_job_reaches_it() {
@@ -258,6 +343,8 @@ fn the_holder_keeps_nothing_open_and_no_signal_of_the_job_reaches_it() {
         let ended = output(&mut command);
         assert_eq!(code(ended.status), Some(130), "{}", stderr(&ended));
         let handle = stdout(&ended).trim_end().to_owned();
+        let place = std::fs::read_link(format!("/proc/{}/cwd", holder_of(&handle)));
+        assert_eq!(place.expect("it lives"), Path::new("/"));
         let free = output(Command::new("flock").arg("-n").arg(&lock).arg("true"));
         assert_eq!(free.status.code(), Some(0));
         assert!(!is_free(&store, "x"));
@@ -269,7 +356,7 @@ fn the_holder_keeps_nothing_open_and_no_signal_of_the_job_reaches_it() {
 fn what_is_held_around_is_refused_and_what_is_wrong_is_64() {
     rerun_if_starved(|| {
         let store = Store::file();
-        let within = format!("#!/bin/sh\nexec {} acquire x\n", env!("CARGO_BIN_EXE_coordination"));
+        let within = format!("#!/bin/sh\n{} acquire x\n", env!("CARGO_BIN_EXE_coordination"));
         let within = store.script("within", &within);
         let refused = store.run(&format!("--lock x -- {within}"));
         assert_eq!(refused.status.code(), Some(75), "{}", stderr(&refused));
@@ -282,10 +369,24 @@ fn what_is_held_around_is_refused_and_what_is_wrong_is_64() {
             assert_eq!(refused.status.code(), Some(64), "{words}: {}", stderr(&refused));
             assert!(stderr(&refused).contains(said), "{words}: {}", stderr(&refused));
         }
+        // That there can be no handle is told before the wait.
+        let (held, runtime) =
+            (acquired(&store, "x"), tempfile::tempdir_in("/tmp").expect("there is room"));
+        std::fs::write(runtime.path().join("coordination"), "").expect("there is room");
+        let mut waits = store.coordination(["acquire", "x", "--wait", "1s"]);
+        let refused = output(waits.env("XDG_RUNTIME_DIR", runtime.path()));
+        assert_eq!(refused.status.code(), Some(71), "{}", stderr(&refused));
+        assert_eq!(release(&held).0, Some(0));
         for none in ["/etc/passwd", "/"] {
             let (code, said) = release(none);
             assert_eq!(code, Some(64), "{said}");
         }
+        // It ends with us, and the lock would be let go of before the script's next line.
+        let words = ["60", env!("CARGO_BIN_EXE_coordination"), "acquire", "x"];
+        let mut passing = Command::new("timeout");
+        let refused = output(passing.args(words).env("COORDINATION_URL", &store.url));
+        assert_eq!(refused.status.code(), Some(64), "{}", stderr(&refused));
+        assert!(stderr(&refused).contains("`timeout`"), "{}", stderr(&refused));
         // Whoever has taken its place of a shell that was killed may live for ever.
         let mut orphan = Command::new("setsid");
         orphan.args(["-w", env!("CARGO_BIN_EXE_coordination"), "acquire", "x"]);

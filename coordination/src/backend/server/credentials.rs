@@ -217,9 +217,10 @@ impl TlsSources {
 
 impl Source {
     /// The source at `path`, which is the value of this option: a file that may be replaced, or something that can be read only
-    /// once.
+    /// once. A path that is relative is relative to the working directory of now, where the file is found again when that is another one.
     pub(super) fn named(option: &'static str, path: &str) -> Result<Self> {
-        let file = Self::File { option, path: path.into() };
+        let absolute = std::path::absolute(path).unwrap_or_else(|_| path.into());
+        let file = Self::File { option, path: absolute };
         match fs::metadata(path).is_ok_and(|found| !found.is_file()) {
             true => Ok(Self::Once { option, contents: file.text()? }),
             false => Ok(file),
@@ -306,6 +307,15 @@ mod tests {
 
     fn password(credentials: &Credentials) -> &str {
         credentials.password.as_ref().map_or("", Secret::expose)
+    }
+
+    #[test]
+    fn a_file_is_found_wherever_the_program_goes() -> Result<()> {
+        let Source::File { path, .. } = Source::named("password_file", "no-such-file")? else {
+            panic!("it may come to be");
+        };
+        assert!(path.is_absolute() && path.ends_with("no-such-file"), "{path:?}");
+        Ok(())
     }
 
     #[test]
