@@ -50,7 +50,7 @@ pub(crate) struct Hold {
     pub(crate) promises: Vec<Arc<Promise>>,
     /// As the client of another API gave it, which wants it back.
     pub(crate) wait: Duration,
-    /// Whether a repetition of its request was told of it.
+    /// Whether anybody was told of it: a connection has taken the answer, or a repetition of its request was answered.
     is_told: AtomicBool,
     state: Mutex<State>,
     /// Whoever changes at the store what is held has it meanwhile, and it is not released before that is over.
@@ -142,13 +142,16 @@ impl Hold {
         self.secret.id(&self.handle)
     }
 
-    /// A repetition of its request is told of it: it lives on though the first answer may be lost.
-    pub(crate) fn tell_again(&self) {
-        self.is_told.store(true, Ordering::Release);
+    /// Somebody is told of it, and it lives on though that answer may be lost; whether it is the first one.
+    ///
+    /// Invariant: that comes before its state is looked at for the answer. So either it is not ended as one of which nobody was told, or
+    /// that end is seen there.
+    pub(crate) fn tell(&self) -> bool {
+        !self.is_told.swap(true, Ordering::AcqRel)
     }
 
     /// Whether that was so.
-    pub(crate) fn was_told_again(&self) -> bool {
+    pub(crate) fn was_told(&self) -> bool {
         self.is_told.load(Ordering::Acquire)
     }
 

@@ -154,6 +154,18 @@ impl Holds {
         now
     }
 
+    /// Keeps one of which nobody was told for so long at least, though its lease may be shorter: that begins when its client is told.
+    pub(crate) fn keep(self: &Arc<Self>, hold: &Arc<Hold>, keep: Duration) {
+        let kept = self.held(hold, |held| {
+            if !hold.was_told() {
+                held.end = held.end.max(BootInstant::now().saturating_add(keep));
+            }
+        });
+        if kept.is_ok() {
+            hold.changed.send_replace(());
+        }
+    }
+
     /// Does this to what is held, unless that is over: of a renewal and an end at the same moment one wins.
     fn held(
         self: &Arc<Self>,
@@ -212,9 +224,14 @@ impl Holds {
         }
     }
 
-    /// Ends it, and answers what is to be released, and how it ended; `Err`: it had ended before, like this.
+    /// Ends it, and answers what is to be released, and how it ended; `Err`: it had ended before, like this. As
+    /// [`End::Undelivered`] it ends only if nobody was told of it.
     fn end(self: &Arc<Self>, hold: &Arc<Hold>, end: End) -> Result<(Releasing, End), End> {
         let mut state = hold.state();
+        // Whoever is told of it looks at the state after that: it sees this end, or this sees that it was told.
+        if end == End::Undelivered && hold.was_told() {
+            return Err(end);
+        }
         let (held, end) = match std::mem::replace(&mut *state, State::Ended(end)) {
             State::Held(held) => {
                 // What was due before is told, and not what came after that.

@@ -1,5 +1,6 @@
 //! A grant whose client may not know of it yet.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -45,7 +46,9 @@ impl Undelivered {
 
 impl Deliver for Undelivered {
     fn deliver(&mut self) {
-        self.hold = None;
+        if let Some(hold) = self.hold.take() {
+            hold.tell();
+        }
     }
 }
 
@@ -54,6 +57,7 @@ impl Drop for Undelivered {
         let Some(hold) = self.hold.take() else { return };
         match Handle::try_current() {
             Ok(runtime) if !self.keep.is_zero() => {
+                self.holds.keep(&hold, self.keep);
                 let (holds, keep, phases) =
                     (Arc::clone(&self.holds), self.keep, self.phases.clone());
                 runtime.spawn(taken_back_later(holds, hold, keep, phases));
@@ -65,24 +69,31 @@ impl Drop for Undelivered {
 
 /// Ends a hold that nobody was told of.
 fn taken_back(holds: &Arc<Holds>, hold: &Arc<Hold>) {
-    if !hold.was_told_again() {
-        holds.end_in_background(hold, End::Undelivered);
-        // Where it was lost before: nobody was told of its promise either.
+    holds.end_in_background(hold, End::Undelivered);
+    // Where it was lost before: nobody was told of its promise either. Whoever is told after this look sees the end.
+    let has_ended = holds.now(hold).is_err();
+    if has_ended && !hold.was_told() {
         holds.take_back(hold);
     }
 }
 
-/// The same when its time is over, or the service stops: nobody is to wait for one that nobody knows of.
+/// The same when its time is over, or the service stops: nobody is to wait for one that nobody knows of. No longer than until somebody is
+/// told of it, or it has ended.
 async fn taken_back_later(
     holds: Arc<Holds>,
     hold: Arc<Hold>,
     keep: Duration,
     mut phases: watch::Receiver<Phase>,
 ) {
-    tokio::select! {
-        biased;
-        _ = phases.wait_for(|phase| *phase != Phase::Serving) => {}
-        () = tokio::time::sleep(keep) => {}
+    let mut changes = hold.changes();
+    let mut over = pin!(tokio::time::sleep(keep));
+    while !hold.was_told() && holds.now(&hold).is_ok() {
+        tokio::select! {
+            biased;
+            _ = phases.wait_for(|phase| *phase != Phase::Serving) => break,
+            () = &mut over => break,
+            _ = changes.changed() => {}
+        }
     }
     taken_back(&holds, &hold);
 }

@@ -16,12 +16,12 @@ use crate::around::Noted;
 use crate::auth::{Principal, Right};
 use crate::bodies::{body, body_within};
 use crate::fields::Fields;
-use crate::holds::{End, Found, Hold};
+use crate::holds::{End, Found, Hold, Now};
 use crate::keys::{self, Asked, Ticket};
 use crate::kind::Kind;
 use crate::problem::{Code, Problem};
 use crate::reply::principal;
-use crate::service::Shared;
+use crate::service::{Phase, Shared};
 use crate::text::{self, LONGEST_WAIT, millis};
 use crate::wanted::{Places, Wanted, What};
 
@@ -182,7 +182,7 @@ fn first_told(
     let hold = granted.hold()?.clone();
     match created(service, &hold, asked, |text| granted.body(text)) {
         // A repetition may have been told of it.
-        Err(problem) if problem.code == Code::Ended && !hold.was_told_again() => {
+        Err(problem) if problem.code == Code::Ended && !hold.was_told() => {
             if let Some(key) = key {
                 service.keys.forget(&hold.client, key, &hold.handle);
             }
@@ -219,15 +219,30 @@ fn repeated(service: &Shared, wanted: &Wanted, key: &str) -> Result<Repeated, Pr
         match service.holds.find(&handle) {
             Found::Live(hold) => {
                 // Before it is looked at: should the first answer be lost now, the hold is there or has visibly ended.
-                hold.tell_again();
-                return Ok(Repeated::Of(hold));
+                let is_first = hold.tell();
+                match told(service, &hold, is_first) {
+                    Ok(_) => return Ok(Repeated::Of(hold)),
+                    Err(end) if !is_first && end != End::Undelivered => return Err(ended(end)),
+                    // For its client, which never had it, nothing has ended.
+                    Err(_) => service.keys.forget(&wanted.client, key, &handle),
+                }
+            }
+            Found::Ended(hold, end) if hold.was_told() && end != End::Undelivered => {
+                return Err(ended(end));
             }
             // Nobody ever had it, or it is too long ago.
-            Found::Ended(_, End::Undelivered) | Found::Unknown => {
+            Found::Ended(..) | Found::Unknown => {
                 service.keys.forget(&wanted.client, key, &handle);
             }
-            Found::Ended(_, end) => return Err(ended(end)),
         }
+    }
+}
+
+/// How it is for who is told of it by now. With the first one its lease begins: until then it was kept.
+fn told(service: &Shared, hold: &Arc<Hold>, is_first: bool) -> Result<Now, End> {
+    match is_first && service.phase() != Phase::Ending {
+        true => service.holds.renew(hold, None),
+        false => service.holds.now(hold),
     }
 }
 
@@ -265,7 +280,6 @@ mod tests {
 
     use super::*;
     use crate::acquire::tests::{instance, wanted};
-    use crate::service::Phase;
     use crate::settings::Cover;
     use crate::v1;
 
@@ -274,8 +288,13 @@ mod tests {
 
     /// Asks for the lock `x` with a key, always the same.
     async fn ask(service: Shared, wait: u64, keep: u64) -> (u16, Value) {
+        ask_for(service, wait, keep, 60_000).await
+    }
+
+    /// The same with this lease.
+    async fn ask_for(service: Shared, wait: u64, keep: u64, lease: u64) -> (u16, Value) {
         let routes = TowerToHyperService::new(v1::routes(&service));
-        let body = format!("{{\"wait_ms\":{wait},\"keep_place_ms\":{keep},\"lease_ms\":60000}}");
+        let body = format!("{{\"wait_ms\":{wait},\"keep_place_ms\":{keep},\"lease_ms\":{lease}}}");
         let request = Request::post("/v1/locks/x").header("host", "localhost");
         let request = request.header("idempotency-key", "k").body(Body::from(body));
         let answer = routes.call(request.expect("a request")).await.expect("an answer");
@@ -408,6 +427,49 @@ mod tests {
             let lock = other.lock("x").expect("a name");
             drop(lock.acquire(Some(LONG)).await.expect("it is free again"));
         }
+    }
+
+    /// Waits until something was granted.
+    async fn granted_to_nobody(service: &Shared) -> Arc<Hold> {
+        let granted = async {
+            loop {
+                if let Some(hold) = service.holds.live().pop() {
+                    return hold;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(LONG, granted).await.expect("it is free")
+    }
+
+    /// What is kept for longer than its lease is there until then: the lease begins when its client is told.
+    #[tokio::test]
+    async fn a_grant_is_kept_for_longer_than_its_lease() {
+        let (service, other) = instance(Cover::Any).await;
+        let poll = || ask_for(Arc::clone(&service), 0, 60_000, 1_000);
+        let held = other.lock("x").expect("a name").acquire(None).await.expect("it is free");
+        assert_eq!(poll().await.0, 409);
+        drop(held);
+        let hold = granted_to_nobody(&service).await;
+        tokio::time::sleep(Duration::from_millis(1_300)).await;
+        let (status, told) = poll().await;
+        assert_eq!((status, &told["id"]), (201, &hold.id().into()), "{told}");
+        assert!(told["expires_in_ms"].as_u64().is_some_and(|left| left <= 1_000), "{told}");
+    }
+
+    /// What was lost before its client was told of it has not ended for that client.
+    #[tokio::test]
+    async fn a_kept_grant_that_was_lost_is_asked_for_anew() {
+        let (service, other) = instance(Cover::Any).await;
+        let held = other.lock("x").expect("a name").acquire(None).await.expect("it is free");
+        assert_eq!(ask(Arc::clone(&service), 0, 60_000).await.0, 409);
+        drop(held);
+        let hold = granted_to_nobody(&service).await;
+        let lost = End::Lost(coordination::LossReason::ExpiredByServer);
+        service.holds.end_in_background(&hold, lost);
+        let (status, told) = ask(Arc::clone(&service), 20_000, 60_000).await;
+        assert_eq!(status, 201, "{told}");
+        assert_ne!(told["id"], hold.id());
     }
 
     /// H10: a place that is kept does not put off a stop, and neither does what was granted to nobody.
