@@ -53,25 +53,39 @@ pub(crate) fn longest_lease(service: &Shared, locks: &[&str]) -> Duration {
 pub(crate) async fn acquire(
     service: &Shared,
     wanted: Wanted,
-    ticket: Option<Ticket>,
+    mut ticket: Option<Ticket>,
 ) -> Result<Undelivered, Problem> {
     let begun = Instant::now();
-    let finishing = service.begin()?;
-    room::check(service, &wanted)?;
-    let limits = service.settings.limits;
-    let waiting = service.waits.enter(&wanted.client, wanted.part_count(), limits.waits)?;
     let place = ticket.as_ref().map_or_else(Place::new, Ticket::place);
     let (wait, keep) = (wanted.wait, wanted.keep);
+    let waiter = match &mut ticket {
+        Some(ticket) => ticket.waiter(),
+        None => place.wait_at(keep),
+    };
     let failed = || Problem::new(Code::Internal, "the place is over before the wait has begun");
-    let mut waiter = place.wait_at(keep).ok_or_else(failed)?;
+    let mut waiter = waiter.ok_or_else(failed)?;
+    let let_in = let_in(service, &wanted);
+    // Whoever has repeated the request meanwhile waits at this place for nothing.
+    let until_over = let_in.inspect_err(|problem| place.end(Err(problem.clone())))?;
+    if wait.is_zero() {
+        place.begin_to_try();
+    }
     // Else the library ends the wait, and so it does one try.
     let is_kept = ticket.is_some() && (!wait.is_zero() || !keep.is_zero());
     let within = (is_kept && !wait.is_zero()).then_some(wait);
-    let (place, until_over) = ((place, is_kept), (waiting, finishing));
-    tokio::spawn(work(Arc::clone(service), wanted, place, until_over, ticket));
+    tokio::spawn(work(Arc::clone(service), wanted, (place, is_kept), until_over, ticket));
     let answer = waiter.answer(within);
     let answer = if wait.is_zero() { answer.await } else { waited::waiting(answer).await };
     answer.unwrap_or_else(|| Err(not_yet(service, begun, keep)))
+}
+
+/// An error, unless it may begin to wait.
+fn let_in(service: &Shared, wanted: &Wanted) -> Result<(Waiting, Finishing), Problem> {
+    let finishing = service.begin()?;
+    room::check(service, wanted)?;
+    let limits = service.settings.limits;
+    let waiting = service.waits.enter(&wanted.client, wanted.part_count(), limits.waits)?;
+    Ok((waiting, finishing))
 }
 
 /// Goes on with the wait of an earlier request, at its place. `None`: that wait has ended, as its client did not wait for so long, and it
@@ -87,7 +101,9 @@ pub(crate) async fn go_on(
     begun: Instant,
 ) -> Option<Result<Undelivered, Problem>> {
     let left = wanted.wait.saturating_sub(begun.elapsed());
-    match waited::waiting(waiter.answer(Some(left))).await {
+    // What is tried for the one before is the one try of this one, too: that it is busy is known after that.
+    let is_tried = wanted.wait.is_zero() && waiter.is_trying();
+    match waited::waiting(waiter.answer((!is_tried).then_some(left))).await {
         None => Some(Err(not_yet(service, begun, wanted.keep))),
         Some(Err(problem)) if problem.code == Code::Busy && begun.elapsed() < wanted.wait => None,
         answer => answer,
@@ -139,9 +155,27 @@ async fn work(
         }
         Ok(granted)
     });
-    drop(waiting);
-    // A grant that nobody receives is undone by its drop.
-    place.end(outcome);
+    match outcome {
+        Ok(granted) => {
+            drop(waiting);
+            // What nobody receives is undone by its drop.
+            place.end(Ok(granted));
+        }
+        // That settles nothing: it is asked for anew.
+        Err(problem) if problem.code == Code::Busy => {
+            drop(waiting);
+            place.end(Err(problem));
+        }
+        Err(problem) => {
+            // Whoever comes back in time is told what became of its place, and does not begin anew without a word.
+            place.fail(problem, waiting);
+            tokio::select! {
+                biased;
+                () = place.over() => {}
+                _ = phases.wait_for(|phase| *phase != Phase::Serving) => {}
+            }
+        }
+    }
 }
 
 /// Waits for as long as is wanted; at a place with which others may go on, until it is given up.
@@ -156,10 +190,11 @@ async fn wait(
         wanted.wait = FOR_GOOD;
     }
     loop {
+        let is_put_off = wanted.wait.is_zero() && wanted.what.is_waited_for();
         match (wait_once(service, &wanted, begun).await, kept) {
             // That was the try whose client is answered at once, and whose place is kept.
-            (Err(problem), Some(place)) if problem.code == Code::Busy && wanted.wait.is_zero() => {
-                place.put_off(place_kept(problem, wanted.keep));
+            (Err(problem), Some(place)) if is_put_off && problem.code == Code::Busy => {
+                place.put_off(|keep| place_kept(problem, keep));
                 wanted.wait = FOR_GOOD;
             }
             (waited, _) => return waited,

@@ -72,6 +72,8 @@ pub(crate) struct Ticket {
     key: Key,
     number: u64,
     place: Arc<Place<Undelivered>>,
+    /// Who waits there for the first request.
+    waiter: Option<Waiter<Undelivered>>,
     is_granted: bool,
 }
 
@@ -140,10 +142,12 @@ impl Keys {
         }
         table.last += 1;
         let (number, place) = (table.last, Place::new());
+        // Before anybody can repeat the request: who does has come later.
+        let waiter = place.wait_at(keep);
         let state = State::Waiting(Arc::clone(&place));
         table.entries.insert(key.clone(), Entry { number, content, state });
         let keys = Arc::clone(self);
-        Asked::New(Ticket { keys, key, number, place, is_granted: false })
+        Asked::New(Ticket { keys, key, number, place, waiter, is_granted: false })
     }
 
     /// What the key was granted is as if it had never been.
@@ -200,6 +204,11 @@ impl Ticket {
     /// Where it waits.
     pub(crate) fn place(&self) -> Arc<Place<Undelivered>> {
         Arc::clone(&self.place)
+    }
+
+    /// Who waits there. Once.
+    pub(crate) fn waiter(&mut self) -> Option<Waiter<Undelivered>> {
+        self.waiter.take()
     }
 
     /// From now on the key stands for this grant.

@@ -93,6 +93,11 @@ impl Wanted {
 }
 
 impl What {
+    /// Whether there are places in a queue for it.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        !matches!(self, Self::Group { .. } | Self::Limiter { places: Places { standby: 0, .. } })
+    }
+
     /// Whether one client has it alone, so that promises may keep it.
     pub(crate) fn is_exclusive_lock(&self) -> bool {
         matches!(self, Self::Lock { shared: false } | Self::Locks { shared: false, .. })

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use crate::problem::{Code, Problem};
 
@@ -25,6 +25,10 @@ struct State<T> {
     keep: Duration,
     /// Until when the place is kept, if nobody waits.
     until: Instant,
+    /// Whether one try is under way for whoever waits.
+    is_trying: bool,
+    /// Why the wait has failed, for who comes back, and what is dropped before that.
+    failed: Option<(Problem, Box<dyn Send>)>,
     is_over: bool,
 }
 
@@ -39,7 +43,15 @@ impl<T> Place<T> {
     /// One at which nobody waits yet.
     pub(crate) fn new() -> Arc<Self> {
         let (keep, until) = (Duration::ZERO, Instant::now());
-        let state = State { last: 0, answer: None, keep, until, is_over: false };
+        let state = State {
+            last: 0,
+            answer: None,
+            keep,
+            until,
+            is_trying: false,
+            failed: None,
+            is_over: false,
+        };
         Arc::new(Self { state: Mutex::new(state), changed: Notify::new() })
     }
 
@@ -57,7 +69,17 @@ impl<T> Place<T> {
         }
         state.last += 1;
         state.keep = keep;
-        let (number, before) = (state.last, state.answer.replace(answer));
+        let number = state.last;
+        if let Some((problem, until_told)) = state.failed.take() {
+            // It is told at once, also to who does not want to wait.
+            state.is_over = true;
+            drop(state);
+            self.changed.notify_one();
+            drop(until_told);
+            drop(answer.send(Err(problem)));
+            return Some(Waiter { place: Arc::clone(self), number, received });
+        }
+        let before = state.answer.replace(answer);
         drop(state);
         self.changed.notify_one();
         if let Some(before) = before {
@@ -93,6 +115,26 @@ impl<T> Place<T> {
         }
     }
 
+    /// Waits until it is over, or is not kept any more.
+    pub(crate) async fn over(&self) {
+        loop {
+            let until = {
+                let mut state = self.state();
+                if state.is_over || state.until <= Instant::now() {
+                    state.is_over = true;
+                    return;
+                }
+                state.until
+            };
+            drop(timeout_at(until, self.changed.notified()).await);
+        }
+    }
+
+    /// One try begins: whoever does not want to wait waits for its outcome all the same.
+    pub(crate) fn begin_to_try(&self) {
+        self.state().is_trying = true;
+    }
+
     /// For how long what was granted is kept for whoever waits, or for whoever comes back.
     pub(crate) fn kept_for(&self) -> Duration {
         let state = self.state();
@@ -102,16 +144,32 @@ impl<T> Place<T> {
         }
     }
 
-    /// Tells whoever waits, and goes on: the place is kept.
-    pub(crate) fn put_off(&self, problem: Problem) {
+    /// The one try is over: tells whoever waits for how long its place is kept, and goes on.
+    pub(crate) fn put_off(&self, told: impl FnOnce(Duration) -> Problem) {
         let mut state = self.state();
+        state.is_trying = false;
         state.until = Instant::now() + state.keep;
-        let answer = state.answer.take();
+        let (answer, keep) = (state.answer.take(), state.keep);
         drop(state);
         self.changed.notify_one();
         if let Some(answer) = answer {
-            drop(answer.send(Err(problem)));
+            drop(answer.send(Err(told(keep))));
         }
+    }
+
+    /// The wait has failed: tells whoever waits, or who comes back while it is [kept](Self::over). `until_told` is
+    /// dropped before that.
+    pub(crate) fn fail(&self, problem: Problem, until_told: impl Send + 'static) {
+        let mut state = self.state();
+        let Some(answer) = state.answer.take() else {
+            let until_told: Box<dyn Send> = Box::new(until_told);
+            state.failed = Some((problem, until_told));
+            return;
+        };
+        state.is_over = true;
+        drop(state);
+        drop(until_told);
+        drop(answer.send(Err(problem)));
     }
 
     /// The end of the wait: tells whoever waits. If nobody does, the answer is dropped.
@@ -140,6 +198,11 @@ impl<T> Drop for EndsWithIt<T> {
 }
 
 impl<T> Waiter<T> {
+    /// Whether one try is under way.
+    pub(crate) fn is_trying(&self) -> bool {
+        self.place.state().is_trying
+    }
+
     /// The answer; `None`: it has not come within this time.
     ///
     /// # Cancel safety
@@ -195,7 +258,7 @@ mod tests {
         assert_eq!(code(second.answer(None).await), Some(Err(Code::Superseded)));
         // Who was told so leaves no place.
         drop(second);
-        place.put_off(Problem::new(Code::Busy, "not yet"));
+        place.put_off(|keep| Problem::new(Code::Busy, format!("not yet, and kept for {keep:?}")));
         assert_eq!(code(third.answer(None).await), Some(Err(Code::Busy)));
         let mut fourth = place.wait_at(KEPT).expect("nobody has looked whether it is over");
         place.end(Ok(7));
@@ -207,6 +270,29 @@ mod tests {
         drop(EndsWithIt(Arc::clone(&place)));
         assert_eq!(code(waiter.answer(None).await), Some(Err(Code::Internal)));
         assert!(place.wait_at(KEPT).is_none());
+    }
+
+    /// Also to who does not want to wait, and once.
+    #[tokio::test]
+    async fn a_failure_is_told_to_who_comes_back() {
+        let place = Place::<u32>::new();
+        drop(place.wait_at(KEPT).expect("it is new"));
+        place.fail(Problem::new(Code::Replaced, "somebody came later"), ());
+        let mut late = place.wait_at(KEPT).expect("it is kept");
+        assert_eq!(code(late.answer(Some(Duration::ZERO)).await), Some(Err(Code::Replaced)));
+        place.over().await;
+        assert!(place.wait_at(KEPT).is_none(), "it has ended");
+        // And to who waits.
+        let place = Place::<u32>::new();
+        let mut waiter = place.wait_at(KEPT).expect("it is new");
+        place.fail(Problem::new(Code::StoreAway, "it is away"), ());
+        assert_eq!(code(waiter.answer(None).await), Some(Err(Code::StoreAway)));
+        // If nobody comes in time it is over.
+        let place = Place::<u32>::new();
+        drop(place.wait_at(Duration::from_millis(20)).expect("it is new"));
+        place.fail(Problem::new(Code::StoreAway, "it is away"), ());
+        place.over().await;
+        assert!(place.wait_at(KEPT).is_none(), "it has ended");
     }
 
     #[tokio::test]

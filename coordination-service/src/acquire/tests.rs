@@ -4,6 +4,7 @@ use super::*;
 use crate::auth::Auth;
 use crate::delivery::Deliver;
 use crate::holds::End;
+use crate::keys::{self, Asked};
 use crate::kind::Kind;
 use crate::look;
 use crate::service::Service;
@@ -110,6 +111,85 @@ async fn h6_a_hold_that_a_repetition_was_told_of_stays() {
     tokio::task::yield_now().await;
     let lock = other.lock("x").expect("a name");
     assert!(lock.try_acquire().await.expect("memory answers").is_none(), "it is held");
+}
+
+/// A request with a key, always the same.
+fn begin(service: &Shared, keep: Duration) -> Asked {
+    service.keys.begin("me", "k", keys::content(&["x"]), keep)
+}
+
+/// Who repeats a request goes on, also if that comes before the first one is let in; and its one try is that of the first one.
+#[tokio::test]
+async fn who_repeats_a_request_has_come_later() {
+    let (service, _other) = instance(Cover::Any).await;
+    let Asked::New(ticket) = begin(&service, Duration::ZERO) else { panic!("it is the first") };
+    let Asked::Waiting(second) = begin(&service, Duration::ZERO) else { panic!("one waits") };
+    let first = acquire(&service, wanted(0), Some(ticket)).await.map(drop);
+    assert_eq!(first.map_err(|problem| problem.code), Err(Code::Superseded));
+    let second = go_on(&service, second, &wanted(0), Instant::now()).await;
+    let second = second.expect("it has an answer").map(drop);
+    assert_eq!(second.map_err(|problem| problem.code), Ok(()), "it is free");
+}
+
+/// Of a request that is refused, whoever has repeated it meanwhile is told at once: it would wait where nobody asks for anything.
+#[tokio::test]
+async fn who_repeats_a_request_that_is_refused_is_refused() {
+    let limits = crate::settings::Limits { waits: (0, 0), ..crate::settings::Limits::default() };
+    let settings = Settings { limits, ..Settings::default() };
+    let (service, _other) = instance_with(settings, Cover::Any).await;
+    let Asked::New(ticket) = begin(&service, Duration::ZERO) else { panic!("it is the first") };
+    let Asked::Waiting(second) = begin(&service, Duration::ZERO) else { panic!("one waits") };
+    let first = acquire(&service, wanted(20_000), Some(ticket)).await.map(drop);
+    assert_eq!(first.map_err(|problem| problem.code), Err(Code::TooMany));
+    let second = go_on(&service, second, &wanted(20_000), Instant::now()).await;
+    let second = second.expect("it has an answer").map(drop);
+    assert_eq!(second.map_err(|problem| problem.code), Err(Code::TooMany));
+}
+
+/// Whoever comes back to a place that was lost meanwhile is told so, and does not replace who has replaced it.
+#[tokio::test]
+async fn what_became_of_a_kept_place_is_told_to_who_comes_back() {
+    let (service, other) = instance(Cover::Any).await;
+    let places = Places { slots: 1, standby: 1, latest_wins: true };
+    let long = Duration::from_secs(60);
+    let limiter = places.of(&other, "x").expect("a name");
+    let limiter = limiter.patience(coordination::Patience::Timeout(long));
+    let _works = limiter.enter().await.expect("memory answers");
+    let polled = Wanted { what: What::Limiter { places }, keep: long, ..wanted(0) };
+    let Asked::New(ticket) = begin(&service, long) else { panic!("it is the first") };
+    let told = acquire(&service, polled.clone(), Some(ticket)).await.map(drop);
+    assert_eq!(told.map_err(|problem| problem.code), Err(Code::Busy));
+    while limiter.inspect().await.expect("memory answers").len() < 2 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let newer = limiter.clone();
+    let newer = tokio::spawn(async move { newer.enter().await.map(drop) });
+    // If it takes longer than that, who comes back is told all the same.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let Asked::Waiting(waiter) = begin(&service, long) else { panic!("it is kept") };
+    let again = Wanted { wait: Duration::from_secs(20), ..polled };
+    let told = go_on(&service, waiter, &again, Instant::now()).await;
+    let told = told.expect("it has an answer").map(drop);
+    assert_eq!(told.map_err(|problem| problem.code), Err(Code::Replaced));
+    assert!(!newer.is_finished(), "it stands by");
+    newer.abort();
+    assert!(matches!(begin(&service, long), Asked::New(_)), "that was the end of its place");
+}
+
+/// Where nobody can stand by there is no place that could be kept, and nobody is told so.
+#[tokio::test]
+async fn no_place_is_kept_where_nobody_waits() {
+    let (service, other) = instance(Cover::Any).await;
+    let places = Places { slots: 1, standby: 0, latest_wins: false };
+    let limiter = places.of(&other, "x").expect("a name");
+    let _works = limiter.enter().await.expect("memory answers");
+    let keep = Duration::from_secs(60);
+    let polled = Wanted { what: What::Limiter { places }, keep, ..wanted(0) };
+    let Asked::New(ticket) = begin(&service, keep) else { panic!("it is the first") };
+    let told = acquire(&service, polled, Some(ticket)).await.map(drop);
+    let told = told.expect_err("all slots are taken");
+    assert_eq!(told.code, Code::Busy);
+    assert!(!told.text("request").contains("place_kept_ms"));
 }
 
 /// Who is told that a hold has ended takes its work for done; of this grant nobody was told.

@@ -156,14 +156,21 @@ async fn granted(
         let granted = acquire::acquire(service, wanted, None).await?;
         return first_told(service, granted, asked, None);
     };
+    let mut wait = wanted.wait;
     loop {
         let granted = match repeated(service, &wanted, &key)? {
             Repeated::Of(hold) => return created(service, &hold, asked, Body::from),
-            Repeated::Not(ticket) => acquire::acquire(service, wanted, Some(ticket)).await?,
+            Repeated::Not(ticket) => {
+                acquire::acquire(service, Wanted { wait, ..wanted }, Some(ticket)).await?
+            }
             Repeated::Waits(waiter) => {
                 match acquire::go_on(service, waiter, &wanted, asked).await {
                     Some(granted) => granted?,
-                    None => continue,
+                    None => {
+                        // What it has waited there counts.
+                        wait = wanted.wait.saturating_sub(asked.elapsed());
+                        continue;
+                    }
                 }
             }
         };
