@@ -28,6 +28,9 @@ const SHARED_AND_SHARED: &str =
 const SHARED_OR_PERMITS: &str = "`shared` and `permits` exclude each other: a share of a lock goes to any number of \
                                  callers, a permit to as many as `permits` says";
 
+const NO_PLACEHOLDERS: &str = "`name = ..` takes a text as it stands, which would be one name for all calls; leave out `name =`, so that it is a \
+                               template, in which a mark that belongs to the name is written twice, as in `<<`";
+
 const DURATION: &str = "a duration is a number of seconds, or numbers with units out of `d`, `h`, `m`, `s` and \
                         `ms`, the largest first, as in `0.5`, `500ms`, `2m` or `1h30m`";
 
@@ -200,7 +203,7 @@ impl Args {
             "guard" => self.guard = Some(unquoted(GUARD, input, Ident::parse)?),
             "map_err" => self.map_err = Some(input.parse()?),
             "name" => {
-                let text = Text::Expression(input.parse()?);
+                let text = expression(input)?;
                 self.names.push(Name { text, is_shared: false });
             }
             "on_lost" => self.on_lost = Some(on_lost(input)?),
@@ -223,7 +226,19 @@ fn shared_name(input: ParseStream) -> Result<Text> {
         return Err(not_a_name(&key, input));
     }
     input.parse::<Token![=]>()?;
-    input.parse().map(Text::Expression)
+    expression(input)
+}
+
+/// The expression that gives a name. A literal that looks like a template was meant as one.
+fn expression(input: ParseStream) -> Result<Text> {
+    let name: Expr = input.parse()?;
+    if let Expr::Lit(literal) = ungrouped(&name)
+        && let Lit::Str(text) = &literal.lit
+        && text.value().contains(['<', '>', '{', '}'])
+    {
+        return Err(Error::new(text.span(), NO_PLACEHOLDERS));
+    }
+    Ok(Text::Expression(name))
 }
 
 fn is_key(key: &Ident) -> bool {
@@ -405,5 +420,20 @@ mod tests {
         assert!(problems[0].contains("unknown argument `colour`"));
         assert!(problems[1].contains("500ms"));
         assert!(problems[2].contains("given twice"));
+    }
+
+    #[test]
+    fn a_template_is_not_taken_for_a_name() {
+        for (text, is_fine) in [
+            (r#"name = "a", shared(name = "b")"#, true),
+            (r#"name = concat!("<", "a")"#, true),
+            (r#"name = "vol-<id>""#, false),
+            (r#"name = "vol-{id}""#, false),
+            (r#"shared(name = "vol-<id>")"#, false),
+        ] {
+            let mut errors = Errors::default();
+            Args::parse(text.parse().expect("Rust tokens"), &mut errors);
+            assert_eq!(errors.is_empty(), is_fine, "{text}");
+        }
     }
 }

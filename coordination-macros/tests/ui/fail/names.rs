@@ -78,4 +78,14 @@ fn runtime() -> Runtime {
     Runtime
 }
 
+#[synchronized(name = "vol-<id>")]
+async fn a_template(id: u32) -> Result<(), Error> {
+    Ok(())
+}
+
+#[synchronized(shared(name = "vol-{id}"))]
+async fn a_shared_template(id: u32) -> Result<(), Error> {
+    Ok(())
+}
+
 fn main() {}
