@@ -542,8 +542,9 @@ impl Engine {
         look.head.clock.attest(witness);
         let data = to_data(operation, &look.head, MAX_VALUE_BYTES)?;
         let write = Write::new(&self.queue.key, Some(version), Some(data));
-        // If others have written meanwhile there is nothing to attest.
-        self.queue.session.write(operation, &write).await.map(|_| ())
+        // If others have written meanwhile there is nothing to attest. Whether it was done or not, the call has had no effect.
+        let written = self.queue.session.write(operation, &write).await;
+        written.map(|_| ()).map_err(|error| error.with_effect(Effect::None))
     }
 
     /// On a store without a clock, sees each write soon, from now on until this is dropped.

@@ -448,6 +448,49 @@ async fn wk6_who_only_removes_takes_no_time_from_others() -> Result<()> {
     Ok(())
 }
 
+/// WK6: whoever only pops or collects, each time in a process that ends, learns that time passes as well.
+#[cfg(coordination_internals)]
+#[tokio::test(start_paused = true)]
+async fn wk6_who_only_pops_or_collects_learns_that_time_passes() -> Result<()> {
+    use crate::simulation::{Clocks, Run, Traits, World};
+    let _run = Run::begin(1);
+    let traits =
+        Traits { is_remote: true, has_clock: false, watches: true, renews_on_restart: false };
+    let world = World::new(1, traits);
+    let client = |boot: u64| world.client(Clocks { boot, ..Clocks::default() });
+    let (posts, asks) = (client(0), client(77_000_000_000));
+    let here = posts.connect(crate::Config::default()).await?;
+    let there = asks.connect(crate::Config::default()).await?;
+    for collects in [false, true] {
+        let name = if collects { "collected" } else { "popped" };
+        let item = match collects {
+            true => NewItem::new("a").ttl(Duration::from_secs(60)).delay(Duration::from_secs(59)),
+            false => NewItem::new("a").delay(Duration::from_secs(60)),
+        };
+        here.queue(name)?.post(&[item]).await?;
+        let there = there.clone();
+        let asking = asks.spawn(async move {
+            let begun = Instant::now();
+            loop {
+                // It has seen nothing yet, as in a process that ends after its call.
+                let queue = there.queue(name)?;
+                let found = match collects {
+                    true => queue.gc(None).await?.items,
+                    false => queue.pop(1).await?.len(),
+                };
+                if found > 0 {
+                    return crate::Result::<_>::Ok(begun.elapsed());
+                }
+                sleep(Duration::from_secs(20)).await;
+            }
+        });
+        let asked = tokio::time::timeout(Duration::from_secs(600), asking).await;
+        let passed = asked.expect("its time has come").expect("no panic")?;
+        assert!((60..100).contains(&passed.as_secs()), "{name}: {passed:?}");
+    }
+    Ok(())
+}
+
 /// WK6: whoever comes to wait after others sees the queue as it was long ago, and the item wakes it in time all the same.
 #[tokio::test(start_paused = true)]
 async fn wk6_who_comes_later_is_told_in_time() -> Result<()> {
