@@ -69,7 +69,10 @@ impl Clock {
         let passed = witness.and_then(|(epoch, shown)| stamp.passed(epoch, shown));
         let is_witnessed = passed.is_some();
         let last = of_store.is_none().then(|| self.last(stamp, at));
-        let is_exact = is_witnessed || last.is_some_and(|last| last.is_own);
+        // A clock that came later tells only how long ago that was.
+        let is_of_writer = |(epoch, _): (u64, Micros)| stamp.of_writer == Some(epoch);
+        let is_exact = last.is_some_and(|last| last.is_own)
+            || (is_witnessed && witness.is_some_and(is_of_writer));
         let since = |last: LastWrite| shorter(micros(at.saturating_duration_since(last.at)));
         let passed = passed.unwrap_or_default().max(last.map_or(0, since));
         let mut now = stamp.now.saturating_add(passed);
@@ -119,12 +122,15 @@ impl Stamp {
             self.witnesses.remove(if first { 0 } else { WITNESSES - 1 });
             self.witnesses.truncate(WITNESSES - 1);
         }
+        // It was forgotten, and what it shows now is later than the write.
+        self.of_writer = self.of_writer.filter(|epoch| *epoch != witness.0);
         self.witnesses.push(witness);
     }
 
     /// The stamp of a write that is made at this moment.
     pub(super) fn at(moment: Moment, by: u64) -> Self {
-        Self { now: moment.now, by, witnesses: moment.witness.into_iter().collect() }
+        let of_writer = moment.witness.map(|(epoch, _)| epoch);
+        Self { now: moment.now, by, witnesses: moment.witness.into_iter().collect(), of_writer }
     }
 }
 
@@ -195,6 +201,16 @@ mod tests {
         let stamp = Stamp::at(moment, 7);
         let later = other.read(&stamp, None, at(5_007_000_000));
         assert_eq!((later.now, later.is_witnessed), (7_000_000, true));
+    }
+
+    #[test]
+    fn a_clock_that_came_later_does_not_know_when_the_write_was_made() {
+        let first = Clock::default().read(&Stamp::default(), of_store(1, 500), at(0));
+        let mut stamp = Stamp::at(first, 7);
+        stamp.attest((2, 900));
+        let read = |epoch| Clock::default().read(&stamp, of_store(epoch, 1_000), at(1));
+        assert!(read(1).is_exact);
+        assert_eq!((read(2).now, read(2).is_witnessed, read(2).is_exact), (100, true, false));
     }
 
     #[test]

@@ -145,6 +145,9 @@ pub(super) struct Stamp {
     pub(super) by: u64,
     /// Clocks by which that moment is known: epoch, and what it showed then or later.
     pub(super) witnesses: Vec<(u64, Micros)>,
+    /// Which of these clocks showed that then, as it is the writer's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) of_writer: Option<u64>,
 }
 
 /// What becomes of items that were claimed too often.
