@@ -13,10 +13,11 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use rand::RngExt;
 use serde::{Deserialize, Serialize};
 
 use crate::backend::{Clock, Listing};
-use crate::env::{HostClock, unix_micros};
+use crate::env::{self, HostClock, unix_micros};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{self, QueueKey};
 use crate::recipe::engine::data::from_data;
@@ -31,6 +32,8 @@ const LEAST_SLACK: u64 = 1_000_000;
 const DRIFT: u64 = 200;
 /// How many hosts are remembered that do not believe a claim's date. As a clock is hardly ever that wrong, they may be many.
 const HOSTS: usize = 64;
+/// Once in so many times the first of them is forgotten, whose host may be gone for good.
+const RARELY: u32 = 1_000;
 
 /// How far apart claims have to be, in microseconds.
 #[derive(Clone, Copy, Debug)]
@@ -225,7 +228,11 @@ impl Last {
         let mut doubted = self.doubted.clone();
         // Those that came first stay. If they were forgotten, hosts that ask in turn would make each other forget, and by none of
         // their clocks would a period ever pass.
-        doubted.truncate(HOSTS - 1);
+        if doubted.len() >= HOSTS {
+            let first = env::rng().random_range(0..RARELY) == 0;
+            doubted.remove(if first { 0 } else { HOSTS - 1 });
+            doubted.truncate(HOSTS - 1);
+        }
         doubted.push(host);
         Some(Self { doubted, ..self.clone() })
     }

@@ -82,6 +82,26 @@ fn many_hosts_that_doubt_do_not_make_each_other_forget() {
     panic!("nobody gets the next claim");
 }
 
+/// The first hosts that found the claim are gone, as all hosts have been started anew. Two ask once a minute.
+#[test]
+fn hosts_that_are_gone_make_room_in_the_end() {
+    const MINUTE: u64 = HOUR / 60;
+    let mut last = claim(None, YEARS, rule(HOUR, false)).expect("free");
+    for minute in 0..50_000 {
+        let hosts = if minute == 0 { 1..=64 } else { 101..=102 };
+        for epoch in hosts {
+            let wall = minute * MINUTE;
+            let now = Now { wall, store: None, unsure: 0, host: shown(epoch, wall) };
+            match decide(Some(&last), now, rule(HOUR, false)) {
+                Decision::Claim(_) => return,
+                Decision::Doubt(Some(doubted)) => last = doubted,
+                Decision::Doubt(None) | Decision::Wait => {}
+            }
+        }
+    }
+    panic!("nobody gets the next claim");
+}
+
 fn shown(epoch: u64, micros: u64) -> Option<Shown> {
     Some(Shown { epoch, micros })
 }
