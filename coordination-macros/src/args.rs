@@ -184,14 +184,23 @@ impl Args {
     fn some_shared(&mut self, key: &Ident, input: ParseStream) -> Result<()> {
         let inside;
         parenthesized!(inside in input);
+        let read = self.shared_names(key, &inside);
+        if read.is_err() {
+            // What is left there would be a fault of its own.
+            drop(inside.parse::<TokenStream>());
+        }
+        read
+    }
+
+    fn shared_names(&mut self, key: &Ident, inside: ParseStream) -> Result<()> {
         if self.seen.iter().any(|seen| seen == "permits") {
             return Err(Error::new(key.span(), SHARED_OR_PERMITS));
         }
         self.seen.push("shared(..)".to_owned());
         while !inside.is_empty() {
-            let text = shared_name(&inside)?;
+            let text = shared_name(inside)?;
             self.names.push(Name { text, is_shared: true });
-            end_of_argument(&inside)?;
+            end_of_argument(inside)?;
         }
         Ok(())
     }
@@ -376,6 +385,16 @@ fn decimal(text: &str) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_fault_of_the_shared_names_is_one_fault() {
+        for text in [r#"permits = 3, shared("b")"#, r#"shared(NAME, "b"), "c""#] {
+            let mut errors = Errors::default();
+            Args::parse(text.parse().expect("Rust tokens"), &mut errors);
+            let faults = errors.or(()).expect_err("one fault");
+            assert_eq!(faults.into_iter().count(), 1, "{text}");
+        }
+    }
 
     #[test]
     fn reads_durations_with_and_without_units() {

@@ -43,6 +43,7 @@
 
 use proc_macro2::{Group, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote, quote_spanned};
+use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{Error, Ident, Result};
 
@@ -86,7 +87,8 @@ fn names(arguments: &Args, body: &Body, errors: &mut Errors) -> Vec<TokenStream>
 }
 
 fn check_guard(guard: Option<&Ident>, body: &Body) -> Result<()> {
-    let hidden = guard.filter(|guard| body.scope.variable(&guard.to_string()).is_some());
+    let is_parameter = |name: &Ident| body.scope.variable(&name.unraw().to_string()).is_some();
+    let hidden = guard.filter(|guard| is_parameter(guard));
     hidden.map_or(Ok(()), |guard| {
         let problem =
             format!("`guard = {guard}` would hide the parameter `{guard}`; choose another name");

@@ -73,10 +73,10 @@ pub(crate) fn contains(tokens: &TokenStream, is_it: &impl Fn(&Ident) -> bool) ->
     })
 }
 
-/// Whether a text, as a format string, names it: `"{it}"`.
+/// Whether a text, as a format string, names it, be it as a width: `"{it:>it$}"`.
 fn is_formatted(text: &str, is_it: &impl Fn(&Ident) -> bool) -> bool {
-    text.split('{').skip(1).any(|after| {
-        let end = after.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(after.len());
-        syn::parse_str(&after[..end]).is_ok_and(|ident: Ident| is_it(&ident))
-    })
+    let placeholders = text.split('{').skip(1).filter_map(|after| after.split('}').next());
+    let mut words =
+        placeholders.flat_map(|it| it.split(|c: char| !c.is_alphanumeric() && c != '_'));
+    words.any(|word| syn::parse_str(word).is_ok_and(|ident: Ident| is_it(&ident)))
 }

@@ -92,4 +92,9 @@ async fn crate_in_quotes() -> Result<(), Error> {
     Ok(())
 }
 
+#[synchronized("a", guard = r#type)]
+async fn hidden_raw_parameter(r#type: u32) -> Result<(), Error> {
+    Ok(())
+}
+
 fn main() {}

@@ -26,6 +26,17 @@ fn borrowed(c: &blocking::Coordinator, text: String, other: Box<str>) -> Result<
     Ok(text.into_bytes().len())
 }
 
+/// A parameter that is only the width of another one.
+#[synchronized(name = format!("{id:>width$}"), coordinator = c)]
+async fn padded(c: &Coordinator, id: u8, width: usize) -> Result<u8, Error> {
+    Ok(id)
+}
+
+#[synchronized(name = format!("{:>width$}", 7), coordinator = c)]
+async fn padded_to_a_part(c: &Coordinator, (width, by): (usize, u8)) -> Result<u8, Error> {
+    Ok(by)
+}
+
 #[synchronized("<id>", coordinator = c)]
 async fn hidden(c: &Coordinator, id: u8) -> Result<[impl Display + use<>; 2], Error> {
     Ok([id, 2])
@@ -81,6 +92,8 @@ fn main() {
     fn is_send(_: impl Send) {}
     fn call(c: &'static Coordinator) {
         is_send(attributes(c, 1, 2));
+        is_send(padded(c, 1, 2));
+        is_send(padded_to_a_part(c, (1, 2)));
         is_send(hidden(c, 1));
     }
     let _ = call;
