@@ -110,9 +110,11 @@ impl Places {
         }
         // With whoever is to have the room. Rounded up: nobody has more than its share with one connection.
         let share = taken.all.len().div_ceil(counts.len() + 1);
+        // One moment for all: those that are looked at later are not silent for longer.
+        let now = Instant::now();
         let silent = taken.all.values().filter_map(|place| {
             let count = counts.get(&place.origin).copied().unwrap_or_default();
-            Some((count, place.silent(count > share)?, place))
+            Some((count, place.silent(now, count > share)?, place))
         });
         if let Some((_, _, place)) = silent.max_by_key(|(count, silent, _)| (*count, *silent)) {
             place.needed.notify_one();
@@ -125,10 +127,10 @@ impl Place {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// For how long it has asked for nothing, if that is long enough for whoever has more than its share, or for others.
-    fn silent(&self, has_more: bool) -> Option<Duration> {
+    /// For how long it has asked for nothing by now, if that is long enough for whoever has more than its share, or for others.
+    fn silent(&self, now: Instant, has_more: bool) -> Option<Duration> {
         let requests = self.requests();
-        let silent = requests.since.elapsed();
+        let silent = now.saturating_duration_since(requests.since);
         // One that is new may need its time to ask at all.
         let least = if has_more && requests.is_used { self.kept / PART } else { self.kept };
         (requests.count == 0 && silent >= least).then_some(silent)
@@ -153,7 +155,7 @@ impl Own {
         loop {
             self.place.needed.notified().await;
             // A request may have come meanwhile: then another one is told.
-            if self.place.silent(true).is_some() {
+            if self.place.silent(Instant::now(), true).is_some() {
                 return;
             }
         }
