@@ -1,14 +1,15 @@
 //! The handle of a lock that a process in the background holds: the path of a socket. Whoever connects there asks for the release.
 //!
 //! The socket is in a directory that only our user may enter. Its file is removed when there is nothing to release any more. If
-//! the file is there and nobody listens, the holder was killed, and the lock is lost.
+//! the file is there and nobody listens, the holder was killed, and the lock is lost. Such a file stays for as long as whom the lock was for may
+//! ask: its name says who that is. Beside it is a [note](NOTE) of what is held, for whoever would wait for that on behalf of the same process.
 
 use std::env;
 use std::fs::{self, DirBuilder};
 use std::io::{self, BufRead, BufReader, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
-use std::os::unix::net::UnixStream as Socket;
+use std::os::unix::net::{UnixDatagram, UnixStream as Socket};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -19,6 +20,9 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{sleep, timeout};
 
+use super::alive::Process;
+use super::around::Held;
+use super::holder::{named, word};
 use super::watch::new_mark;
 use crate::args::Release;
 use crate::exit::{self, Failure, Outcome, printable};
@@ -30,7 +34,9 @@ const READING: Duration = Duration::from_secs(1);
 /// From one try to the next, where no descriptor is left.
 const AGAIN: Duration = Duration::from_millis(200);
 /// A longer directory leaves no room for our name: the path of a socket has 107 bytes at most.
-const LONGEST: usize = 50;
+const LONGEST: usize = 46;
+/// What the name of the note has after that of the socket.
+const NOTE: &str = "held";
 const NOTHING: &str =
     "nothing is held by this handle any more: it was released before, or whom it was for has ended";
 const ENDED: &str = "the lock was lost: its holder was ended";
@@ -60,9 +66,15 @@ pub(super) struct Handle {
 }
 
 impl Handle {
-    pub(super) fn new() -> io::Result<Self> {
-        let path = directory()?.join(new_mark());
+    /// Of what is held, and for whom.
+    pub(super) fn new(whom: &Process, held: &[Held]) -> io::Result<Self> {
+        let directory = directory()?;
+        sweep(&directory);
+        let path = directory.join(format!("{}-{}", new_mark(), word(whom)));
         let listener = UnixListener::bind(&path)?;
+        // Without it nobody is told that he waits for himself.
+        let note = serde_json::to_vec(held).unwrap_or_default();
+        let _ = fs::write(path.with_extension(NOTE), note);
         Ok(Self { path, listener })
     }
 
@@ -84,7 +96,7 @@ impl Handle {
     /// Answers the one who has asked, and whoever else has meanwhile.
     pub(super) async fn close(self, stream: UnixStream, answer: &Answer) {
         // First, so that nobody comes who is not answered.
-        let _ = fs::remove_file(&self.path);
+        remove(&self.path);
         tell(stream, answer).await;
         while let Ok(Ok((stream, _))) = timeout(Duration::ZERO, self.listener.accept()).await {
             tell(stream, &Answer::Again).await;
@@ -94,8 +106,58 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
+        remove(&self.path);
     }
+}
+
+/// The socket's file last: where that was not reached, both are swept.
+fn remove(path: &Path) {
+    let _ = fs::remove_file(path.with_extension(NOTE));
+    let _ = fs::remove_file(path);
+}
+
+/// The [word](word) that says for whom the lock is, in the path of a handle or of its note; `None`: it is neither.
+fn word_in(path: &Path) -> Option<&str> {
+    path.file_stem()?.to_str()?.splitn(3, '-').nth(2)
+}
+
+/// Removes what killed holders have left, if whom they held for has ended too: then nobody is to learn of the loss any more.
+fn sweep(directory: &Path) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let path = entry.path().with_extension("");
+        let has_ended = word_in(&path).is_some_and(|word| named(word.as_ref()).is_none());
+        if has_ended && is_left(&path) {
+            remove(&path);
+        }
+    }
+}
+
+/// Whether no holder listens there. To connect is to ask for the release; so this tries another kind of socket, which a holder's never
+/// accepts: the kernel tells that from a file which nobody has open.
+fn is_left(path: &Path) -> bool {
+    match UnixDatagram::unbound().and_then(|socket| socket.connect(path)) {
+        // That is said of what is no socket as well.
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => is_socket(path),
+        Err(error) => error.kind() == ErrorKind::NotFound,
+        Ok(()) => false,
+    }
+}
+
+/// The handles of what is held for this process, and what that is, as far as is known. The store knows whether it still is.
+pub(super) fn held_for(whom: &Process) -> Vec<(PathBuf, Vec<Held>)> {
+    let Ok(directory) = directory() else { return Vec::new() };
+    let whom = word(whom);
+    let is_note = |path: &PathBuf| {
+        path.extension().is_some_and(|extension| extension == NOTE)
+            && word_in(path) == Some(whom.as_str())
+    };
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let notes = entries.map(|entry| entry.path()).filter(is_note);
+    let read = |note: PathBuf| {
+        let held = serde_json::from_slice(&fs::read(&note).ok()?).ok()?;
+        Some((note.with_extension(""), held))
+    };
+    notes.filter_map(read).collect()
 }
 
 async fn tell(mut stream: UnixStream, answer: &Answer) {
@@ -117,16 +179,23 @@ pub(super) fn directory() -> io::Result<PathBuf> {
         Some(runtime) => Path::new(&runtime).join("coordination"),
         None => format!("/tmp/coordination-{us}").into(),
     };
+    let failed = |kind: ErrorKind, what: &str| {
+        let elsewhere = format!(
+            "to have it elsewhere, set XDG_RUNTIME_DIR to a directory of yours, in at most {LONGEST} bytes without blanks"
+        );
+        io::Error::new(kind, format!("{} {what}; {elsewhere}", path.display()))
+    };
     match DirBuilder::new().mode(0o700).create(&path) {
-        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+            return Err(failed(error.kind(), &format!("cannot be made ({error})")));
+        }
         _ => {}
     }
     let of = fs::symlink_metadata(&path)?;
     if of.is_dir() && of.uid() == us && of.mode() & 0o077 == 0 {
         return Ok(path);
     }
-    let what = format!("{} is no directory of our user alone", path.display());
-    Err(io::Error::new(ErrorKind::PermissionDenied, what))
+    Err(failed(ErrorKind::PermissionDenied, "is no directory of our user alone"))
 }
 
 /// `coordination release`: ends when the store has confirmed the release.
@@ -207,6 +276,31 @@ fn no_handle(handle: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_says_for_whom_it_is() {
+        for path in ["/r/coordination/1-2-3-4", "/r/coordination/1-2-3-4.held"] {
+            assert_eq!(word_in(Path::new(path)), Some("3-4"));
+        }
+        for path in ["/r/1-2-3-4/1-2", "/r/1", "/"] {
+            assert_eq!(word_in(Path::new(path)), None, "{path}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_socket_is_left_when_nobody_has_it_open() {
+        let directory = tempfile::tempdir().expect("there is room");
+        let path = directory.path().join("socket");
+        assert!(is_left(&path));
+        let listener = UnixListener::bind(&path).expect("there is room");
+        assert!(!is_left(&path));
+        let asked = timeout(Duration::from_millis(50), listener.accept()).await;
+        assert!(asked.is_err(), "nothing was asked for");
+        drop(listener);
+        assert!(is_left(&path));
+        fs::remove_file(&path).and_then(|()| fs::write(&path, "")).expect("there is room");
+        assert!(!is_left(&path), "a file of somebody else");
+    }
 
     #[test]
     fn a_socket_is_found_by_its_whole_path() {

@@ -44,7 +44,7 @@ use super::waiting::{Waited, wait};
 use super::wanted::{Budget, Hold, Wanted};
 use super::{is_on_one_host, not_run, settle_after, shorten_heartbeat};
 use crate::args::{Acquire, Arguments, Child, Command, Notice, OnLost, Store};
-use crate::exit::{self, Failure, Outcome};
+use crate::exit::{self, Failure, Outcome, say};
 use crate::runtime::block_on;
 use crate::{settings, stderr};
 
@@ -85,7 +85,7 @@ pub(super) fn word(whom: &Process) -> String {
 }
 
 /// The process that this word names; `None`: it has ended.
-fn named(word: &OsStr) -> Option<Process> {
+pub(super) fn named(word: &OsStr) -> Option<Process> {
     let (pid, started) = word.to_str()?.split_once('-')?;
     let (pid, started): (i32, u64) = (pid.parse().ok()?, started.parse().ok()?);
     Pid::from_raw(pid).and_then(Process::of).filter(|process| process.started == started)
@@ -130,9 +130,10 @@ async fn held(asked: &Acquire, store: &Store, whom: &OsStr, front: OwnedFd) -> O
     let budget = Budget::new(asked.wait);
     let reaching = reach(config, asked.wait, budget, store.quiet);
     let coordinator = while_wanted(&mut caller, &mut signals, reaching).await?;
-    let obtaining = obtain(asked, store.quiet, &coordinator, budget);
+    let whom = caller.whom.clone();
+    let obtaining = obtain(asked, &whom, store.quiet, &coordinator, budget);
     let outcome = match while_wanted(&mut caller, &mut signals, obtaining).await {
-        Ok(hold) => keep(hold, asked, caller, &mut signals).await,
+        Ok(hold) => keep(hold, asked, coordinator.member_id(), caller, &mut signals).await,
         Err(failure) => Err(failure),
     };
     finish(&coordinator, &outcome).await;
@@ -200,6 +201,7 @@ fn gone() -> Failure {
 /// Acquires it as `run` does: a command may still run whose lock was lost just now.
 async fn obtain(
     asked: &Acquire,
+    whom: &Process,
     is_quiet: bool,
     coordinator: &Coordinator,
     budget: Budget,
@@ -207,6 +209,9 @@ async fn obtain(
     let label = asked.label.as_deref().unwrap_or_default();
     let locks = Locks::new(&asked.names, asked.shared, label, coordinator)?;
     let mut wanted = Wanted::Locks(locks);
+    if !is_quiet && budget.left() != Some(Duration::ZERO) {
+        warn_of_itself(&wanted, whom).await;
+    }
     let mut hold = match wait(&mut wanted, coordinator.member_id(), budget, is_quiet).await? {
         Waited::Got(hold) => hold,
         Waited::Busy(what) => return Err(Failure::new(exit::BUSY, what)),
@@ -220,14 +225,28 @@ async fn obtain(
     Ok(hold)
 }
 
+/// Says so if it is to wait for what is held for the same process. That may be another subshell's, which will release it: so it is not
+/// refused.
+async fn warn_of_itself(wanted: &Wanted, whom: &Process) {
+    for (handle, held) in handle::held_for(whom) {
+        if let Ok(Some((what, _))) = wanted.held_around(&held).await {
+            let (pid, handle) = (whom.pid.as_raw_nonzero(), handle.display());
+            say(format_args!(
+                "{what} is held for the same process, {pid}, until {handle} is released: who does not release it waits for itself"
+            ));
+        }
+    }
+}
+
 /// Holds it until somebody asks for the release, or nobody can any more.
 async fn keep(
     hold: Hold,
     asked: &Acquire,
+    us: &str,
     mut caller: Caller,
     signals: &mut Signals,
 ) -> Outcome<u8> {
-    let handle = match hand_over(&hold, asked, &mut caller, signals).await {
+    let handle = match hand_over(&hold, asked, us, &mut caller, signals).await {
         Ok(handle) => handle,
         Err(failure) => {
             // Whoever wanted it has not begun.
@@ -271,10 +290,12 @@ async fn keep(
 async fn hand_over(
     hold: &Hold,
     asked: &Acquire,
+    us: &str,
     caller: &mut Caller,
     signals: &mut Signals,
 ) -> Outcome<Handle> {
-    let made = Handle::new().and_then(|handle| leave_job().map(|()| handle));
+    let made = Handle::new(&caller.whom, &hold.held_by(us));
+    let made = made.and_then(|handle| leave_job().map(|()| handle));
     let handle = made.map_err(|error| no_handle(&error))?;
     let tokens = hold.each().into_iter().map(|(_, token)| token.value());
     let tokens = tokens.filter(|_| asked.tokens).collect();

@@ -330,6 +330,62 @@ fn a_handle_whose_file_was_removed_is_not_told_to_be_free() {
     });
 }
 
+/// Until then the release tells of the loss.
+#[test]
+fn what_a_killed_holder_has_left_goes_when_nobody_is_there_to_ask() {
+    rerun_if_starved(|| {
+        let (store, runtime) =
+            (Store::file(), tempfile::tempdir_in("/tmp").expect("there is room"));
+        let acquired = |words: &str| {
+            let mut acquire = store.coordination(["acquire"]);
+            acquire.args(words.split(' ')).env("XDG_RUNTIME_DIR", runtime.path());
+            let ended = output(&mut acquire);
+            assert_eq!(ended.status.code(), Some(0), "{words}: {}", stderr(&ended));
+            stdout(&ended).trim_end().to_owned()
+        };
+        let others_come_and_go = || assert_eq!(release(&acquired("z")).0, Some(0));
+        let mut sleeps = Wrapper::start(Command::new("sleep").arg("600"));
+        let left = acquired(&format!("x --for-pid {}", sleeps.0.id()));
+        let lives = acquired("y");
+        kill(&holder_of(&left), Signal::KILL);
+        assert!(wait_until(LONG, || !is_alive(&holder_of(&left))));
+        others_come_and_go();
+        assert_eq!(release(&left).0, Some(70));
+        sleeps.signal(Signal::KILL);
+        sleeps.code();
+        others_come_and_go();
+        assert!(!Path::new(&left).exists());
+        assert!(!is_free(&store, "y"));
+        assert_eq!(release(&lives), (Some(0), String::new()));
+        let files = std::fs::read_dir(runtime.path().join("coordination")).expect("it is there");
+        assert_eq!(files.count(), 0);
+    });
+}
+
+/// Nobody else would let go of it.
+#[test]
+fn who_waits_for_what_is_held_for_the_same_process_is_told_so() {
+    everywhere(|store| {
+        let told = |words: &str, handle: &str| {
+            let ended = acquire(store, words);
+            assert_eq!(ended.status.code(), Some(75), "{words}: {}", stderr(&ended));
+            stderr(&ended).contains(handle)
+        };
+        let handle = acquired(store, "x y");
+        assert!(told("y --wait 1s", &handle));
+        assert!(told("y --shared --wait 1s", &handle));
+        for words in ["y --wait 0", "y --wait 1s --quiet", "y --wait 1s --for-pid 1"] {
+            assert!(!told(words, &handle), "{words}");
+        }
+        assert_eq!(release(&handle).0, Some(0));
+        // One who shares does not wait for another.
+        let handles = [acquired(store, "x --shared"), acquired(store, "x --shared --wait 30s")];
+        for handle in handles {
+            assert_eq!(release(&handle).0, Some(0));
+        }
+    });
+}
+
 /// What is left open by whoever has started it, as a lock of the kernel's or the end of a pipe, is not the holder's.
 #[test]
 fn the_holder_keeps_nothing_open_and_no_signal_of_the_job_reaches_it() {
@@ -376,6 +432,7 @@ fn what_is_held_around_is_refused_and_what_is_wrong_is_64() {
         let mut waits = store.coordination(["acquire", "x", "--wait", "1s"]);
         let refused = output(waits.env("XDG_RUNTIME_DIR", runtime.path()));
         assert_eq!(refused.status.code(), Some(71), "{}", stderr(&refused));
+        assert!(stderr(&refused).contains("XDG_RUNTIME_DIR"), "{}", stderr(&refused));
         assert_eq!(release(&held).0, Some(0));
         for none in ["/etc/passwd", "/"] {
             let (code, said) = release(none);
