@@ -45,10 +45,10 @@ pub(crate) mod work {
 }
 
 pub(crate) mod acquire {
-    use crate::args::Acquire;
+    use crate::args::{Acquire, Store};
     use crate::exit::{Failure, Outcome};
 
-    pub(crate) fn acquire(_asked: &Acquire) -> Outcome<u8> {
+    pub(crate) fn acquire(_asked: &Acquire, _store: &Store) -> Outcome<u8> {
         let message =
             "`acquire` works on Linux only: elsewhere nothing tells that a script has ended";
         Err(Failure::usage(message))

@@ -91,7 +91,7 @@ fn perform(arguments: &Arguments) -> Outcome<u8> {
         Command::Run(run) => block_on(run::run(run, store)),
         Command::Elect(elect) => block_on(run::elect::elect(elect, store)),
         Command::Join(join) => block_on(run::join::join(join, store)),
-        Command::Acquire(asked) => run::acquire::acquire(asked),
+        Command::Acquire(asked) => run::acquire::acquire(asked, store),
         Command::Release(asked) => run::handle::release(asked),
         Command::Work(work) => block_on(run::work::work(work, store)),
         Command::Post(post) => block_on(post::post(post, store)),

@@ -8,17 +8,21 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use rustix::process::{Pid, getppid};
+use rustix::io::Errno;
+use rustix::process::{Pid, getppid, test_kill_process};
 
 use super::alive::{Place, Process};
 use super::holder::{HOLD, PRINTED, Said, word};
-use crate::args::Acquire;
+use crate::args::{Acquire, Notice, Store};
 use crate::exit::{self, Failure, Outcome, shown};
 
 const NOT_OURS: &str = "what has started us is not of our session, and may live for ever";
 const UNKNOWN: &str = "nothing can be read of what has started us";
+/// Where our own descriptors have names: those of the holder are others.
+const DESCRIPTORS: [&str; 4] = ["/dev/fd", "/dev/stdin", "/proc/self", "/proc/thread-self"];
 /// Programs that run another one and end with it: the lock would be let go of at once.
 const PASSING: [&str; 18] = [
     "coordination",
@@ -43,8 +47,19 @@ const PASSING: [&str; 18] = [
 /// Programs whose forks are workers, which live and die by themselves. Whatever else is forked counts as a subshell.
 const OF_WORKERS: [&str; 8] = ["apache", "httpd", "perl", "php", "pypy", "python", "ruby", "uwsgi"];
 
-pub(crate) fn acquire(asked: &Acquire) -> Outcome<u8> {
-    let (mut process, mut holder) = start(&whom(asked.for_pid)?)?;
+pub(crate) fn acquire(asked: &Acquire, store: &Store) -> Outcome<u8> {
+    if let Some(config) = store.config.as_deref().filter(|path| is_by_descriptor(path)) {
+        let what = "the lock's holder reads it, and inherits no descriptor: it has to be a file";
+        return Err(Failure::usage(format!("--config {}: {what}", config.display())));
+    }
+    let whom = whom(asked.for_pid)?;
+    let is_told = asked.on_lost != Notice::Ignore;
+    if is_told && test_kill_process(whom.pid) == Err(Errno::PERM) {
+        let pid = whom.pid.as_raw_nonzero();
+        let what = format!("--on-lost: process {pid} is another user's, and takes no signal of us");
+        return Err(Failure::usage(what));
+    }
+    let (mut process, mut holder) = start(&whom)?;
     let mut line = String::new();
     let read = BufReader::new(&holder).read_line(&mut line);
     match read.ok().and_then(|_| serde_json::from_str::<Said>(&line).ok()) {
@@ -71,6 +86,10 @@ pub(crate) fn acquire(asked: &Acquire) -> Outcome<u8> {
             Err(Failure::new(exit::SYSTEM, "the lock's holder was killed"))
         }
     }
+}
+
+fn is_by_descriptor(path: &Path) -> bool {
+    DESCRIPTORS.iter().any(|name| path.starts_with(name))
 }
 
 /// Whose end ends the hold.
@@ -127,6 +146,20 @@ fn start(whom: &Process) -> Outcome<(Child, UnixStream)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_names_of_descriptors_are_known() {
+        for (path, is_one) in [
+            ("/dev/fd/63", true),
+            ("/proc/self/fd/3", true),
+            ("/dev/stdin", true),
+            ("/dev/fdx", false),
+            ("dev/fd/63", false),
+            ("/etc/coordination/config.toml", false),
+        ] {
+            assert_eq!(is_by_descriptor(Path::new(path)), is_one, "{path}");
+        }
+    }
 
     #[test]
     fn a_worker_is_no_subshell() {

@@ -425,6 +425,15 @@ fn what_is_held_around_is_refused_and_what_is_wrong_is_64() {
             assert_eq!(refused.status.code(), Some(64), "{words}: {}", stderr(&refused));
             assert!(stderr(&refused).contains(said), "{words}: {}", stderr(&refused));
         }
+        let by_descriptor = acquire(&store, "x --config /dev/fd/63");
+        assert_eq!(by_descriptor.status.code(), Some(64));
+        assert!(stderr(&by_descriptor).contains("inherits"), "{}", stderr(&by_descriptor));
+        // Root may send a signal to anybody.
+        if !rustix::process::geteuid().is_root() {
+            let refused = acquire(&store, "x --for-pid 1 --on-lost term");
+            assert_eq!(refused.status.code(), Some(64), "{}", stderr(&refused));
+            assert!(stderr(&refused).contains("--on-lost"), "{}", stderr(&refused));
+        }
         // That there can be no handle is told before the wait.
         let (held, runtime) =
             (acquired(&store, "x"), tempfile::tempdir_in("/tmp").expect("there is room"));
