@@ -5,9 +5,11 @@
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::time::Duration;
 
 use coordination::Coordinator;
 use rustix::io::{FdFlags, fcntl_setfd};
+use tokio::time::sleep;
 
 use super::child::{SHELL, by_shell, find, is_for_shell, not_begun, tell};
 use super::finish::finish;
@@ -21,6 +23,8 @@ use crate::settings::{self, HandedOn};
 use crate::stderr;
 
 const ON_FILES: &str = "--no-fork is for file:// URLs: elsewhere a lock ends when nobody renews it";
+/// For so long our runtime looks what has come: any wait will do for that.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// Returns only if the command does not run.
 pub(super) async fn run(run: &Run, store: &Store) -> Outcome<u8> {
@@ -37,7 +41,12 @@ pub(super) async fn run(run: &Run, store: &Store) -> Outcome<u8> {
     let preparing = prepare(run, store.quiet, &coordinator, budget);
     let outcome = match unless_signal(&mut signals, preparing).await {
         Ok(Ready::Run { hold, .. }) => {
-            Err(become_command(run, &program, hold, &coordinator, store))
+            // It may take a second, in which a signal is only noted.
+            stderr::finish();
+            Err(match unless_signal(&mut signals, look()).await {
+                Ok(()) => become_command(run, &program, hold, &coordinator, store),
+                Err(failure) => failure,
+            })
         }
         Ok(Ready::Done) => Ok(0),
         Ok(Ready::Busy(what)) => busy(run, what),
@@ -57,6 +66,12 @@ async fn unless_signal<T>(
         number = signals.ending() => Err(Failure::by_signal(number)),
         outcome = work => outcome,
     }
+}
+
+/// Has the runtime see the signals that have come so far: what we have received is not the command's any more.
+async fn look() -> Outcome {
+    sleep(LOOK).await;
+    Ok(())
 }
 
 /// Answers why we could not; what we hold is released then, as it is dropped.
@@ -81,7 +96,6 @@ fn become_command(
         let what = format!("{} was lost before the command started", hold.shown());
         return Failure::new(exit::LOST, what);
     }
-    stderr::finish();
     let become_it = |program: &Path, words: &[_]| {
         let mut command = started::command(program, words);
         HandedOn::of(store).apply(&mut command);

@@ -1,9 +1,13 @@
 //! `run --no-fork`: a lock that the command holds by what it inherits, with no process beside it.
 
+use std::io::{self, Write};
+use std::time::Duration;
+
 use coordination_tests::harness::{rerun_if_starved, wait_until};
+use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::process::Signal;
 
-use crate::{LONG, Store, code, is_alive, output, stderr, stdout, written};
+use crate::{LONG, Store, Wrapper, code, is_alive, output, stderr, stdout, written};
 
 /// Whether somebody else could have the lock.
 fn is_free(store: &Store) -> bool {
@@ -92,8 +96,37 @@ fn a_lock_that_is_broken_is_the_next_ones() {
         let broken = output(&mut store.coordination(["break", "x", "--yes"]));
         assert_eq!(broken.status.code(), Some(0), "{}", stderr(&broken));
         let mut next = store.start("--lock x --wait 30 -- true");
+        // The command lives, as long as nobody ends it.
+        assert!(!wait_until(Duration::from_secs(2), || !next.is_running()), "it has to wait");
         held.signal(Signal::KILL);
         held.code();
         assert_eq!(next.code(), Some(0));
+    });
+}
+
+/// Before we become the command, what we say may have to wait for a second until somebody reads it.
+#[test]
+fn a_signal_that_comes_just_before_the_command_ends_us() {
+    rerun_if_starved(|| {
+        let store = Store::file();
+        let mut before = store.runs("--lock x");
+        let (_unread, mut stderr) = io::pipe().expect("descriptors are free");
+        fcntl_setfl(&stderr, OFlags::NONBLOCK).expect("it is ours");
+        while let Ok(1..) = stderr.write(&[b'x'; 4096]) {}
+        fcntl_setfl(&stderr, OFlags::empty()).expect("it is ours");
+        let ran = store.path("ran");
+        let runs = store.script("runs", &format!("#!/bin/sh\necho > {}\n", ran.display()));
+        let mut words = store.coordination(["run", "--no-fork", "--lock", "x", "--wait", "30s"]);
+        let mut ours = Wrapper::start(words.args(["--", &runs]).stderr(stderr));
+        // It tells after a second that it waits.
+        assert!(!wait_until(Duration::from_secs(3), || !ours.is_running()));
+        before.signal(Signal::TERM);
+        before.code();
+        // It has the lock by now, and does not run anything for a second.
+        assert!(!wait_until(Duration::from_millis(300), || ran.exists()));
+        ours.signal(Signal::TERM);
+        assert_eq!(ours.code(), Some(143));
+        assert!(!ran.exists());
+        assert!(is_free(&store));
     });
 }
