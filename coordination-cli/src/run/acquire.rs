@@ -73,7 +73,11 @@ pub(crate) fn acquire(asked: &Acquire, store: &Store) -> Outcome<u8> {
             let kept = holder.write_all(&[PRINTED]).and_then(|()| holder.read_exact(&mut answer));
             match kept.is_ok() && answer == [PRINTED] {
                 true => Ok(0),
-                false => Err(Failure::new(exit::SYSTEM, "the lock's holder has ended")),
+                false => {
+                    let what =
+                        "before the handle was printed the lock was lost, or its holder has ended";
+                    Err(Failure::new(exit::SYSTEM, what))
+                }
             }
         }
         // It has said why.

@@ -309,6 +309,10 @@ async fn hand_over(
         _ = &mut caller.end => return Err(gone()),
     };
     printed.map_err(|_| Failure::silent(exit::SYSTEM))?;
+    // It may have taken long to print it, or we have stood still.
+    if !hold.is_held() {
+        return Err(Failure::silent(exit::LOST));
+    }
     // If nobody hears it, the caller was killed when the handle was printed: whoever has read that may go by it.
     let _ = caller.front.write_all(&[PRINTED]).await;
     Ok(handle)

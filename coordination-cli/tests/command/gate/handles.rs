@@ -230,6 +230,34 @@ fn whoever_is_told_that_it_is_held_holds_it() {
     });
 }
 
+/// Whoever reads the handle may take its time.
+#[test]
+fn what_is_lost_before_the_handle_is_printed_is_not_told_to_be_held() {
+    rerun_if_starved(|| {
+        let store = Store::file();
+        let (mut reader, mut writer) = io::pipe().expect("descriptors are free");
+        fcntl_setfl(&writer, OFlags::NONBLOCK).expect("it is ours");
+        while let Ok(1..) = writer.write(&[b'x'; 4096]) {}
+        fcntl_setfl(&writer, OFlags::empty()).expect("it is ours");
+        let mut acquire = store.coordination(["acquire", "x"]);
+        let mut front = Wrapper(acquire.stdout(writer).spawn().expect("it was built"));
+        // So that the pipe has no other writer.
+        drop(acquire);
+        assert!(wait_until(LONG, || !is_unknown(&store, "x")));
+        let broken = output(&mut store.coordination(["break", "x", "--yes"]));
+        assert_eq!(broken.status.code(), Some(0), "{}", stderr(&broken));
+        // It learns of that with its next heartbeat, and nobody else can see that.
+        assert!(
+            !wait_until(Duration::from_secs(3), || !front.is_running()) || front.code() == Some(70)
+        );
+        let mut said = Vec::new();
+        reader.read_to_end(&mut said).expect("it is a pipe");
+        // With 70 it was lost before there was a handle.
+        assert!([Some(71), Some(70)].contains(&front.code()));
+        assert!(wait_until(LONG, || is_unknown(&store, "x")));
+    });
+}
+
 #[test]
 fn a_loss_is_told_by_a_signal_and_by_the_release() {
     everywhere(|store| {
