@@ -144,8 +144,8 @@ impl Hold {
 
     /// Somebody is told of it, and it lives on though that answer may be lost; whether it is the first one.
     ///
-    /// Invariant: that comes before its state is looked at for the answer. So either it is not ended as one of which nobody was told, or
-    /// that end is seen there.
+    /// Invariant: a repetition is told with the state's lock held, and whoever has the grant itself before it is dropped. So it is not
+    /// ended as one of which nobody was told, or that end is seen.
     pub(crate) fn tell(&self) -> bool {
         !self.is_told.swap(true, Ordering::AcqRel)
     }

@@ -166,6 +166,23 @@ impl Holds {
         }
     }
 
+    /// Somebody is told of it, unless it is over. With the first one its lease begins, if that `begins` at all: until then it was kept.
+    pub(crate) fn told(self: &Arc<Self>, hold: &Arc<Hold>, begins: bool) -> Result<Now, End> {
+        let mut is_first = false;
+        // In one step: who is told next is told of this lease, and not for how long it was kept.
+        let now = self.held(hold, |held| {
+            is_first = hold.tell();
+            if is_first && begins {
+                held.end = BootInstant::now().saturating_add(held.lease);
+            }
+        });
+        if is_first {
+            hold.changed.send_replace(());
+            self.touched(hold);
+        }
+        now
+    }
+
     /// Does this to what is held, unless that is over: of a renewal and an end at the same moment one wins.
     fn held(
         self: &Arc<Self>,
@@ -228,7 +245,7 @@ impl Holds {
     /// [`End::Undelivered`] it ends only if nobody was told of it.
     fn end(self: &Arc<Self>, hold: &Arc<Hold>, end: End) -> Result<(Releasing, End), End> {
         let mut state = hold.state();
-        // Whoever is told of it looks at the state after that: it sees this end, or this sees that it was told.
+        // Whoever is told of it has the state for that: it sees this end, or this sees that it was told.
         if end == End::Undelivered && hold.was_told() {
             return Err(end);
         }

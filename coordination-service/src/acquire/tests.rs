@@ -113,6 +113,40 @@ async fn h6_a_hold_that_a_repetition_was_told_of_stays() {
     assert!(lock.try_acquire().await.expect("memory answers").is_none(), "it is held");
 }
 
+/// H2: of what was kept for longer than its lease all are told the lease, also who is told at the same moment as the first one: it relies
+/// on what it is told.
+#[tokio::test]
+async fn h2_all_are_told_of_the_lease_and_not_of_the_time_kept() {
+    let (service, _other) = instance(Cover::Any).await;
+    for _ in 0..200 {
+        let undelivered = acquire(&service, wanted(0), None).await.expect("it is free");
+        let hold = undelivered.hold().expect("it is here").clone();
+        service.holds.keep(&hold, Duration::from_secs(3_600));
+        let told = || service.holds.told(&hold, true).expect("it is kept").expires_in;
+        let both = std::thread::scope(|scope| {
+            let (one, two) = (scope.spawn(told), scope.spawn(told));
+            [one.join(), two.join()].map(|told| told.expect("no panic"))
+        });
+        assert!(both.iter().all(|left| *left <= wanted(0).lease), "{both:?}");
+        drop(service.holds.give_up(&hold, End::Released).await);
+    }
+}
+
+/// A repetition that finds what is lost by now is told nothing of it, so nobody waits for what was promised.
+#[tokio::test]
+async fn nobody_is_told_of_what_is_lost() {
+    let (service, other) = instance(Cover::Nothing).await;
+    let undelivered = acquire(&service, wanted(0), None).await.expect("it is free");
+    let hold = undelivered.hold().expect("it is here").clone();
+    let lost = End::Lost(coordination::LossReason::ExpiredByServer);
+    drop(service.holds.give_up(&hold, lost).await.expect("it was held"));
+    let told = service.holds.told(&hold, true).map(|now| now.lease);
+    assert_eq!(told, Err(lost));
+    assert!(!hold.was_told());
+    drop(undelivered);
+    assert!(is_soon_gone(&promise::of(&other, "x").expect("a name")).await);
+}
+
 /// A request with a key, always the same.
 fn begin(service: &Shared, keep: Duration) -> Asked {
     service.keys.begin("me", "k", keys::content(&["x"]), keep)

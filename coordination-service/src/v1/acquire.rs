@@ -16,7 +16,7 @@ use crate::around::Noted;
 use crate::auth::{Principal, Right};
 use crate::bodies::{body, body_within};
 use crate::fields::Fields;
-use crate::holds::{End, Found, Hold, Now};
+use crate::holds::{End, Found, Hold};
 use crate::keys::{self, Asked, Ticket};
 use crate::kind::Kind;
 use crate::problem::{Code, Problem};
@@ -225,11 +225,11 @@ fn repeated(service: &Shared, wanted: &Wanted, key: &str) -> Result<Repeated, Pr
         };
         match service.holds.find(&handle) {
             Found::Live(hold) => {
-                // Before it is looked at: should the first answer be lost now, the hold is there or has visibly ended.
-                let is_first = hold.tell();
-                match told(service, &hold, is_first) {
+                match service.holds.told(&hold, service.phase() != Phase::Ending) {
                     Ok(_) => return Ok(Repeated::Of(hold)),
-                    Err(end) if !is_first && end != End::Undelivered => return Err(ended(end)),
+                    Err(end) if hold.was_told() && end != End::Undelivered => {
+                        return Err(ended(end));
+                    }
                     // For its client, which never had it, nothing has ended.
                     Err(_) => service.keys.forget(&wanted.client, key, &handle),
                 }
@@ -242,14 +242,6 @@ fn repeated(service: &Shared, wanted: &Wanted, key: &str) -> Result<Repeated, Pr
                 service.keys.forget(&wanted.client, key, &handle);
             }
         }
-    }
-}
-
-/// How it is for who is told of it by now. With the first one its lease begins: until then it was kept.
-fn told(service: &Shared, hold: &Arc<Hold>, is_first: bool) -> Result<Now, End> {
-    match is_first && service.phase() != Phase::Ending {
-        true => service.holds.renew(hold, None),
-        false => service.holds.now(hold),
     }
 }
 
