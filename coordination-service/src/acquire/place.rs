@@ -203,18 +203,35 @@ impl<T> Waiter<T> {
         self.place.state().is_trying
     }
 
-    /// The answer; `None`: it has not come within this time.
+    /// The answer; `None`: it has not come within this time, and the place is left.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future has no effect.
     pub(crate) async fn answer(&mut self, within: Option<Duration>) -> Option<Result<T, Problem>> {
         let failed = |_| Err(Problem::new(Code::Internal, "the wait ended without an answer"));
-        let received = &mut self.received;
-        match within {
-            Some(within) => Some(timeout(within, received).await.ok()?.unwrap_or_else(failed)),
-            None => Some(received.await.unwrap_or_else(failed)),
+        if let Some(within) = within {
+            match timeout(within, &mut self.received).await {
+                Ok(answer) => return Some(answer.unwrap_or_else(failed)),
+                Err(_) if self.leave() => return None,
+                // Else what is told at this moment would be told to nobody.
+                Err(_) => {}
+            }
         }
+        let received = &mut self.received;
+        Some(received.await.unwrap_or_else(failed))
+    }
+
+    /// Leaves the place; false: the answer is on its way.
+    fn leave(&self) -> bool {
+        let mut state = self.place.state();
+        if state.last != self.number || state.answer.take().is_none() {
+            return false;
+        }
+        state.until = Instant::now() + state.keep;
+        drop(state);
+        self.place.changed.notify_one();
+        true
     }
 }
 
@@ -293,6 +310,20 @@ mod tests {
         place.fail(Problem::new(Code::StoreAway, "it is away"), ());
         place.over().await;
         assert!(place.wait_at(KEPT).is_none(), "it has ended");
+    }
+
+    /// Whoever was told that its place is kept would come back to find that it is gone, and not why.
+    #[tokio::test]
+    async fn what_is_told_when_the_time_is_over_is_told() {
+        let place = Place::<u32>::new();
+        let mut waiter = place.wait_at(KEPT).expect("it is new");
+        let answer = place.state().answer.take().expect("it waits");
+        let told = async {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            drop(answer.send(Err(Problem::new(Code::Replaced, "somebody came later"))));
+        };
+        let (late, ()) = tokio::join!(waiter.answer(Some(Duration::ZERO)), told);
+        assert_eq!(code(late), Some(Err(Code::Replaced)));
     }
 
     #[tokio::test]
