@@ -12,6 +12,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError};
 
 use crate::problem::{Code, Problem};
 use crate::service::Shared;
+use crate::waited::waiting;
 
 /// The most bytes of a body, where nothing larger is asked for.
 const MOST: usize = 16 * 1024;
@@ -61,7 +62,8 @@ pub(crate) async fn body_within(
     }
     let reading = service.bodies.read(request.into_body(), most);
     let late = || Problem::new(Code::TooSlow, "the body did not arrive within 10 s");
-    tokio::time::timeout(ARRIVES, reading).await.map_err(|_| late())?
+    // A client that is slow to send it is not worked for meanwhile.
+    waiting(tokio::time::timeout(ARRIVES, reading)).await.map_err(|_| late())?
 }
 
 fn too_large(most: usize) -> Problem {
@@ -112,9 +114,42 @@ impl Bodies {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+    use std::task::{Context, Poll};
+
+    use hyper::body::Frame;
+    use tokio::time::{Sleep, sleep};
+
     use super::*;
     use crate::acquire::tests::instance;
     use crate::settings::Cover;
+    use crate::waited::Waited;
+
+    /// A body that ends only after a time.
+    struct Slow(Pin<Box<Sleep>>);
+
+    impl HttpBody for Slow {
+        type Data = Bytes;
+        type Error = Infallible;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            context: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+            self.0.as_mut().poll(context).map(|()| None)
+        }
+    }
+
+    /// The time in which a client sends its body is none in which its request is worked on.
+    #[tokio::test]
+    async fn a_slow_body_is_waited_for() {
+        let (service, _other) = instance(Cover::Any).await;
+        let (waited, time) = (Waited::default(), Duration::from_millis(50));
+        let slow = Request::new(Body::new(Slow(Box::pin(sleep(time)))));
+        let read = waited.count(body(&service, slow)).await;
+        assert_eq!(read.expect("it is empty").len(), 0);
+        assert!(waited.time() >= time / 2, "{:?}", waited.time());
+    }
 
     fn request(length: usize) -> Request {
         Request::new(Body::from(vec![b'x'; length]))

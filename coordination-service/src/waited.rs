@@ -1,4 +1,4 @@
-//! For how long a request waits for others, apart from the time for which it is worked on.
+//! For how long a request waits for others or for its own body, apart from the time for which it is worked on.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ impl Waited {
     }
 }
 
-/// Does this, in which the request waits for others.
+/// Does this, in which the request waits for others, or for its body.
 pub(crate) async fn waiting<F: Future>(wait: F) -> F::Output {
     let of = OF_REQUEST.try_with(Waited::clone).ok();
     let _wait = Wait { begun: Instant::now(), of };
