@@ -95,9 +95,13 @@ async fn acquire(State(service): State<Shared>, request: Request) -> Result<Resp
 
 fn limited(wait: Duration) -> Problem {
     let why = "the permits are not to be had in the time given; nothing was taken";
-    // Rounded up, so that whoever waits for so long is not too early.
-    let wait = Duration::from_millis(millis(wait + Duration::from_micros(999)));
-    Problem::new(Code::RateLimited, why).retry_after(wait)
+    // Whoever waits for so long is not too early.
+    Problem::new(Code::RateLimited, why).retry_after(Duration::from_millis(millis_up(wait)))
+}
+
+/// In whole milliseconds, rounded up.
+fn millis_up(duration: Duration) -> u64 {
+    millis(duration.saturating_add(Duration::from_nanos(999_999)))
 }
 
 async fn at_once(limiter: &RateLimiter, permits: u32) -> Result<RatePermit, Problem> {
@@ -155,12 +159,14 @@ async fn look(State(service): State<Shared>, request: Request) -> Result<Respons
     let limiter = service.coordinator()?.rate_limiter(&name, 1, Duration::from_secs(1))?;
     let stored = limiter.stored_settings().await?;
     let limits = stored.iter().flat_map(RateSettings::limits);
-    let limits: Vec<_> =
-        limits.map(|(permits, per)| json!({ "permits": permits, "per_ms": millis(per) })).collect();
+    // Whoever puts what it has read allows no more than before.
+    let limits: Vec<_> = limits
+        .map(|(permits, per)| json!({ "permits": permits, "per_ms": millis_up(per) }))
+        .collect();
     let margin = stored.as_ref().map_or(Duration::ZERO, RateSettings::margin);
     let paced = stored.as_ref().is_some_and(RateSettings::is_paced);
     let told =
-        json!({ "name": name, "limits": limits, "margin_ms": millis(margin), "paced": paced });
+        json!({ "name": name, "limits": limits, "margin_ms": millis_up(margin), "paced": paced });
     Ok(noted(json(StatusCode::OK, &told), name))
 }
 
@@ -179,7 +185,7 @@ mod tests {
     /// What is stored is told as it was sent, and whoever looks changes nothing.
     #[tokio::test]
     async fn rates_are_listed_with_their_settings() {
-        let (service, _other) = instance(Cover::Any).await;
+        let (service, other) = instance(Cover::Any).await;
         let routes = TowerToHyperService::new(v1::routes(&service));
         let ask = async |method: &str, path: &str, body: &str| {
             let asked = Request::builder().method(method).uri(path).header("host", "localhost");
@@ -205,5 +211,13 @@ mod tests {
         assert_eq!(ask("GET", "/v1/rates", "").await["names"], json!(["a/b", "c"]));
         let some = ask("GET", "/v1/rates?prefix=a/&limit=1", "").await;
         assert_eq!(some, json!({ "names": ["a/b"], "next": null }));
+        // Of finer settings of another program those are told that allow no more.
+        let micros = Duration::from_micros;
+        let fine = other.rate_limiter("d", 1, micros(1_500)).expect("a name");
+        let fine = fine.margin(micros(10)).expect("it is short");
+        fine.try_acquire(1).await.expect("memory answers");
+        let looked = ask("GET", "/v1/rates/d", "").await;
+        let told = (&looked["limits"][0]["per_ms"], &looked["margin_ms"]);
+        assert_eq!(told, (&json!(2), &json!(1)));
     }
 }
