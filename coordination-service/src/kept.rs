@@ -52,15 +52,17 @@ impl<K: Hash + Eq + Clone, V: Clone> Kept<K, V> {
         all.insert(key, Entry { handle, owner, used: Instant::now() });
     }
 
-    /// All handles, with the time for which nobody has used each.
+    /// All handles, with the time for which nobody has used each, at one moment.
     pub(crate) fn by_age(&self) -> Vec<(V, Duration)> {
-        let all = self.all();
-        all.values().map(|entry| (entry.handle.clone(), entry.used.elapsed())).collect()
+        let (all, now) = (self.all(), Instant::now());
+        let unused = |entry: &Entry<V>| now.saturating_duration_since(entry.used);
+        all.values().map(|entry| (entry.handle.clone(), unused(entry))).collect()
     }
 
     /// Forgets those of which this says so, by how long nobody has used them.
     pub(crate) fn forget(&self, is_over: impl Fn(&K, Duration) -> bool) {
-        self.all().retain(|key, entry| !is_over(key, entry.used.elapsed()));
+        let (mut all, now) = (self.all(), Instant::now());
+        all.retain(|key, entry| !is_over(key, now.saturating_duration_since(entry.used)));
     }
 
     /// The sum of this of all handles.
@@ -109,6 +111,20 @@ mod tests {
         assert!(!is_there(1), "what is only looked at is not kept");
         kept.forget(|key, unused| *key == 4 && unused < Duration::from_secs(60));
         assert!(!is_there(4) && is_there(5));
+    }
+
+    /// What is looked at later has not been unused for longer.
+    #[test]
+    fn ages_are_those_of_one_moment() {
+        let kept = Kept::new(1_000);
+        for key in 0..1_000 {
+            kept.keep("me", key, &key);
+        }
+        let now = Instant::now();
+        kept.all().values_mut().for_each(|entry| entry.used = now);
+        let mut ages = kept.by_age().into_iter().map(|(_, unused)| unused);
+        let first = ages.next();
+        assert!(ages.all(|unused| Some(unused) == first));
     }
 
     #[test]

@@ -18,8 +18,8 @@ use crate::around::Peer;
 
 /// A connection keeps its place while a request of it is under way, and for so long after that.
 const KEPT: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 1 });
-/// One that has had a request, of an address that has more than its share, keeps it for this part of that. A client that sends one
-/// request after the other is never silent for so long.
+/// One that has had a request, of an address that has more than its share, keeps it for this part of that. Of a client that sends
+/// one request after the other it is silent for a round trip, which is shorter most often.
 const PART: u32 = 10;
 
 /// Where connections come from that are taken for one client's.
