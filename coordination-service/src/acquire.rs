@@ -76,7 +76,7 @@ pub(crate) async fn acquire(
     tokio::spawn(work(Arc::clone(service), wanted, (place, is_kept), until_over, ticket));
     let answer = waiter.answer(within);
     let answer = if wait.is_zero() { answer.await } else { waited::waiting(answer).await };
-    answer.unwrap_or_else(|| Err(not_yet(service, begun, keep)))
+    answer.unwrap_or_else(|| Err(not_yet(service, waiter.is_blocked(), begun, keep)))
 }
 
 /// An error, unless it may begin to wait.
@@ -103,19 +103,26 @@ pub(crate) async fn go_on(
     let left = wanted.wait.saturating_sub(begun.elapsed());
     // What is tried for the one before is the one try of this one, too: that it is busy is known after that.
     let is_tried = wanted.wait.is_zero() && waiter.is_trying();
-    match waited::waiting(waiter.answer((!is_tried).then_some(left))).await {
-        None => Some(Err(not_yet(service, begun, wanted.keep))),
+    let answer = waited::waiting(waiter.answer((!is_tried).then_some(left))).await;
+    match answer {
+        None => Some(Err(not_yet(service, waiter.is_blocked(), begun, wanted.keep))),
         Some(Err(problem)) if problem.code == Code::Busy && begun.elapsed() < wanted.wait => None,
         answer => answer,
     }
 }
 
-/// The answer to whoever has waited for as long as it wanted to.
-fn not_yet(service: &Shared, begun: Instant, keep: Duration) -> Problem {
+/// The answer to whoever has waited for as long as it wanted to, for others or for the store.
+fn not_yet(service: &Shared, is_blocked: bool, begun: Instant, keep: Duration) -> Problem {
     let session = service.session.borrow().as_ref().map(|session| session.state);
     let problem = match session {
-        None | Some(SessionState::Connected) => Problem::new(Code::Busy, "somebody else holds it"),
-        Some(_) => Problem::new(Code::StoreAway, "the store does not answer"),
+        Some(state) if state != SessionState::Connected => {
+            Problem::new(Code::StoreAway, "the store does not answer")
+        }
+        _ if is_blocked => Problem::new(Code::Busy, "somebody else holds it"),
+        _ => Problem::new(
+            Code::StoreAway,
+            "the store has not let it be waited for in the time given",
+        ),
     };
     place_kept(problem.with("waited_ms", millis(begun.elapsed())), keep)
 }
@@ -191,7 +198,7 @@ async fn wait(
     }
     loop {
         let is_put_off = wanted.wait.is_zero() && wanted.what.is_waited_for();
-        match (wait_once(service, &wanted, begun).await, kept) {
+        match (wait_once(service, &wanted, kept, begun).await, kept) {
             // That was the try whose client is answered at once, and whose place is kept.
             (Err(problem), Some(place)) if is_put_off && problem.code == Code::Busy => {
                 place.put_off(|keep| place_kept(problem, keep));
@@ -218,9 +225,18 @@ struct Promising {
 }
 
 /// The library's wait, and then that for promises of other instances.
-async fn wait_once(service: &Shared, wanted: &Wanted, begun: Instant) -> Result<Waited, Problem> {
+async fn wait_once(
+    service: &Shared,
+    wanted: &Wanted,
+    kept: Option<&Place<Undelivered>>,
+    begun: Instant,
+) -> Result<Waited, Problem> {
     let coordinator = service.coordinator()?;
-    let asked = wanted::granted(&coordinator, wanted).await;
+    let asked = wanted::granted(&coordinator, wanted);
+    let asked = match kept {
+        Some(place) => place.asking(asked).await,
+        None => asked.await,
+    };
     let guard = asked.map_err(|problem| ungranted(problem, begun))?;
     let mut places = Vec::new();
     for (name, fence) in wanted.locks().into_iter().zip(guard.fences()) {

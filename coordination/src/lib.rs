@@ -192,6 +192,11 @@ mod url;
 #[doc(hidden)]
 #[path = "private.rs"]
 pub mod __private;
+/// What `coordination-service` calls. Not part of the public API: the two crates are released together.
+#[doc(hidden)]
+pub mod __service {
+    pub use crate::recipe::engine::acquire::telling_if_blocked;
+}
 pub mod blocking;
 #[cfg(feature = "testing")]
 pub mod testing;

@@ -1,9 +1,11 @@
 //! A place in a queue: who waits at it, and for how long it is kept for whoever comes back.
 
-use std::future::pending;
+use std::future::{Future, pending};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use coordination::__service::telling_if_blocked;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
@@ -14,6 +16,8 @@ pub(crate) struct Place<T> {
     state: Mutex<State<T>>,
     /// Told when somebody comes or goes.
     changed: Notify,
+    /// Whether somebody else is in the way, and not the store.
+    is_blocked: Arc<AtomicBool>,
 }
 
 struct State<T> {
@@ -52,7 +56,8 @@ impl<T> Place<T> {
             failed: None,
             is_over: false,
         };
-        Arc::new(Self { state: Mutex::new(state), changed: Notify::new() })
+        let is_blocked = Arc::new(AtomicBool::new(true));
+        Arc::new(Self { state: Mutex::new(state), changed: Notify::new(), is_blocked })
     }
 
     fn state(&self) -> MutexGuard<'_, State<T>> {
@@ -130,6 +135,15 @@ impl<T> Place<T> {
         }
     }
 
+    /// Asks the library for what is waited for, and notes what it waits for meanwhile.
+    pub(crate) async fn asking<F: Future>(&self, asked: F) -> F::Output {
+        self.is_blocked.store(false, Ordering::SeqCst);
+        let answer = telling_if_blocked(Arc::clone(&self.is_blocked), asked).await;
+        // What is waited for after that are promises of others.
+        self.is_blocked.store(true, Ordering::SeqCst);
+        answer
+    }
+
     /// One try begins: whoever does not want to wait waits for its outcome all the same.
     pub(crate) fn begin_to_try(&self) {
         self.state().is_trying = true;
@@ -198,6 +212,11 @@ impl<T> Drop for EndsWithIt<T> {
 }
 
 impl<T> Waiter<T> {
+    /// Whether somebody else is in the way; else the store has let nobody wait for it yet.
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.place.is_blocked.load(Ordering::SeqCst)
+    }
+
     /// Whether one try is under way.
     pub(crate) fn is_trying(&self) -> bool {
         self.place.state().is_trying
@@ -261,6 +280,26 @@ mod tests {
 
     fn code(answer: Option<Result<u32, Problem>>) -> Option<Result<u32, Code>> {
         answer.map(|answer| answer.map_err(|problem| problem.code))
+    }
+
+    #[tokio::test]
+    async fn what_the_store_keeps_waiting_is_told_from_what_others_do() {
+        let place = Place::<u32>::new();
+        let waiter = place.wait_at(KEPT).expect("it is new");
+        let other =
+            coordination::Coordinator::connect("memory://place").await.expect("it is there");
+        let lock = other.lock("x").expect("a name");
+        let held = lock.acquire(None).await.expect("it is free");
+        place.asking(async { assert!(!waiter.is_blocked(), "the store") }).await;
+        assert!(waiter.is_blocked(), "promises");
+        let is_blocked = async {
+            while !waiter.is_blocked() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            drop(held);
+        };
+        let (granted, ()) = tokio::join!(place.asking(lock.acquire(None)), is_blocked);
+        assert!(granted.is_ok());
     }
 
     #[tokio::test]

@@ -210,6 +210,15 @@ async fn what_became_of_a_kept_place_is_told_to_who_comes_back() {
     assert!(matches!(begin(&service, long), Asked::New(_)), "that was the end of its place");
 }
 
+/// Who waits with a key is told, as without one, if nobody else is in the way.
+#[tokio::test]
+async fn who_waits_for_the_store_is_not_told_of_somebody_else() {
+    let (service, _other) = instance(Cover::Any).await;
+    for (is_blocked, code) in [(true, Code::Busy), (false, Code::StoreAway)] {
+        assert_eq!(not_yet(&service, is_blocked, Instant::now(), Duration::ZERO).code, code);
+    }
+}
+
 /// Where nobody can stand by there is no place that could be kept, and nobody is told so.
 #[tokio::test]
 async fn no_place_is_kept_where_nobody_waits() {

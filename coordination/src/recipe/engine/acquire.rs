@@ -24,6 +24,21 @@ use crate::key::QueueKey;
 use crate::panics::on_purpose;
 use crate::session::{Purpose, Session, Sight, State};
 
+tokio::task_local! {
+    /// Where acquires of this task tell whether another entry is in their way.
+    static IS_BLOCKED: Arc<AtomicBool>;
+}
+
+/// Polls a call that acquires, and has it tell all the time whether another entry is known to be in its way; if none is, it waits for the
+/// store. For `coordination-service`, which waits without a limit for clients that come and go.
+///
+/// # Cancel safety
+///
+/// That of the call.
+pub async fn telling_if_blocked<F: Future>(is_blocked: Arc<AtomicBool>, call: F) -> F::Output {
+    IS_BLOCKED.scope(is_blocked, call).await
+}
+
 /// How long a call whose timeout has passed goes on waiting for the removal of its entry. The call may return up to twice as much
 /// too late (L4 in `docs/guarantees.md`).
 const CLEARING: Duration = Duration::from_millis(50);
@@ -69,13 +84,16 @@ async fn acquire_in_task(
     let is_told = request.contents.purpose != Purpose::Step;
     let _waiting = is_told.then(|| session.about(queue).waiting());
     let (answer, answered) = oneshot::channel();
+    let is_blocked = IS_BLOCKED.try_with(Arc::clone).unwrap_or_default();
+    let is_at_once = started.as_ref().is_some_and(|started| started.position.blocker.is_some());
+    is_blocked.store(is_at_once, Ordering::SeqCst);
     let acquire = Acquire {
         session: Arc::clone(session),
         queue: queue.clone(),
         request: request.clone(),
         waiting,
         waits: Waits::begin(session, queue, waiting, task::try_id()),
-        is_blocked: AtomicBool::new(false),
+        is_blocked,
         tries: Mutex::new(Tries { refused: None, may_be_there: started.is_some() }),
     };
     let span = session.about(queue).acquiring();

@@ -36,7 +36,7 @@ pub(in crate::recipe) struct Acquire {
     pub(in crate::recipe) waiting: Waiting,
     pub(in crate::recipe) waits: Waits,
     /// Whether the entry is known to wait for another entry, and not for the store.
-    pub(in crate::recipe) is_blocked: AtomicBool,
+    pub(in crate::recipe) is_blocked: Arc<AtomicBool>,
     pub(in crate::recipe) tries: Mutex<Tries>,
 }
 
