@@ -27,24 +27,25 @@ const WAITING: i64 = 2;
 /// The namespace that `coordination_fence` uses if its caller names none. It is also the default for a URL without a namespace.
 const NAMESPACE: &str = "coordination";
 
-/// The first query on a connection. It asks for the server's version, role and settings and whether the schema exists, and sets how
-/// long our functions wait for a lock on this connection.
+/// The first query on a connection. It asks for the server's version, clock, role and settings and whether the schema exists, and
+/// sets how long our functions wait for a lock on this connection. The search path is still the role's: so it names the schema of
+/// all that it calls.
 const GREETING: &str = "
-SELECT current_setting('server_version_num')::integer AS server_version,
-  (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS clock,
-  pg_is_in_recovery() AS is_replica,
-  current_setting('default_transaction_isolation') <> 'read committed'
-    OR current_setting('default_transaction_read_only') = 'on' AS begins_otherwise,
-  current_setting('fsync') = 'on' AND current_setting('full_page_writes') = 'on' AS is_synced,
-  current_setting('synchronous_standby_names') <> '' AS is_confirmed,
-  EXISTS (SELECT FROM pg_stat_replication) AS has_replicas,
-  (SELECT count(*) FROM pg_stat_activity
-    WHERE application_name = $2 AND pid <> pg_backend_pid() AND (wait_event = 'SyncRep'
+SELECT pg_catalog.current_setting('server_version_num')::integer AS server_version,
+  (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000)::bigint AS clock,
+  pg_catalog.pg_is_in_recovery() AS is_replica,
+  pg_catalog.current_setting('default_transaction_isolation') <> 'read committed'
+    OR pg_catalog.current_setting('default_transaction_read_only') = 'on' AS begins_otherwise,
+  pg_catalog.current_setting('fsync') = 'on' AND pg_catalog.current_setting('full_page_writes') = 'on' AS is_synced,
+  pg_catalog.current_setting('synchronous_standby_names') <> '' AS is_confirmed,
+  EXISTS (SELECT FROM pg_catalog.pg_stat_replication) AS has_replicas,
+  (SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_activity
+    WHERE application_name = $2 AND pid <> pg_catalog.pg_backend_pid() AND (wait_event = 'SyncRep'
       OR state = 'active' AND wait_event IS DISTINCT FROM 'ClientWrite'
-        AND query_start < clock_timestamp() - interval '{patience} milliseconds')) AS waiting,
-  pg_backend_pid() AS process,
-  to_regclass($1) IS NOT NULL AS has_schema,
-  set_config('coordination.lock_timeout', '{lock_timeout}ms', false) AS lock_timeout";
+        AND query_start < pg_catalog.clock_timestamp() - interval '{patience} milliseconds')) AS waiting,
+  pg_catalog.pg_backend_pid() AS process,
+  pg_catalog.to_regclass($1) IS NOT NULL AS has_schema,
+  pg_catalog.set_config('coordination.lock_timeout', '{lock_timeout}ms', false) AS lock_timeout";
 /// Settings by which the server ends a connection whose client has not acknowledged anything for two minutes, for instance because
 /// it has lost its power. By default the server keeps such a connection for hours, and would soon have no room for others.
 const SILENT_CLIENTS: &str = "
