@@ -116,7 +116,7 @@ fn remove(path: &Path) {
     let _ = fs::remove_file(path);
 }
 
-/// The [word](word) that says for whom the lock is, in the path of a handle or of its note; `None`: it is neither.
+/// The [`word`] that says for whom the lock is, in the path of a handle or of its note; `None`: it is neither.
 fn word_in(path: &Path) -> Option<&str> {
     path.file_stem()?.to_str()?.splitn(3, '-').nth(2)
 }
