@@ -13,8 +13,8 @@ use super::clock::{Clock, Moment, later};
 use super::draft::{Draft, Known, Outcome, Step, Stop};
 use super::layout::{Head, Stamp};
 use super::outage::Outage;
-use super::precedence::{Line, Manner, Precedence, ahead};
-use crate::backend::{Beside, Blocker, Listing, MOST_BESIDE, Source, Write};
+use super::precedence::{First, Line, Manner, Precedence, ahead};
+use crate::backend::{Beside, Listing, MOST_BESIDE, Source, Write};
 use crate::env::Process;
 use crate::error::{Effect, ErrorKind, Result};
 use crate::recipe::engine::data::{MAX_VALUE_BYTES, from_data, to_data};
@@ -102,7 +102,7 @@ pub(super) struct Look {
     /// The entries that there are, in order.
     pub(super) entries: Vec<u64>,
     /// The entries of steps that have asked to go first.
-    pub(super) ahead: Vec<Blocker>,
+    pub(super) ahead: Vec<First>,
     pub(super) has_clock: bool,
     /// Who gave the listing.
     pub(super) source: Option<Source>,

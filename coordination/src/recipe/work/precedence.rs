@@ -6,7 +6,9 @@
 //! several go in their order. A write that was on its way by then may still come first: one of each process.
 //!
 //! Precedence is a courtesy and no lock: nothing but the number of new beginnings depends on it. So nobody waits for one
-//! entry longer than [`COURTESY`] from when it is the first of those that are there: its process may be paused, or dead.
+//! entry longer than it asks for, from when it is the first of those that are there: its process may be paused, or dead. It
+//! asks for a few times what its own tries have taken. Where processes die again and again, as many entries of dead ones stand
+//! in the line, each until its session is over, and all that the others wait for them is lost.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,22 +18,27 @@ use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 
 use super::engine::{Engine, Look};
-use crate::backend::{Blocker, EntryRef, Listing, Mode};
+use crate::backend::{Blocker, Entry, EntryRef, Listing, Mode};
 use crate::recipe::engine::grant::Grant;
 use crate::recipe::engine::own_entry::Contents;
 use crate::recipe::engine::turn::Request;
 use crate::retry::DecorrelatedJitter;
 use crate::session::Purpose;
 
-/// The data of an entry of a step that goes first. The entry of a process that holds claims has no data.
-const MARK: &str = "first";
+/// The data of an entry of a step that goes first is this, and for how many milliseconds it asks. The entry of a process that holds
+/// claims has no data.
+const MARK: &str = "first ";
 /// How often a step begins anew before it asks to go first.
 const TRIES: u32 = 3;
 /// How often a step that only reads may go first in vain, because it takes longer than others wait. After that it fails: each
 /// time it keeps all writers waiting.
 const IN_VAIN: u32 = 3;
-/// How long others wait for a step that goes first.
+/// How long others wait for a step that goes first, at the most, and for one whose tries take no time.
 pub(super) const COURTESY: Duration = Duration::from_secs(1);
+const LEAST_COURTESY: Duration = Duration::from_millis(50);
+/// How many of its tries a step that goes first asks for. Writes that were on their way by then may come before the first of them, and
+/// before the second.
+const ASKED_TRIES: u32 = 4;
 /// How long a renewal by the claim's id alone waits for others in all: when it has to be done is not known here.
 pub(super) const SHORT_COURTESY: Duration = Duration::from_millis(100);
 /// How long others wait if the store cannot say whether that step is done, or has said so wrongly.
@@ -54,14 +61,51 @@ pub(super) struct Precedence<'a> {
     manner: Manner,
     tries: u32,
     delays: DecorrelatedJitter,
-    /// Its entry, once it has asked to go first, and since when it has been the first.
-    own: Option<(Grant, Option<Instant>)>,
+    /// When the try began that is made, and the longest so far.
+    begun: Instant,
+    longest: Duration,
+    /// Its entry, once it has asked to go first.
+    own: Option<Own>,
+    /// For how long it asks the next time at least: it was not done within less.
+    least: Duration,
     /// How often it has gone first, and was not done within [`COURTESY`].
     in_vain: u32,
     /// Whether this step may ask to go first, if it only reads.
     asking: Asking,
     /// The entry of which the store has said last that it is gone.
     said_gone: Option<u64>,
+}
+
+/// The entry with which a step has asked to go first.
+struct Own {
+    grant: Grant,
+    /// For how long it asks, and since when it has been the first.
+    courtesy: Duration,
+    first_since: Option<Instant>,
+}
+
+impl Own {
+    /// It is of no use any more if its session was lost, or if it has been the first for as long as others wait.
+    fn counts(&self) -> bool {
+        self.grant.is_held() && self.first_since.is_none_or(|since| since.elapsed() < self.courtesy)
+    }
+}
+
+/// The entry of a step that goes first, as others see it.
+#[derive(Clone, Debug)]
+pub(super) struct First {
+    entry: Blocker,
+    courtesy: Duration,
+}
+
+impl First {
+    fn new(entry: &Entry) -> Option<Self> {
+        let millis = entry.data.strip_prefix(MARK)?.parse().ok()?;
+        Some(Self {
+            entry: Blocker::from(entry),
+            courtesy: Duration::from_millis(millis).min(COURTESY),
+        })
+    }
 }
 
 /// The turn to ask to go first, among the steps of this process that only read. If more than one could ask, all of them might
@@ -89,19 +133,20 @@ impl Line {
     /// before it anyway.
     fn before<'a>(
         &mut self,
-        ahead: &'a [Blocker],
+        ahead: &'a [First],
         own: Option<u64>,
     ) -> Option<(&'a Blocker, Duration)> {
         loop {
             let passed_over = self.passed_over;
             let is_before = |seq: u64| seq > passed_over && own.is_none_or(|own| seq < own);
-            let mut line = ahead.iter().filter(|entry| is_before(entry.seq));
+            let mut line = ahead.iter().filter(|first| is_before(first.entry.seq));
             let first = line.next()?;
-            let left = COURTESY.saturating_sub(self.since(first.seq).elapsed());
+            let seq = first.entry.seq;
+            let left = first.courtesy.saturating_sub(self.since(seq).elapsed());
             if !left.is_zero() {
-                return Some((line.next_back().unwrap_or(first), left));
+                return Some((&line.next_back().unwrap_or(first).entry, left));
             }
-            self.passed_over = first.seq;
+            self.passed_over = seq;
         }
     }
 
@@ -116,29 +161,45 @@ impl Line {
 }
 
 /// The entries of those that go first, in order.
-pub(super) fn ahead(listing: &Listing) -> Vec<Blocker> {
-    let marked = listing.entries.iter().filter(|entry| &*entry.data == MARK);
-    marked.map(Blocker::from).collect()
+pub(super) fn ahead(listing: &Listing) -> Vec<First> {
+    listing.entries.iter().filter_map(First::new).collect()
+}
+
+/// The data of an entry that asks for so long.
+fn mark(courtesy: Duration) -> String {
+    format!("{MARK}{}", courtesy.as_millis())
 }
 
 impl<'a> Precedence<'a> {
     pub(super) fn new(engine: &'a Engine, manner: Manner) -> Self {
         let delays = DecorrelatedJitter::new(Duration::from_millis(1), Duration::from_millis(50));
-        let (own, asking) = (None, Asking::No);
-        Self { engine, manner, tries: 0, delays, own, in_vain: 0, asking, said_gone: None }
+        Self {
+            engine,
+            manner,
+            tries: 0,
+            delays,
+            begun: Instant::now(),
+            longest: Duration::ZERO,
+            own: None,
+            least: LEAST_COURTESY,
+            in_vain: 0,
+            asking: Asking::No,
+            said_gone: None,
+        }
     }
 
     /// The last of those that go before this step, and how long it waits for that now; `None`: it is its turn.
     pub(super) fn before<'b>(&mut self, look: &'b Look) -> Option<(&'b Blocker, Duration)> {
+        (self.begun, self.longest) = (look.asked, self.longest.max(look.asked.elapsed()));
         if self.manner == Manner::Reads && self.own.is_none() {
             return None;
         }
-        let own = self.own.as_ref().and_then(|(own, _)| own.own_entry().seq());
+        let own = self.own.as_ref().and_then(|own| own.grant.own_entry().seq());
         let before = self.engine.line().before(&look.ahead, own);
         let before = before.map(|(last, left)| (last, left.min(self.time_left())));
         let before = before.filter(|(_, left)| !left.is_zero());
-        if let (None, Some((_, first_since))) = (before, &mut self.own) {
-            first_since.get_or_insert_with(Instant::now);
+        if let (None, Some(own)) = (before, &mut self.own) {
+            own.first_since.get_or_insert_with(Instant::now);
         }
         before
     }
@@ -182,6 +243,7 @@ impl<'a> Precedence<'a> {
 
     /// To be called when the step has to begin anew, since others have written.
     pub(super) async fn lost(&mut self) {
+        self.longest = self.longest.max(self.begun.elapsed());
         if !self.ask_if_due().await {
             tokio::time::sleep(self.delays.next_delay()).await;
         }
@@ -190,32 +252,28 @@ impl<'a> Precedence<'a> {
     /// Counts a try, and asks to go first if it was one too many; answers whether this goes first.
     async fn ask_if_due(&mut self) -> bool {
         self.tries += 1;
-        // An entry is of no use any more if its session was lost, or if it has been the first for as long as others wait.
-        let counts = |(own, first_since): &(Grant, Option<Instant>)| {
-            own.is_held() && first_since.is_none_or(|since| since.elapsed() < COURTESY)
-        };
-        let had_its_turn = self
-            .own
-            .as_ref()
-            .is_some_and(|(own, first_since)| own.is_held() && first_since.is_some());
-        self.own = self.own.take().filter(counts);
-        if had_its_turn && self.own.is_none() {
-            self.in_vain += 1;
+        if let Some(own) = self.own.take_if(|own| !own.counts())
+            && own.grant.is_held()
+        {
+            // It has had its turn.
+            self.in_vain += u32::from(own.courtesy == COURTESY);
+            self.least = (2 * own.courtesy).min(COURTESY);
         }
         let is_wanted = self.tries >= TRIES && self.own.is_none() && !self.is_too_long();
         if is_wanted && self.may_ask().await {
             let queue = &self.engine.queue;
             // A shared entry: behind an exclusive one, processes would have to wait for the entries with which they hold
             // claims.
+            let courtesy = (ASKED_TRIES * self.longest).clamp(self.least, COURTESY);
             let contents = Contents {
                 mode: Mode::Shared,
-                data: MARK.into(),
+                data: mark(courtesy).into(),
                 purpose: Purpose::Step,
                 ..queue.contents()
             };
             let request = Request { contents, policy: None };
             match queue.acquire_within(&request, Some(COURTESY)).await {
-                Ok(own) => self.own = Some((own, None)),
+                Ok(grant) => self.own = Some(Own { grant, courtesy, first_since: None }),
                 Err(error) => tracing::debug!(%error, "a step goes on without going first"),
             }
         }
