@@ -28,7 +28,9 @@ use zookeeper_client::{
 use super::config::Config;
 use super::ending::Ending;
 use super::error::from_zookeeper;
+use super::grants::Grants;
 use super::identity::{Identity, Presented};
+use super::probe::{self, Granted};
 use super::watch_room::WatchRoom;
 use super::write_fence::WriteFence;
 use crate::env::{names, spawn};
@@ -70,6 +72,8 @@ pub(super) struct Connection {
     states: StateWatcher,
     /// How the session has ended. The task that [`follow`](Self::follow) starts finds this out.
     pub(super) ending: Arc<Ending>,
+    /// Whether the servers still grant the lease, after the crate has connected again.
+    pub(super) grants: Arc<Grants>,
     identity: Arc<Identity>,
     /// The password that the server has confirmed last. A refused call is repeated only if there is a newer password.
     presented: Presented,
@@ -82,7 +86,7 @@ pub(super) struct Connection {
     /// The path of the member's node, which is named by the session's member id. Heartbeats write to it.
     pub(super) member: String,
     pub(super) write_fence: WriteFence,
-    /// The lease that the server granted.
+    /// The lease that the server granted on the first connection.
     pub(super) ttl: Duration,
     /// The moment just before the server was `asked` for the session, by the request that opened it. The lease counts from this
     /// moment.
@@ -122,6 +126,7 @@ impl Connector {
         let ttl = client.session_timeout();
         Ok(Connection {
             ending: Arc::new(Ending::new(ttl, asked)),
+            grants: Arc::new(Grants::new(client.state_watcher())),
             identity: Arc::clone(&self.identity),
             presented: Presented::new(password),
             states: client.state_watcher(),
@@ -135,6 +140,14 @@ impl Connector {
             watch_room: Arc::default(),
             asked,
         })
+    }
+
+    /// Asks all servers for a session with this lease. `None`: no server has granted a session.
+    pub(super) async fn least_granted(&self, lease: Duration) -> Option<Granted> {
+        let credentials = self.identity.credentials();
+        // The server that answers our heartbeats has as long for this answer as for those, or `SILENCE / 2`.
+        let rest = self.silence / 2;
+        probe::least_granted(&self.servers, credentials.tls.as_ref(), lease, rest).await
     }
 
     /// The list of servers that the client crate gets, and how long each place in this list may take to answer.
@@ -240,7 +253,8 @@ impl Connection {
         self.unless_closing(operation, calling).await
     }
 
-    /// Does what [`raw_call`](Self::raw_call) does, but does not wait for a slot. This is for heartbeats.
+    /// Does what [`raw_call`](Self::raw_call) does, but does not wait for a slot. This is for heartbeats: it succeeds only if the
+    /// servers still grant the lease on the connection on which the answer came.
     pub(super) async fn urgent_call<T, F>(
         &self,
         operation: &'static str,
@@ -251,10 +265,15 @@ impl Connection {
     {
         let calling = async {
             let client = self.connected(operation).await?;
+            let mut connection = self.states.clone();
+            connection.state();
             let (told, sent) = (self.presented.password(), BootInstant::now());
             let outcome = call(Arc::clone(&client)).await;
             if outcome.is_ok() {
                 self.ending.answered(sent);
+                if !self.grants.hold_on(&connection).await {
+                    return Err(from_zookeeper(operation, &ZooKeeperError::ConnectionLoss));
+                }
             }
             self.admitted(operation, &client, &told, outcome).await
         };

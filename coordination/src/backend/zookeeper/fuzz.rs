@@ -10,7 +10,7 @@ use zookeeper_client::Stat;
 
 use super::config::Style;
 use super::entry::{entry_of, number};
-use super::probe::shortest_lease;
+use super::probe::granted_lease;
 use super::values::value_of;
 use crate::backend::server::stored::StoredEntry;
 use crate::backend::{EntryId, EntryRef, Mode, NewEntry, Room, SessionId};
@@ -74,7 +74,7 @@ fn fuzz_zookeeper() {
             ours(&member, &data, mode, since_ms, &name, order)
         }
         Input::Answer(answer) => {
-            let lease = shortest_lease(&answer.0);
+            let lease = granted_lease(&answer.0);
             prop_assert!(lease.is_none_or(|lease| !lease.is_zero()));
             Ok(())
         }

@@ -86,6 +86,11 @@ impl Identity {
         self.access.is_secure()
     }
 
+    /// The credentials that the client crate has now.
+    pub(super) fn credentials(&self) -> Arc<Credentials> {
+        Arc::clone(self.offered().current())
+    }
+
     /// The options for TLS with which the client crate connects; `None`: no TLS.
     pub(super) fn tls_options(&self) -> Option<TlsOptions> {
         self.certs.as_ref().map(|certs| TlsOptions::new().with_certs(certs.clone()))

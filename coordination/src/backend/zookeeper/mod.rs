@@ -43,7 +43,9 @@
 //! rights on the node of that path. A member id is the name of a node: as long as another program's node has that name, no session
 //! with this member id can be opened. The servers' `minSessionTimeout` must have its default, two ticks, because
 //! [`proof_delay`](Store::proof_delay) is computed from it. All servers must have one `tickTime` and one `maxSessionTimeout`: a server
-//! to which the client crate connects again may grant the session a shorter lease, and the crate does not tell.
+//! to which the client crate connects again may grant the session a shorter lease, and the crate does not tell. So the servers are
+//! asked (`grants.rs`), and if one grants less, the session is lost. But between the new connection and this loss, holders rely on
+//! their locks for longer than the servers keep them.
 //!
 //! # URL options
 //!
@@ -68,6 +70,7 @@ mod entry;
 mod error;
 #[cfg(all(test, coordination_internals))]
 mod fuzz;
+mod grants;
 mod identity;
 mod making;
 mod nodes;

@@ -12,6 +12,7 @@ use zookeeper_client::{Client, CreateMode, Error as ZooKeeperError};
 
 use super::client::{Connection, Connector};
 use super::error::from_zookeeper;
+use super::grants;
 use super::rights;
 use super::thread::ClientThread;
 use super::tree::Tree;
@@ -65,6 +66,7 @@ impl OpenSessions {
             None => {
                 let connection = Arc::new(self.connection(session, tree).await?);
                 connection.follow();
+                grants::follow(&connection, &self.connector);
                 unwatched::follow(&connection);
                 self.state().by_id.insert(session.id, Arc::clone(&connection));
                 connection
@@ -153,12 +155,16 @@ impl OpenSessions {
         }
     }
 
-    /// Resolves when a server has said that the session is over. If only the client crate has given the session up, and no server
-    /// has said anything, this never resolves.
+    /// Resolves when a server has said that the session is over, or that it grants a shorter lease now. If only the client crate has
+    /// given the session up, and no server has said anything, this never resolves.
     pub(super) async fn ended(&self, session: SessionId) -> LossReason {
         let connection = self.state().by_id.get(&session).cloned();
         let loss = match connection {
-            Some(connection) => connection.ending.ended().await.loss(),
+            Some(connection) => tokio::select! {
+                biased;
+                () = connection.grants.shortened() => Some(LossReason::Revoked),
+                end = connection.ending.ended() => end.loss(),
+            },
             None => None,
         };
         match loss {

@@ -2,7 +2,8 @@
 //! crate does not say why a connection failed.
 //!
 //! The request asks a server for a session with the shortest lease that the server grants. The session is ended at once. The answer
-//! shows that the server has a quorum, and how long that lease is.
+//! shows that the server has a quorum, and how long that lease is. In the same way, servers are asked later whether they still grant
+//! the lease of a session (`grants.rs`).
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -31,13 +32,15 @@ use crate::url::Host;
 const PATIENCE: Duration = Duration::from_secs(4);
 /// If a server has not answered within this time, the probe asks the next server too.
 const HEAD_START: Duration = Duration::from_millis(300);
+/// The lease that is asked for to learn the shortest one that a server grants.
+const SHORTEST: Duration = Duration::from_millis(1);
 /// The longest answer that is read. A server's answer to `HELLO` has 37 bytes.
 const LONGEST_ANSWER: usize = 1024;
-/// A request for a session: protocol 0, no transaction seen, a lease of 1 ms, no earlier session, a password of 16 zeros, no
-/// read-only server.
+/// A request for a session: protocol 0, no transaction seen, a lease that [`hello`] fills in, no earlier session, a password of 16
+/// zeros, no read-only server.
 const HELLO: [u8; 49] = {
     let mut hello = [0; 49];
-    (hello[3], hello[19], hello[31]) = (45, 1, 16);
+    (hello[3], hello[31]) = (45, 16);
     hello
 };
 /// A request of the type `closeSession`, with the number 1.
@@ -67,7 +70,7 @@ pub(super) async fn probe(config: &Config) -> Result<Duration> {
         {
             silent.push(server.clone());
             next = Instant::now() + HEAD_START;
-            start(server, tls.clone(), tell.clone());
+            start(server, tls.clone(), SHORTEST, tell.clone());
         }
         if lookups == 0 && waiting.is_empty() && silent.is_empty() {
             break;
@@ -100,6 +103,53 @@ pub(super) async fn probe(config: &Config) -> Result<Duration> {
     Err(silent.or(failed).unwrap_or_else(|| unavailable("no server answers")))
 }
 
+/// What the servers have granted that were asked for a lease.
+pub(super) struct Granted {
+    /// The shortest lease.
+    pub(super) least: Duration,
+    /// Whether each host of the URL has granted one, by one of its addresses.
+    pub(super) is_by_all: bool,
+}
+
+/// Asks all servers at once for a session with the lease `wanted`. `None`: no server has granted a session.
+///
+/// After the first answer, the other servers have the time `rest` to answer too. A server that refuses, or that does not answer, has
+/// no say.
+pub(super) async fn least_granted(
+    servers: &[Host],
+    tls: Option<&Tls>,
+    wanted: Duration,
+    rest: Duration,
+) -> Option<Granted> {
+    let tls = tls.map(client_config).transpose().ok()?;
+    let (tell, mut told) = mpsc::unbounded_channel();
+    servers.iter().for_each(|host| look_up(host.clone(), tell.clone()));
+    let (mut awaited, mut limit) = (servers.len(), Instant::now() + PATIENCE);
+    let mut least: Option<Duration> = None;
+    let mut silent: Vec<_> = servers.iter().collect();
+    while awaited > 0 {
+        match timeout_at(limit, told.recv()).await {
+            Ok(Some(Told::Found(host, found))) => {
+                let found = Server::of(&host, &found.unwrap_or_default());
+                awaited = awaited - 1 + found.len();
+                for server in found {
+                    start(server, tls.clone(), wanted, tell.clone());
+                }
+            }
+            Ok(Some(Told::Probed(server, granted))) => {
+                awaited -= 1;
+                if let Ok(granted) = granted {
+                    silent.retain(|host| **host != server.host);
+                    limit = limit.min(Instant::now() + rest);
+                    least = Some(least.map_or(granted, |least| least.min(granted)));
+                }
+            }
+            Ok(None) | Err(_) => break,
+        }
+    }
+    least.map(|least| Granted { least, is_by_all: silent.is_empty() })
+}
+
 /// A host of the URL, at one of its addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Server {
@@ -111,7 +161,7 @@ struct Server {
 enum Told {
     /// The look-up of a host's addresses has ended.
     Found(Host, io::Result<Vec<SocketAddr>>),
-    /// A server was asked for a session. The result is the shortest lease that it grants.
+    /// A server was asked for a session. The result is the lease that it granted.
     Probed(Server, Result<Duration>),
 }
 
@@ -130,21 +180,28 @@ fn look_up(host: Host, tell: UnboundedSender<Told>) {
     });
 }
 
-/// Starts a thread that asks a server for a session, and that then sends to [`probe`] the shortest lease that the server grants.
+/// Starts a thread that asks a server for a session with the lease `wanted`, and that then tells which lease the server granted.
 ///
 /// The thread does not belong to the runtime. A runtime's threads stay for a while after their work, and a forked child that drops
 /// its copy of the runtime would wait for them.
-fn start(server: Server, tls: Option<Arc<ClientConfig>>, tell: UnboundedSender<Told>) {
+fn start(
+    server: Server,
+    tls: Option<Arc<ClientConfig>>,
+    wanted: Duration,
+    tell: UnboundedSender<Told>,
+) {
     let unstarted = Told::Probed(server.clone(), Err(unavailable("no thread can be started")));
     let tell_from_there = tell.clone();
     let greet = move || {
-        let greeted = probe_one(&server, tls.as_ref(), PATIENCE);
-        let plain = tls.is_none().then_some(&server);
+        let greeted = probe_one(&server, tls.as_ref(), wanted, PATIENCE);
+        // Who only asks which lease is granted is not told why not. To find that out would take one more of the connections that a
+        // server allows.
+        let plain = (tls.is_none() && wanted == SHORTEST).then_some(&server);
         let not_its = || unavailable("the server does not answer as ZooKeeper does");
-        let shortest = greeted
+        let granted = greeted
             .map_err(|error| explained(error, plain, PATIENCE))
-            .and_then(|answer| shortest_lease(&answer).ok_or_else(not_its));
-        let _ = tell_from_there.send(Told::Probed(server, shortest));
+            .and_then(|answer| granted_lease(&answer).ok_or_else(not_its));
+        let _ = tell_from_there.send(Told::Probed(server, granted));
     };
     if thread::Builder::new().name("coordination-probe".into()).spawn(greet).is_err() {
         let _ = tell.send(unstarted);
@@ -154,12 +211,13 @@ fn start(server: Server, tls: Option<Arc<ClientConfig>>, tell: UnboundedSender<T
 fn probe_one(
     server: &Server,
     tls: Option<&Arc<ClientConfig>>,
+    wanted: Duration,
     patience: Duration,
 ) -> io::Result<Vec<u8>> {
     let stream = dial(server, patience)?;
     match tls {
-        None => say_hello(stream),
-        Some(tls) => say_hello(shake_hands(&server.host, tls, stream)?),
+        None => say_hello(stream, wanted),
+        Some(tls) => say_hello(shake_hands(&server.host, tls, stream)?, wanted),
     }
 }
 
@@ -187,9 +245,9 @@ fn shake_hands(
     Ok(StreamOwned::new(connection, stream))
 }
 
-/// Asks for a session, reads the answer, and asks the server to end the session.
-fn say_hello(mut stream: impl Read + Write) -> io::Result<Vec<u8>> {
-    stream.write_all(&HELLO)?;
+/// Asks for a session with the lease `wanted`, reads the answer, and asks the server to end the session.
+fn say_hello(mut stream: impl Read + Write, wanted: Duration) -> io::Result<Vec<u8>> {
+    stream.write_all(&hello(wanted))?;
     stream.flush()?;
     let mut length = [0; 4];
     stream.read_exact(&mut length)?;
@@ -199,13 +257,21 @@ fn say_hello(mut stream: impl Read + Write) -> io::Result<Vec<u8>> {
     }
     let mut answer = vec![0; length];
     stream.read_exact(&mut answer)?;
-    // If this request does not reach the server, the session ends when its short lease is over.
+    // If this request does not reach the server, the session ends when its lease is over.
     let _ = stream.write_all(&BYE).and_then(|()| stream.flush());
     Ok(answer)
 }
 
+/// The request for a session with the lease `wanted`.
+fn hello(wanted: Duration) -> [u8; HELLO.len()] {
+    let wanted = i32::try_from(wanted.as_millis()).unwrap_or(i32::MAX);
+    let mut hello = HELLO;
+    hello[16..20].copy_from_slice(&wanted.to_be_bytes());
+    hello
+}
+
 /// The lease that a server's answer to [`HELLO`] grants; `None`: this is not such an answer, or it grants no session.
-pub(super) fn shortest_lease(answer: &[u8]) -> Option<Duration> {
+pub(super) fn granted_lease(answer: &[u8]) -> Option<Duration> {
     let (protocol, rest) = answer.split_first_chunk::<4>()?;
     let (lease, _) = rest.split_first_chunk::<4>()?;
     let lease = u64::try_from(i32::from_be_bytes(*lease)).ok().filter(|lease| *lease > 0)?;
@@ -307,6 +373,7 @@ mod tests {
     #[test]
     fn the_greeting_has_the_length_it_says() {
         assert_eq!(HELLO.len(), 4 + 45);
+        assert_eq!(hello(Duration::from_millis(0x0102_0304))[16..20], [1, 2, 3, 4]);
         assert_eq!(BYE.len(), 4 + 8);
         assert_eq!(i32::from_be_bytes([BYE[8], BYE[9], BYE[10], BYE[11]]), -11);
     }
@@ -315,10 +382,10 @@ mod tests {
     fn an_answer_tells_the_lease() {
         let mut answer = vec![0, 0, 0, 0, 0, 0, 0x0f, 0xa0];
         answer.extend([1; 29]);
-        assert_eq!(shortest_lease(&answer), Some(Duration::from_secs(4)));
+        assert_eq!(granted_lease(&answer), Some(Duration::from_secs(4)));
         answer[3] = 1;
-        assert_eq!(shortest_lease(&answer), None, "another protocol");
-        assert_eq!(shortest_lease(&[0; 37]), None, "no session");
-        assert_eq!(shortest_lease(&[0; 7]), None);
+        assert_eq!(granted_lease(&answer), None, "another protocol");
+        assert_eq!(granted_lease(&[0; 37]), None, "no session");
+        assert_eq!(granted_lease(&[0; 7]), None);
     }
 }

@@ -24,6 +24,8 @@ mod requests;
 mod settings;
 #[cfg(feature = "redis")]
 mod short_ways_redis;
+#[cfg(feature = "zookeeper")]
+mod shorter_leases_zookeeper;
 mod store_suite;
 mod testing;
 pub(crate) mod work_model;

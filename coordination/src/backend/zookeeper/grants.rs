@@ -1,0 +1,131 @@
+//! Whether the servers still grant a session's lease, after the client crate has connected again.
+//!
+//! On each connection, the server grants the session a lease anew: the one that the client asks for, but at most its own
+//! `maxSessionTimeout`. From then on the servers keep the session no longer than that. But the client crate says neither which lease
+//! was granted on a later connection nor which server granted it (0.11.2). So after each new connection all servers are asked for
+//! a session with the same lease (`probe.rs`). Before they have granted it, no heartbeat on this connection counts. If one of them
+//! grants less, the session is lost at once, because a holder would rely on its lock for longer than the servers keep it.
+//!
+//! On a later connection, the crate asks for no more than was granted on the one before. So if a connection breaks before the servers
+//! have answered, the session may have a shorter lease from then on, whichever server it goes to. After that, each host of the URL has
+//! to answer: the one that has granted less may be away.
+//!
+//! For each server this costs two writes in the ensemble. So that a thousand clients of a server that is gone do not ask at one
+//! moment, each waits for a random time first.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use rand::RngExt;
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::task::unconstrained;
+use tokio::time::sleep;
+use zookeeper_client::{SessionState, StateWatcher};
+
+use super::client::{Connection, Connector};
+use super::probe::Granted;
+use crate::env::{self, spawn};
+
+/// The random time before the servers are asked is at most the lease divided by this. It is short, because the first heartbeat that
+/// counts after an outage has to wait for it.
+const SPREAD: u32 = 40;
+/// The pause before the servers are asked once more, if none of them has granted a session, or too few have.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// What is known of the lease that the servers grant to one session.
+pub(super) struct Grants {
+    /// Has seen the state of the session that began with the newest connection for which the servers have granted the lease. As long
+    /// as the state has not changed since, this is the present connection.
+    granted: watch::Sender<StateWatcher>,
+    is_shortened: watch::Sender<bool>,
+}
+
+/// Starts a task that asks the servers after each new connection of the session. The task ends together with the session.
+pub(super) fn follow(connection: &Connection, connector: &Arc<Connector>) {
+    let (ending, grants) = (Arc::clone(&connection.ending), Arc::clone(&connection.grants));
+    let (connector, lease) = (Arc::clone(connector), connection.ttl);
+    spawn(&Handle::current(), async move {
+        tokio::select! {
+            _ = ending.ended() => {}
+            () = grants.ask_after_reconnects(&connector, lease) => {}
+        }
+    });
+}
+
+impl Grants {
+    /// `connected` has seen the state in which the session was opened.
+    pub(super) fn new(connected: StateWatcher) -> Self {
+        Self { granted: watch::Sender::new(connected), is_shortened: watch::Sender::new(false) }
+    }
+
+    /// To be called when a call was answered. `connection` has seen the state of the session before the call was sent. Resolves when
+    /// the servers have granted the lease for the present connection. Returns true if the call was sent and answered on it.
+    pub(super) async fn hold_on(&self, connection: &StateWatcher) -> bool {
+        let mut granted = self.granted.subscribe();
+        // This struct owns the sender, so the sender still exists, and `wait_for` cannot fail.
+        let is_granted = granted.wait_for(is_unchanged).await.is_ok();
+        is_granted && is_unchanged(connection)
+    }
+
+    /// Resolves when a server has granted a shorter lease than that of the session.
+    pub(super) async fn shortened(&self) {
+        let mut is_shortened = self.is_shortened.subscribe();
+        // As above, `wait_for` cannot fail.
+        let _ = is_shortened.wait_for(|is_shortened| *is_shortened).await;
+    }
+
+    async fn ask_after_reconnects(&self, connector: &Connector, lease: Duration) {
+        let mut states = self.granted.borrow().clone();
+        // Whether a connection broke before the servers had answered.
+        let mut is_unsure = false;
+        loop {
+            while states.changed().await != SessionState::SyncConnected {}
+            // R4: a thousand clients must not all ask at the same moment.
+            let spread = env::rng().random_range(Duration::ZERO..=lease / SPREAD);
+            sleep(spread).await;
+            // If the connection breaks meanwhile, the servers are asked after the next one.
+            let (mut is_granted, mut is_told) = (false, false);
+            while !is_granted && is_unchanged(&states) {
+                match connector.least_granted(lease).await {
+                    Some(Granted { least, .. }) if least < lease => {
+                        tracing::warn!(
+                            granted = ?least,
+                            ?lease,
+                            "a server grants a shorter lease than it or another server did before"
+                        );
+                        self.is_shortened.send_replace(true);
+                        return;
+                    }
+                    Some(granted) if granted.is_by_all || !is_unsure => {
+                        is_granted = is_unchanged(&states);
+                    }
+                    _ => {
+                        if !is_told {
+                            is_told = true;
+                            tracing::warn!(
+                                ?lease,
+                                "no heartbeat counts before the servers have said which lease they grant"
+                            );
+                        }
+                        sleep(PAUSE).await;
+                    }
+                }
+            }
+            is_unsure = !is_granted;
+            if is_granted {
+                self.granted.send_replace(states.clone());
+            }
+        }
+    }
+}
+
+/// Whether the session's state has not changed since `seen` has seen it: every change of the connection is one of the state.
+fn is_unchanged(seen: &StateWatcher) -> bool {
+    let mut seen = seen.clone();
+    // Not by the budget of the task: a task that has used it up would be told that nothing has changed.
+    let changed = pin!(unconstrained(seen.changed()));
+    changed.poll(&mut Context::from_waker(Waker::noop())).is_pending()
+}
