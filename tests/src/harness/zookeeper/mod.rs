@@ -11,10 +11,12 @@ mod wire;
 
 pub use options::ZookeeperOptions;
 
+use std::collections::BTreeSet;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Once};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -41,6 +43,8 @@ pub struct Zookeeper {
     /// was called.
     links: Vec<Link>,
     options: ZookeeperOptions,
+    /// Whether a server has [kept](cut_off) a client's connection after the session had ended.
+    has_kept: Arc<AtomicBool>,
     scratch: Scratch,
     _places: Places,
 }
@@ -55,15 +59,31 @@ struct Member {
 /// Closes the connections of a session that has ended, in the background, as a server does when a session expires by itself. If the
 /// client reconnects in the very moment in which the harness ends its session, the server may keep that connection open, and answers
 /// nothing on it.
-fn cut_off(servers: Vec<SocketAddr>, session: i64) {
+///
+/// Some of these connections cannot be closed; then `has_kept` is set. When the harness resumes a session, the server first closes the
+/// client's connection, and only then notes which connection the session has now (`ZooKeeperServer.processConnectRequest` and
+/// `NIOServerCnxn.setSessionId`, 3.8). If the client has reconnected in between, the server replaces its connection by that of the
+/// harness in its notes. It does not find it again, neither when the session ends nor when somebody asks for the session anew.
+fn cut_off(servers: Vec<SocketAddr>, session: i64, has_kept: Arc<AtomicBool>) {
     let mark = format!("sid=0x{session:x},");
     let cut = move || {
+        let mut closed = BTreeSet::new();
         for _ in 0..30 {
             for server in &servers {
                 let connections = wire::four_letters(*server, "cons").unwrap_or_default();
-                if connections.contains(&mark) {
-                    // A server closes the old connection of a session for which a client asks anew.
-                    drop(Wire::resume(*server, session));
+                // Each line begins with the address of the client, and then `[`.
+                let ours = connections.lines().filter(|line| line.contains(&mark));
+                let ours = ours.filter_map(|line| line.split_once('['));
+                let ours: Vec<_> = ours.map(|(client, _)| client.trim().to_owned()).collect();
+                if ours.iter().any(|client| closed.contains(client)) {
+                    has_kept.store(true, Ordering::SeqCst);
+                }
+                // A server closes the old connection of a session for which a client asks anew, and answers afterwards.
+                if !ours.is_empty()
+                    && let Err(error) = Wire::resume(*server, session)
+                    && error.kind() == ErrorKind::NotFound
+                {
+                    closed.extend(ours);
                 }
             }
             thread::sleep(Duration::from_millis(5));
@@ -117,7 +137,8 @@ impl Zookeeper {
             Member { node: Node::start(format!("n{index}"), address, launch), plain: own.client }
         };
         let nodes = (0..options.nodes).map(start).collect();
-        let zookeeper = Self { nodes, links, options, scratch, _places: places };
+        let has_kept = Arc::default();
+        let zookeeper = Self { nodes, links, options, has_kept, scratch, _places: places };
         zookeeper.await_ready();
         zookeeper
     }
@@ -245,10 +266,11 @@ impl Zookeeper {
                 was_there = true;
                 wire.close()
             }
-            Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+            Err(error) => error.kind() == ErrorKind::NotFound,
         });
         let running = self.nodes.iter().filter(|member| member.node.is_running());
-        cut_off(running.map(|member| member.plain).collect(), session);
+        let running = running.map(|member| member.plain).collect();
+        cut_off(running, session, Arc::clone(&self.has_kept));
         closed && was_there
     }
 

@@ -8,6 +8,7 @@ use coordination::ErrorKind;
 
 use super::super::{Node, Protocol, Proxy, Server, Setup};
 use super::Zookeeper;
+use crate::bounds;
 
 /// The text that a server logs when it meets a fault of its own
 /// (`NIOServerCnxnFactory.processInterestOpsUpdateRequests`, 3.8): its selector thread finds a connection that is being
@@ -17,6 +18,8 @@ use super::Zookeeper;
 const STUMBLE: &str = "Ignoring unexpected runtime exception";
 /// A client that has lost its connection makes its second attempt to connect after 100 to 200 ms.
 const RECONNECT: Duration = Duration::from_millis(200);
+/// A client gives up a connection on which nothing arrives for twice as long as a call may take, but at most this long.
+const SILENCE: Duration = Duration::from_millis(1_500);
 /// The `tickTime` of the servers.
 const TICK: Duration = Duration::from_millis(200);
 impl Server for Zookeeper {
@@ -169,7 +172,8 @@ impl Server for Zookeeper {
     /// if the server has stumbled (`STUMBLE`) when it closed the old connection, it may read nothing from the client's
     /// new connection before the client's next heartbeat.
     fn notice_of_end(&self, heartbeat: Duration) -> Duration {
-        self.notice(heartbeat) + RECONNECT + self.until_replaced(heartbeat)
+        let replaced = self.until_replaced(heartbeat) + self.until_given_up(heartbeat);
+        self.notice(heartbeat) + RECONNECT + replaced
     }
 
     /// If the client gets no answers, the client crate reconnects again and again for 7/5 of the lease, and the server
@@ -190,5 +194,16 @@ impl Zookeeper {
     fn until_replaced(&self, silence: Duration) -> Duration {
         let stumbled = self.nodes.iter().any(|member| member.node.log().contains(STUMBLE));
         if stumbled { silence + RECONNECT } else { Duration::ZERO }
+    }
+
+    /// The additional time that a client needs if a server has [kept](Zookeeper::close_session) its connection after the end of the
+    /// session, and answers nothing on it. The client crate looks eight times in the time of silence that it allows whether this time
+    /// is over (`Session::serve_session` in 0.11.2), so it sees that up to an eighth later. Zero if no server has kept a connection.
+    fn until_given_up(&self, heartbeat: Duration) -> Duration {
+        if !self.has_kept.load(Ordering::SeqCst) {
+            return Duration::ZERO;
+        }
+        let silence = SILENCE.min(2 * bounds::attempt(heartbeat, self.ttl()));
+        silence + silence / 8
     }
 }
