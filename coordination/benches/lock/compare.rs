@@ -51,7 +51,7 @@ pub(crate) async fn compare(
 }
 
 /// Microseconds per repeat.
-async fn timed(repeats: u32, work: &mut impl AsyncFnMut() -> Outcome) -> Outcome<f64> {
+pub(crate) async fn timed(repeats: u32, work: &mut impl AsyncFnMut() -> Outcome) -> Outcome<f64> {
     let start = Instant::now();
     for _ in 0..repeats {
         work().await?;

@@ -6,7 +6,8 @@
 //! What is compared runs in turn within one process, pinned to one CPU, on current-thread runtimes, and
 //! what counts is the ratio: absolute times change from machine to machine and from minute to minute.
 //! Contention runs in processes of its own, on all CPUs, and counts changes of the owner. Work queues are measured on
-//! all CPUs, too, with the argument `work`, or `work-redis` and the like; see `work.rs`.
+//! all CPUs, too, with the argument `work`, or `work-redis` and the like; see `work.rs`. With the argument `overhead` it is
+//! measured what log and metrics cost; see `overhead.rs`.
 
 mod compare;
 #[cfg(feature = "consul")]
@@ -18,6 +19,7 @@ mod etcd;
 mod file;
 #[cfg(feature = "mysql")]
 mod mysql;
+mod overhead;
 #[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(feature = "redis")]
@@ -41,6 +43,12 @@ fn main() -> Outcome {
         && mode == "contend"
     {
         return runtime.block_on(contend(store, contender));
+    }
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        ["cycle", store, log] => return runtime.block_on(overhead::cycle(store, log)),
+        ["overhead"] => return overhead::compare(None),
+        ["overhead", other] => return overhead::compare(Some(other)),
+        _ => {}
     }
     let wanted =
         |name: &str| arguments.is_empty() || arguments.iter().any(|word| name.starts_with(word));
