@@ -3,6 +3,7 @@
 mod attacked;
 mod dashboard;
 mod gauges;
+mod opentelemetry;
 mod page;
 
 use std::collections::{BTreeMap, BTreeSet};
