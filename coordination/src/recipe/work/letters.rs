@@ -88,11 +88,14 @@ pub(super) fn receive(
 /// Removes letters that the other queue has received.
 pub(super) fn delivered(draft: &mut Draft<'_>, last: u64) -> Step<Outcome<()>> {
     draft.sets_no_time = true;
-    let first = draft.head.letters.0;
-    for number in first..=last {
+    let (first, end) = draft.head.letters;
+    for number in first..end.min(last + 1) {
         *draft.letter(number)? = None;
     }
     let letters = &mut draft.change().letters;
     letters.0 = letters.0.max(last + 1);
+    // A store that was given back older data does not know that there were these letters, but the other queue has noted their
+    // numbers: it would take the next letters of these numbers for the same, and they would be lost.
+    letters.1 = letters.1.max(letters.0);
     Ok(Outcome::Done(()))
 }

@@ -656,6 +656,28 @@ fn a_letter_is_posted_once_though_it_comes_twice() {
     );
 }
 
+/// The store was given back older data while letters were delivered: what the other queue has noted is not taken for other letters.
+#[test]
+fn the_letters_of_a_queue_that_was_set_back_come_all_the_same() {
+    let (mut from, mut to) = (Fake::default(), Fake::default());
+    from.head.poison = Some(Poison { max_claims: 1, queue: "dead".into(), ttl: Some(9_999) });
+    posted(&mut from, 3, 1_000, 0);
+    assert_eq!(from.claim(&ask(2, 1, 0, None)).len(), 2);
+    from.now += 1;
+    let before = from.clone();
+    assert_eq!(from.claim(&ask(3, 1, 0, None)).len(), 1);
+    let letters = from.run(letters::pending).expect("never refused").letters;
+    assert_eq!(letters.len(), 2);
+    from = before;
+    to.run(|draft| letters::receive(draft, "q", &letters, &[1, 2])).expect("it has room");
+    from.run(|draft| letters::delivered(draft, 1)).expect("never refused");
+    assert_eq!(from.claim(&ask(3, 1, 0, None)).len(), 1);
+    let letters = from.run(letters::pending).expect("never refused").letters;
+    assert_eq!(letters.len(), 2, "they are on their way");
+    to.run(|draft| letters::receive(draft, "q", &letters, &[3, 4])).expect("it has room");
+    assert_eq!(to.look(stats).ready, 4);
+}
+
 /// Somebody has removed the records of letters, as no step does.
 #[test]
 fn letters_that_are_missing_are_passed_over() {
