@@ -26,7 +26,8 @@ use std::time::{Duration, Instant};
 
 use coordination::blocking::{self, Coordinator};
 use coordination::{
-    ErrorKind, LockGuard, Presence, RateLimiter, RejoiningMembership, Result, State,
+    ClaimId, ClaimOptions, ErrorKind, LockGuard, LossReason, NewItem, Presence, RateLimiter,
+    RejoiningMembership, Result, State, WorkClaim, WorkQueue,
 };
 use coordination_tests::bounds::LONG;
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
@@ -139,19 +140,26 @@ fn fork_while_holding(url: &str, name: &str) -> Result<()> {
     let limiter = coordinator.as_async().rate_limiter("limiter", 5, LONG)?;
     let group = coordinator.as_async().group("members")?;
     let member = blocking::wait(group.join_or_create("ssd"))?.rejoining();
+    let jobs = coordinator.as_async().queue("jobs")?;
+    blocking::wait(jobs.post(&[NewItem::new("vol-7")]))?;
+    let claim = blocking::wait(jobs.claim(ClaimOptions::default()))?;
+    let mut claim = claim.expect("an item is ready");
     // Calls that are at the store when the child is forked, and have locked something until the store has answered.
     let _asking = begun(|| limiter.try_acquire(1));
     let _updating = begun(|| member.update("hdd"));
     match fork() {
         0 => {
             is_over(&limiter, &member);
+            is_parents(&jobs, &mut claim);
+            drop(claim);
             child(kept, dropped, released, coordinator)
         }
         child => {
             wait_for(child, || thread::sleep(Duration::from_millis(5)));
             // After this pause, everything that the child may have sent has arrived at the store.
             thread::sleep(Duration::from_millis(500));
-            let all = kept.is_held() && dropped.is_held() && released.is_held();
+            let locks = kept.is_held() && dropped.is_held() && released.is_held();
+            let all = locks && claim.is_held() && blocking::wait(claim.ack_all())? > 0;
             let refused = lock.try_acquire()?.is_none()
                 && coordinator.lock("another")?.try_acquire()?.is_none()
                 && coordinator.lock("a third")?.try_acquire()?.is_none();
@@ -181,6 +189,16 @@ fn is_over(limiter: &RateLimiter, member: &RejoiningMembership) {
     assert!(is_closed(blocking::wait(limiter.reset())), "as is the limiter");
     assert_eq!(member.presence(), Presence::Ended(ErrorKind::Closed));
     assert!(is_closed(blocking::wait(member.update("nvme"))), "the member is the parent's");
+}
+
+/// In the child, no items are claimed, and nobody is there who could renew the claim or take one back.
+fn is_parents(jobs: &WorkQueue, claim: &mut WorkClaim) {
+    assert!(!claim.is_held(), "the items are the parent's");
+    claim.keep_alive();
+    assert_eq!(blocking::wait(claim.lost()), LossReason::Closed);
+    blocking::wait(jobs.undo_claim(ClaimId::random()));
+    let posted = blocking::wait(jobs.post(&[NewItem::new("vol-8")]));
+    assert!(is_closed(posted.map(drop)), "the queue is the parent's");
 }
 
 /// What the child does with its copies of the guards and of the coordinator. It ends the process, so it never returns.

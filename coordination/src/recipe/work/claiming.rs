@@ -151,9 +151,15 @@ impl WorkQueue {
     /// # Ok(()) }
     /// ```
     pub fn undo_claim(&self, id: ClaimId) -> impl Future<Output = ()> + Send + use<> {
-        let undoing = self.release_later(id, Duration::ZERO, None, false);
-        // If its runtime has ended, nobody goes on with it.
-        async move { undoing.await.unwrap_or(()) }
+        // A forked child has no tasks: what is its parent's stays so.
+        let is_ours = self.session().is_own_process();
+        let undoing = is_ours.then(|| self.release_later(id, Duration::ZERO, None, false));
+        async move {
+            if let Some(undoing) = undoing {
+                // If its runtime has ended, nobody goes on with it.
+                undoing.await.unwrap_or(());
+            }
+        }
     }
 
     /// The claim of this name, with the items that it still has.

@@ -314,7 +314,8 @@ impl WorkClaim {
     }
 
     fn is_over(&self) -> bool {
-        self.life.terms().is_past() || !self.holder.is_held()
+        // In this order: a thread of the parent may have locked the terms for ever when a child was forked, which holds nothing.
+        !self.holder.is_held() || self.life.terms().is_past()
     }
 
     /// Waits until the claim cannot be relied on any more, and returns the reason.
@@ -326,6 +327,10 @@ impl WorkClaim {
     ///
     /// Dropping the future has no effect: it only listens.
     pub async fn lost(&self) -> LossReason {
+        // A forked child has no tasks.
+        if let Some(reason) = self.holder.own_entry().loss_reason() {
+            return reason;
+        }
         let mut terms = self.life.terms.subscribe();
         let life = Arc::clone(&self.life);
         let deadline = self.queue.session().spawn(async move { life.past().await });
@@ -408,7 +413,7 @@ impl WorkClaim {
     /// # Ok(()) }
     /// ```
     pub fn keep_alive(&mut self) {
-        if self.keeper.is_some() {
+        if self.keeper.is_some() || !self.queue.session().is_own_process() {
             return;
         }
         let (queue, id, life) = (self.queue.clone(), self.id, Arc::clone(&self.life));
