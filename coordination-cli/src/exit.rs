@@ -65,6 +65,11 @@ impl Failure {
         Self::new(SYSTEM, format!("{what}: {error}"))
     }
 
+    /// The same, told after what was done before.
+    pub(crate) fn after(self, done: fmt::Arguments<'_>) -> Self {
+        Self { message: format!("{done}, and then: {}", self.message), ..self }
+    }
+
     /// Says it on stderr.
     pub(crate) fn report(&self) {
         if !self.message.is_empty() {

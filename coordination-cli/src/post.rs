@@ -28,17 +28,29 @@ pub(crate) async fn post(post: &Post, store: &Store) -> Outcome<u8> {
             let (part, after) = rest.split_at(fitting(rest));
             let item = |body: &Vec<u8>| NewItem::new(body.clone()).ttl(post.ttl).delay(post.delay);
             let items: Vec<_> = part.iter().map(item).collect();
-            let names = queue.post(&items).await?;
+            let posted = bodies.len() - rest.len();
+            let names = queue.post(&items).await;
+            let names = names.map_err(|error| cut_short(error.into(), posted, bodies.len()))?;
             if is_read {
                 let names: String = names.iter().map(|name| format!("{name}\n")).collect();
                 // Who has seen enough of the names still wants all items posted.
-                is_read = shown(&names)?;
+                let posted = posted + part.len();
+                is_read =
+                    shown(&names).map_err(|failure| cut_short(failure, posted, bodies.len()))?;
             }
             rest = after;
         }
         Ok(0)
     };
     until_stopped(&coordinator, posting).await
+}
+
+/// Why not all of them are posted: whoever posts them all again has to know which are there.
+fn cut_short(failure: Failure, posted: usize, all: usize) -> Failure {
+    match posted {
+        0 => failure,
+        _ => failure.after(format_args!("the first {posted} of {all} items are posted")),
+    }
 }
 
 /// Each argument, or what comes on stdin: as a whole, or each of its lines.

@@ -232,6 +232,39 @@ fn all_is_posted_though_nobody_reads_the_names() {
     });
 }
 
+/// More than go with one post, of which the last one is too long: whoever posts them again is told what is there.
+#[test]
+fn a_post_that_is_cut_short_says_what_is_posted() {
+    rerun_if_starved(|| {
+        let store = Store::file();
+        let mut posting = store.coordination(["post", "jobs", "--lines"]);
+        posting.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut posting = posting.spawn().expect("it was built");
+        let lines = format!("{}{}\n", "a\n".repeat(1_000), "b".repeat(300_000));
+        let mut stdin = posting.stdin.take().expect("it is piped");
+        stdin.write_all(lines.as_bytes()).expect("it reads");
+        drop(stdin);
+        let posted = posting.wait_with_output().expect("it is our child");
+        assert_eq!(posted.status.code(), Some(64), "{}", stderr(&posted));
+        assert!(stderr(&posted).contains("the first 1000 of 1001 items"), "{}", stderr(&posted));
+        assert!(status(&store).contains(r#""ready":1000"#), "{}", status(&store));
+    });
+}
+
+/// Such as where the names go to a file, and the disk is full.
+#[test]
+fn a_post_whose_names_cannot_be_written_says_what_is_posted() {
+    rerun_if_starved(|| {
+        let store = Store::file();
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("Linux has it");
+        let mut posting = store.coordination(["post", "jobs", "vol-7", "vol-8"]);
+        let posted = posting.stdout(full).stderr(Stdio::piped()).output().expect("it was built");
+        assert_eq!(posted.status.code(), Some(71), "{}", stderr(&posted));
+        assert!(stderr(&posted).contains("the first 2 of 2 items"), "{}", stderr(&posted));
+        assert!(status(&store).contains(r#""ready":2"#), "{}", status(&store));
+    });
+}
+
 /// What Ctrl-Z stops goes on with `bg`; what is not said to end a worker ends its command at most.
 #[test]
 fn a_worker_is_stopped_once_and_ended_by_four_signals_only() {
