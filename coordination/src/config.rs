@@ -289,8 +289,8 @@ mod tests {
         let without = [
             "memory://name?ttl=10s&member_id=a%26b",
             "file:///var/a@b:c?durable=true",
-            "etcds://user@host:1,other:2/a?password_file=/etc/a:b@c",
-            "etcd://[::1]:2379,[::2]/a@b",
+            "etcds://user@host:1,other:2/a?password_file=/etc/a:b%40c",
+            "etcd://[::1]:2379,[::2]/a%40b",
         ];
         for url in without {
             assert_eq!(written(url), url);
@@ -302,6 +302,9 @@ mod tests {
             ("user:SECRET", "***"),
             ("redis://:SEC/RET@host", "***"),
             ("redis://user:SEC/RET@host", "***"),
+            ("redis://:S@EC/RET@host", "***"),
+            ("redis://user:S@E?CRET@host", "***"),
+            ("redis://user:12/SECRET@host", "***"),
         ];
         for (url, expected) in with {
             assert_eq!(written(url), expected);

@@ -177,11 +177,16 @@ impl Url {
 }
 
 /// The text of a URL with `***` for its password. All other parts, the user too, are as they were. A text that is no URL is `***`, and
-/// so is one whose password may begin where a port should stand, because the password has a slash that is not escaped.
+/// so is one whose password may begin where a port should stand, or go on where the hosts should have ended, because the password has
+/// a slash that is not escaped.
 pub(crate) fn without_password(text: &str) -> String {
     let Some((scheme, rest)) = text.split_once("://") else { return "***".to_owned() };
     let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
     let (authority, others) = rest.split_at(end);
+    // Refused when it is parsed, too: see `refuse_late_at`.
+    if !authority.is_empty() && others.contains('@') {
+        return "***".to_owned();
+    }
     match authority.rsplit_once('@').map(|(login, hosts)| (login.split_once(':'), hosts)) {
         Some((Some((user, _)), hosts)) => format!("{scheme}://{user}:***@{hosts}{others}"),
         None if !has_ports(authority) => "***".to_owned(),
