@@ -196,6 +196,9 @@ impl Args {
         if self.seen.iter().any(|seen| seen == "permits") {
             return Err(Error::new(key.span(), SHARED_OR_PERMITS));
         }
+        if self.seen.iter().any(|seen| seen == "shared") {
+            return Err(Error::new(key.span(), SHARED_AND_SHARED));
+        }
         self.seen.push("shared(..)".to_owned());
         while !inside.is_empty() {
             let text = shared_name(inside)?;
@@ -241,7 +244,7 @@ fn shared_name(input: ParseStream) -> Result<Text> {
 /// The expression that gives a name. A literal that looks like a template was meant as one.
 fn expression(input: ParseStream) -> Result<Text> {
     let name: Expr = input.parse()?;
-    if let Expr::Lit(literal) = ungrouped(&name)
+    if let Expr::Lit(literal) = as_it_stands(&name)
         && let Lit::Str(text) = &literal.lit
         && text.value().contains(['<', '>', '{', '}'])
     {
@@ -324,6 +327,16 @@ fn timeout(value: Expr) -> Result<TokenStream> {
     }
 }
 
+/// What an expression only borrows, or makes another type of, as `.to_owned()` does.
+fn as_it_stands(expression: &Expr) -> &Expr {
+    match ungrouped(expression) {
+        Expr::Paren(paren) => as_it_stands(&paren.expr),
+        Expr::Reference(reference) => as_it_stands(&reference.expr),
+        Expr::MethodCall(call) if call.args.is_empty() => as_it_stands(&call.receiver),
+        other => other,
+    }
+}
+
 /// What a `macro_rules` macro passes on is wrapped in an invisible group.
 fn ungrouped(expression: &Expr) -> &Expr {
     match expression {
@@ -388,7 +401,11 @@ mod tests {
 
     #[test]
     fn a_fault_of_the_shared_names_is_one_fault() {
-        for text in [r#"permits = 3, shared("b")"#, r#"shared(NAME, "b"), "c""#] {
+        for text in [
+            r#"permits = 3, shared("b")"#,
+            r#"shared, shared("b"), "c""#,
+            r#"shared(NAME, "b"), "c""#,
+        ] {
             let mut errors = Errors::default();
             Args::parse(text.parse().expect("Rust tokens"), &mut errors);
             let faults = errors.or(()).expect_err("one fault");
@@ -449,6 +466,9 @@ mod tests {
             (r#"name = "vol-<id>""#, false),
             (r#"name = "vol-{id}""#, false),
             (r#"shared(name = "vol-<id>")"#, false),
+            (r#"name = "vol-<id>".to_owned()"#, false),
+            (r#"name = &("vol-{id}")"#, false),
+            (r#"name = "vol-<id>".replace("<id>", id)"#, true),
         ] {
             let mut errors = Errors::default();
             Args::parse(text.parse().expect("Rust tokens"), &mut errors);
