@@ -1,13 +1,20 @@
 //! An entry of ours, from before it is entered until it is given up.
 
+use std::convert::Infallible;
+use std::future::poll_fn;
 use std::sync::{Arc, OnceLock};
+use std::task::Poll;
 use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::task::unconstrained;
 
 use super::loss::{LossWatch, loss_reason};
 use crate::backend::{Data, EntryId, EntryRef, Mode, NewEntry, Room};
 use crate::canary::{Canary, sings};
 use crate::characteristics::LossDetection;
-use crate::error::{Effect, Error, LossReason, Result};
+use crate::env::Unforked;
+use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
 use crate::key::QueueKey;
 use crate::session::{Hold, Lease, Purpose, Session};
 
@@ -210,11 +217,26 @@ impl OwnEntry {
         self.session.check_thread(operation)?;
         let (session, lease) = (Arc::clone(&self.session), Arc::clone(&self.lease));
         let (entry, seq) = (NewEntry { mode, data, room, ..self.entry.clone() }, self.seq);
-        // Locked before the task starts, because tasks may start in another order than they were spawned.
+        // Asked for before the task starts, because tasks may start in another order than they were spawned.
         let updating = Arc::clone(self.updating.get_or_init(Arc::default));
-        let turn = updating.lock_owned().await;
+        let mut turns = Box::pin(unconstrained(updating.lock_owned()));
+        let turn = poll_fn(|context| Poll::Ready(turns.as_mut().poll(context))).await;
+        let (waits, gave_up) = oneshot::channel::<Infallible>();
+        // Its drop wakes the task, which a forked child must not do.
+        let _waits = Unforked::new(waits);
         let task = self.session.spawn(async move {
-            let _turn = turn;
+            // Waited for in here: whoever was handed the turn, and is not polled again, would keep all updates after it waiting.
+            let turn = match turn {
+                Poll::Ready(turn) => Some(turn),
+                Poll::Pending => tokio::select! {
+                    biased;
+                    _ = gave_up => None,
+                    turn = turns => Some(turn),
+                },
+            };
+            let Some(_turn) = turn else {
+                return Err(Error::new(ErrorKind::Closed, operation, "nobody waits for it"));
+            };
             let seq = seq.unwrap_or_default();
             session
                 .retry_until_settled(&lease, operation, || session.backend.update(&entry, seq))

@@ -193,4 +193,21 @@ mod tests {
         assert_eq!(says().await?, "hdd");
         membership.leave().await
     }
+
+    /// One update is on its way, one waits for that, and the caller does something else and polls neither.
+    #[tokio::test]
+    async fn an_update_that_is_left_alone_keeps_no_other_one_waiting() -> Result<()> {
+        let coordinator = Coordinator::connect("memory://left-alone-in-line").await?;
+        let group = coordinator.group("backups")?;
+        let membership = group.join_or_create("ssd").await?;
+        let mut first = pin!(membership.update("hdd"));
+        let mut second = pin!(membership.update("tape"));
+        assert!(poll_fn(|context| Poll::Ready(first.as_mut().poll(context))).await.is_pending());
+        assert!(poll_fn(|context| Poll::Ready(second.as_mut().poll(context))).await.is_pending());
+        let third = tokio::time::timeout(Duration::from_secs(10), membership.update("disk")).await;
+        third.expect("nobody keeps it waiting")?;
+        let member = group.member(membership.member_id()).await?;
+        assert_eq!(member.capabilities.parse::<String>()?, "disk");
+        Ok(())
+    }
 }
