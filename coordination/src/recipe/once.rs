@@ -169,7 +169,7 @@ impl OncePer {
     /// # Errors
     ///
     /// Those of [`try_claim`](Self::try_claim), and [`ErrorKind::Lost`]: `held` was lost before; [`ErrorKind::Input`]: it was
-    /// released before, as by [`release_after`](crate::LockGuard::release_after). The error has
+    /// released before, as by [`release_after`](crate::LockGuard::release_after), or is of another coordinator. The error has
     /// [`Effect::None`](crate::Effect::None), as nothing was claimed.
     ///
     /// # Cancel safety
@@ -193,6 +193,11 @@ impl OncePer {
     /// # Ok(()) }
     /// ```
     pub async fn try_claim_under(&self, held: &Grant) -> Result<Option<Claim>> {
+        if !Arc::ptr_eq(held.own_entry().session(), &self.queue.session) {
+            // Its entry is looked for in the store of the job.
+            let message = "what the job is claimed under has to be of the same coordinator";
+            return Err(self.queue.error(ErrorKind::Input, "claim", message));
+        }
         if let Some(reason) = held.own_entry().loss_reason() {
             return Err(held.loss_error("claim", reason, Effect::None));
         }

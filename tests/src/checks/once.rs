@@ -157,6 +157,10 @@ pub async fn on2_spent_by_success_only(store: &TestStore) -> Result<()> {
     assert!(mine.try_claim_under(&permit).await?.is_none(), "it is not claimed twice either");
     permit.release().await?;
     assert!(theirs.try_claim().await?.is_none(), "who holds nothing cannot know");
+    let guard = work.acquire(None).await?;
+    let refused = theirs.try_claim_under(&guard).await;
+    let refused = refused.expect_err("it is of another coordinator");
+    assert_eq!((refused.kind(), refused.effect()), (ErrorKind::Input, Effect::None));
     let elsewhere = other.semaphore("elsewhere", 2)?.acquire(None).await?;
     assert!(theirs.try_claim_under(&elsewhere).await?.is_none(), "nor who holds something else");
     let second = theirs.try_claim_under(&waiting).await?.expect("it was left undone");
