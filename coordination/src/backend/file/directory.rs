@@ -164,10 +164,23 @@ impl Directory {
 
     /// Does what [`glimpse`](Self::glimpse) does. If the file's times are old, also sets them to now, so that programs that clean up
     /// temporary files do not take it for unused: a session may need a file for months without writing to it.
+    ///
+    /// That the times cannot be set, as on a disk that is full or takes no writes any more, is no failure: the file is there, which
+    /// is what counts for a session, and it is tried again.
     pub(super) fn keep(&self, name: &str) -> Result<Option<Glimpse>> {
+        self.keep_by(name, |name| self.touch(name))
+    }
+
+    fn keep_by(
+        &self,
+        name: &str,
+        touch: impl FnOnce(&str) -> Result<(), Errno>,
+    ) -> Result<Option<Glimpse>> {
         let Some(state) = self.state(name)? else { return Ok(None) };
-        if state.accessed.min(state.modified) < seconds_ago(OLD) {
-            self.touch(name).map_err(|errno| storage("stat", &self.path.join(name), errno))?;
+        if state.accessed.min(state.modified) < seconds_ago(OLD)
+            && let Err(error) = touch(name)
+        {
+            tracing::debug!(%error, path = %self.path.join(name).display(), "cannot keep a file young");
         }
         Ok(Some(Glimpse::of(state)))
     }
@@ -449,6 +462,24 @@ mod tests {
         let outcome = directory.set_mode_or_remove(|| fs::rmdir(&path));
         assert_eq!(outcome.expect_err("it has no mode").kind(), ErrorKind::Storage);
         assert!(!path.exists());
+    }
+
+    /// Such a disk takes no writes any more, and whoever has locked a file there still has it.
+    #[test]
+    fn a_file_whose_times_cannot_be_set_is_there() {
+        let parent = tempfile::TempDir::new().expect("a directory");
+        let yesterday = std::time::SystemTime::now() - 24 * OLD;
+        let file = std::fs::File::create(parent.path().join("m")).expect("it is ours");
+        file.set_modified(yesterday).expect("it is ours");
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let handle = fs::open(parent.path(), flags, Mode::empty()).expect("it is ours");
+        let directory = Directory { handle, path: parent.path().to_owned(), group: None };
+        let mut is_tried = false;
+        let kept = directory.keep_by("m", |_| {
+            is_tried = true;
+            Err(Errno::ROFS)
+        });
+        assert!(kept.expect("it is there").is_some() && is_tried);
     }
 
     #[test]
