@@ -107,6 +107,10 @@ pub(crate) async fn go_on(
     match answer {
         None => Some(Err(not_yet(service, waiter.is_blocked(), begun, wanted.keep))),
         Some(Err(problem)) if problem.code == Code::Busy && begun.elapsed() < wanted.wait => None,
+        // It says how long the request before has waited.
+        Some(Err(problem)) if problem.code == Code::Busy => {
+            Some(Err(problem.with("waited_ms", millis(begun.elapsed()))))
+        }
         answer => answer,
     }
 }
@@ -156,10 +160,11 @@ async fn work(
         Err(problem) => Err(problem),
     };
     let outcome = outcome.and_then(|mut granted| {
-        granted.keep(place.kept_for());
         if let Some(ticket) = &mut ticket {
             ticket.granted(&granted.hold()?.handle);
         }
+        // From here on nobody else comes to wait at the place, who would have it kept for another time.
+        granted.keep(place.kept_for());
         Ok(granted)
     });
     match outcome {

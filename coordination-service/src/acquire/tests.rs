@@ -42,6 +42,22 @@ pub(crate) fn wanted(wait: u64) -> Wanted {
     }
 }
 
+/// Not how long the request before has waited, whose try it was.
+#[tokio::test]
+async fn who_is_told_the_outcome_of_anothers_try_is_told_its_own_wait() {
+    let (service, _other) = instance(Cover::Any).await;
+    let place = Place::<Undelivered>::new();
+    place.begin_to_try();
+    let waiter = place.wait_at(Duration::ZERO).expect("it is new");
+    place.put_off(|_| Problem::new(Code::Busy, "it is held").with("waited_ms", 3_600_000));
+    let told = go_on(&service, waiter, &wanted(0), Instant::now()).await.expect("it is told");
+    let body: serde_json::Value = match told {
+        Ok(_) => panic!("nothing was granted"),
+        Err(problem) => serde_json::from_str(&problem.text("r")).expect("it is JSON"),
+    };
+    assert!(body["waited_ms"].as_u64() < Some(60_000), "{body}");
+}
+
 async fn is_soon_free(other: &Coordinator) -> bool {
     let lock = other.lock("x").expect("a name");
     lock.acquire(Some(Duration::from_secs(10))).await.is_ok()
